@@ -1,0 +1,306 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// ErrStale means that a message is not of the node's current boot, or not newer
+// than what the hub has: it is ignored.
+var ErrStale = errors.New("not news")
+
+// ErrConflict means that two devices claim to be one node.
+var ErrConflict = errors.New("identity conflict")
+
+// keptBoots is how many past boots are remembered; they never become current again.
+const keptBoots = 8
+
+// Connect tells whether a machine may be this node now: while the incumbent's
+// lease lives, another machine may not, not even take its session over. machine ""
+// is unknown.
+func (l *Loop) Connect(node, machine string) error {
+	rec := l.Snapshot().Record(node)
+	if rec == nil || machine == "" || rec.MachineID == "" || rec.MachineID == machine || !l.alive(node) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		return conflict(s, node, machine, now), nil
+	})
+	return errors.Join(fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own", ErrConflict, node, rec.MachineID, machine), err)
+}
+
+// Connected and Disconnected note the state of a link: shown, and deciding nothing.
+func (l *Loop) Connected(node string)    { l.pulses.get(node).link.Store(true) }
+func (l *Loop) Disconnected(node string) { l.pulses.get(node).link.Store(false) }
+
+// alive tells whether a node's lease lives. After a start of the hub every node
+// has its full grace.
+func (l *Loop) alive(node string) bool {
+	seen := l.Snapshot().Seen(node)
+	if t, ok := l.lastSeen(node); ok && t.After(seen) {
+		seen = t
+	}
+	return !l.Now().After(seen.Add(l.Grace))
+}
+
+// conflict records that a second machine claims to be a node.
+func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []state.Change) {
+	rec, n := s.Record(node), s.Node(node)
+	if rec == nil || n == nil || rec.Conflict == machine {
+		return nil
+	}
+	rec = rec.DeepCopy()
+	rec.Conflict = machine
+	n = n.DeepCopy()
+	why := fmt.Sprintf("node %s: machine %s is refused: machine %s is this node, and its lease is alive", node, machine, rec.MachineID)
+	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue, Reason: "SecondMachine", Message: why}, now)
+	return []state.Change{state.Put(rec, ""), state.Put(n, why).Warning("IdentityConflict")}
+}
+
+func setCondition(n *corev1.Node, c corev1.NodeCondition, now time.Time) {
+	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
+	if have := state.NodeCondition(n, c.Type); have != nil {
+		if have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+		*have = c
+		return
+	}
+	n.Status.Conditions = append(n.Status.Conditions, c)
+}
+
+// Status hears a device's status. It returns when what follows from it is durable.
+func (l *Loop) Status(ctx context.Context, node string, st wire.Status) error {
+	p := l.pulses.get(node)
+	if boot := p.boot.Load(); boot != nil && *boot == st.Boot && st.Seq <= p.status.Load() {
+		return fmt.Errorf("status %d of %s: %w", st.Seq, node, ErrStale)
+	}
+	alive := l.alive(node)
+	_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		changes, err := l.status(s, node, st, alive, now)
+		if err == nil { // heard: the deciders of this very pass must know
+			p.seen.Store(int64(time.Since(l.started)))
+		}
+		return changes, err
+	})
+	if errors.Is(err, ErrConflict) {
+		return errors.Join(err, l.noteConflict(ctx, node, st.MachineID))
+	}
+	if err != nil {
+		return err
+	}
+	if boot := p.boot.Load(); boot != nil && *boot == st.Boot {
+		p.status.Store(st.Seq)
+		p.hardware.Store(&st.Hardware)
+	}
+	return nil
+}
+
+func (l *Loop) noteConflict(ctx context.Context, node, machine string) error {
+	_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		return conflict(s, node, machine, now), nil
+	})
+	return err
+}
+
+// status returns what follows from a device's status.
+func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool, now time.Time) (changes []state.Change, err error) {
+	old := s.Record(node)
+	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
+	if old != nil {
+		rec = old.DeepCopy()
+	}
+	if rec.Boot != st.Boot {
+		switch {
+		case slices.Contains(rec.PastBoots, st.Boot):
+			return nil, fmt.Errorf("status of %s: boot %s was followed by %s: %w", node, st.Boot, rec.Boot, ErrStale)
+		case rec.Boot != "" && alive && rec.MachineID != "" && rec.MachineID != st.MachineID:
+			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID, st.MachineID)
+		}
+		if rec.Boot != "" {
+			rec.PastBoots = append(rec.PastBoots, rec.Boot)
+			if extra := len(rec.PastBoots) - keptBoots; extra > 0 {
+				rec.PastBoots = rec.PastBoots[extra:]
+			}
+		}
+		rec.Boot, rec.Conflict = st.Boot, ""
+	}
+	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
+	if stable(rec.Hardware) != stable(st.Hardware) {
+		rec.Hardware = st.Hardware
+	}
+	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
+		changes = append(changes, state.Put(rec, ""))
+	}
+
+	have := s.Node(node)
+	if have == nil {
+		n := l.register(s, node, rec, st, now)
+		return append(changes, state.Put(n, fmt.Sprintf("register node %s on site %s: %s", node, state.SiteOf(n), about(st))).Event("RegisteredNode")), nil
+	}
+	n := have.DeepCopy()
+	l.report(n, st, now)
+	l.refreshLabels(s, n, rec, st)
+	if rec.Conflict == "" {
+		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionIdentityConflict })
+	}
+	if sameNode(have, n) {
+		return changes, nil
+	}
+	c := state.Put(n, "")
+	if was, is := state.ReadyOf(have), state.ReadyOf(n); was != is {
+		ready := state.NodeCondition(n, corev1.NodeReady)
+		c.Why = fmt.Sprintf("node %s Ready=%s: %s", node, is, strings.TrimSuffix(ready.Message, "."))
+		if is == corev1.ConditionTrue {
+			c = c.Event("NodeReady")
+		} else {
+			c = c.Warning("NodeNotReady")
+		}
+	}
+	return append(changes, c), nil
+}
+
+func about(st wire.Status) string {
+	i := st.Status.NodeInfo
+	return fmt.Sprintf("%s/%s, %s, %s", i.OperatingSystem, i.Architecture, i.OSImage, i.ContainerRuntimeVersion)
+}
+
+// register makes the Node of a device that reports for the first time.
+func (l *Loop) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{}}}
+	for k, v := range st.Registration.Labels {
+		if allowedLabel(k) {
+			n.Labels[k] = v
+		}
+	}
+	if rec.Enrolled.IsZero() { // came in through the development listener
+		if zone := st.Registration.Labels[corev1.LabelTopologyZone]; zone != "" {
+			n.Labels[corev1.LabelTopologyZone] = zone
+		}
+	}
+	for k, v := range rec.Labels {
+		n.Labels[k] = v
+	}
+	for _, t := range st.Registration.Taints {
+		t.TimeAdded = nil
+		n.Spec.Taints = append(n.Spec.Taints, t)
+	}
+	n.Spec.Unschedulable = st.Registration.Unschedulable
+	l.report(n, st, now)
+	l.refreshLabels(s, n, rec, st)
+	if p, ok := s.Get(state.Key{Kind: state.BoardProfiles, Name: n.Labels[fleet.LabelProfile]}).(*fleet.BoardProfile); ok && p != nil {
+		for k, v := range p.Spec.Labels {
+			n.Labels[fleet.LabelBoardPrefix+k] = v
+		}
+		n.Spec.Taints = append(n.Spec.Taints, p.Spec.Taints...)
+	}
+	return n
+}
+
+// allowedLabel tells whether a device may give itself the label: not those of
+// Kubernetes but the known ones, which the hub sets itself, and none that
+// restricts where pods may run.
+func allowedLabel(key string) bool {
+	prefix, _, ok := strings.Cut(key, "/")
+	if !ok {
+		return true
+	}
+	for _, reserved := range []string{"kubernetes.io", "k8s.io"} {
+		if prefix == reserved || strings.HasSuffix(prefix, "."+reserved) {
+			return false
+		}
+	}
+	return true
+}
+
+// refreshLabels sets the default labels: they follow the device, all others belong
+// to the administrator.
+func (l *Loop) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record, st wire.Status) {
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	hostname := n.Name
+	for _, a := range st.Status.Addresses {
+		if a.Type == corev1.NodeHostName && a.Address != "" {
+			hostname = a.Address
+		}
+	}
+	n.Labels[corev1.LabelHostname] = hostname
+	if i := st.Status.NodeInfo; i.OperatingSystem != "" {
+		n.Labels[corev1.LabelOSStable], n.Labels["beta.kubernetes.io/os"] = i.OperatingSystem, i.OperatingSystem
+	}
+	if i := st.Status.NodeInfo; i.Architecture != "" {
+		n.Labels[corev1.LabelArchStable], n.Labels["beta.kubernetes.io/arch"] = i.Architecture, i.Architecture
+	}
+	if board := st.Registration.Labels[fleet.LabelBoard]; board != "" {
+		n.Labels[fleet.LabelBoard] = board
+	}
+	if rec.Site != "" {
+		n.Labels[corev1.LabelTopologyZone] = rec.Site
+	}
+	if l.Profile != nil {
+		if name := l.Profile(s, rec.Hardware); name != "" {
+			n.Labels[fleet.LabelProfile] = name
+		}
+	}
+}
+
+// report puts what a device reports of itself into its Node. The device's clock
+// decides nothing: a condition that changed, changed now.
+func (l *Loop) report(n *corev1.Node, st wire.Status, now time.Time) {
+	next := *st.Status.DeepCopy()
+	for i := range next.Conditions {
+		c := &next.Conditions[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
+		if have := state.NodeCondition(n, c.Type); have != nil && have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	for _, c := range n.Status.Conditions { // the hub's own stay
+		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool { return d.Type == c.Type }) && hubs(c.Type) {
+			next.Conditions = append(next.Conditions, c)
+		}
+	}
+	// Ready stands last, where people look for it.
+	slices.SortStableFunc(next.Conditions, func(a, b corev1.NodeCondition) int {
+		last := func(c corev1.NodeCondition) int {
+			if c.Type == corev1.NodeReady {
+				return 1
+			}
+			return 0
+		}
+		return last(a) - last(b)
+	})
+	n.Status = next
+}
+
+func hubs(t corev1.NodeConditionType) bool {
+	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict
+}
+
+// sameNode compares but for heartbeat times: one that says nothing new is not
+// worth a write.
+func sameNode(a, b *corev1.Node) bool {
+	b = b.DeepCopy()
+	for i := range b.Status.Conditions {
+		c := &b.Status.Conditions[i]
+		if have := state.NodeCondition(a, c.Type); have != nil {
+			c.LastHeartbeatTime = have.LastHeartbeatTime
+		}
+	}
+	return apiequality.Semantic.DeepEqual(a.Status, b.Status) && apiequality.Semantic.DeepEqual(a.Labels, b.Labels)
+}

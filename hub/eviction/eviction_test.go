@@ -1,0 +1,123 @@
+package eviction_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/state"
+)
+
+var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+func taint(key string, effect corev1.TaintEffect, after time.Duration) corev1.Taint {
+	at := metav1.NewTime(noon.Add(after))
+	return corev1.Taint{Key: key, Effect: effect, TimeAdded: &at}
+}
+
+func tolerate(key string, seconds ...int64) corev1.Toleration {
+	t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	if len(seconds) > 0 {
+		t.TolerationSeconds = &seconds[0]
+	}
+	return t
+}
+
+func TestLeaveBy(t *testing.T) {
+	never := time.Duration(-1)
+	a, b := taint("a", corev1.TaintEffectNoExecute, 0), taint("b", corev1.TaintEffectNoExecute, 10*time.Second)
+	for _, tt := range []struct {
+		name        string
+		taints      []corev1.Taint
+		tolerations []corev1.Toleration
+		want        time.Duration
+	}{
+		{"no taint moves nobody", nil, nil, never},
+		{"NoSchedule moves nobody", []corev1.Taint{taint("a", corev1.TaintEffectNoSchedule, 0)}, nil, never},
+		{"an untolerated taint: now", []corev1.Taint{a}, nil, 0},
+		{"a toleration of another taint does not help", []corev1.Taint{a}, []corev1.Toleration{tolerate("b")}, 0},
+		{"a toleration without seconds: never", []corev1.Taint{a}, []corev1.Toleration{tolerate("a")}, never},
+		{"100 s: after 100 s, counted from the taint", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", 100)}, 100 * time.Second},
+		{"0 s: now", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", 0)}, 0},
+		{"negative seconds: now", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", -5)}, 0},
+		{"only one of two tolerated: now", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a")}, 10 * time.Second},
+		{"two tolerated 1 s and 100 s: the smaller", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a", 1), tolerate("b", 100)}, time.Second},
+		{"[nil, 1]: 1", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a"), tolerate("b", 1)}, 11 * time.Second},
+		{"the first toleration that matches counts", []corev1.Taint{a}, []corev1.Toleration{tolerate("a"), tolerate("a", 1)}, never},
+		{"an empty key with Exists matches every taint", []corev1.Taint{a, b}, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, never},
+		{"an empty effect matches every effect", []corev1.Taint{a}, []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}}, never},
+		{"an empty operator means Equal: another value does not match", []corev1.Taint{a}, []corev1.Toleration{{Key: "a", Value: "x"}}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := eviction.LeaveBy(tt.taints, tt.tolerations)
+			if got.Must != (tt.want != never) || got.Must && got.At.Sub(noon) != tt.want {
+				t.Errorf("LeaveBy = %+v, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func fleet(pod *corev1.Pod, taints ...corev1.Taint) state.Snapshot {
+	s := state.Empty("test", noon.Add(-time.Hour))
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, Spec: corev1.NodeSpec{Taints: taints}}
+	s, _ = state.Apply(s, []state.Change{state.Put(n, ""), state.Put(pod, "")})
+	s.Look = state.Look{All: true}
+	return s
+}
+
+func pod(node string, tolerations ...corev1.Toleration) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
+}
+
+func TestDecide(t *testing.T) {
+	d := eviction.Decider{Grace: 40 * time.Second}
+	t.Run("an eviction keeps the pod, with its grace, reason and sentence", func(t *testing.T) {
+		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(time.Minute))
+		if len(plan.Changes) != 1 {
+			t.Fatalf("changes %v", plan.Changes)
+		}
+		c := plan.Changes[0]
+		p := c.Object.(*corev1.Pod)
+		if c.Delete || p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 30 {
+			t.Errorf("change %+v", c)
+		}
+		cond := state.PodCondition(p, corev1.DisruptionTarget)
+		if cond == nil || cond.Reason != "DeletionByTaintManager" || c.Reason != "TaintManagerEviction" {
+			t.Errorf("condition %+v, event %s", cond, c.Reason)
+		}
+		if want := "evict kiosk from pi-1: tolerated a until 12:01:00"; c.String() != want {
+			t.Errorf("says %q, want %q", c.String(), want)
+		}
+	})
+	t.Run("before the deadline it asks to look again just then", func(t *testing.T) {
+		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(59*time.Second))
+		if len(plan.Changes) != 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(noon.Add(time.Minute)) {
+			t.Errorf("plan %+v", plan)
+		}
+	})
+	t.Run("a pod without a node is nobody's to evict", func(t *testing.T) {
+		if plan := d.Decide(fleet(pod(""), taint("a", corev1.TaintEffectNoExecute, 0)), noon); len(plan.Changes) != 0 {
+			t.Errorf("changes %v", plan.Changes)
+		}
+	})
+	t.Run("a restarted hub listens for its grace before it evicts from a silent node", func(t *testing.T) {
+		s := fleet(pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300)), taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute))
+		s.Started = noon
+		if plan := d.Decide(s, noon.Add(39*time.Second)); len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(40*time.Second)) {
+			t.Errorf("plan %+v", plan)
+		}
+		if plan := d.Decide(s, noon.Add(40*time.Second)); len(plan.Changes) != 1 {
+			t.Errorf("after its grace: plan %+v", plan)
+		}
+	})
+	t.Run("a restarted hub does not forget a user's taint", func(t *testing.T) {
+		s := fleet(pod("pi-1"), taint("a", corev1.TaintEffectNoExecute, -time.Minute))
+		s.Started = noon
+		if plan := d.Decide(s, noon); len(plan.Changes) != 1 {
+			t.Errorf("plan %+v", plan)
+		}
+	})
+}

@@ -1,0 +1,477 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+// A world is a fleet that only lifecycle decides about.
+type world struct {
+	t       *testing.T
+	s       state.Snapshot
+	now     time.Time
+	decider lifecycle.Decider
+	alarms  map[state.Key]time.Time
+	said    []string
+}
+
+func newWorld(t *testing.T, set lifecycle.Settings) *world {
+	return &world{t: t, s: state.Empty("test", noon), now: noon, decider: lifecycle.Decider{Settings: set}, alarms: map[state.Key]time.Time{}}
+}
+
+func node(name, site string, ready corev1.ConditionStatus) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon)}}
+	if site != "" {
+		n.Labels = map[string]string{corev1.LabelTopologyZone: site}
+	}
+	if ready != "" {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(noon), LastHeartbeatTime: metav1.NewTime(noon)}}
+	}
+	return n
+}
+
+// put changes objects and lets the decider settle, as the loop would.
+func (w *world) put(objects ...state.Object) {
+	w.t.Helper()
+	var changes []state.Change
+	for _, o := range objects {
+		changes = append(changes, state.Put(o.DeepCopyObject().(state.Object), ""))
+	}
+	w.apply(changes)
+}
+
+func (w *world) apply(changes []state.Change) {
+	w.t.Helper()
+	var recent []state.Applied
+	w.s, recent = state.Apply(w.s, changes)
+	for _, a := range recent { // a report is a heartbeat
+		if a.Key.Kind == state.Nodes && a.New != nil && state.ReadyOf(a.New.(*corev1.Node)) != corev1.ConditionUnknown {
+			w.s = w.s.WithSeen(a.Key.Name, w.now)
+		}
+	}
+	w.settle(recent)
+}
+
+func (w *world) settle(recent []state.Applied) {
+	w.t.Helper()
+	for range 20 {
+		var due []state.Key
+		for k, at := range w.alarms {
+			if !at.After(w.now) {
+				due = append(due, k)
+				delete(w.alarms, k)
+			}
+		}
+		if len(recent) == 0 && len(due) == 0 {
+			return
+		}
+		s := w.s
+		s.Look = state.Look{Recent: recent, Due: due}
+		plan := w.decider.Decide(s, w.now)
+		w.s, recent = state.Apply(w.s, plan.Changes)
+		if plan.Forgive {
+			w.s = w.s.Forgive(w.now)
+		}
+		for _, a := range plan.Alarms {
+			delete(w.alarms, a.Subject)
+			if !a.At.IsZero() {
+				w.alarms[a.Subject] = a.At
+			}
+		}
+		for _, c := range plan.Changes {
+			if c.Why != "" {
+				w.said = append(w.said, fmt.Sprintf("%s %s", w.now.Sub(noon), c.Why))
+			}
+		}
+	}
+	w.t.Fatal("lifecycle does not settle")
+}
+
+// wait lets time pass, with a look at each alarm; alive nodes renew their leases.
+func (w *world) wait(d time.Duration, alive ...string) {
+	w.t.Helper()
+	end := w.now.Add(d)
+	for {
+		next := end
+		for _, at := range w.alarms {
+			if at.Before(next) {
+				next = at
+			}
+		}
+		if next.After(w.now) {
+			w.now = next
+		}
+		for _, n := range alive {
+			w.s = w.s.WithSeen(n, w.now)
+		}
+		w.settle(nil)
+		if !w.now.Before(end) {
+			return
+		}
+	}
+}
+
+func (w *world) ready(name string) corev1.ConditionStatus { return state.ReadyOf(w.s.Node(name)) }
+
+func (w *world) taints(name string) string {
+	var out []string
+	for _, t := range w.s.Node(name).Spec.Taints {
+		out = append(out, strings.TrimPrefix(t.ToString(), "node.kubernetes.io/"))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (w *world) expel() (names []string) {
+	for n := range w.s.Nodes() {
+		if state.NoExecuteOf(n) != nil {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+func names(prefix string, count int) (out []string) {
+	for i := range count {
+		out = append(out, fmt.Sprintf("%s-%02d", prefix, i))
+	}
+	return out
+}
+
+func (w *world) site(name string, ready, notReady int) {
+	w.t.Helper()
+	for _, n := range names(name, ready+notReady) {
+		w.put(node(n, name, corev1.ConditionTrue))
+	}
+}
+
+func TestStateOfASite(t *testing.T) {
+	for _, tt := range []struct {
+		notReady, ready int
+		want            fleet.SiteState
+	}{
+		{0, 1, fleet.SiteNormal}, {0, 0, fleet.SiteNormal}, {1, 0, fleet.SiteFullDisruption}, {3, 0, fleet.SiteFullDisruption},
+		{11, 9, fleet.SitePartialDisruption}, {22, 18, fleet.SitePartialDisruption}, {33, 27, fleet.SitePartialDisruption}, {55, 45, fleet.SitePartialDisruption},
+		{6, 5, fleet.SiteNormal}, {3, 3, fleet.SiteNormal}, {2, 1, fleet.SiteNormal}, {2, 0, fleet.SiteFullDisruption}, {3, 2, fleet.SitePartialDisruption},
+	} {
+		t.Run(fmt.Sprintf("%d of %d not ready is %s", tt.notReady, tt.notReady+tt.ready, tt.want), func(t *testing.T) {
+			if got := lifecycle.StateOf(state.SiteCount{Ready: tt.ready, NotReady: tt.notReady}, 0.55); got != tt.want {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
+func TestExpiryIsStrictlyAfterTheGrace(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
+	w.wait(40*time.Second, "b")
+	if got := w.ready("a"); got != corev1.ConditionTrue {
+		t.Errorf("at the deadline Ready = %s, want True", got)
+	}
+	w.wait(1, "b")
+	if got := w.ready("a"); got != corev1.ConditionUnknown {
+		t.Errorf("just after the deadline Ready = %s, want Unknown", got)
+	}
+	c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
+	if c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." || !c.LastHeartbeatTime.Time.Equal(noon) {
+		t.Errorf("Ready = %+v", c)
+	}
+	for _, typ := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if c := state.NodeCondition(w.s.Node("a"), typ); c == nil || c.Reason != "NodeStatusNeverUpdated" {
+			t.Errorf("%s = %+v, want never updated", typ, c)
+		}
+	}
+	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:NoSchedule"; got != want {
+		t.Errorf("taints = %q, want %q: the first of a healthy site is tainted at once", got, want)
+	}
+	if w.ready("b") != corev1.ConditionTrue || w.taints("b") != "" {
+		t.Errorf("b: %s %s", w.ready("b"), w.taints("b"))
+	}
+}
+
+func TestANodeThatNeverReported(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("new", "oslo", ""), node("ok", "oslo", corev1.ConditionTrue))
+	if got := w.taints("new"); got != "not-ready:NoSchedule" {
+		t.Errorf("a new node has taints %q", got)
+	}
+	w.wait(60*time.Second, "ok")
+	if got := w.ready("new"); got != "" {
+		t.Errorf("within the startup grace Ready = %q", got)
+	}
+	w.wait(1, "ok")
+	c := state.NodeCondition(w.s.Node("new"), corev1.NodeReady)
+	if c == nil || c.Reason != "NodeStatusNeverUpdated" || c.Message != "Kubelet never posted node status." || !c.LastHeartbeatTime.Time.Equal(noon) {
+		t.Errorf("Ready = %+v", c)
+	}
+	if got := w.s.Site("oslo").Status; got.NeverSeen != 1 || got.NotReady != 0 || got.State != fleet.SiteNormal {
+		t.Errorf("a node that was never seen counts: %+v", got)
+	}
+}
+
+func TestALeaseAloneDoesNotMakeReady(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
+	w.wait(time.Minute, "b")
+	w.wait(time.Minute, "a", "b")
+	if got := w.ready("a"); got != corev1.ConditionUnknown {
+		t.Errorf("Ready = %s, want Unknown until a status comes", got)
+	}
+	w.put(node("a", "oslo", corev1.ConditionTrue))
+	if w.ready("a") != corev1.ConditionTrue || w.taints("a") != "" {
+		t.Errorf("after a status: Ready=%s, taints %q", w.ready("a"), w.taints("a"))
+	}
+}
+
+func TestTaintsByCondition(t *testing.T) {
+	for _, tt := range []struct {
+		condition corev1.NodeConditionType
+		status    corev1.ConditionStatus
+		want      string
+	}{
+		{corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "network-unavailable:NoSchedule"},
+		{corev1.NodeMemoryPressure, corev1.ConditionTrue, "memory-pressure:NoSchedule"},
+		{corev1.NodeDiskPressure, corev1.ConditionTrue, "disk-pressure:NoSchedule"},
+		{corev1.NodePIDPressure, corev1.ConditionTrue, "pid-pressure:NoSchedule"},
+		{fleet.ConditionOutOfDisk, corev1.ConditionTrue, "out-of-disk:NoSchedule"},
+		{corev1.NodeMemoryPressure, corev1.ConditionUnknown, ""},
+		{corev1.NodeDiskPressure, corev1.ConditionFalse, ""},
+	} {
+		t.Run(fmt.Sprintf("%s=%s gives %q and takes it back", tt.condition, tt.status, tt.want), func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			n := node("a", "oslo", corev1.ConditionTrue)
+			n.Spec.Taints = []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: tt.condition, Status: tt.status})
+			w.put(n)
+			want := strings.TrimSpace("mine:NoSchedule " + tt.want)
+			if tt.want != "" && tt.want < "mine" {
+				want = tt.want + " mine:NoSchedule"
+			}
+			if got := w.taints("a"); got != want {
+				t.Errorf("taints %q, want %q", got, want)
+			}
+			n = w.s.Node("a").DeepCopy()
+			n.Status.Conditions = n.Status.Conditions[:1]
+			w.put(n)
+			if got := w.taints("a"); got != "mine:NoSchedule" {
+				t.Errorf("afterwards taints %q", got)
+			}
+		})
+	}
+	t.Run("cordon gives the taint unschedulable, uncordon takes it", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		n := node("a", "", corev1.ConditionTrue)
+		n.Spec.Unschedulable = true
+		w.put(n)
+		if got := w.taints("a"); got != "unschedulable:NoSchedule" {
+			t.Errorf("taints %q", got)
+		}
+		n = w.s.Node("a").DeepCopy()
+		n.Spec.Unschedulable = false
+		w.put(n)
+		if got := w.taints("a"); got != "" {
+			t.Errorf("taints %q", got)
+		}
+	})
+}
+
+func TestSwappingKeepsTheFirstMoment(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
+	w.wait(41*time.Second, "b")
+	first := state.NoExecuteOf(w.s.Node("a"))
+	if first == nil || first.Key != corev1.TaintNodeUnreachable {
+		t.Fatalf("taint %v", first)
+	}
+	w.wait(time.Minute, "b")
+	sick := w.s.Node("a").DeepCopy()
+	state.NodeCondition(sick, corev1.NodeReady).Status = corev1.ConditionFalse
+	w.put(sick)
+	got := state.NoExecuteOf(w.s.Node("a"))
+	if got == nil || got.Key != corev1.TaintNodeNotReady || !got.TimeAdded.Equal(first.TimeAdded) {
+		t.Errorf("after the swap %v at %v, want not-ready at %v", got, got.TimeAdded, first.TimeAdded)
+	}
+}
+
+func TestRates(t *testing.T) {
+	silence := func(w *world, site string, alive []string, d time.Duration) []string {
+		w.wait(40*time.Second+1, alive...)
+		w.wait(d, alive...)
+		return slices.DeleteFunc(w.expel(), func(n string) bool { return !strings.HasPrefix(n, site) })
+	}
+	t.Run("a normal site gives one NoExecute per 10 s, the first at once", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 10, 0)
+		alive := names("oslo", 10)[4:]
+		for i, d := range []time.Duration{0, 9 * time.Second, time.Second, 10 * time.Second, 10 * time.Second} {
+			want := []int{1, 1, 2, 3, 4}[i]
+			var got []string
+			if i == 0 {
+				got = silence(w, "oslo", alive, 0)
+			} else {
+				w.wait(d, alive...)
+				got = w.expel()
+			}
+			if len(got) != want {
+				t.Fatalf("step %d: %v tainted, want %d", i, got, want)
+			}
+		}
+	})
+	t.Run("E6' a small site partially disrupted gives none", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 5, 0)
+		w.site("bergen", 1, 0)
+		if got := silence(w, "oslo", append(names("oslo", 5)[3:], "bergen-00"), time.Hour); len(got) != 0 {
+			t.Errorf("tainted %v", got)
+		}
+		if st := w.s.Site("oslo").Status; st.State != fleet.SitePartialDisruption || st.Held == "" || st.Waiting != 3 {
+			t.Errorf("status %+v", st)
+		}
+	})
+	t.Run("a large site partially disrupted gives one per 100 s", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 60, 0)
+		if got := silence(w, "oslo", names("oslo", 60)[40:], 250*time.Second); len(got) != 3 {
+			t.Errorf("tainted %v, want 3 after 250 s", got)
+		}
+	})
+	t.Run("E3 a site fully disrupted while another lives gives them at the normal rate", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 3, 0)
+		w.site("bergen", 1, 0)
+		if got := silence(w, "oslo", []string{"bergen-00"}, 10*time.Second); len(got) != 2 {
+			t.Errorf("tainted %v, want 2 after 10 s", got)
+		}
+	})
+	t.Run("Hold keeps a fully disrupted site as it is", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{DisruptionPolicy: fleet.Hold}})
+		w.site("oslo", 3, 0)
+		w.site("bergen", 1, 0)
+		if got := silence(w, "oslo", []string{"bergen-00"}, time.Hour); len(got) != 0 {
+			t.Errorf("tainted %v", got)
+		}
+	})
+	t.Run("maintenance holds, and its end lets go", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: metav1.NewTime(noon.Add(10 * time.Minute))}}})
+		w.site("oslo", 3, 0)
+		if got := silence(w, "oslo", names("oslo", 3)[1:], 5*time.Minute); len(got) != 0 {
+			t.Errorf("tainted %v during maintenance", got)
+		}
+		w.wait(5*time.Minute, names("oslo", 3)[1:]...)
+		if got := w.expel(); len(got) != 1 {
+			t.Errorf("tainted %v after maintenance, want one", got)
+		}
+	})
+	t.Run("a node that heals while it waits costs no token", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 10, 0)
+		alive := names("oslo", 10)[3:]
+		silence(w, "oslo", alive, 0)
+		w.put(node("oslo-01", "oslo", corev1.ConditionTrue))
+		alive = append(alive, "oslo-01")
+		w.wait(10*time.Second, alive...)
+		if got := w.expel(); !slices.Equal(got, []string{"oslo-00", "oslo-02"}) {
+			t.Errorf("tainted %v", got)
+		}
+	})
+	t.Run("a new rate counts from the next look", func(t *testing.T) {
+		w := newWorld(t, lifecycle.Defaults)
+		w.site("oslo", 10, 0)
+		alive := names("oslo", 10)[4:]
+		silence(w, "oslo", alive, 0)
+		site := w.s.Site("oslo").DeepCopy()
+		fast := 1.0
+		site.Spec.NodeEvictionRate = &fast
+		w.put(site)
+		w.wait(2*time.Second, alive...)
+		if got := w.expel(); len(got) != 3 {
+			t.Errorf("tainted %v, want 3 two seconds after the rate became 1/s", got)
+		}
+	})
+}
+
+func TestMasterDisruption(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.site("oslo", 2, 0)
+	w.site("bergen", 2, 0)
+	w.wait(41*time.Second, "bergen-00", "bergen-01")
+	if got := w.expel(); len(got) != 1 {
+		t.Fatalf("tainted %v, want one of oslo", got)
+	}
+	w.wait(41 * time.Second)
+	if got := w.expel(); len(got) != 0 {
+		t.Errorf("E2 while no site has a ready node, %v are tainted", got)
+	}
+	if got := w.taints("oslo-00"); got != "unreachable:NoSchedule" {
+		t.Errorf("taints %q: NoSchedule stays", got)
+	}
+	w.wait(time.Hour)
+	if got := w.expel(); len(got) != 0 {
+		t.Errorf("tainted %v", got)
+	}
+	// E5: one device back
+	w.put(node("bergen-00", "bergen", corev1.ConditionTrue))
+	if got := w.expel(); len(got) != 0 {
+		t.Errorf("on leaving, %v are tainted at once: the first waits 1/rate", got)
+	}
+	w.wait(10*time.Second, "bergen-00")
+	if got := w.expel(); len(got) != 2 {
+		t.Errorf("10 s later %v are tainted, want one of each site", got)
+	}
+	w.wait(10*time.Second, "bergen-00")
+	if got := w.expel(); len(got) != 3 {
+		t.Errorf("20 s later %v are tainted, want three", got)
+	}
+}
+
+func TestTheOnlyHealthyNodeIsExcluded(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	healthy := node("oslo-09", "oslo", corev1.ConditionTrue)
+	healthy.Labels[fleet.LabelExcludeDisruption] = ""
+	w.put(healthy)
+	w.site("oslo", 2, 0)
+	w.wait(time.Hour, "oslo-09")
+	if got := w.expel(); len(got) != 0 {
+		t.Errorf("E4: tainted %v", got)
+	}
+}
+
+func TestFlapping(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("b", "oslo", corev1.ConditionTrue))
+	for i, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue} {
+		n := node("a", "oslo", ready)
+		if have := w.s.Node("a"); have != nil {
+			n = have.DeepCopy()
+			state.NodeCondition(n, corev1.NodeReady).Status = ready
+		}
+		w.put(n)
+		w.wait(10*time.Second, "a", "b")
+		c := state.NodeCondition(w.s.Node("a"), fleet.ConditionFlapping)
+		if flaps := c != nil && c.Status == corev1.ConditionTrue; flaps != (i == 4) {
+			t.Errorf("after %d changes of Ready, flapping = %v", i, flaps)
+		}
+	}
+	if got := w.taints("a"); got != "flotilla.dev/flapping:PreferNoSchedule" {
+		t.Errorf("taints %q", got)
+	}
+	w.wait(10*time.Minute, "a", "b")
+	if c := state.NodeCondition(w.s.Node("a"), fleet.ConditionFlapping); c.Status != corev1.ConditionFalse || w.taints("a") != "" {
+		t.Errorf("ten quiet minutes later %+v, taints %q", c, w.taints("a"))
+	}
+}

@@ -1,0 +1,192 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// HeldMaster is why nothing is evicted when no site has a ready node left: the hub
+// itself is more likely cut off than every site at once.
+const HeldMaster = "no site has a ready node: the hub itself may be cut off"
+
+// StateOf returns the disruption state of a site.
+func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
+	switch {
+	case c.Full():
+		return fleet.SiteFullDisruption
+	case c.NotReady > 2 && float64(c.NotReady)/float64(c.NotReady+c.Ready) >= unhealthy:
+		return fleet.SitePartialDisruption
+	}
+	return fleet.SiteNormal
+}
+
+// rate returns how many nodes of a site get their NoExecute taint per second, and,
+// where that is none, why.
+func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance, now time.Time) (float64, string) {
+	switch {
+	case m != nil && now.Before(m.Until.Time):
+		return 0, fmt.Sprintf("maintenance until %s", m.Until.UTC().Format(time.RFC3339))
+	case st == fleet.SitePartialDisruption && c.Ready+c.NotReady <= set.LargeSite:
+		return 0, fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite)
+	case st == fleet.SitePartialDisruption:
+		return set.SecondaryRate, ""
+	case st == fleet.SiteFullDisruption && set.Policy == fleet.Hold:
+		return 0, "fully disrupted, and its disruptionPolicy is Hold"
+	}
+	return set.Rate, ""
+}
+
+// sites settles the sites: their states and rates, and whose turn it is to get a
+// NoExecute taint. s is the fleet with the nodes' health already settled.
+func (d Decider) sites(s state.Snapshot, touched []string, now time.Time, plan *state.Plan) {
+	counting, full := 0, 0
+	for _, c := range s.Counts() {
+		if c.Ready+c.NotReady > 0 {
+			counting++
+		}
+		if c.Full() {
+			full++
+		}
+	}
+	master := counting > 0 && full == counting
+	was := false
+	for site := range state.Each[*fleet.Site](s, state.Sites, "") {
+		was = was || site.Status.Held == HeldMaster
+	}
+	if master != was { // it concerns every site
+		for name := range s.Counts() {
+			touched = append(touched, name)
+		}
+		for site := range s.All(state.Sites, "") {
+			touched = append(touched, site.GetName())
+		}
+		plan.Forgive = plan.Forgive || was
+	}
+	slices.Sort(touched)
+	for _, name := range slices.Compact(touched) {
+		d.site(s, name, verdict{master: master, leaving: was && !master}, now, plan)
+	}
+}
+
+// A verdict is what the state of all sites together means for each.
+type verdict struct{ master, leaving bool }
+
+func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, plan *state.Plan) {
+	key := state.Key{Kind: state.Sites, Name: name}
+	c, old := s.Count(name), s.Site(name)
+	if c.Nodes == 0 && (old == nil || old.Spec == (fleet.SiteSpec{})) {
+		plan.Wake(key, time.Time{})
+		if old != nil {
+			plan.Do(state.Remove(old, ""))
+		}
+		return
+	}
+	site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now)}}
+	if old != nil {
+		site = old.DeepCopy()
+	}
+	st := &site.Status
+	set := d.Settings.For(site)
+	next := StateOf(c, set.Unhealthy)
+	perSecond, held := rate(set, c, next, site.Spec.Maintenance, now)
+	var wake time.Time
+	if m := site.Spec.Maintenance; m != nil && now.Before(m.Until.Time) {
+		wake = m.Until.Time
+	}
+	if v.master {
+		perSecond, held = 0, HeldMaster
+		d.absolve(s, name, plan)
+	}
+	if v.leaving { // the first one waits its turn like every other
+		at := metav1.NewMicroTime(now)
+		st.LastEviction = &at
+	}
+
+	why := ""
+	if st.State != next {
+		if st.State != "" || next != fleet.SiteNormal {
+			why = fmt.Sprintf("site %s %s: %d of %d nodes ready", name, next, c.Ready, c.Ready+c.NotReady)
+		}
+		at := metav1.NewTime(now)
+		st.State, st.Since = next, &at
+	}
+	st.Ready, st.NotReady, st.NeverSeen, st.Waiting = int32(c.Ready), int32(c.NotReady), int32(c.NeverSeen), int32(c.Waiting)
+	st.EvictionRate = strconv.FormatFloat(perSecond, 'g', -1, 64)
+	st.Held, st.NextEviction = "", nil
+	if held != "" && (c.Waiting > 0 || v.master) {
+		st.Held = held
+	}
+	if perSecond > 0 && c.Waiting > 0 {
+		interval := time.Duration(float64(time.Second) / perSecond)
+		turn := now
+		if st.LastEviction != nil && st.LastEviction.Add(interval).After(now) {
+			turn = st.LastEviction.Add(interval)
+		}
+		if !turn.After(now) {
+			for n := range s.Waiting(name) {
+				d.expel(n, now, plan)
+				break
+			}
+			at := metav1.NewMicroTime(now.Truncate(time.Microsecond))
+			st.LastEviction = &at
+			st.Waiting--
+			turn = at.Add(interval)
+		}
+		if st.Waiting > 0 {
+			at := metav1.NewMicroTime(turn)
+			st.NextEviction = &at
+			wake = earliest(wake, turn)
+		}
+	}
+	plan.Wake(key, wake)
+	if old == nil || !sameStatus(old.Status, *st) {
+		ch := state.Put(site, why)
+		switch {
+		case why != "" && next != fleet.SiteNormal:
+			ch = ch.Warning("SiteDisrupted")
+		case why != "":
+			ch = ch.Event("SiteNormal")
+		}
+		plan.Do(ch)
+	}
+}
+
+// expel gives a node its NoExecute taint.
+func (d Decider) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
+	n = n.DeepCopy()
+	t := noExecute(state.ReadyOf(n), metav1.NewTime(now.Truncate(time.Second)))
+	n.Spec.Taints = append(n.Spec.Taints, t)
+	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
+}
+
+// absolve takes the NoExecute taints from every node of a site, and with them the
+// deadlines of their pods.
+func (d Decider) absolve(s state.Snapshot, site string, plan *state.Plan) {
+	for n := range s.NodesIn(site) {
+		t := state.NoExecuteOf(n)
+		if t == nil {
+			continue
+		}
+		key := t.ToString()
+		n = n.DeepCopy()
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
+		})
+		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, HeldMaster)).Event("NodeUntainted"))
+	}
+}
+
+func sameStatus(a, b fleet.SiteStatus) bool {
+	same := a.LastEviction.Equal(b.LastEviction) && a.NextEviction.Equal(b.NextEviction) && a.Since.Equal(b.Since)
+	a.LastEviction, a.NextEviction, a.Since = nil, nil, nil
+	b.LastEviction, b.NextEviction, b.Since = nil, nil, nil
+	return same && a == b
+}

@@ -1,0 +1,131 @@
+package lifecycle
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// byCondition says which status of which condition gives which NoSchedule taint.
+var byCondition = []struct {
+	condition corev1.NodeConditionType
+	status    corev1.ConditionStatus
+	key       string
+}{
+	{corev1.NodeReady, corev1.ConditionFalse, corev1.TaintNodeNotReady},
+	{corev1.NodeReady, corev1.ConditionUnknown, corev1.TaintNodeUnreachable},
+	{corev1.NodeMemoryPressure, corev1.ConditionTrue, corev1.TaintNodeMemoryPressure},
+	{corev1.NodeDiskPressure, corev1.ConditionTrue, corev1.TaintNodeDiskPressure},
+	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
+	{corev1.NodeNetworkUnavailable, corev1.ConditionTrue, corev1.TaintNodeNetworkUnavailable},
+	{fleet.ConditionOutOfDisk, corev1.ConditionTrue, fleet.TaintOutOfDisk},
+}
+
+// taintsFor returns the taints that a node should carry: those of its conditions
+// (NoSchedule, added and removed to match), its user's, and at most one NoExecute
+// taint of ours, which is only moved or removed here: giving it is a question of
+// the site's rate. Moving it keeps its moment, and so every pod's deadline.
+func taintsFor(n *corev1.Node, now time.Time) []corev1.Taint {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	want := map[string]bool{}
+	for _, rule := range byCondition {
+		if c := state.NodeCondition(n, rule.condition); c != nil && c.Status == rule.status {
+			want[rule.key] = true
+		}
+	}
+	ready := state.ReadyOf(n)
+	if ready == "" { // created, and not heard of yet
+		want[corev1.TaintNodeNotReady] = true
+	}
+	if n.Spec.Unschedulable {
+		want[corev1.TaintNodeUnschedulable] = true
+	}
+	if c := state.NodeCondition(n, fleet.ConditionFlapping); c != nil && c.Status == corev1.ConditionTrue {
+		want[fleet.TaintFlapping] = true
+	}
+
+	var out []corev1.Taint
+	var leaving *corev1.Taint // our NoExecute taint
+	for _, t := range n.Spec.Taints {
+		switch {
+		case owned(t):
+			if want[t.Key] {
+				delete(want, t.Key)
+				out = append(out, t)
+			}
+		case t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable):
+			if leaving == nil || t.TimeAdded != nil && leaving.TimeAdded != nil && t.TimeAdded.Before(leaving.TimeAdded) {
+				leaving = &t
+			}
+		default:
+			if t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
+				t.TimeAdded = &at // tolerations count from here
+			}
+			out = append(out, t)
+		}
+	}
+	for _, rule := range byCondition {
+		if want[rule.key] {
+			delete(want, rule.key)
+			out = append(out, corev1.Taint{Key: rule.key, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
+		}
+	}
+	if want[corev1.TaintNodeUnschedulable] {
+		out = append(out, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
+	}
+	if want[fleet.TaintFlapping] {
+		out = append(out, corev1.Taint{Key: fleet.TaintFlapping, Effect: corev1.TaintEffectPreferNoSchedule, TimeAdded: &at})
+	}
+	if leaving != nil && ready != corev1.ConditionTrue && ready != "" {
+		moved := noExecute(ready, at)
+		if leaving.TimeAdded != nil {
+			moved.TimeAdded = leaving.TimeAdded
+		}
+		out = append(out, moved)
+	}
+	return out
+}
+
+// owned tells whether a taint follows from a condition or from cordon.
+func owned(t corev1.Taint) bool {
+	if t.Effect == corev1.TaintEffectPreferNoSchedule {
+		return t.Key == fleet.TaintFlapping
+	}
+	if t.Effect != corev1.TaintEffectNoSchedule {
+		return false
+	}
+	if t.Key == corev1.TaintNodeUnschedulable {
+		return true
+	}
+	for _, rule := range byCondition {
+		if t.Key == rule.key {
+			return true
+		}
+	}
+	return false
+}
+
+// noExecute is the NoExecute taint of a node whose Ready is False or Unknown.
+func noExecute(ready corev1.ConditionStatus, at metav1.Time) corev1.Taint {
+	t := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}
+	if ready == corev1.ConditionUnknown {
+		t.Key = corev1.TaintNodeUnreachable
+	}
+	return t
+}
+
+func sameTaints(a, b []corev1.Taint) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Key != b[i].Key || a[i].Effect != b[i].Effect || a[i].Value != b[i].Value || !a[i].TimeAdded.Equal(b[i].TimeAdded) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,133 @@
+package state
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Plan is a decider's answer: what to change now, and when to ask again about
+// what. The zero Plan means "all is well, no hurry".
+type Plan struct {
+	Changes []Change
+	Alarms  []Alarm
+	// Forgive makes every node count as seen at this moment: the hub itself was
+	// cut off, so nobody's silence means anything.
+	Forgive bool
+}
+
+// An Alarm asks a decider to look again at one subject at a moment, whatever
+// happens. It replaces the subject's earlier alarm; the zero time ends it.
+// Alarms are recomputed from the snapshot at a restart.
+type Alarm struct {
+	Subject Key
+	At      time.Time
+}
+
+// Do adds changes to the plan.
+func (p *Plan) Do(c ...Change) { p.Changes = append(p.Changes, c...) }
+
+// Wake asks to look at the subject again at t; the zero time forgets it.
+func (p *Plan) Wake(subject Key, t time.Time) { p.Alarms = append(p.Alarms, Alarm{subject, t}) }
+
+// A Change is one step of a plan: an object as it shall be from now on, or one
+// that shall be no more. Objects are whole, so a change can be repeated.
+type Change struct {
+	Object Object // owned by the change from now on
+	Delete bool
+	// Why is one sentence for an operator: it stands in the log, the event, the
+	// page and the stories. Empty: bookkeeping that nobody needs to read.
+	Why    string
+	Reason string // CamelCase reason of the event that tells it; empty: no event
+	Warn   bool   // the event is a Warning
+	About  Object // whom the event is about; nil: Object
+	Source string // the event's component; empty: "flotilla-hub"
+}
+
+// Put is the change to an object as given.
+func Put(o Object, why string) Change { return Change{Object: o, Why: why} }
+
+// Remove is the end of an object.
+func Remove(o Object, why string) Change { return Change{Object: o, Delete: true, Why: why} }
+
+// Event makes the change tell itself as an event with the reason.
+func (c Change) Event(reason string) Change {
+	c.Reason = reason
+	return c
+}
+
+// Warning makes the change tell itself as a warning with the reason.
+func (c Change) Warning(reason string) Change {
+	c.Reason, c.Warn = reason, true
+	return c
+}
+
+func (c Change) String() string { return c.Why }
+
+// An Applied is a change that has become part of a snapshot.
+type Applied struct {
+	Rev      uint64
+	Key      Key
+	Old, New Object // Old is nil for a creation, New for a deletion
+	Change   Change
+}
+
+// A Look tells a decider what it need look at: what has changed since its last
+// look, its alarms that have rung, or everything.
+type Look struct {
+	All    bool
+	Recent []Applied
+	Due    []Key
+}
+
+// ReadyOf returns the status of a node's Ready condition: True, False or
+// Unknown, "" for a node that has none.
+func ReadyOf(n *corev1.Node) corev1.ConditionStatus {
+	if c := NodeCondition(n, corev1.NodeReady); c != nil {
+		return c.Status
+	}
+	return ""
+}
+
+// NodeCondition returns the node's condition of the type, nil if it has none.
+func NodeCondition(n *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == t {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// PodCondition returns the pod's condition of the type, nil if it has none.
+func PodCondition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == t {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// SetPodCondition sets a condition of the pod, in place; the transition time is
+// kept while the status is.
+func SetPodCondition(p *corev1.Pod, c corev1.PodCondition, now time.Time) {
+	c.LastTransitionTime = metav1.NewTime(now)
+	for i := range p.Status.Conditions {
+		have := &p.Status.Conditions[i]
+		if have.Type == c.Type {
+			if have.Status == c.Status {
+				c.LastTransitionTime = have.LastTransitionTime
+			}
+			*have = c
+			return
+		}
+	}
+	p.Status.Conditions = append(p.Status.Conditions, c)
+}
+
+// Terminated tells whether a pod has finished for good.
+func Terminated(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,56 @@
+package state
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A Record is what the hub must remember of a node beside its Node object, and
+// shows to nobody as it is. Its name is the node's.
+type Record struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	MachineID    string   `json:"machineID,omitempty"`    // of the device that is this node
+	Boot         string   `json:"boot,omitempty"`         // the current boot
+	PastBoots    []string `json:"pastBoots,omitempty"`    // the last 8; they never become current again
+	AgentVersion string   `json:"agentVersion,omitempty"` //
+	Conflict     string   `json:"conflict,omitempty"`     // machine id of a second device that claims to be this node
+
+	// Enrolled: a device has joined with a token, and may use TLS. Site and Labels
+	// are the token's.
+	Enrolled metav1.Time       `json:"enrolled,omitempty"`
+	Site     string            `json:"site,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+
+	// Generation counts the node's desired states; Digest is the sha256 of the
+	// newest one's content.
+	Generation int64  `json:"generation,omitempty"`
+	Digest     string `json:"digest,omitempty"`
+	// Paused: the device has stored a newer generation than ours, as after a
+	// restore from a backup. Nothing is published until an administrator resumes.
+	Paused bool  `json:"paused,omitempty"`
+	Stored int64 `json:"stored,omitempty"` // the device's generation, while Paused
+
+	// Transitions are the newest changes of Ready, oldest first, for Flapping.
+	Transitions []metav1.MicroTime `json:"transitions,omitempty"`
+
+	Hardware json.RawMessage `json:"hardware,omitempty"` // the device's report, as sent
+}
+
+// DeepCopy returns a copy that shares nothing that anyone changes.
+func (r *Record) DeepCopy() *Record {
+	out := *r
+	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.PastBoots = slices.Clone(r.PastBoots)
+	out.Labels = maps.Clone(r.Labels)
+	out.Transitions = slices.Clone(r.Transitions)
+	return &out
+}
+
+// DeepCopyObject implements runtime.Object.
+func (r *Record) DeepCopyObject() runtime.Object { return r.DeepCopy() }

@@ -1,0 +1,92 @@
+package state
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// DefaultSite is the site of nodes that say of none.
+const DefaultSite = "default"
+
+// SiteOf returns the site of a node: its zone, behind "<region>." where it has a
+// region. The deprecated failure-domain labels are read too and win, as in Kubernetes.
+func SiteOf(n *corev1.Node) string {
+	region, zone := n.Labels[corev1.LabelFailureDomainBetaRegion], n.Labels[corev1.LabelFailureDomainBetaZone]
+	if region == "" && zone == "" {
+		region, zone = n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelTopologyZone]
+	}
+	switch {
+	case zone == "" && region == "":
+		return DefaultSite
+	case region == "":
+		return zone
+	case zone == "":
+		return region
+	}
+	return region + "." + zone
+}
+
+// A SiteCount counts the nodes of one site by what they mean for its state.
+type SiteCount struct {
+	Nodes     int // all of them
+	Ready     int // Ready=True
+	NotReady  int // every other that was ever seen
+	NeverSeen int // never reported: not yet unpacked, so not part of the site's state
+	Waiting   int // not ready, and not given their NoExecute taint yet
+}
+
+// Full tells whether every node that counts is not ready.
+func (c SiteCount) Full() bool { return c.Ready == 0 && c.NotReady > 0 }
+
+// NeverReported tells whether a node has not said anything since it was created.
+func NeverReported(n *corev1.Node) bool {
+	c := NodeCondition(n, corev1.NodeReady)
+	return c == nil || c.Status == corev1.ConditionUnknown && c.Reason == "NodeStatusNeverUpdated"
+}
+
+// NoExecuteOf returns the lifecycle's own NoExecute taint of a node
+// (not-ready or unreachable), nil if it has none.
+func NoExecuteOf(n *corev1.Node) *corev1.Taint {
+	for i := range n.Spec.Taints {
+		t := &n.Spec.Taints[i]
+		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
+			return t
+		}
+	}
+	return nil
+}
+
+// Waits tells whether a node is not ready and has not been given its NoExecute
+// taint yet.
+func Waits(n *corev1.Node) bool {
+	ready := ReadyOf(n)
+	return (ready == corev1.ConditionFalse || ready == corev1.ConditionUnknown) && NoExecuteOf(n) == nil
+}
+
+// count adds the node to, or takes it from (sign -1), the count.
+func (c *SiteCount) count(n *corev1.Node, sign int) {
+	c.Nodes += sign
+	if Waits(n) {
+		c.Waiting += sign
+	}
+	if _, out := n.Labels[fleet.LabelExcludeDisruption]; out {
+		return
+	}
+	switch {
+	case ReadyOf(n) == corev1.ConditionTrue:
+		c.Ready += sign
+	case NeverReported(n):
+		c.NeverSeen += sign
+	default:
+		c.NotReady += sign
+	}
+}
+
+// failedAt orders the nodes that wait: by the moment of their failure.
+func failedAt(n *corev1.Node) string {
+	if c := NodeCondition(n, corev1.NodeReady); c != nil {
+		return c.LastTransitionTime.UTC().Format("2006-01-02T15:04:05Z")
+	}
+	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z")
+}

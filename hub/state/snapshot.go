@@ -1,0 +1,220 @@
+// Package state is what the hub believes about the fleet right now.
+//
+// A Snapshot is a value: nobody changes one, so anyone may read one without a
+// lock. Deciders (lifecycle, eviction, workload, schedule) look at a Snapshot
+// and answer with a Plan; Apply turns a Snapshot and the Plan's changes into the
+// next Snapshot, and keeps the indexes up by which a decider finds what concerns
+// it without walking the fleet. Writing a plan down is package store's work, and
+// acting on it is package control's.
+package state
+
+import (
+	"iter"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tidwall/btree"
+
+	"flotilla.dev/shared/fleet"
+)
+
+type table[V any] = btree.Map[string, V]
+
+// A Snapshot is the fleet at one moment. Walks are in the order of namespace and name.
+type Snapshot struct {
+	Revision uint64    // of the newest change, over all kinds; never goes back
+	Salt     string    // the hub's identity: makes uids unique among hubs
+	Started  time.Time // when this hub process began to listen
+	Look     Look      // what the decider that is being asked need look at
+
+	tables   [len(kinds)]*table[Object]
+	byUID    *table[Object]       // uid
+	owned    *table[Object]       // owner uid, kind, namespace, name
+	onNode   *table[*corev1.Pod]  // node ("" = not placed yet), namespace, name
+	usage    *table[*Usage]       // node
+	inSite   *table[*corev1.Node] // site, node
+	counts   *table[SiteCount]    // site
+	waits    *table[*corev1.Node] // site, moment of failure, node
+	seen     *table[time.Time]    // node
+	forgiven time.Time            // every node counts as seen at least then
+}
+
+// Empty returns the fleet of a hub that has just been unpacked.
+func Empty(salt string, started time.Time) Snapshot {
+	s := Snapshot{Salt: salt, Started: started, forgiven: started}
+	for i := range s.tables {
+		s.tables[i] = new(table[Object])
+	}
+	s.byUID, s.owned = new(table[Object]), new(table[Object])
+	s.onNode, s.usage = new(table[*corev1.Pod]), new(table[*Usage])
+	s.inSite, s.counts, s.waits = new(table[*corev1.Node]), new(table[SiteCount]), new(table[*corev1.Node])
+	s.seen = new(table[time.Time])
+	return s
+}
+
+// Get returns the object with the key, nil if there is none.
+func (s Snapshot) Get(k Key) Object {
+	i := k.Kind.index()
+	if i < 0 {
+		return nil
+	}
+	o, ok := s.tables[i].Get(path(k.Namespace, k.Name))
+	if !ok {
+		return nil
+	}
+	return o
+}
+
+// ByUID returns the object with the uid, nil if there is none.
+func (s Snapshot) ByUID(uid types.UID) Object {
+	o, ok := s.byUID.Get(string(uid))
+	if !ok {
+		return nil
+	}
+	return o
+}
+
+// Len returns the number of objects of a kind.
+func (s Snapshot) Len(k Kind) int { return s.tables[k.index()].Len() }
+
+// All walks the objects of a kind; namespace "" means all of them.
+func (s Snapshot) All(k Kind, namespace string) iter.Seq[Object] {
+	return s.From(k, namespace, "", "")
+}
+
+// From walks the objects of a kind that come after the one named, in the
+// namespace or ("") in all.
+func (s Snapshot) From(k Kind, namespace, afterNamespace, afterName string) iter.Seq[Object] {
+	prefix := ""
+	if namespace != "" {
+		prefix = namespace + "\x00"
+	}
+	pivot := prefix
+	if afterName != "" {
+		pivot = path(afterNamespace, afterName) + "\x00"
+	}
+	return func(yield func(Object) bool) {
+		s.tables[k.index()].Ascend(pivot, func(key string, o Object) bool {
+			return strings.HasPrefix(key, prefix) && yield(o)
+		})
+	}
+}
+
+// Each walks the objects of one kind by their own type.
+func Each[T Object](s Snapshot, k Kind, namespace string) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for o := range s.All(k, namespace) {
+			if !yield(o.(T)) {
+				return
+			}
+		}
+	}
+}
+
+func get[T Object](s Snapshot, k Key) T {
+	o, _ := s.Get(k).(T)
+	return o
+}
+
+// Node returns the node called name, nil if there is none.
+func (s Snapshot) Node(name string) *corev1.Node {
+	return get[*corev1.Node](s, Key{Kind: Nodes, Name: name})
+}
+
+// Record returns what the hub remembers of a node, nil if nothing.
+func (s Snapshot) Record(node string) *Record { return get[*Record](s, Key{Kind: Records, Name: node}) }
+
+// Site returns the site called name, nil if there is none.
+func (s Snapshot) Site(name string) *fleet.Site {
+	return get[*fleet.Site](s, Key{Kind: Sites, Name: name})
+}
+
+// Pod returns a pod, nil if there is none.
+func (s Snapshot) Pod(namespace, name string) *corev1.Pod {
+	return get[*corev1.Pod](s, Key{Pods, namespace, name})
+}
+
+// Deployment returns a deployment, nil if there is none.
+func (s Snapshot) Deployment(namespace, name string) *appsv1.Deployment {
+	return get[*appsv1.Deployment](s, Key{Deployments, namespace, name})
+}
+
+// Nodes walks all nodes.
+func (s Snapshot) Nodes() iter.Seq[*corev1.Node] { return Each[*corev1.Node](s, Nodes, "") }
+
+// Pods walks the pods of a namespace, "" for all.
+func (s Snapshot) Pods(namespace string) iter.Seq[*corev1.Pod] {
+	return Each[*corev1.Pod](s, Pods, namespace)
+}
+
+// PodsOn walks the pods of a node; PodsOn("") walks those that have none yet.
+func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onNode, node) }
+
+// NodesIn walks the nodes of a site.
+func (s Snapshot) NodesIn(site string) iter.Seq[*corev1.Node] { return under(s.inSite, site) }
+
+// Waiting walks the nodes of a site that are not ready and wait for their
+// NoExecute taint, in the order of their failure.
+func (s Snapshot) Waiting(site string) iter.Seq[*corev1.Node] { return under(s.waits, site) }
+
+// Owned walks the objects of a kind that name the uid among their owners.
+func (s Snapshot) Owned(owner types.UID, k Kind) iter.Seq[Object] {
+	return under(s.owned, string(owner)+"\x00"+string(k))
+}
+
+// Dependents walks every object that names the uid among its owners.
+func (s Snapshot) Dependents(owner types.UID) iter.Seq[Object] { return under(s.owned, string(owner)) }
+
+// Usage returns what the pods of a node ask for together.
+func (s Snapshot) Usage(node string) Usage {
+	if u, ok := s.usage.Get(node); ok {
+		return *u
+	}
+	return Usage{}
+}
+
+// Count returns the count of a site's nodes.
+func (s Snapshot) Count(site string) SiteCount {
+	c, _ := s.counts.Get(site)
+	return c
+}
+
+// Counts walks every site that has nodes.
+func (s Snapshot) Counts() iter.Seq2[string, SiteCount] { return s.counts.Scan }
+
+// Seen returns when a node was last heard of, by the hub's clock. A node that
+// this process has not heard of yet counts as seen at its start.
+func (s Snapshot) Seen(node string) time.Time {
+	t, ok := s.seen.Get(node)
+	if !ok || t.Before(s.forgiven) {
+		return s.forgiven
+	}
+	return t
+}
+
+// WithSeen returns the snapshot in which the node was last heard of at t.
+func (s Snapshot) WithSeen(node string, t time.Time) Snapshot {
+	s.seen = s.seen.Copy()
+	s.seen.Set(node, t)
+	return s
+}
+
+// Forgive returns the snapshot in which every node counts as seen at t.
+func (s Snapshot) Forgive(t time.Time) Snapshot {
+	s.forgiven = t
+	return s
+}
+
+// Forgiven returns the moment at which every node last counted as seen.
+func (s Snapshot) Forgiven() time.Time { return s.forgiven }
+
+func under[V any](t *table[V], first string) iter.Seq[V] {
+	prefix := first + "\x00"
+	return func(yield func(V) bool) {
+		t.Ascend(prefix, func(key string, v V) bool { return strings.HasPrefix(key, prefix) && yield(v) })
+	}
+}

@@ -1,0 +1,55 @@
+package state
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+)
+
+// A Usage is what the pods of one node ask for together. Pods that are being
+// deleted count until they are gone; finished ones do not.
+type Usage struct {
+	Pods     int64
+	Requests corev1.ResourceList
+	Ports    []HostPort
+}
+
+// A HostPort is a port of the device that a pod takes.
+type HostPort struct {
+	IP       string
+	Protocol corev1.Protocol
+	Port     int32
+}
+
+// Requests returns what a pod asks for: the greater of the sum of its
+// containers and each init container, plus overhead.
+func Requests(p *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(p, resource.PodResourcesOptions{})
+}
+
+// HostPorts returns the ports of the device that a pod takes.
+func HostPorts(p *corev1.Pod) (ports []HostPort) {
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.HostPort > 0 {
+				ports = append(ports, HostPort{port.HostIP, port.Protocol, port.HostPort})
+			}
+		}
+	}
+	return ports
+}
+
+func (u *Usage) add(p *corev1.Pod) {
+	if Terminated(p) {
+		return
+	}
+	u.Pods++
+	for name, q := range Requests(p) {
+		if u.Requests == nil {
+			u.Requests = corev1.ResourceList{}
+		}
+		sum := u.Requests[name]
+		sum.Add(q)
+		u.Requests[name] = sum
+	}
+	u.Ports = append(u.Ports, HostPorts(p)...)
+}

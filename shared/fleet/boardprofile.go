@@ -1,0 +1,169 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A BoardProfile says how a kind of board is to be treated: what it is known
+// by, what is kept back for the system, and when the device sends pods away.
+type BoardProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec BoardProfileSpec `json:"spec,omitempty"`
+}
+
+// A BoardProfileSpec is the body of a BoardProfile.
+type BoardProfileSpec struct {
+	Title     string            `json:"title,omitempty"`
+	Match     BoardMatch        `json:"match,omitempty"`
+	Platforms []string          `json:"platforms,omitempty"` // such as linux/arm/v7
+	Resources BoardResources    `json:"resources,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"` // become board.flotilla.dev/<key>
+	Taints    []corev1.Taint    `json:"taints,omitempty"`
+}
+
+// A BoardMatch selects boards: all that is set must hold, and the most specific
+// profile wins.
+type BoardMatch struct {
+	Compatible []string   `json:"compatible,omitempty"` // any of the board's device-tree compatible strings
+	Arch       []string   `json:"arch,omitempty"`       // GOARCH of the device
+	MemoryMiB  *MiBBounds `json:"memoryMiB,omitempty"`
+}
+
+// MiBBounds bounds an amount of memory in MiB, both ends included; 0 means open.
+type MiBBounds struct {
+	Min int64 `json:"min,omitempty"`
+	Max int64 `json:"max,omitempty"`
+}
+
+// Signals that a threshold can watch; the first five are the kubelet's.
+const (
+	SignalMemoryAvailable    = "memory.available"    // bytes
+	SignalNodeFsAvailable    = "nodefs.available"    // bytes
+	SignalNodeFsInodesFree   = "nodefs.inodesFree"   // count
+	SignalImageFsAvailable   = "imagefs.available"   // bytes
+	SignalImageFsInodesFree  = "imagefs.inodesFree"  // count
+	SignalPIDAvailable       = "pid.available"       // count
+	SignalOutOfDiskAvailable = "outofdisk.available" // bytes; ours: below it condition OutOfDisk is True
+)
+
+// Signals lists every signal, sorted.
+var Signals = []string{
+	SignalImageFsAvailable, SignalImageFsInodesFree, SignalMemoryAvailable, SignalNodeFsAvailable,
+	SignalNodeFsInodesFree, SignalOutOfDiskAvailable, SignalPIDAvailable,
+}
+
+// A Threshold is the amount of a signal below which a device is under pressure:
+// a quantity, or a percentage of the capacity. Zero switches the signal off.
+type Threshold struct {
+	Signal   string
+	Quantity resource.Quantity
+	Percent  float64 // above 0: this counts, Quantity does not
+}
+
+// Of is the threshold in units of the signal, for a device of that capacity.
+func (t Threshold) Of(capacity int64) int64 {
+	if t.Percent > 0 {
+		return int64(float64(capacity) * t.Percent / 100)
+	}
+	return t.Quantity.Value()
+}
+
+// ParseThreshold reads a signal's threshold: a quantity such as 100Mi, or a
+// percentage such as 10%.
+func ParseThreshold(signal, value string) (Threshold, error) {
+	if !slices.Contains(Signals, signal) {
+		return Threshold{}, fmt.Errorf("unknown signal %q: use one of %s", signal, strings.Join(Signals, ", "))
+	}
+	t := Threshold{Signal: signal}
+	if number, ok := strings.CutSuffix(value, "%"); ok {
+		percent, err := strconv.ParseFloat(number, 64)
+		if err != nil || math.IsNaN(percent) || percent < 0 || percent >= 100 {
+			return Threshold{}, fmt.Errorf("%q is not a percentage: write a number from 0%% to below 100%%, such as 10%%", value)
+		}
+		t.Percent = percent
+		return t, nil
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 {
+		return Threshold{}, fmt.Errorf("%q is neither a quantity of 0 or more, such as 100Mi, nor a percentage, such as 10%%", value)
+	}
+	t.Quantity = q
+	return t, nil
+}
+
+// ReservableResources are what can be kept back from pods, sorted.
+var ReservableResources = []string{string(corev1.ResourceCPU), string(corev1.ResourceEphemeralStorage), string(corev1.ResourceMemory)}
+
+// ParseReserved reads how much of a resource is kept back from pods.
+func ParseReserved(name, value string) (resource.Quantity, error) {
+	if !slices.Contains(ReservableResources, name) {
+		return resource.Quantity{}, fmt.Errorf("%q cannot be reserved: use one of %s", name, strings.Join(ReservableResources, ", "))
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 {
+		return resource.Quantity{}, fmt.Errorf("%q is not a quantity of 0 or more, such as 200m of cpu or 160Mi of memory", value)
+	}
+	return q, nil
+}
+
+// BoardResources are a profile's reservations and thresholds. Quantities are
+// Kubernetes quantities; thresholds are quantities or percentages ("10%").
+type BoardResources struct {
+	SystemReserved map[string]string `json:"systemReserved,omitempty"`
+	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
+	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
+}
+
+// DeepCopy returns a copy that shares nothing.
+func (b *BoardProfile) DeepCopy() *BoardProfile {
+	if b == nil {
+		return nil
+	}
+	out := *b
+	b.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	s := &out.Spec
+	s.Match.Compatible = slices.Clone(s.Match.Compatible)
+	s.Match.Arch = slices.Clone(s.Match.Arch)
+	s.Match.MemoryMiB = clone(s.Match.MemoryMiB)
+	s.Platforms = slices.Clone(s.Platforms)
+	s.Resources.SystemReserved = maps.Clone(s.Resources.SystemReserved)
+	s.Resources.AgentReserved = maps.Clone(s.Resources.AgentReserved)
+	s.Resources.EvictionHard = maps.Clone(s.Resources.EvictionHard)
+	s.Labels = maps.Clone(s.Labels)
+	s.Taints = slices.Clone(s.Taints)
+	for i := range s.Taints {
+		s.Taints[i].TimeAdded = s.Taints[i].TimeAdded.DeepCopy()
+	}
+	return &out
+}
+
+// DeepCopyObject implements runtime.Object.
+func (b *BoardProfile) DeepCopyObject() runtime.Object { return b.DeepCopy() }
+
+// A BoardProfileList is a list of board profiles.
+type BoardProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BoardProfile `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *BoardProfileList) DeepCopyObject() runtime.Object {
+	out := &BoardProfileList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	for i := range l.Items {
+		out.Items = append(out.Items, *l.Items[i].DeepCopy())
+	}
+	return out
+}

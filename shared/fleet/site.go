@@ -1,0 +1,128 @@
+package fleet
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A Site is a place with its own uplink: a zone in Kubernetes' words. Its name is
+// the value of the label topology.kubernetes.io/zone (behind "<region>." where
+// nodes have a region), "default" for nodes without one. The hub creates it with the first node.
+type Site struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   SiteSpec   `json:"spec,omitempty"`
+	Status SiteStatus `json:"status,omitempty"`
+}
+
+// A SiteSpec is what an administrator wants of a site; nil fields mean the
+// hub's own settings.
+type SiteSpec struct {
+	Description string `json:"description,omitempty"`
+	Location    string `json:"location,omitempty"`
+
+	NodeMonitorGracePeriod    *metav1.Duration `json:"nodeMonitorGracePeriod,omitempty"`
+	NodeStartupGracePeriod    *metav1.Duration `json:"nodeStartupGracePeriod,omitempty"`
+	NodeEvictionRate          *float64         `json:"nodeEvictionRate,omitempty"`          // nodes per second
+	SecondaryNodeEvictionRate *float64         `json:"secondaryNodeEvictionRate,omitempty"` // nodes per second
+	UnhealthyZoneThreshold    *float64         `json:"unhealthyZoneThreshold,omitempty"`    // 0..1
+	LargeClusterSizeThreshold *int32           `json:"largeClusterSizeThreshold,omitempty"` // nodes
+
+	DisruptionPolicy DisruptionPolicy `json:"disruptionPolicy,omitempty"`
+	Maintenance      *Maintenance     `json:"maintenance,omitempty"`
+}
+
+// A DisruptionPolicy is what happens to a fully disrupted site while another
+// one lives: Evict (as Kubernetes does) or Hold.
+type DisruptionPolicy string
+
+// The two disruption policies.
+const (
+	Evict DisruptionPolicy = "Evict"
+	Hold  DisruptionPolicy = "Hold"
+)
+
+// Maintenance keeps a site from evictions until a moment.
+type Maintenance struct {
+	Until  metav1.Time `json:"until"`
+	Reason string      `json:"reason,omitempty"`
+}
+
+// A SiteState is the disruption state of a site, in Kubernetes' words.
+type SiteState string
+
+// States of a site.
+const (
+	SiteNormal            SiteState = "Normal"
+	SitePartialDisruption SiteState = "PartialDisruption"
+	SiteFullDisruption    SiteState = "FullDisruption"
+)
+
+// A SiteStatus is what the hub concludes about a site.
+type SiteStatus struct {
+	State        SiteState         `json:"state,omitempty"`
+	Since        *metav1.Time      `json:"since,omitempty"` // of State
+	Ready        int32             `json:"ready"`           // nodes with Ready=True
+	NotReady     int32             `json:"notReady"`        // all others that count
+	NeverSeen    int32             `json:"neverSeen,omitempty"`
+	EvictionRate string            `json:"evictionRate,omitempty"` // nodes per second now, as a decimal
+	Held         string            `json:"held,omitempty"`         // why nothing is evicted although nodes wait
+	Waiting      int32             `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
+	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"` // when a node was last given its NoExecute taint: the site's token bucket
+	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // when the next one can be
+}
+
+// DeepCopyInto copies s into out.
+func (s *Site) DeepCopyInto(out *Site) {
+	*out = *s
+	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	sp := &out.Spec
+	sp.NodeMonitorGracePeriod = clone(s.Spec.NodeMonitorGracePeriod)
+	sp.NodeStartupGracePeriod = clone(s.Spec.NodeStartupGracePeriod)
+	sp.NodeEvictionRate = clone(s.Spec.NodeEvictionRate)
+	sp.SecondaryNodeEvictionRate = clone(s.Spec.SecondaryNodeEvictionRate)
+	sp.UnhealthyZoneThreshold = clone(s.Spec.UnhealthyZoneThreshold)
+	sp.LargeClusterSizeThreshold = clone(s.Spec.LargeClusterSizeThreshold)
+	sp.Maintenance = clone(s.Spec.Maintenance)
+	out.Status.Since = s.Status.Since.DeepCopy()
+	out.Status.LastEviction = s.Status.LastEviction.DeepCopy()
+	out.Status.NextEviction = s.Status.NextEviction.DeepCopy()
+}
+
+// DeepCopy returns a copy that shares nothing.
+func (s *Site) DeepCopy() *Site {
+	if s == nil {
+		return nil
+	}
+	out := new(Site)
+	s.DeepCopyInto(out)
+	return out
+}
+
+// DeepCopyObject implements runtime.Object.
+func (s *Site) DeepCopyObject() runtime.Object { return s.DeepCopy() }
+
+// A SiteList is a list of sites.
+type SiteList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Site `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *SiteList) DeepCopyObject() runtime.Object {
+	out := &SiteList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	for i := range l.Items {
+		out.Items = append(out.Items, *l.Items[i].DeepCopy())
+	}
+	return out
+}
+
+func clone[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	return &c
+}
