@@ -1,0 +1,119 @@
+package hardware
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// addresses are the node's: at most one InternalIP of each family, those of the
+// chosen interface, else of the one with the default route, else (a site without
+// a way out) of the first real one that is up; then the host name.
+func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, problems []string) {
+	if t.real() {
+		ips, err := interfaceIPs(t, o.Interface)
+		if err != nil {
+			problems = append(problems, err.Error())
+		}
+		for _, ip := range pick(ips) {
+			list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+		}
+	}
+	if hostname != "" {
+		list = append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: hostname})
+	}
+	return list, problems
+}
+
+func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
+	name := chosen
+	if name == "" {
+		name = defaultRoute(t)
+	}
+	if name != "" {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("find the network interface %s: %w", name, err)
+		}
+		return ipsOf(*i)
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list the network interfaces: %w", err)
+	}
+	for _, i := range all {
+		// Bridges and pairs of containers have no device behind them.
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || !t.exists("/sys/class/net/"+i.Name+"/device") {
+			continue
+		}
+		if ips, err := ipsOf(i); err == nil && len(pick(ips)) > 0 {
+			return ips, nil
+		}
+	}
+	return nil, nil
+}
+
+func ipsOf(i net.Interface) ([]netip.Addr, error) {
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("read the addresses of %s: %w", i.Name, err)
+	}
+	var ips []netip.Addr
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			ips = append(ips, p.Addr().Unmap())
+		}
+	}
+	return ips, nil
+}
+
+// pick takes the first usable address of each family, IPv4 first. Link-local
+// addresses and the loopback reach nobody else's site.
+func pick(ips []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		i := slices.IndexFunc(ips, func(a netip.Addr) bool { return is(a) && a.IsGlobalUnicast() })
+		if i >= 0 {
+			out = append(out, ips[i])
+		}
+	}
+	return out
+}
+
+// defaultRoute is the interface of the default route with the lowest metric, of
+// IPv4 or else of IPv6; empty when there is none.
+func defaultRoute(t tree) string {
+	var name string
+	best := ""
+	if b, err := t.read("/proc/net/route"); err == nil {
+		for line := range strings.Lines(string(b)) { // Iface Destination Gateway Flags RefCnt Use Metric Mask …
+			f := strings.Fields(line)
+			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
+				continue
+			}
+			metric := fmt.Sprintf("%10s", f[6]) // decimal: padded, they sort as numbers
+			if name == "" || metric < best {
+				name, best = f[0], metric
+			}
+		}
+	}
+	if name != "" {
+		return name
+	}
+	if b, err := t.read("/proc/net/ipv6_route"); err == nil {
+		for line := range strings.Lines(string(b)) { // dest prefix src prefix nexthop metric … iface
+			f := strings.Fields(line)
+			if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" {
+				continue
+			}
+			if name == "" || f[5] < best { // hexadecimal, padded
+				name, best = f[9], f[5]
+			}
+		}
+	}
+	return name
+}

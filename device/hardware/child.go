@@ -1,0 +1,80 @@
+package hardware
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"periph.io/x/conn/v3/gpio/gpioreg"
+	"periph.io/x/conn/v3/i2c/i2creg"
+	"periph.io/x/conn/v3/onewire/onewirereg"
+	"periph.io/x/conn/v3/physic"
+	"periph.io/x/conn/v3/spi/spireg"
+	periph "periph.io/x/host/v3"
+	"periph.io/x/host/v3/sysfs"
+)
+
+// ChildCommand is the hidden command of the device program that must call
+// RunChild: Periph starts the program again with it.
+const ChildCommand = "hwprobe"
+
+const childLimit = 5 * time.Second
+
+// Found is what periph found.
+type Found struct {
+	Buses        Buses         `json:"buses"`
+	Temperatures []Temperature `json:"temperatures,omitempty"`
+	Problems     []string      `json:"problems,omitempty"`
+}
+
+// RunChild is the child process: it asks periph and writes a Found to w. Its
+// drivers may panic in goroutines of their own, or hang; so it is never called
+// in the agent itself, and it ends itself after 5 s, should nobody be there any
+// more to kill it.
+func RunChild(w io.Writer) error {
+	time.AfterFunc(childLimit, func() { os.Exit(3) })
+	state, err := periph.Init()
+	if err != nil {
+		return fmt.Errorf("start periph's drivers: %w", err)
+	}
+	var f Found
+	for _, fail := range state.Failed {
+		f.Problems = append(f.Problems, clean(fmt.Sprintf("periph driver %s: %v", fail.D, fail.Err)))
+	}
+	for _, pin := range gpioreg.All() {
+		f.Buses.GPIO = append(f.Buses.GPIO, clean(pin.Name()))
+	}
+	for _, ref := range i2creg.All() {
+		f.Buses.I2C = append(f.Buses.I2C, clean(ref.Name))
+	}
+	for _, ref := range spireg.All() {
+		f.Buses.SPI = append(f.Buses.SPI, clean(ref.Name))
+	}
+	for _, ref := range onewirereg.All() {
+		f.Buses.OneWire = append(f.Buses.OneWire, clean(ref.Name))
+	}
+	for _, led := range sysfs.LEDs {
+		f.Buses.LEDs = append(f.Buses.LEDs, clean(led.String()))
+	}
+	warm := map[string]float64{}
+	for _, s := range sysfs.ThermalSensors {
+		var e physic.Env
+		if s.Sense(&e) == nil {
+			warm[clean(s.Type())] = e.Temperature.Celsius()
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(warm)) {
+		f.Temperatures = append(f.Temperatures, Temperature{Name: name, Celsius: warm[name]})
+	}
+	for _, list := range []*[]string{&f.Buses.GPIO, &f.Buses.I2C, &f.Buses.SPI, &f.Buses.OneWire, &f.Buses.LEDs, &f.Problems} {
+		*list = few(*list)
+	}
+	if err := json.NewEncoder(w).Encode(f); err != nil {
+		return fmt.Errorf("write what periph found: %w", err)
+	}
+	return nil
+}

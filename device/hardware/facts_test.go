@@ -1,0 +1,151 @@
+package hardware
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const meminfo = "MemTotal: 4000000 kB\nMemFree: 1000000 kB\nMemAvailable: 3000000 kB\nCached: 500000 kB\n"
+
+func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
+	const kib, mib = 1 << 10, 1 << 20
+	for _, tt := range []struct {
+		name                string
+		files               map[string]string
+		capacity, available int64
+	}{
+		{"on a machine of its own the kernel's estimate counts", nil, 4000000 * kib, 3000000 * kib},
+		{"a service's own group is not the machine's", map[string]string{
+			"proc/self/cgroup": "0::/system.slice/flotilla-device.service\n", "sys/fs/cgroup/system.slice/flotilla-device.service/memory.max": "67108864\n",
+		}, 4000000 * kib, 3000000 * kib},
+		{"in a container: limit less working set", map[string]string{
+			"sys/fs/cgroup/memory.max": "536870912\n", "sys/fs/cgroup/memory.current": "314572800\n", "sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 104857600\n",
+		}, 512 * mib, 312 * mib},
+		{"in a container without a limit", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 4000000 * kib, 3000000 * kib},
+		{"in a container that is over its limit nothing is left", map[string]string{
+			"sys/fs/cgroup/memory.max": "1048576\n", "sys/fs/cgroup/memory.current": "2097152\n",
+		}, mib, 0},
+		{"cgroup v1 without a limit", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4000000 * kib, 3000000 * kib},
+		{"cgroup v1 with one", map[string]string{
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "536870912\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "314572800\n",
+			"sys/fs/cgroup/memory/memory.stat": "total_inactive_file 104857600\n",
+		}, 512 * mib, 312 * mib},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			files := map[string]string{"proc/meminfo": meminfo}
+			for k, v := range tt.files {
+				files[k] = v
+			}
+			got := Measure(t.Context(), Options{Root: rootOf(t, files)}).Memory
+			if want := (Amount{Available: tt.available, Capacity: tt.capacity}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	files := map[string]string{
+		"proc/meminfo": meminfo, "proc/loadavg": "0.1 0.2 0.3 1/131 4711\n",
+		"proc/sys/kernel/pid_max": "32768\n", "proc/sys/kernel/threads-max": "30000\n", "var/lib/flotilla/x": "",
+	}
+	s := Measure(t.Context(), Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"})
+	if s.PIDs != (Amount{Available: 30000 - 131, Capacity: 30000}) {
+		t.Errorf("process ids: %+v", s.PIDs)
+	}
+	if s.NodeFs.Problem != "" || s.NodeFs.Capacity <= 0 || s.NodeFs.Available > s.NodeFs.Capacity || s.ImageFs.Capacity != s.NodeFs.Capacity {
+		t.Errorf("disks: %+v and %+v", s.NodeFs, s.ImageFs)
+	}
+	files["sys/fs/cgroup/pids.max"], files["sys/fs/cgroup/pids.current"] = "100\n", "99\n"
+	if got := Measure(t.Context(), Options{Root: rootOf(t, files)}).PIDs; got != (Amount{Available: 1, Capacity: 100}) {
+		t.Errorf("process ids in a container: %+v", got)
+	}
+	bad := Measure(t.Context(), Options{Root: t.TempDir()})
+	if bad.Memory.Problem == "" || bad.PIDs.Problem == "" || bad.Memory.Available != 0 {
+		t.Errorf("an empty root is measured: %+v", bad)
+	}
+}
+
+func TestPowerOfTheBoardMakersKernel(t *testing.T) {
+	const file = "sys/devices/platform/soc/soc:firmware/get_throttled"
+	for text, want := range map[string]*Power{
+		"0\n":     {},
+		"50005\n": {UnderVoltage: true, Throttled: true, UnderVoltageSeen: true, ThrottledSeen: true},
+		"a000a\n": {FrequencyCapped: true, SoftTemperature: true, FrequencyCappedSeen: true, SoftTemperatureSeen: true},
+		"rubbish": nil,
+	} {
+		if got := power(tree(rootOf(t, map[string]string{file: text}))); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func TestStorage(t *testing.T) {
+	root := tree(rootOf(t, map[string]string{
+		"sys/block/mmcblk0/size": "1000\n", "sys/block/mmcblk0/device/type": "MMC\n", "sys/block/mmcblk0/device/life_time": "0x03 0x0b\n",
+		"sys/block/mmcblk0/device/pre_eol_info": "0x03\n", "sys/block/mmcblk0/ro": "1\n",
+		"sys/block/mmcblk0boot0/size": "8192\n", "sys/block/zram0/size": "99\n", "sys/block/sda/size": "0\n",
+		"proc/mounts": "/dev/mmcblk0p2 / ext4 ro,noatime 0 0\n/dev/mmcblk0p2 /var ext4 rw,errors=remount-ro 0 0\n/dev/sr0 /mnt iso9660 ro 0 0\ntmpfs /run tmpfs ro 0 0\n",
+	}))
+	got := disks(root)
+	want := []Disk{{Name: "mmcblk0", Kind: "MMC", Bytes: 512000, LifeUsed: 110, EndOfLife: "urgent", ReadOnly: true}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("disks: got %+v, want %+v", got, want)
+	}
+	if got := readOnlyMounts(root); !reflect.DeepEqual(got, []string{"/"}) {
+		t.Errorf("read-only: %q", got)
+	}
+}
+
+func TestTemperaturesDropNonsense(t *testing.T) {
+	root := tree(rootOf(t, map[string]string{
+		"sys/class/thermal/thermal_zone0/type": "cpu\n", "sys/class/thermal/thermal_zone0/temp": "48199\n",
+		"sys/class/thermal/thermal_zone1/temp": "not a number\n",
+		"sys/class/hwmon/hwmon0/name":          "nct6775\n", "sys/class/hwmon/hwmon0/temp1_input": "-128000\n",
+	}))
+	if got := temperatures(root); !reflect.DeepEqual(got, []Temperature{{"cpu", 48.199}}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestDefaultRoute(t *testing.T) {
+	const head = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+	const v6 = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 %s 00000001 00000000 00000003 %s\n"
+	line := func(metric, name string) string {
+		return strings.Replace(strings.Replace(v6, "%s", metric, 1), "%s", name, 1)
+	}
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"the lowest metric wins, as a number", map[string]string{"proc/net/route": head +
+			"wlan0 00000000 0101A8C0 0003 0 0 1000 00000000 0 0 0\neth0 00000000 0101A8C0 0003 0 0 202 00000000 0 0 0\neth1 0001A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"}, "eth0"},
+		{"without IPv4 the route of IPv6 counts", map[string]string{"proc/net/route": head, "proc/net/ipv6_route": line("ffffffff", "lo") + line("00000400", "eth0")}, "eth0"},
+		{"an isolated site has none", map[string]string{"proc/net/route": head}, ""},
+	} {
+		if got := defaultRoute(tree(rootOf(t, tt.files))); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestPickTakesOneAddressOfEachFamily(t *testing.T) {
+	var ips []netip.Addr
+	for _, s := range []string{"fe80::1", "169.254.3.4", "fd00::2", "192.168.1.7", "10.0.0.1", "2001:db8::1", "127.0.0.1"} {
+		ips = append(ips, netip.MustParseAddr(s))
+	}
+	want := []netip.Addr{netip.MustParseAddr("192.168.1.7"), netip.MustParseAddr("fd00::2")}
+	if got := pick(ips); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestTextsFromFirmwareAreHarmless(t *testing.T) {
+	got := clean("  Pi\x004\n\x1b[31m" + strings.Repeat("ü", 200) + "\xff")
+	if strings.ContainsAny(got, "\x00\n\x1b") || len(got) > maxText || !strings.HasPrefix(got, "Pi4") {
+		t.Errorf("got %q", got)
+	}
+}

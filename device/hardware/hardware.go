@@ -1,0 +1,159 @@
+// Package hardware says what a device is made of and how it fares: capacity,
+// board, buses, sensors, storage, and whether memory, disk or process ids run
+// short.
+//
+// It reads files below a root directory, so that a directory can stand for a
+// board that is not there, and it needs no privilege. It never changes anything
+// on the device, and it knows neither pods nor the hub: what the figures mean for
+// pods is package agent's work, how they travel package link's. periph.io runs in
+// a child process (Periph, RunChild), for a driver that panics or hangs must not
+// take the agent with it. What cannot be read is named in Report.Problems and
+// counts as zero, never as a guess.
+package hardware
+
+import corev1 "k8s.io/api/core/v1"
+
+// Options say where to look. The zero value is this machine.
+type Options struct {
+	Root       string  // directory in place of /; with one, only files are read: no addresses, no clock
+	EngineRoot string  // directory of the engine's images and containers; empty: StateDir
+	StateDir   string  // directory of the agent's state; empty: /
+	Interface  string  // network interface whose address is the node's; empty: that of the default route
+	MaxPods    int64   // 0: 110
+	Periph     *Periph // buses and their sensors, of this machine only; nil: not asked
+}
+
+// A Report is what a device tells about itself; its JSON is the "hardware" of a
+// status. Use JSON to encode it: that keeps the size within MaxReport.
+type Report struct {
+	Host         Host                 `json:"host"`
+	Board        Board                `json:"board"`
+	Capacity     Capacity             `json:"capacity"`
+	Addresses    []corev1.NodeAddress `json:"addresses,omitempty"`
+	Buses        Buses                `json:"buses"`
+	Temperatures []Temperature        `json:"temperatures,omitempty"`
+	Power        *Power               `json:"power,omitempty"` // nil: the board does not tell
+	Disks        []Disk               `json:"disks,omitempty"`
+	ReadOnly     []string             `json:"readOnlyMounts,omitempty"` // disks mounted read-only: the first sign of a dying SD card
+	Unwritable   []string             `json:"unwritable,omitempty"`     // directories of agent and engine on a read-only file system
+	Watchdog     *Watchdog            `json:"watchdog,omitempty"`
+	Clock        *Clock               `json:"clock,omitempty"`
+	Radios       []Radio              `json:"radios,omitempty"`
+	Stalls       *Stalls              `json:"stalls,omitempty"` // nil: the kernel does not measure them
+	MemoryLimits bool                 `json:"memoryLimits"`     // the kernel can limit the memory of a container
+	Problems     []string             `json:"problems,omitempty"`
+}
+
+// A Host is the operating system and the processor under it.
+type Host struct {
+	Hostname  string `json:"hostname,omitempty"`
+	OS        string `json:"os"`                // GOOS
+	Arch      string `json:"arch"`              // GOARCH of the agent
+	Variant   string `json:"variant,omitempty"` // of an ARM processor: v6, v7, v8
+	CPU       string `json:"cpu,omitempty"`
+	Kernel    string `json:"kernel,omitempty"`
+	Image     string `json:"image,omitempty"`     // such as Debian GNU/Linux 12 (bookworm)
+	MachineID string `json:"machineID,omitempty"` // see MachineID
+	BootID    string `json:"bootID,omitempty"`    // changes with every boot, whatever the clock says
+	PageSize  int    `json:"pageSize"`            // bytes
+}
+
+// A Board is the computer itself.
+type Board struct {
+	Name       string    `json:"name"` // short, fit for a label: raspberrypi4
+	Model      string    `json:"model,omitempty"`
+	Compatible []string  `json:"compatible,omitempty"` // device-tree names, the most specific first
+	Serial     string    `json:"serial,omitempty"`
+	Revision   *Revision `json:"revision,omitempty"` // Raspberry Pi only
+}
+
+// A Capacity is what the device has in all; 0 is also what could not be read.
+type Capacity struct {
+	CPUs      int64 `json:"cpus"`
+	Memory    int64 `json:"memory"`    // bytes
+	Ephemeral int64 `json:"ephemeral"` // bytes, of the file system that holds containers
+	Pods      int64 `json:"pods"`
+	Swap      int64 `json:"swap"` // bytes
+}
+
+// Buses are the names by which periph knows what can be connected.
+type Buses struct {
+	GPIO    []string `json:"gpio,omitempty"`
+	I2C     []string `json:"i2c,omitempty"`
+	SPI     []string `json:"spi,omitempty"`
+	OneWire []string `json:"oneWire,omitempty"`
+	LEDs    []string `json:"leds,omitempty"`
+}
+
+// A Temperature is one sensor's reading.
+type Temperature struct {
+	Name    string  `json:"name"`
+	Celsius float64 `json:"celsius"`
+}
+
+// Power is what a Raspberry Pi's firmware says of its supply and of what it did
+// about it; the second four have been so at some time since the boot.
+type Power struct {
+	UnderVoltage    bool `json:"underVoltage"`
+	FrequencyCapped bool `json:"frequencyCapped"`
+	Throttled       bool `json:"throttled"`
+	SoftTemperature bool `json:"softTemperature"`
+
+	UnderVoltageSeen    bool `json:"underVoltageSeen"`
+	FrequencyCappedSeen bool `json:"frequencyCappedSeen"`
+	ThrottledSeen       bool `json:"throttledSeen"`
+	SoftTemperatureSeen bool `json:"softTemperatureSeen"`
+}
+
+// A Disk is a block device. SD cards tell nothing about their wear, so the
+// bytes written are the best sign of it.
+type Disk struct {
+	Name      string `json:"name"`
+	Kind      string `json:"kind,omitempty"` // SD, MMC; empty: neither
+	Model     string `json:"model,omitempty"`
+	Maker     string `json:"maker,omitempty"` // manufacturer id and OEM id of a card
+	Made      string `json:"made,omitempty"`  // month/year
+	Bytes     int64  `json:"bytes"`
+	Written   int64  `json:"written"`             // bytes since the boot
+	LifeUsed  int    `json:"lifeUsed,omitempty"`  // percent, eMMC, rounded up to tens; above 100: past its life
+	EndOfLife string `json:"endOfLife,omitempty"` // normal, warning, urgent (eMMC's spare blocks)
+	ReadOnly  bool   `json:"readOnly,omitempty"`
+}
+
+// A Watchdog is the board's hardware watchdog.
+type Watchdog struct {
+	Identity   string `json:"identity,omitempty"`
+	State      string `json:"state,omitempty"`
+	Timeout    int    `json:"timeout"`              // seconds
+	MaxTimeout int    `json:"maxTimeout,omitempty"` // seconds
+	BootStatus int    `json:"bootStatus"`           // not 0: it caused the last reset
+}
+
+// A Clock says whether the time can be trusted.
+type Clock struct {
+	Synced bool `json:"synced"` // the kernel's clock is disciplined by NTP or the like
+	RTC    bool `json:"rtc"`    // a battery-backed clock exists, so time survives a power cut
+}
+
+// A Radio is a wireless interface.
+type Radio struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"` // wifi, bluetooth
+	Signal int    `json:"signal,omitempty"`
+}
+
+// Stalls are the shares of time, in percent over 10 and 60 s, in which some task
+// (and for memory and io: all tasks) waited for a resource.
+type Stalls struct {
+	CPU    Stall `json:"cpu"`
+	Memory Stall `json:"memory"`
+	IO     Stall `json:"io"`
+}
+
+// A Stall is one resource of Stalls.
+type Stall struct {
+	Some10 float64 `json:"some10"`
+	Some60 float64 `json:"some60"`
+	Full10 float64 `json:"full10"`
+	Full60 float64 `json:"full60"`
+}

@@ -1,0 +1,252 @@
+package hardware
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestMain is the child process as well, in the ways in which one can behave.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case ChildCommand:
+			if err := RunChild(os.Stdout); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "child-hangs":
+			time.Sleep(time.Minute)
+		case "child-panics":
+			go func() { panic("index out of range in a driver") }()
+			time.Sleep(time.Minute)
+		case "child-floods":
+			line := bytes.Repeat([]byte("x"), 1<<20)
+			for range 64 {
+				os.Stdout.Write(line)
+			}
+			os.Exit(0)
+		case "child-answers":
+			json.NewEncoder(os.Stdout).Encode(Found{Buses: Buses{I2C: []string{fmt.Sprintf("uid-%d", os.Getuid())}}})
+			os.Exit(0)
+		}
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+func golden(t *testing.T, file string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs (rewrite it with -update if that is meant); got:\n%s", file, got)
+	}
+}
+
+const boards = "../../firmware-configs/testdata"
+
+// fixed replaces what a fake root takes from the machine that runs the test.
+func fixed(r Report, arch string) Report {
+	r.Host.Arch, r.Host.PageSize = arch, 4096
+	r.Capacity.Ephemeral = 29 << 30
+	return r
+}
+
+func TestBoards(t *testing.T) {
+	profiles, err := firmwareconfigs.Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ board, arch, name string }{
+		{"raspberrypi-4", "arm64", "raspberrypi4"},
+		{"raspberrypi-5", "arm64", "raspberrypi5"},
+		{"raspberrypi-3", "arm64", "raspberrypi3"},
+		{"raspberrypi-zero2w", "arm64", "raspberrypi-zero2w"},
+		{"raspberrypi-armv6", "arm", "raspberrypi-zero-w"},
+		{"beaglebone-black", "arm", "beaglebone-black"},
+		{"generic-x86-64", "amd64", "x86-64"},
+		{"generic-arm64", "arm64", "radxa-rock-5b"},
+	} {
+		t.Run(tt.board, func(t *testing.T) {
+			r, err := Probe(t.Context(), Options{Root: filepath.Join(boards, tt.board, "root")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Capacity.Ephemeral <= 0 {
+				t.Errorf("storage for containers is %d bytes", r.Capacity.Ephemeral)
+			}
+			if r.Board.Name != tt.name {
+				t.Errorf("short name is %q, want %q", r.Board.Name, tt.name)
+			}
+			r = fixed(r, tt.arch)
+			var pretty bytes.Buffer
+			if err := json.Indent(&pretty, r.JSON(), "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			pretty.WriteByte('\n')
+			golden(t, "testdata/"+tt.board+".json", pretty.Bytes())
+
+			var text bytes.Buffer
+			if err := r.Write(&text); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "testdata/"+tt.board+".txt", text.Bytes())
+
+			p, err := firmwareconfigs.Match(profiles, firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{}), r.JSON()))
+			if err != nil || p == nil || p.Name != tt.board {
+				t.Errorf("its report is matched to the profile %v, %v; want %s", p, err, tt.board)
+			}
+		})
+	}
+}
+
+func TestProbeOfThisMachine(t *testing.T) {
+	r, err := Probe(t.Context(), Options{StateDir: "/var/lib/a/directory/that/is/not/there/yet", Periph: new(Periph)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Capacity
+	if c.CPUs < 1 || c.Memory < 1<<20 || c.Ephemeral < 1<<20 || c.Pods != 110 {
+		t.Errorf("capacity %+v: some of it is missing; problems: %q", c, r.Problems)
+	}
+	if r.Host.BootID == "" || r.Host.Kernel == "" || r.Clock == nil {
+		t.Errorf("boot id %q, kernel %q, clock %v", r.Host.BootID, r.Host.Kernel, r.Clock)
+	}
+	if n := len(r.JSON()); n > MaxReport {
+		t.Errorf("the report has %d bytes, at most %d are allowed", n, MaxReport)
+	}
+}
+
+func TestAnEmptyRootReportsNothingButProblems(t *testing.T) {
+	r, err := Probe(t.Context(), Options{Root: t.TempDir(), StateDir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Capacity.CPUs != 0 || r.Capacity.Memory != 0 {
+		t.Errorf("capacity %+v is guessed", r.Capacity)
+	}
+	text := strings.Join(r.Problems, "\n")
+	for _, want := range []string{"processors", "memory", "boot id", "identify this machine"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no problem names the %s:\n%s", want, text)
+		}
+	}
+	status := NodeStatus(r, Limits{Hard: DefaultThresholds()}, Software{})
+	for name, q := range status.Allocatable {
+		if name != corev1.ResourcePods && name != corev1.ResourceEphemeralStorage && !q.IsZero() {
+			t.Errorf("allocatable %s is %s, not 0", name, q.String())
+		}
+	}
+}
+
+func TestAProbeThatCannotLookSaysSo(t *testing.T) {
+	_, err := Probe(t.Context(), Options{Root: "/does/not/exist"})
+	if err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
+		t.Errorf("a root that is missing: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	if _, err := Probe(t.Context(), Options{Root: file}); err == nil || !strings.Contains(err.Error(), "is a file") {
+		t.Errorf("a root that is a file: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Probe(ctx, Options{Root: t.TempDir()}); err == nil {
+		t.Error("a cancelled probe has no error")
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rootOf is a fake root with these files.
+func rootOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		write(t, filepath.Join(root, name), text)
+	}
+	return root
+}
+
+func TestTheReportNeverOutgrowsItsLimit(t *testing.T) {
+	var r Report
+	for i := range 64 {
+		name := fmt.Sprintf("%d-%s", i, strings.Repeat("n", 120))
+		r.Buses.GPIO = append(r.Buses.GPIO, name)
+		r.Temperatures = append(r.Temperatures, Temperature{Name: name})
+		r.Disks = append(r.Disks, Disk{Name: name, Model: name})
+	}
+	r.Board.Name = "raspberrypi4"
+	b := r.JSON()
+	var back Report
+	if err := json.Unmarshal(b, &back); err != nil || len(b) > MaxReport {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+	if back.Board.Name != "raspberrypi4" || len(back.Problems) != 1 {
+		t.Errorf("the board is %q and the problems are %q: the board must stay and the loss be named", back.Board.Name, back.Problems)
+	}
+}
+
+func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
+	base := func() Report {
+		return Report{
+			Temperatures: []Temperature{{"cpu", 48}}, Disks: []Disk{{Name: "mmcblk0", Written: 1}},
+			Radios: []Radio{{"wlan0", "wifi", -50}}, Stalls: &Stalls{}, Power: &Power{},
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Report)
+		same   bool
+	}{
+		"a warmer processor is the same":   {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
+		"more bytes written are the same":  {func(r *Report) { r.Disks[0].Written = 99 }, true},
+		"a weaker signal is the same":      {func(r *Report) { r.Radios[0].Signal = -80 }, true},
+		"stalls are the same":              {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
+		"a low voltage is a change":        {func(r *Report) { r.Power.UnderVoltage = true }, false},
+		"a sensor that is gone is one":     {func(r *Report) { r.Temperatures = nil }, false},
+		"a disk gone read-only is one":     {func(r *Report) { r.Unwritable = []string{"/"} }, false},
+		"a failing interface is a change":  {func(r *Report) { r.Problems = []string{"x"} }, false},
+		"another address is a change":      {func(r *Report) { r.Addresses = []corev1.NodeAddress{{Address: "10.0.0.1"}} }, false},
+		"a disk that was swapped is a one": {func(r *Report) { r.Disks[0].Model = "other" }, false},
+	} {
+		a, b := base(), base()
+		tt.change(&b)
+		if Same(a, b) != tt.same {
+			t.Errorf("%s: Same says %v", name, !tt.same)
+		}
+		if a.Disks[0].Written != 1 || a.Temperatures[0].Celsius != 48 {
+			t.Errorf("%s: Same changed what it compared", name)
+		}
+	}
+}

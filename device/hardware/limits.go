@@ -1,0 +1,161 @@
+package hardware
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// Thresholds say below which amount of a signal a device is under pressure, at
+// most one for each signal, sorted by signal.
+type Thresholds []fleet.Threshold
+
+// DefaultThresholds are the kubelet's, and 256Mi of free disk for OutOfDisk.
+func DefaultThresholds() Thresholds {
+	t, err := thresholds(map[string]string{
+		fleet.SignalMemoryAvailable:    "100Mi",
+		fleet.SignalNodeFsAvailable:    "10%",
+		fleet.SignalNodeFsInodesFree:   "5%",
+		fleet.SignalImageFsAvailable:   "15%",
+		fleet.SignalOutOfDiskAvailable: "256Mi",
+	})
+	if err != nil {
+		panic(err) // they stand above
+	}
+	return t
+}
+
+// ParseThresholds reads the kubelet's flag syntax for --eviction-hard:
+// memory.available<100Mi,nodefs.available<10%. Unlike the kubelet's, signals
+// that are not named keep what they had; 0 switches one off.
+func ParseThresholds(flag string) (Thresholds, error) {
+	m, err := pairs(flag, "<", "memory.available<100Mi,nodefs.available<10%")
+	if err != nil {
+		return nil, err
+	}
+	return thresholds(m)
+}
+
+func thresholds(m map[string]string) (Thresholds, error) {
+	var list Thresholds
+	var errs []error
+	for _, signal := range slices.Sorted(maps.Keys(m)) {
+		t, err := fleet.ParseThreshold(signal, m[signal])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("eviction threshold of %s: %w", signal, err))
+			continue
+		}
+		list = append(list, t)
+	}
+	return list, errors.Join(errs...)
+}
+
+// ParseReserved reads the kubelet's flag syntax for --system-reserved:
+// cpu=200m,memory=160Mi.
+func ParseReserved(flag string) (corev1.ResourceList, error) {
+	m, err := pairs(flag, "=", "cpu=200m,memory=160Mi")
+	if err != nil {
+		return nil, err
+	}
+	return reserved(m)
+}
+
+func reserved(m map[string]string) (corev1.ResourceList, error) {
+	list := corev1.ResourceList{}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		q, err := fleet.ParseReserved(name, m[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reserved %s: %w", name, err))
+			continue
+		}
+		list[corev1.ResourceName(name)] = q
+	}
+	return list, errors.Join(errs...)
+}
+
+// pairs splits "a<1,b<2"; an empty flag has none.
+func pairs(flag, sep, example string) (map[string]string, error) {
+	m := map[string]string{}
+	if strings.TrimSpace(flag) == "" {
+		return m, nil
+	}
+	for part := range strings.SplitSeq(flag, ",") {
+		k, v, ok := strings.Cut(strings.TrimSpace(part), sep)
+		if !ok || k == "" || v == "" {
+			return nil, fmt.Errorf("%q is not of the form NAME%sAMOUNT: write, for example, %s", part, sep, example)
+		}
+		if _, twice := m[k]; twice {
+			return nil, fmt.Errorf("%s is given twice: remove one", k)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// Limits are what is kept back from pods and when pods must go.
+type Limits struct {
+	System corev1.ResourceList // for the operating system
+	Agent  corev1.ResourceList // for the agent and the engine
+	Hard   Thresholds
+}
+
+// With lays a board profile and then the flags, which are more particular, over
+// the defaults, name by name. A nil profile has no say. An error names what of
+// the profile cannot be used; the rest of it counts.
+func With(profile *fleet.BoardProfile, flags Limits) (Limits, error) {
+	l := Limits{System: corev1.ResourceList{}, Agent: corev1.ResourceList{}, Hard: DefaultThresholds()}
+	var errs []error
+	if profile != nil {
+		r := profile.Spec.Resources
+		system, err1 := reserved(r.SystemReserved)
+		agent, err2 := reserved(r.AgentReserved)
+		hard, err3 := thresholds(r.EvictionHard)
+		for _, err := range []error{err1, err2, err3} {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("board profile %s: %w", profile.Name, err))
+			}
+		}
+		l.System, l.Agent, l.Hard = system, agent, over(l.Hard, hard)
+	}
+	maps.Copy(l.System, flags.System)
+	maps.Copy(l.Agent, flags.Agent)
+	l.Hard = over(l.Hard, flags.Hard)
+	return l, errors.Join(errs...)
+}
+
+func over(base, top Thresholds) Thresholds {
+	m := map[string]fleet.Threshold{}
+	for _, t := range slices.Concat(base, top) {
+		m[t.Signal] = t
+	}
+	var list Thresholds
+	for _, signal := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, m[signal])
+	}
+	return list
+}
+
+// of is a signal's threshold; false: none, or switched off.
+func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
+	i := slices.IndexFunc(t, func(x fleet.Threshold) bool { return x.Signal == signal })
+	if i < 0 || t[i].Percent == 0 && t[i].Quantity.IsZero() {
+		return fleet.Threshold{}, false
+	}
+	return t[i], true
+}
+
+// text is the threshold as people write it.
+func text(t fleet.Threshold) string {
+	if t.Percent > 0 {
+		return fmt.Sprintf("%g%%", t.Percent)
+	}
+	return (*resource.Quantity).String(&t.Quantity)
+}

@@ -1,0 +1,66 @@
+package hardware
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// Software is what of a node's description the hardware does not tell.
+type Software struct {
+	Engine string // such as docker://20.10.24
+	Agent  string // version of the agent
+}
+
+// NodeStatus turns a report into the part of a Kubernetes node status that comes
+// from hardware: capacity, allocatable, addresses and nodeInfo. Conditions,
+// images and volumes are others' to add. It is pure.
+func NodeStatus(r Report, l Limits, s Software) corev1.NodeStatus {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(r.Capacity.CPUs, resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(r.Capacity.Memory, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(r.Capacity.Ephemeral, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(r.Capacity.Pods, resource.DecimalSI),
+	}
+	swap := r.Capacity.Swap
+	return corev1.NodeStatus{
+		Capacity:    capacity,
+		Allocatable: allocatable(capacity, l),
+		Addresses:   r.Addresses,
+		NodeInfo: corev1.NodeSystemInfo{
+			MachineID:               r.Host.MachineID,
+			BootID:                  r.Host.BootID,
+			KernelVersion:           r.Host.Kernel,
+			OSImage:                 r.Host.Image,
+			OperatingSystem:         r.Host.OS,
+			Architecture:            r.Host.Arch,
+			ContainerRuntimeVersion: s.Engine,
+			KubeletVersion:          s.Agent,
+			Swap:                    &corev1.NodeSwapStatus{Capacity: &swap},
+		},
+	}
+}
+
+// allocatable is capacity less what is reserved and less the threshold at which
+// pods would be sent away, never below 0.
+func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
+	signals := map[corev1.ResourceName]string{
+		corev1.ResourceMemory:           fleet.SignalMemoryAvailable,
+		corev1.ResourceEphemeralStorage: fleet.SignalNodeFsAvailable,
+	}
+	out := corev1.ResourceList{}
+	for name, total := range capacity {
+		left := total.DeepCopy()
+		left.Sub(l.System[name])
+		left.Sub(l.Agent[name])
+		if t, ok := l.Hard.of(signals[name]); ok {
+			left.Sub(*resource.NewQuantity(t.Of(total.Value()), resource.BinarySI))
+		}
+		if left.Sign() < 0 {
+			left = *resource.NewQuantity(0, total.Format)
+		}
+		out[name] = left
+	}
+	return out
+}

@@ -1,0 +1,147 @@
+package hardware
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	keepFound  = 10 * time.Minute // buses seldom change
+	retryFound = time.Minute      // after a failure
+	maxFound   = 64 << 10         // bytes that the child may write
+
+	nobody = 65534
+)
+
+// busGroups are the groups that may open the devices of the buses.
+var busGroups = []string{"gpio", "i2c", "spi", "video"}
+
+// A Periph asks periph.io in a child process, as an unprivileged user where the
+// agent may choose one: as root periph would map the memory of the chip. It
+// keeps the last good answer. The zero value is ready.
+type Periph struct {
+	mu    sync.Mutex
+	found Found
+	err   error
+	next  time.Time // not asked again before
+
+	args  []string      // of the child; nil: ChildCommand
+	limit time.Duration // of the child; 0: 5 s
+}
+
+// Read returns what periph found, at most 10 minutes old. When the child fails
+// it returns the last good answer and the error; that is tried again after a
+// minute.
+func (p *Periph) Read(ctx context.Context) (Found, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Now().Before(p.next) {
+		return p.found, p.err
+	}
+	found, err := p.run(ctx)
+	if ctx.Err() != nil {
+		return p.found, ctx.Err()
+	}
+	if p.err = err; err != nil {
+		p.next = time.Now().Add(retryFound)
+		return p.found, err
+	}
+	p.found, p.next = found, time.Now().Add(keepFound)
+	return found, nil
+}
+
+func (p *Periph) run(ctx context.Context) (Found, error) {
+	args, limit := p.args, p.limit
+	if args == nil {
+		args = []string{ChildCommand}
+	}
+	if limit == 0 {
+		limit = childLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self(), args...)
+	out, errs := &limited{max: maxFound}, &limited{max: 4 << 10}
+	cmd.Stdout, cmd.Stderr = out, errs
+	cmd.Dir = "/"
+	cmd.Env = []string{"GOTRACEBACK=none", "PATH=" + os.Getenv("PATH")}
+	cmd.WaitDelay = time.Second
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: groupIDs("/", busGroups)}}
+	}
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return Found{}, fmt.Errorf("ask periph for the buses: no answer within %v: one of its drivers hangs", limit)
+	case errors.Is(err, os.ErrPermission):
+		return Found{}, fmt.Errorf("ask periph for the buses: %w: make the program readable and executable for everyone", err)
+	case err != nil && errs.Len() > 0:
+		return Found{}, fmt.Errorf("ask periph for the buses: %w: %s", err, firstLine(errs.String()))
+	case err != nil:
+		return Found{}, fmt.Errorf("ask periph for the buses: %w", err)
+	}
+	var f Found
+	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
+		return Found{}, fmt.Errorf("ask periph for the buses: its answer cannot be read: %w", err)
+	}
+	return f, nil
+}
+
+// self is this program. The link in /proc leads to the file even after an
+// upgrade replaced it, and past directories that the child's user may not enter.
+func self() string {
+	const link = "/proc/self/exe"
+	if _, err := os.Stat(link); err == nil {
+		return link
+	}
+	return os.Args[0]
+}
+
+// groupIDs are the ids of those of the groups that exist.
+func groupIDs(t tree, names []string) []uint32 {
+	b, err := t.read("/etc/group")
+	if err != nil {
+		return nil
+	}
+	var ids []uint32
+	for line := range strings.Lines(string(b)) { // name:password:id:members
+		f := strings.Split(line, ":")
+		if len(f) < 3 || !slices.Contains(names, f[0]) {
+			continue
+		}
+		if id, err := strconv.ParseUint(f[2], 10, 32); err == nil && id != 0 {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return clean(line)
+}
+
+// limited is a buffer that takes max bytes and drops the rest: a child that
+// writes without end costs no memory.
+type limited struct {
+	bytes.Buffer
+	max int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := l.max - l.Len(); room > 0 {
+		l.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}

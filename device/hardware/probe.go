@@ -1,0 +1,59 @@
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Probe looks at everything once. An error means that nothing could be looked
+// at; what only part of it lacks is in Report.Problems.
+func Probe(ctx context.Context, o Options) (Report, error) {
+	t := treeOf(o)
+	if st, err := os.Stat(string(t)); err != nil {
+		return Report{}, fmt.Errorf("probe the hardware below %s: %w", t, err)
+	} else if !st.IsDir() {
+		return Report{}, fmt.Errorf("probe the hardware below %s: it is a file: name the directory that holds proc and sys", t)
+	}
+	var r Report
+	var problems []string
+	r.Host, problems = host(t)
+	r.Problems = append(r.Problems, problems...)
+	r.Board = board(t)
+	r.Capacity, problems = capacity(ctx, t, o)
+	r.Problems = append(r.Problems, problems...)
+	r.Addresses, problems = addresses(t, o, r.Host.Hostname)
+	r.Problems = append(r.Problems, problems...)
+	r.Temperatures = temperatures(t)
+	r.Power = power(t)
+	r.Disks = disks(t)
+	r.ReadOnly = readOnlyMounts(t)
+	r.Unwritable = unwritable(t, o)
+	r.Watchdog = watchdog(t)
+	r.Clock = clock(t)
+	r.Radios = radios(t)
+	r.Stalls = stalls(t)
+	r.MemoryLimits = memoryLimits(t)
+	if o.Periph != nil && t.real() {
+		found, err := o.Periph.Read(ctx)
+		if err != nil {
+			r.Problems = append(r.Problems, err.Error())
+		}
+		r.Buses = found.Buses
+		r.Temperatures = merge(r.Temperatures, found.Temperatures)
+		r.Problems = append(r.Problems, found.Problems...)
+	}
+	return r, ctx.Err()
+}
+
+// merge adds the sensors that only periph knows: the others were just read,
+// periph's reading may be minutes old.
+func merge(fresh, more []Temperature) []Temperature {
+	for _, m := range more {
+		if !slices.ContainsFunc(fresh, func(f Temperature) bool { return f.Name == m.Name }) {
+			fresh = append(fresh, m)
+		}
+	}
+	return few(fresh)
+}

@@ -1,0 +1,82 @@
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// An Amount is how much of something is left, of how much in all.
+type Amount struct {
+	Available, Capacity int64
+	Problem             string // why it could not be measured; empty: it was
+}
+
+// Stats are the amounts that thresholds watch. Memory, NodeFs and ImageFs are in
+// bytes. Of a file system without a fixed number of inodes their capacity is 0.
+type Stats struct {
+	Memory                 Amount
+	NodeFs, NodeFsInodes   Amount // holds Options.StateDir
+	ImageFs, ImageFsInodes Amount // holds Options.EngineRoot
+	PIDs                   Amount
+}
+
+// Measure reads the amounts. It starts no process and opens a handful of files,
+// so it can be called every few seconds.
+func Measure(ctx context.Context, o Options) Stats {
+	t := treeOf(o)
+	var s Stats
+	if m, err := memory(ctx, t); err != nil {
+		s.Memory.Problem = err.Error()
+	} else {
+		s.Memory = Amount{Available: m.available, Capacity: m.capacity}
+	}
+	s.NodeFs, s.NodeFsInodes = disk(t, stateDir(o))
+	s.ImageFs, s.ImageFsInodes = disk(t, imageDir(o))
+	pids, err := processes(t)
+	if err != nil {
+		pids.Problem = err.Error()
+	}
+	s.PIDs = pids
+	return s
+}
+
+func disk(t tree, dir string) (bytes, inodes Amount) {
+	fs, err := fileSystem(t, dir)
+	if err != nil {
+		failed := Amount{Problem: err.Error()}
+		return failed, failed
+	}
+	return fs.bytes, fs.inodes
+}
+
+// processes counts threads, as the kernel's limit does. Inside a container with
+// a limit of its own, that one counts.
+func processes(t tree) (Amount, error) {
+	limit, err := t.number("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return Amount{}, fmt.Errorf("count the process ids: %w", err)
+	}
+	if threads, err := t.number("/proc/sys/kernel/threads-max"); err == nil {
+		limit = min(limit, threads)
+	}
+	f := strings.Fields(t.text("/proc/loadavg")) // load load load running/all last
+	if len(f) < 4 {
+		return Amount{}, fmt.Errorf("count the process ids: %s has no fourth field", t.path("/proc/loadavg"))
+	}
+	_, all, _ := strings.Cut(f[3], "/")
+	used, err := strconv.ParseInt(all, 10, 64)
+	if err != nil {
+		return Amount{}, fmt.Errorf("count the process ids: %s says %q", t.path("/proc/loadavg"), f[3])
+	}
+	a := Amount{Available: max(0, limit-used), Capacity: limit}
+	for _, dir := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/pids/"} {
+		own, err := t.number(dir + "pids.max") // "max" is no number: no limit
+		current, err2 := t.number(dir + "pids.current")
+		if err == nil && err2 == nil && own < a.Capacity {
+			a = Amount{Available: max(0, min(a.Available, own-current)), Capacity: own}
+		}
+	}
+	return a, nil
+}

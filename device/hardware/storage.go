@@ -1,0 +1,107 @@
+package hardware
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const sector = 512 // bytes of a sector in /sys/block, whatever the disk's own are
+
+// Disks that are made of memory or of other disks, and file systems that can
+// only be read, say nothing about the storage's health.
+var (
+	virtualDisks = []string{"loop", "ram", "zram", "dm-", "md", "nbd", "sr", "fd"}
+	readOnlyFS   = []string{"squashfs", "iso9660", "erofs", "cramfs", "romfs", "udf"}
+)
+
+func disks(t tree) []Disk {
+	var list []Disk
+	for _, dir := range t.glob("/sys/block/*") {
+		name := path.Base(dir)
+		isVirtual := slices.ContainsFunc(virtualDisks, func(p string) bool { return strings.HasPrefix(name, p) })
+		size := t.integer(dir + "/size")
+		if isVirtual || size == 0 || strings.Contains(name, "boot") || strings.Contains(name, "rpmb") {
+			continue
+		}
+		d := Disk{
+			Name:     name,
+			Kind:     t.text(dir + "/device/type"),
+			Model:    t.text(dir + "/device/model"),
+			Made:     t.text(dir + "/device/date"),
+			Bytes:    size * sector,
+			Written:  written(t, dir),
+			ReadOnly: t.integer(dir+"/ro") == 1,
+		}
+		if d.Kind != "SD" && d.Kind != "MMC" { // SCSI devices have a number here
+			d.Kind = ""
+		}
+		if d.Kind != "" {
+			d.Model = t.text(dir + "/device/name")
+			d.Maker = clean(t.text(dir+"/device/manfid") + " " + t.text(dir+"/device/oemid"))
+		}
+		d.LifeUsed = lifeUsed(t.text(dir + "/device/life_time"))
+		d.EndOfLife = map[int64]string{1: "normal", 2: "warning", 3: "urgent"}[t.integer(dir+"/device/pre_eol_info")]
+		list = append(list, d)
+	}
+	return few(list)
+}
+
+// written is the seventh field of the disk's statistics, in bytes.
+func written(t tree, dir string) int64 {
+	f := strings.Fields(t.text(dir + "/stat"))
+	if len(f) < 7 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(f[6], 10, 64)
+	return n * sector
+}
+
+// lifeUsed reads "0x02 0x01", tenths of the life of the two kinds of cells of an
+// eMMC (JEDEC JESD84-B51, DEVICE_LIFE_TIME_EST): the worse counts. 0x0b means
+// beyond.
+func lifeUsed(text string) int {
+	worst := 0
+	for f := range strings.FieldsSeq(text) {
+		if n, err := strconv.ParseInt(f, 0, 32); err == nil && n <= 0x0b {
+			worst = max(worst, int(n)*10)
+		}
+	}
+	return worst
+}
+
+// readOnlyMounts lists where a disk is mounted read-only though its file system
+// could be written.
+func readOnlyMounts(t tree) []string {
+	b, err := t.read("/proc/mounts")
+	if err != nil {
+		return nil
+	}
+	var list []string
+	for line := range strings.Lines(string(b)) { // device, place, type, options
+		f := strings.Fields(line)
+		if len(f) < 4 || !strings.HasPrefix(f[0], "/dev/") || strings.HasPrefix(f[0], "/dev/loop") || slices.Contains(readOnlyFS, f[2]) {
+			continue
+		}
+		if slices.Contains(strings.Split(f[3], ","), "ro") && !slices.Contains(list, f[1]) {
+			list = append(list, clean(f[1]))
+		}
+	}
+	return few(list)
+}
+
+// unwritable are those of the directories that the agent and the engine write
+// to whose file system is read-only now.
+func unwritable(t tree, o Options) []string {
+	var list []string
+	for _, dir := range slices.Compact([]string{stateDir(o), imageDir(o)}) {
+		var st unix.Statfs_t
+		if unix.Statfs(t.existing(dir), &st) == nil && st.Flags&unix.ST_RDONLY != 0 {
+			list = append(list, dir)
+		}
+	}
+	return list
+}

@@ -1,0 +1,128 @@
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shirou/gopsutil/v4/common"
+)
+
+const (
+	maxFile = 1 << 20 // bytes read of one file; the cpuinfo of 256 processors has 400 KiB
+	maxText = 128     // bytes of one text in a report
+	maxList = 64      // entries of a list in a report
+)
+
+// A tree is a file system below a directory.
+type tree string
+
+func treeOf(o Options) tree {
+	if o.Root == "" {
+		return "/"
+	}
+	return tree(filepath.Clean(o.Root))
+}
+
+// real says that the tree is this machine, so that the kernel may be asked.
+func (t tree) real() bool { return t == "/" }
+
+func (t tree) path(p string) string { return filepath.Join(string(t), p) }
+
+func (t tree) exists(p string) bool { _, err := os.Stat(t.path(p)); return err == nil }
+
+func (t tree) read(p string) ([]byte, error) {
+	f, err := os.Open(t.path(p))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// text is a file's content as one short line; empty when it cannot be read.
+func (t tree) text(p string) string {
+	b, err := t.read(p)
+	if err != nil {
+		return ""
+	}
+	return clean(string(b))
+}
+
+func (t tree) number(p string) (int64, error) {
+	b, err := t.read(p)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s holds no number: %q", t.path(p), clean(string(b)))
+	}
+	return n, nil
+}
+
+// integer is number, with 0 for what cannot be read.
+func (t tree) integer(p string) int64 {
+	n, _ := t.number(p)
+	return n
+}
+
+// glob lists the names below the tree that match, sorted.
+func (t tree) glob(pattern string) []string {
+	full, err := filepath.Glob(t.path(pattern)) // a bad pattern is a mistake of ours only
+	if err != nil {
+		panic(err)
+	}
+	var names []string
+	for _, f := range full {
+		rel, err := filepath.Rel(string(t), f)
+		if err == nil {
+			names = append(names, "/"+rel)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// gopsutil is a context that makes gopsutil look below the tree.
+func (t tree) gopsutil(ctx context.Context) context.Context {
+	return context.WithValue(ctx, common.EnvKey, common.EnvMap{
+		common.HostProcEnvKey: t.path("/proc"),
+		common.HostSysEnvKey:  t.path("/sys"),
+		common.HostEtcEnvKey:  t.path("/etc"),
+	})
+}
+
+// existing is p or the nearest directory above it that exists: the file system
+// that would hold p.
+func (t tree) existing(p string) string {
+	for p != "/" && !t.exists(p) {
+		p = filepath.Dir(p)
+	}
+	return t.path(p)
+}
+
+// clean makes a text from firmware or a file fit for logs and pages.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == 0:
+			return -1
+		case r < ' ' || r == 0x7f:
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	s = strings.TrimSpace(s)
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "")
+	}
+	return s
+}
+
+func few[T any](list []T) []T { return list[:min(len(list), maxList)] }

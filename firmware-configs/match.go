@@ -1,0 +1,109 @@
+package firmwareconfigs
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A Board is what a device reports of itself, as far as a profile can ask.
+type Board struct {
+	Compatible []string // device-tree names, the most specific first
+	Arch       string   // GOARCH
+	MemoryMiB  int64
+}
+
+// BoardOf takes the board out of a device's status and its hardware report.
+// What the report does not tell, or tells in a form that cannot be read, is
+// unknown.
+func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
+	var report struct {
+		Board struct {
+			Compatible []string `json:"compatible"`
+		} `json:"board"`
+	}
+	b := Board{Arch: status.NodeInfo.Architecture, MemoryMiB: status.Capacity.Memory().Value() >> 20}
+	if json.Unmarshal(hardware, &report) == nil {
+		b.Compatible = report.Board.Compatible
+	}
+	return b
+}
+
+// Match returns the profile of a board, and nil where none fits. All criteria
+// that a profile sets must hold; of the profiles that fit, the most specific
+// wins:
+//
+//  1. the one whose compatible name stands first in the board's list (a board
+//     names itself before its family and chip), any name before none;
+//  2. the one that bounds the memory at more ends;
+//  3. the one that names the architecture, fewer before more.
+//
+// Two that are equal in all three are an error that names them: which one is
+// meant is the administrator's choice.
+func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, error) {
+	var best []*fleet.BoardProfile
+	var bestRank rank
+	for _, p := range profiles {
+		r, ok := rankOf(p.Spec.Match, board)
+		if !ok {
+			continue
+		}
+		switch c := slices.Compare(r[:], bestRank[:]); {
+		case len(best) == 0 || c < 0:
+			best, bestRank = []*fleet.BoardProfile{p}, r
+		case c == 0:
+			best = append(best, p)
+		}
+	}
+	switch len(best) {
+	case 0:
+		return nil, nil
+	case 1:
+		return best[0], nil
+	}
+	names := make([]string, 0, len(best))
+	for _, p := range best {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return nil, fmt.Errorf("profiles %s match the board %s equally well: make one of them more specific, or delete one",
+		strings.Join(names, " and "), cmp.Or(strings.Join(board.Compatible, " "), board.Arch))
+}
+
+// A rank orders the profiles that fit a board: lower is more specific.
+type rank [3]int
+
+func rankOf(m fleet.BoardMatch, b Board) (r rank, ok bool) {
+	const unset = 1 << 16
+	r = rank{unset, 2, unset}
+	if len(m.Compatible) > 0 {
+		r[0] = slices.IndexFunc(b.Compatible, func(name string) bool { return slices.Contains(m.Compatible, name) })
+		if r[0] < 0 {
+			return r, false
+		}
+	}
+	if bounds := m.MemoryMiB; bounds != nil {
+		if b.MemoryMiB < bounds.Min || bounds.Max != 0 && b.MemoryMiB > bounds.Max {
+			return r, false
+		}
+		if bounds.Min != 0 {
+			r[1]--
+		}
+		if bounds.Max != 0 {
+			r[1]--
+		}
+	}
+	if len(m.Arch) > 0 {
+		if !slices.Contains(m.Arch, b.Arch) {
+			return r, false
+		}
+		r[2] = len(m.Arch)
+	}
+	return r, true
+}

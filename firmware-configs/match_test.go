@@ -1,0 +1,149 @@
+package firmwareconfigs
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/shared/fleet"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// fakeBoard reads of a fake root what a device would report.
+func fakeBoard(t *testing.T, root, arch string) Board {
+	t.Helper()
+	b := Board{Arch: arch}
+	if names, err := os.ReadFile(filepath.Join(root, "proc/device-tree/compatible")); err == nil {
+		b.Compatible = strings.Split(strings.TrimSuffix(string(names), "\x00"), "\x00")
+	}
+	info, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kb, err := strconv.ParseInt(string(regexp.MustCompile(`MemTotal: +(\d+)`).FindSubmatch(info)[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.MemoryMiB = kb >> 10
+	return b
+}
+
+func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
+	profiles, err := Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arches := map[string]string{
+		"raspberrypi-zero2w": "arm64", "raspberrypi-3": "arm64", "raspberrypi-4": "arm64", "raspberrypi-5": "arm64",
+		"raspberrypi-armv6": "arm", "beaglebone-black": "arm", "generic-x86-64": "amd64", "generic-arm64": "arm64",
+	}
+	if len(profiles) != len(arches) {
+		t.Errorf("%d profiles, but %d boards are tested", len(profiles), len(arches))
+	}
+	for name, arch := range arches {
+		t.Run(name, func(t *testing.T) {
+			p, err := Match(profiles, fakeBoard(t, filepath.Join("testdata", name, "root"), arch))
+			if err != nil || p == nil {
+				t.Fatalf("matched to %v, %v", p, err)
+			}
+			got, err := json.MarshalIndent(p, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, '\n')
+			file := filepath.Join("testdata", name, "sent.json")
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Name != name || !bytes.Equal(got, want) {
+				t.Errorf("it would be sent the profile %s (rewrite %s with -update if that is meant):\n%s", p.Name, file, got)
+			}
+		})
+	}
+}
+
+func TestMatch(t *testing.T) {
+	profile := func(name string, m fleet.BoardMatch) *fleet.BoardProfile {
+		p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Match: m}}
+		p.Name = name
+		return p
+	}
+	pi4 := Board{Compatible: []string{"raspberrypi,4-model-b", "brcm,bcm2711"}, Arch: "arm64", MemoryMiB: 3794}
+	model := profile("model", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
+	chip := profile("chip", fleet.BoardMatch{Compatible: []string{"x,y", "brcm,bcm2711"}, Arch: []string{"arm64"}, MemoryMiB: &fleet.MiBBounds{Min: 1}})
+	arm64 := profile("arm64", fleet.BoardMatch{Arch: []string{"arm64"}})
+	arms := profile("arms", fleet.BoardMatch{Arch: []string{"arm", "arm64"}})
+	big := profile("big", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 2000}})
+	exact := profile("exact", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 3794, Max: 3794}})
+	small := profile("small", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Max: 3793}})
+	other := profile("other", fleet.BoardMatch{Compatible: []string{"raspberrypi,5-model-b"}})
+	twin := profile("twin", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
+	for _, tt := range []struct {
+		name     string
+		profiles []*fleet.BoardProfile
+		board    Board
+		want     string // empty: none
+		err      string
+	}{
+		{"no profile fits", []*fleet.BoardProfile{other}, pi4, "", ""},
+		{"there are no profiles", nil, pi4, "", ""},
+		{"the board's own name wins over its chip, whatever else that one asks", []*fleet.BoardProfile{chip, model}, pi4, "model", ""},
+		{"a name wins over an architecture", []*fleet.BoardProfile{arm64, chip}, pi4, "chip", ""},
+		{"one architecture wins over two", []*fleet.BoardProfile{arms, arm64}, pi4, "arm64", ""},
+		{"a bound of the memory wins over none", []*fleet.BoardProfile{model, big}, pi4, "big", ""},
+		{"two bounds win over one, and both ends are included", []*fleet.BoardProfile{exact, big, model}, pi4, "exact", ""},
+		{"all criteria must hold", []*fleet.BoardProfile{small, arm64}, pi4, "arm64", ""},
+		{"a tie names both", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
+		{"a tie among losers does not matter", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
+		{"a board without a device tree is known by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := Match(tt.profiles, tt.board)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v; want one that holds %q", err, tt.err)
+				}
+				return
+			}
+			got := ""
+			if p != nil {
+				got = p.Name
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("got %q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestBoardOf(t *testing.T) {
+	status := corev1.NodeStatus{
+		Capacity: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3885396Ki")},
+		NodeInfo: corev1.NodeSystemInfo{Architecture: "arm64"},
+	}
+	b := BoardOf(status, json.RawMessage(`{"board":{"compatible":["a","b"]},"more":1}`))
+	if len(b.Compatible) != 2 || b.Arch != "arm64" || b.MemoryMiB != 3794 {
+		t.Errorf("got %+v", b)
+	}
+	for _, bad := range []string{"", "null", "[]", `{"board":{"compatible":"a"}}`} {
+		if b := BoardOf(status, json.RawMessage(bad)); b.Arch != "arm64" || len(b.Compatible) != 0 {
+			t.Errorf("hardware %q: got %+v", bad, b)
+		}
+	}
+}

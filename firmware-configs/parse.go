@@ -1,0 +1,172 @@
+package firmwareconfigs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// MaxSize is the largest profile, in bytes.
+const MaxSize = 64 << 10
+
+// later are keys of the format that this version does not carry out. They are
+// refused by name: a profile whose boot section is silently ignored would look
+// as if it worked.
+var later = []string{
+	"spec.boot", "spec.watchdog", "spec.peripherals", "spec.health", "spec.extends", "spec.resources.evictionSoft",
+}
+
+// A shape is what may stand at one place of a profile. Exactly one of the
+// fields is set; the zero shape is a text.
+type shape struct {
+	keys   map[string]shape // a mapping with these keys
+	values bool             // a mapping of free keys to texts
+	items  *shape           // a list
+	number bool             // a whole number
+}
+
+var (
+	texts  = shape{items: &shape{}}
+	free   = shape{values: true}
+	taints = shape{items: &shape{keys: map[string]shape{"key": {}, "value": {}, "effect": {}}}}
+	format = shape{keys: map[string]shape{
+		"apiVersion": {},
+		"kind":       {},
+		"metadata":   {keys: map[string]shape{"name": {}, "labels": free, "annotations": free}},
+		"spec": {keys: map[string]shape{
+			"title": {},
+			"match": {keys: map[string]shape{
+				"compatible": texts,
+				"arch":       texts,
+				"memoryMiB":  {keys: map[string]shape{"min": {number: true}, "max": {number: true}}},
+			}},
+			"platforms": texts,
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free}},
+			"labels":    free,
+			"taints":    taints,
+		}},
+	}}
+)
+
+// Parse reads one profile, in YAML or JSON, of at most MaxSize. Every mistake is
+// named with its place, one per line; unknown and repeated keys are mistakes.
+func Parse(data []byte) (*fleet.BoardProfile, error) {
+	if len(data) > MaxSize {
+		return nil, fmt.Errorf("the profile has %d bytes: at most %d are allowed", len(data), MaxSize)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, errors.New("the profile is empty: start with apiVersion, kind, metadata and spec")
+	} else if err != nil {
+		return nil, fmt.Errorf("read the profile's YAML: %w", err)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the file holds more than one document: write one profile per file")
+	}
+	var r reader
+	tree := r.read(doc.Content[0], format, "")
+	if r.errs != nil {
+		return nil, errors.Join(r.errs...)
+	}
+	text, err := json.Marshal(tree)
+	if err != nil {
+		return nil, fmt.Errorf("convert the profile to JSON: %w", err)
+	}
+	p := new(fleet.BoardProfile)
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, fmt.Errorf("read the profile: %w", err)
+	}
+	return p, Validate(p)
+}
+
+// A reader turns YAML into the values of a shape and collects what is wrong.
+type reader struct{ errs []error }
+
+func (r *reader) wrong(n *yaml.Node, path, format string, args ...any) {
+	if path == "" {
+		path = "the profile"
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s (line %d): %s", path, n.Line, fmt.Sprintf(format, args...)))
+}
+
+func (r *reader) read(n *yaml.Node, s shape, path string) any {
+	switch {
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		r.wrong(n, path, "anchors and aliases are not allowed: write the value out")
+	case n.Tag == "!!null":
+		r.wrong(n, path, "has no value: give it one or leave the key out")
+	case s.keys != nil || s.values:
+		return r.mapping(n, s, path)
+	case s.items != nil:
+		return r.list(n, *s.items, path)
+	case n.Kind != yaml.ScalarNode:
+		r.wrong(n, path, "must be a single value, not a list or mapping")
+	case s.number:
+		v, err := strconv.ParseInt(n.Value, 10, 64)
+		if err != nil || n.Tag != "!!int" {
+			r.wrong(n, path, "is %q: write a whole number", n.Value)
+		}
+		return v
+	case n.Tag != "!!str":
+		r.wrong(n, path, "%s is not a text in YAML: write it in quotes, %q", n.Value, n.Value)
+	default:
+		return n.Value
+	}
+	return nil
+}
+
+func (r *reader) list(n *yaml.Node, item shape, path string) any {
+	if n.Kind != yaml.SequenceNode {
+		r.wrong(n, path, "must be a list")
+		return nil
+	}
+	list := make([]any, 0, len(n.Content))
+	for i, c := range n.Content {
+		list = append(list, r.read(c, item, fmt.Sprintf("%s[%d]", path, i)))
+	}
+	return list
+}
+
+func (r *reader) mapping(n *yaml.Node, s shape, path string) any {
+	if n.Kind != yaml.MappingNode {
+		r.wrong(n, path, "must be a mapping of keys to values")
+		return nil
+	}
+	m := map[string]any{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		want, known := s.keys[key.Value]
+		_, twice := m[key.Value]
+		switch {
+		case slices.Contains(later, at):
+			r.wrong(key, at, "boot configuration is not supported yet, nor is this key: remove it")
+		case !known && !s.values:
+			r.wrong(key, at, "unknown key: use one of %s", keysOf(s))
+		case twice:
+			r.wrong(key, at, "appears twice: remove one")
+		default:
+			m[key.Value] = r.read(value, want, at)
+		}
+	}
+	return m
+}
+
+func keysOf(s shape) string {
+	var keys []string
+	for k := range s.keys {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, ", ")
+}

@@ -1,0 +1,141 @@
+package firmwareconfigs
+
+import (
+	"strings"
+	"testing"
+
+	"flotilla.dev/shared/fleet"
+)
+
+const head = "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {name: board}\n"
+
+func TestParse(t *testing.T) {
+	p, err := Parse([]byte(head + `
+spec:
+  title: A board
+  match: {compatible: ["a,b"], arch: [arm], memoryMiB: {min: 1, max: 2}}
+  platforms: [linux/arm/v6]
+  resources:
+    systemReserved: {cpu: 200m, memory: 1Gi, ephemeral-storage: 1Gi}
+    agentReserved: {cpu: "1"}
+    evictionHard: {memory.available: 64Mi, nodefs.available: "10%", pid.available: "0"}
+  labels: {gpio: "true"}
+  taints: [{key: camera, value: "yes", effect: NoSchedule}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := p.Spec
+	if p.Name != "board" || s.Title != "A board" || *s.Match.MemoryMiB != (fleet.MiBBounds{Min: 1, Max: 2}) || s.Labels["gpio"] != "true" ||
+		s.Resources.AgentReserved["cpu"] != "1" || len(s.Taints) != 1 || s.Taints[0].Effect != "NoSchedule" {
+		t.Errorf("got %+v", p)
+	}
+	if _, err := Parse([]byte(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"board"},"spec":{"match":{"arch":["arm"]}}}`)); err != nil {
+		t.Errorf("JSON: %v", err)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	const ok = "spec:\n  match: {arch: [arm]}\n"
+	for _, tt := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"an empty file", "", []string{"empty"}},
+		{"a file of comments", "# nothing\n", []string{"empty"}},
+		{"no YAML", "a: [", []string{"YAML"}},
+		{"a list in place of a profile", "- a\n", []string{"the profile", "mapping"}},
+		{"two documents", head + ok + "---\n" + head + ok, []string{"one profile per file"}},
+		{"too large", head + ok + "# " + strings.Repeat("x", MaxSize), []string{"65536"}},
+		{"another kind", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n" + ok, []string{`apiVersion: is "v1"`, `kind: is "Pod"`}},
+		{"a name that is none", strings.Replace(head, "board}", "Board_1}", 1) + ok, []string{`metadata.name: is "Board_1"`}},
+		{"no name", "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\n" + ok, []string{"metadata.name"}},
+		{"no criterion", head + "spec: {title: x}\n", []string{"spec.match: is empty"}},
+		{"an unknown key, with its place and the known ones", head + "spec:\n  match: {arch: [arm], board: x}\n", []string{"spec.match.board (line 5): unknown key: use one of arch, compatible, memoryMiB"}},
+		{"a key in the wrong case", head + ok + "  Labels: {}\n", []string{"spec.Labels (line 6): unknown key"}},
+		{"a key twice", head + ok + "  title: a\n  title: b\n", []string{"spec.title (line 7): appears twice"}},
+		{"a free key twice", head + ok + "  labels: {a: x, a: y}\n", []string{"spec.labels.a", "twice"}},
+		{"anchors", head + "spec:\n  match: &m {arch: [arm]}\n", []string{"spec.match", "anchors"}},
+		{"aliases", head + ok + "  labels: {a: &x one, b: *x}\n", []string{"spec.labels.a", "spec.labels.b"}},
+		{"a key without a value", head + ok + "  title:\n", []string{"spec.title", "no value"}},
+		{"a text in place of a list", head + "spec:\n  match: {arch: arm}\n", []string{"spec.match.arch", "must be a list"}},
+		{"a mapping in place of a text", head + ok + "  title: {a: b}\n", []string{"spec.title", "single value"}},
+		{"a label that YAML does not take for a text", head + ok + "  labels: {gpio: true}\n", []string{`spec.labels.gpio (line 6): true is not a text in YAML: write it in quotes, "true"`}},
+		{"memory that is no number", head + "spec:\n  match: {memoryMiB: {min: 1.5, max: big}}\n", []string{`memoryMiB.min`, `"1.5"`, `memoryMiB.max`, `"big"`}},
+		{"memory that no board has", head + "spec:\n  match: {memoryMiB: {min: 9, max: 3}}\n", []string{"min 9 is above max 3"}},
+		{"memory bounds that bound nothing", head + "spec:\n  match: {memoryMiB: {}}\n", []string{"bounds nothing"}},
+		{"negative memory", head + "spec:\n  match: {memoryMiB: {min: -1}}\n", []string{"min -1"}},
+		{"an unknown architecture", head + "spec:\n  match: {arch: [aarch64]}\n", []string{`spec.match.arch[0]: is "aarch64": use one of amd64, arm, arm64`}},
+		{"an architecture twice", head + "spec:\n  match: {arch: [arm, arm]}\n", []string{`spec.match.arch[1]: repeats`}},
+		{"an empty compatible name", head + "spec:\n  match: {compatible: [\" \"]}\n", []string{"spec.match.compatible[0]"}},
+		{"an unknown platform", head + ok + "  platforms: [linux/arm/v5]\n", []string{`spec.platforms[0]: is "linux/arm/v5"`}},
+		{"a bad quantity", head + ok + "  resources: {systemReserved: {memory: 160MB!}}\n", []string{`spec.resources.systemReserved.memory: "160MB!"`}},
+		{"a resource that cannot be reserved", head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n", []string{"spec.resources.agentReserved.pods", "cpu, ephemeral-storage, memory"}},
+		{"a bad percentage", head + ok + "  resources: {evictionHard: {nodefs.available: \"110%\"}}\n", []string{`spec.resources.evictionHard.nodefs.available: "110%"`}},
+		{"an unknown signal", head + ok + "  resources: {evictionHard: {temperature.celsius: \"88\"}}\n", []string{"temperature.celsius", "memory.available"}},
+		{"a label key of another domain", head + ok + "  labels: {kubernetes.io/os: linux}\n", []string{"spec.labels.kubernetes.io/os", "slash"}},
+		{"a label key and value that cannot be", head + ok + "  labels: {\"a b\": \"c d\"}\n", []string{"cannot be a label", `has the value "c d"`}},
+		{"a taint's effect", head + ok + "  taints: [{key: a, effect: NoRun}]\n", []string{`spec.taints[0].effect: is "NoRun"`, "NoExecute, NoSchedule, PreferNoSchedule"}},
+		{"a taint's key and value", head + ok + "  taints: [{key: \"a b\", value: \"c d\", effect: NoSchedule}]\n", []string{"spec.taints[0].key", "spec.taints[0].value"}},
+		{"a taint of the hub", head + ok + "  taints: [{key: node.kubernetes.io/not-ready, effect: NoExecute}]\n", []string{"belongs to the hub"}},
+		{"a taint twice", head + ok + "  taints: [{key: a, effect: NoExecute}, {key: a, value: b, effect: NoExecute}]\n", []string{"spec.taints[1]: repeats a:NoExecute"}},
+		{"a taint's time", head + ok + "  taints: [{key: a, effect: NoExecute, timeAdded: x}]\n", []string{"spec.taints[0].timeAdded", "unknown key"}},
+		{"a control character", head + ok + "  title: \"a\\u001bb\"\n", []string{"spec.title", "control character"}},
+		{"several mistakes are named at once", head + "spec:\n  match: {arch: [x86]}\n  platforms: [dos]\n  taints: [{}]\n", []string{"x86", "dos", "spec.taints[0].key", "spec.taints[0].effect"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse([]byte(tt.text))
+			if err == nil {
+				t.Fatal("it is accepted")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error does not hold %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestBootConfigurationIsRefusedByName(t *testing.T) {
+	for key, text := range map[string]string{
+		"spec.boot":                   "  boot: {backend: rpi-config-txt}\n",
+		"spec.watchdog":               "  watchdog: {hardware: true}\n",
+		"spec.peripherals":            "  peripherals: []\n",
+		"spec.health":                 "  health: {deadline: 10m}\n",
+		"spec.extends":                "  extends: [low-memory]\n",
+		"spec.resources.evictionSoft": "  resources: {evictionSoft: {}}\n",
+	} {
+		_, err := Parse([]byte(head + "spec:\n  match: {arch: [arm]}\n" + text))
+		if err == nil || !strings.Contains(err.Error(), key+" (line 6): boot configuration is not supported yet") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+func TestDefaultsAreNamedLikeTheirFiles(t *testing.T) {
+	profiles, err := Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range profiles {
+		if i > 0 && profiles[i-1].Name >= p.Name {
+			t.Errorf("%s stands after %s", p.Name, profiles[i-1].Name)
+		}
+		if p.Spec.Title == "" || len(p.Spec.Platforms) == 0 {
+			t.Errorf("%s has no title or no platform", p.Name)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(head + "spec:\n  match: {arch: [arm]}\n"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("<<: {a: b}\n? [x]\n: y"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Parse(data)
+		if err == nil && Validate(p) != nil {
+			t.Errorf("Parse accepts what Validate does not: %q", data)
+		}
+	})
+}

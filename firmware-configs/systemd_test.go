@@ -1,0 +1,44 @@
+package firmwareconfigs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("this test needs systemd-analyze (package systemd): %v", err)
+		}
+		t.Skipf("this test needs systemd-analyze (package systemd): %v", err)
+	}
+	for unit, want := range map[string][]string{
+		"flotilla-hub.service":    {"ExecStart=/usr/local/bin/flotilla-hub serve", "StateDirectory=flotilla/hub"},
+		"flotilla-device.service": {"ExecStart=/usr/local/bin/flotilla-device run", "StateDirectory=flotilla/device"},
+	} {
+		text, err := os.ReadFile(filepath.Join("systemd", unit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range append(want, "Type=notify", "WatchdogSec=60", "Restart=always") {
+			if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
+				t.Errorf("%s lacks the line %s", unit, line)
+			}
+		}
+		// The program is not installed here: verify the unit around another one.
+		file := filepath.Join(t.TempDir(), unit)
+		text = regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/\S+`).ReplaceAll(text, []byte("ExecStart=/bin/true"))
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// It exits with 0 for unknown settings; what it prints counts.
+		if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || strings.Contains(string(out), unit) {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+		}
+	}
+}

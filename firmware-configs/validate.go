@@ -1,0 +1,174 @@
+package firmwareconfigs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// What a profile may say. Programs are built for these platforms only.
+var (
+	arches    = []string{"amd64", "arm", "arm64"}
+	platforms = []string{"linux/amd64", "linux/arm/v6", "linux/arm/v7", "linux/arm64"}
+	effects   = []string{
+		string(corev1.TaintEffectNoExecute), string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule),
+	}
+)
+
+const (
+	maxText = 128 // bytes of a title or a compatible string
+	maxList = 64  // entries of a list or mapping
+)
+
+// checker collects what is wrong, each with its place.
+type checker struct{ errs []error }
+
+func (c *checker) wrong(path, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+}
+
+// Validate says everything that is wrong with a profile's content, one sentence
+// per line; nil when it can be used.
+func Validate(p *fleet.BoardProfile) error {
+	c := new(checker)
+	if want := fleet.Group + "/" + fleet.Version; p.APIVersion != want {
+		c.wrong("apiVersion", "is %q: write %s", p.APIVersion, want)
+	}
+	if p.Kind != "BoardProfile" {
+		c.wrong("kind", "is %q: write BoardProfile", p.Kind)
+	}
+	if msgs := validation.IsDNS1123Subdomain(p.Name); len(msgs) > 0 {
+		c.wrong("metadata.name", "is %q: %s", p.Name, strings.Join(msgs, "; "))
+	}
+	c.text("spec.title", p.Spec.Title)
+	c.match(p.Spec.Match)
+	c.oneOf("spec.platforms", p.Spec.Platforms, platforms)
+	c.resources(p.Spec.Resources)
+	c.labels(p.Spec.Labels)
+	c.taints(p.Spec.Taints)
+	return errors.Join(c.errs...)
+}
+
+func (c *checker) text(path, s string) {
+	if len(s) > maxText {
+		c.wrong(path, "has %d bytes: at most %d are allowed", len(s), maxText)
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		c.wrong(path, "%q holds a control character: remove it", s)
+	}
+}
+
+func (c *checker) size(path string, n int) {
+	if n > maxList {
+		c.wrong(path, "has %d entries: at most %d are allowed", n, maxList)
+	}
+}
+
+func (c *checker) oneOf(path string, list, allowed []string) {
+	c.size(path, len(list))
+	for i, s := range list {
+		if !slices.Contains(allowed, s) {
+			c.wrong(fmt.Sprintf("%s[%d]", path, i), "is %q: use one of %s", s, strings.Join(allowed, ", "))
+		}
+		if slices.Index(list, s) < i {
+			c.wrong(fmt.Sprintf("%s[%d]", path, i), "repeats %q: remove it", s)
+		}
+	}
+}
+
+// A profile without a criterion would take every board away from the others.
+func (c *checker) match(m fleet.BoardMatch) {
+	if len(m.Compatible) == 0 && len(m.Arch) == 0 && m.MemoryMiB == nil {
+		c.wrong("spec.match", "is empty and would take every board: name compatible, arch or memoryMiB")
+	}
+	c.size("spec.match.compatible", len(m.Compatible))
+	for i, s := range m.Compatible {
+		path := fmt.Sprintf("spec.match.compatible[%d]", i)
+		c.text(path, s)
+		if strings.TrimSpace(s) != s || s == "" {
+			c.wrong(path, "is %q: write it as /proc/device-tree/compatible has it, such as raspberrypi,4-model-b", s)
+		}
+	}
+	c.oneOf("spec.match.arch", m.Arch, arches)
+	if b := m.MemoryMiB; b != nil {
+		switch {
+		case b.Min < 0 || b.Max < 0:
+			c.wrong("spec.match.memoryMiB", "min %d, max %d: write amounts of MiB of 0 or more", b.Min, b.Max)
+		case b.Min == 0 && b.Max == 0:
+			c.wrong("spec.match.memoryMiB", "bounds nothing: give min or max, or leave it out")
+		case b.Max != 0 && b.Min > b.Max:
+			c.wrong("spec.match.memoryMiB", "min %d is above max %d: no board can match", b.Min, b.Max)
+		}
+	}
+}
+
+func (c *checker) resources(r fleet.BoardResources) {
+	for _, set := range []struct {
+		path   string
+		values map[string]string
+		parse  func(k, v string) error
+	}{
+		{"spec.resources.systemReserved", r.SystemReserved, reserved},
+		{"spec.resources.agentReserved", r.AgentReserved, reserved},
+		{"spec.resources.evictionHard", r.EvictionHard, threshold},
+	} {
+		for _, k := range slices.Sorted(maps.Keys(set.values)) {
+			if err := set.parse(k, set.values[k]); err != nil {
+				c.wrong(set.path+"."+k, "%v", err)
+			}
+		}
+	}
+}
+
+func reserved(k, v string) error { _, err := fleet.ParseReserved(k, v); return err }
+
+func threshold(k, v string) error { _, err := fleet.ParseThreshold(k, v); return err }
+
+func (c *checker) labels(labels map[string]string) {
+	c.size("spec.labels", len(labels))
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		path := "spec.labels." + k
+		if strings.Contains(k, "/") {
+			c.wrong(path, "holds a slash: write the part after %s only", fleet.LabelBoardPrefix)
+		} else if msgs := validation.IsQualifiedName(fleet.LabelBoardPrefix + k); len(msgs) > 0 {
+			c.wrong(path, "cannot be a label: %s", strings.Join(msgs, "; "))
+		}
+		if msgs := validation.IsValidLabelValue(labels[k]); len(msgs) > 0 {
+			c.wrong(path, "has the value %q: %s", labels[k], strings.Join(msgs, "; "))
+		}
+	}
+}
+
+// Taints under kubernetes.io say what the hub observed; a profile may not claim
+// that.
+func (c *checker) taints(taints []corev1.Taint) {
+	c.size("spec.taints", len(taints))
+	seen := map[string]bool{}
+	for i, t := range taints {
+		path := fmt.Sprintf("spec.taints[%d]", i)
+		if msgs := validation.IsQualifiedName(t.Key); len(msgs) > 0 {
+			c.wrong(path+".key", "is %q: %s", t.Key, strings.Join(msgs, "; "))
+		}
+		if domain, _, ok := strings.Cut(t.Key, "/"); ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io")) {
+			c.wrong(path+".key", "%s belongs to the hub: use a key of your own", t.Key)
+		}
+		if msgs := validation.IsValidLabelValue(t.Value); len(msgs) > 0 {
+			c.wrong(path+".value", "is %q: %s", t.Value, strings.Join(msgs, "; "))
+		}
+		if !slices.Contains(effects, string(t.Effect)) {
+			c.wrong(path+".effect", "is %q: use one of %s", t.Effect, strings.Join(effects, ", "))
+		}
+		id := t.Key + ":" + string(t.Effect)
+		if seen[id] {
+			c.wrong(path, "repeats %s: a taint is known by its key and effect", id)
+		}
+		seen[id] = true
+	}
+}
