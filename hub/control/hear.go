@@ -24,6 +24,9 @@ var ErrStale = errors.New("not news")
 // ErrConflict means that two devices claim to be one node.
 var ErrConflict = errors.New("identity conflict")
 
+// ErrRefused means that the hub's settings do not let the device be a node.
+var ErrRefused = errors.New("refused")
+
 // keptBoots is how many past boots are remembered; they never become current again.
 const keptBoots = 8
 
@@ -148,6 +151,9 @@ func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool,
 	}
 
 	have := s.Node(node)
+	if have == nil && l.Manual {
+		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused, node)
+	}
 	if have == nil {
 		n := l.register(s, node, rec, st, now)
 		return append(changes, state.Put(n, fmt.Sprintf("register node %s on site %s: %s", node, state.SiteOf(n), about(st))).Event("RegisteredNode")), nil
@@ -253,7 +259,7 @@ func (l *Loop) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record
 		n.Labels[corev1.LabelTopologyZone] = rec.Site
 	}
 	if l.Profile != nil {
-		if name := l.Profile(s, rec.Hardware); name != "" {
+		if name := l.Profile(s, n.Status, rec.Hardware); name != "" {
 			n.Labels[fleet.LabelProfile] = name
 		}
 	}

@@ -40,7 +40,7 @@ type Store interface {
 
 // A Broker reaches devices. Neither call waits for one.
 type Broker interface {
-	Publish(node, channel string, payload []byte) error
+	Publish(node string, c wire.Channel, payload []byte) error
 	Request(node, id string, r wire.Request) error
 }
 
@@ -55,7 +55,10 @@ type Config struct {
 	Grace         time.Duration // when a silent incumbent gives way to another machine
 	Start         state.Snapshot
 	// Profile names the board profile that matches a hardware report, "" for none.
-	Profile func(s state.Snapshot, hardware json.RawMessage) string
+	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
+	// Manual: a device does not become a node by reporting; an administrator
+	// creates its Node first.
+	Manual  bool
 	History int // changes that watchers can still get; 0: 10,000
 }
 
@@ -401,7 +404,7 @@ func (l *Loop) tell(s state.Snapshot, node string) {
 		err = fmt.Errorf("it is %d bytes, and the limit is %d: use fewer or smaller config maps", len(payload), wire.MaxToDevice)
 	}
 	if err == nil {
-		err = l.Broker.Publish(node, "desired", payload)
+		err = l.Broker.Publish(node, wire.ChannelDesired, payload)
 	}
 	if err != nil {
 		l.Log.Debug("publish desired state", "node", node, "generation", rec.Generation, "err", err)

@@ -42,7 +42,7 @@ func (b *notebook) Commit(_ context.Context, rows []control.Row, _ uint64) error
 	return nil
 }
 
-func (b *notebook) Publish(_, _ string, payload []byte) error {
+func (b *notebook) Publish(_ string, _ wire.Channel, payload []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var d wire.Desired
@@ -263,7 +263,9 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
-		if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) { return []state.Change{state.Put(pod, "")}, nil }); err != nil {
+		if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			return []state.Change{state.Put(pod, "")}, nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		bound := book.lastDesired(t)

@@ -59,10 +59,17 @@ func (d Decider) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
 	return plan
 }
 
-// pods returns the pods that need be looked at: those that changed, those whose
-// node's taints changed, and those whose time has come.
+// pods returns the pods that need be looked at, each once: those that changed,
+// those whose node's taints changed, and those whose time has come.
 func pods(s state.Snapshot) (keys []state.Key) {
-	add := func(p *corev1.Pod) { keys = append(keys, state.KeyOf(p)) }
+	seen := map[state.Key]bool{}
+	look := func(k state.Key) {
+		if !seen[k] {
+			seen[k] = true
+			keys = append(keys, k)
+		}
+	}
+	add := func(p *corev1.Pod) { look(state.KeyOf(p)) }
 	if s.Look.All {
 		for n := range s.Nodes() {
 			for p := range s.PodsOn(n.Name) {
@@ -74,7 +81,7 @@ func pods(s state.Snapshot) (keys []state.Key) {
 	for _, a := range s.Look.Recent {
 		switch a.Key.Kind {
 		case state.Pods:
-			keys = append(keys, a.Key)
+			look(a.Key)
 		case state.Nodes:
 			if sameNoExecute(a.Old, a.New) {
 				continue
@@ -84,7 +91,9 @@ func pods(s state.Snapshot) (keys []state.Key) {
 			}
 		}
 	}
-	keys = append(keys, s.Look.Due...)
+	for _, k := range s.Look.Due {
+		look(k)
+	}
 	return keys
 }
 

@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// admissions looks at the pods that are new here and says of each whether it may
+// run; those admitted are returned, for their first steps. Whatever the hub thinks,
+// the device knows best what it has: two pods on one port, or more memory promised
+// than there is, would take down what runs already.
+func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
+	var holders, leaving []*corev1.Pod // admitted: to stay, and on their way out
+	var waiting []*corev1.Pod
+	for _, pod := range inOrder(pods) {
+		r := p.o.Pods[pod.UID]
+		switch {
+		case r != nil && (r.Final != nil || r.Verdict != nil || r.Cleaned):
+		case pod.DeletionTimestamp != nil:
+			if r != nil && r.Admitted {
+				leaving = append(leaving, pod)
+			}
+		case r != nil && r.Admitted:
+			if ph := phaseOf(pod, r, p.o.Node.Boot); ph != corev1.PodSucceeded && ph != corev1.PodFailed {
+				holders = append(holders, pod)
+			}
+		default:
+			waiting = append(waiting, pod)
+		}
+	}
+	if len(waiting) == 0 || p.o.Node.Allocatable == nil {
+		return nil
+	}
+	var admitted []*corev1.Pod
+	for _, pod := range waiting {
+		at := Place{Pod: pod.UID}
+		v := p.forbidden(pod)
+		if v == nil {
+			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil && fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {
+				continue // it fits when those leaving have gone, which is news
+			}
+		}
+		if v != nil {
+			p.step(Step{Action: Reject, Place: at, Pod: pod, Verdict: *v})
+			continue
+		}
+		p.step(Step{Action: Admit, Place: at, Pod: pod})
+		holders = append(holders, pod)
+		admitted = append(admitted, pod)
+	}
+	return admitted
+}
+
+// forbidden says what speaks against a pod whatever else runs.
+func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
+	if n := pod.Spec.NodeName; n != "" && n != p.o.Node.Name {
+		return &Verdict{"NodeName", fmt.Sprintf("Pod is bound to node %s, and this is %s", n, p.o.Node.Name)}
+	}
+	if why := unsupported(pod); why != "" {
+		return &Verdict{"Unsupported", why}
+	}
+	if why := p.o.Policy.Forbids(pod); why != "" {
+		return &Verdict{"PolicyForbidden", why}
+	}
+	var under []string
+	if p.o.Pressure.Memory && isBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
+		under = append(under, "MemoryPressure")
+	}
+	if p.o.Pressure.Disk && !tolerates(pod, corev1.TaintNodeDiskPressure) {
+		under = append(under, "DiskPressure")
+	}
+	if p.o.Pressure.PID && !tolerates(pod, corev1.TaintNodePIDPressure) {
+		under = append(under, "PIDPressure")
+	}
+	if len(under) > 0 {
+		return &Verdict{"Evicted", "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}
+	}
+	return nil
+}
+
+func tolerates(pod *corev1.Pod, key string) bool {
+	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+	for _, t := range pod.Spec.Tolerations {
+		if (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+			(t.Effect == "" || t.Effect == taint.Effect) && (t.Operator == corev1.TolerationOpExists || t.Value == "") {
+			return true
+		}
+	}
+	return false
+}
+
+// fits checks a pod against what others hold: pod count, host ports, resources.
+func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) *Verdict {
+	for _, o := range others {
+		for _, a := range hostPorts(pod) {
+			for _, b := range hostPorts(o) {
+				if a.clashes(b) {
+					return &Verdict{"NodePorts", fmt.Sprintf("Predicate NodePorts failed: host port %d/%s is held by pod %s/%s", a.port, a.protocol, o.Namespace, o.Name)}
+				}
+			}
+		}
+	}
+	if max := allocatable[corev1.ResourcePods]; int64(len(others))+1 > max.Value() {
+		return outOf(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI), *resource.NewQuantity(int64(len(others)), resource.DecimalSI), max)
+	}
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	used := corev1.ResourceList{}
+	for _, o := range others {
+		for name, q := range resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{}) {
+			sum := used[name]
+			sum.Add(q)
+			used[name] = sum
+		}
+	}
+	names := make([]corev1.ResourceName, 0, len(requests))
+	for name := range requests {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		want, sum, has := requests[name], used[name], allocatable[name]
+		if want.IsZero() {
+			continue
+		}
+		total := sum.DeepCopy()
+		total.Add(want)
+		if total.Cmp(has) > 0 {
+			return outOf(name, want, sum, has)
+		}
+	}
+	return nil
+}
+
+func outOf(name corev1.ResourceName, want, used, has resource.Quantity) *Verdict {
+	unit := func(q resource.Quantity) int64 {
+		if name == corev1.ResourceCPU {
+			return q.MilliValue()
+		}
+		return q.Value()
+	}
+	return &Verdict{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		name, unit(want), unit(used), unit(has))}
+}
+
+type hostPort struct {
+	ip       string
+	port     int32
+	protocol corev1.Protocol
+}
+
+func (a hostPort) clashes(b hostPort) bool {
+	return a.port == b.port && a.protocol == b.protocol && (a.ip == b.ip || a.ip == "" || b.ip == "")
+}
+
+func hostPorts(pod *corev1.Pod) []hostPort {
+	var out []hostPort
+	for _, w := range everyContainer(pod) {
+		if w.kind == KindInit && !isSidecar(w) {
+			continue
+		}
+		for _, port := range w.spec.Ports {
+			h := hostPort{port.HostIP, port.HostPort, port.Protocol}
+			if pod.Spec.HostNetwork {
+				h.port = port.ContainerPort
+			}
+			if h.protocol == "" {
+				h.protocol = corev1.ProtocolTCP
+			}
+			if h.ip == "0.0.0.0" || h.ip == "::" {
+				h.ip = ""
+			}
+			if h.port != 0 {
+				out = append(out, h)
+			}
+		}
+	}
+	return out
+}
+
+// isBestEffort tells whether a pod asks for and limits nothing.
+func isBestEffort(pod *corev1.Pod) bool { return qosOf(pod) == corev1.PodQOSBestEffort }
+
+// qosOf is the quality-of-service class of a pod, as Kubernetes computes it.
+func qosOf(pod *corev1.Pod) corev1.PodQOSClass {
+	any, guaranteed := false, true
+	for _, w := range everyContainer(pod) {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			req, hasReq := w.spec.Resources.Requests[name]
+			lim, hasLim := w.spec.Resources.Limits[name]
+			if hasReq && !req.IsZero() || hasLim && !lim.IsZero() {
+				any = true
+			}
+			if !hasLim || lim.IsZero() || hasReq && req.Cmp(lim) != 0 {
+				guaranteed = false
+			}
+		}
+	}
+	switch {
+	case !any:
+		return corev1.PodQOSBestEffort
+	case guaranteed:
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}
+
+// unsupported names the first wish of a pod that this agent cannot fulfil. Such a
+// pod is refused: half of what was asked for is not what was asked for.
+func unsupported(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		s := v.VolumeSource
+		if s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
+			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, configMap, secret, downwardAPI or projected", v.Name)
+		}
+		if s.Projected != nil {
+			for _, src := range s.Projected.Sources {
+				if src.ConfigMap == nil && src.Secret == nil && src.DownwardAPI == nil {
+					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or downwardAPI (and automountServiceAccountToken: false)", v.Name)
+				}
+			}
+		}
+	}
+	if pod.Spec.HostIPC {
+		return "hostIPC is not supported on devices: remove it"
+	}
+	if pod.Spec.ShareProcessNamespace != nil && *pod.Spec.ShareProcessNamespace {
+		return "shareProcessNamespace is not supported on devices: remove it"
+	}
+	for _, w := range everyContainer(pod) {
+		if len(w.spec.VolumeDevices) > 0 {
+			return fmt.Sprintf("container %s: volumeDevices are not supported on devices", w.spec.Name)
+		}
+		if l := w.spec.Lifecycle; l != nil && (l.PreStop != nil || l.PostStart != nil) {
+			return fmt.Sprintf("container %s: lifecycle hooks (preStop, postStart) are not supported on devices: handle SIGTERM in the program instead", w.spec.Name)
+		}
+		for k := Startup; k < probeKinds; k++ {
+			if pr := probeOf(w.spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil {
+				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet or tcpSocket", w.spec.Name, lower(k))
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,344 @@
+// Package agent makes a device run what is desired of it: Steps compares desired
+// with running and says what to do, and Agent does it, step by step, over and over.
+//
+// Deciding is pure (Steps, See, Statuses and what they call: no clock, no disk, no
+// network), so that every rule is a table row and a crash at any moment is only
+// another state to start from. Doing goes through the container engine (package
+// engine), whose containers' labels are all that the agent needs to adopt them after
+// its own restart. What is desired comes from package memory, which has stored it
+// before the agent sees it; news goes out through package link. The agent never
+// removes a workload because it lost the hub, the network, the clock, a certificate
+// or its own files, and it never touches a container that it did not make.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// Version is the agent's version; the linker may set it.
+var Version = "0.1.0"
+
+// KubeletVersion is the version as nodes show it: the Kubernetes whose node
+// semantics we follow, and ours.
+func KubeletVersion() string { return "v1.34.0+flotilla." + Version }
+
+// Hardware is what the agent asks of package hardware. engineRoot is where the engine
+// keeps its images, empty while there is no engine.
+type Hardware interface {
+	Probe(ctx context.Context, engineRoot string) (hardware.Report, error)
+	Measure(ctx context.Context, engineRoot string) hardware.Stats
+}
+
+// A Hub is to whom the agent tells its news (package link). Its methods do not wait.
+type Hub interface {
+	StatusChanged()          // Agent.Status differs
+	PodsChanged()            // Agent.Pods differs
+	DesiredStored()          // Agent.StoredGeneration differs
+	Event(e wire.Event)      // something worth telling; it may be lost
+	Stream(id string) Answer // begins the answer to a request
+}
+
+// Config is what an agent needs to know. Fields without a word on their zero value
+// are required.
+type Config struct {
+	Node         string
+	Memory       *memory.Memory
+	Hardware     Hardware
+	OpenEngine   func(context.Context) (engine.Engine, error) // tried until it works
+	Policy       Policy
+	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
+	Registration wire.Registration // labels and taints for the first status
+	VolumesDir   string            // empty: the memory's directory
+	MemoryDir    string            // for what must not outlive the boot; empty: VolumesDir/volatile
+	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
+	Log          *slog.Logger
+}
+
+// An Agent is the agent of one device.
+type Agent struct {
+	c    Config
+	disk disk
+	log  *slog.Logger
+
+	inbox   chan func() // what happened, to be taken in by the loop
+	ended   chan struct{}
+	work    sync.WaitGroup
+	pulls   chan struct{}
+	first   chan struct{}             // closed when the engine has been asked once
+	beat    atomic.Pointer[time.Time] // the loop's last turn
+	told    published
+	answers answers
+	storing sync.Mutex
+
+	loop loop // only the loop's goroutine looks at it
+}
+
+// published is what others may read at any time.
+type published struct {
+	sync.Mutex
+	status    corev1.NodeStatus
+	hardware  []byte
+	last      *hardware.Report
+	machineID string
+	pods      []wire.PodStatus
+	gen       int64
+	hub       Hub
+	shutdown  string
+}
+
+// loop is the state of the loop.
+type loop struct {
+	ctx     context.Context
+	desired wire.Desired
+	known   bool // desired is: without it nothing is removed
+	o       Observed
+	cancels map[Place]context.CancelFunc // of runs in flight
+
+	engine     engine.Engine
+	info       engine.Info
+	engineErr  error
+	opening    bool
+	openAt     time.Time
+	downSince  time.Time // zero: it answers
+	listing    bool
+	dirty      bool // something may have changed since the list was asked for
+	listAt     time.Time
+	seen       bool // the engine has been listed since the start
+	images     []engine.Image
+	imagesAt   time.Time
+	imaging    bool
+	held       []heldStep // steps that failed, held back from being tried again at once
+	report     *hardware.Report
+	reportAt   time.Time
+	looked     bool // the hardware has been asked once, so the boot id is known if it can be
+	probing    bool
+	stats      hardware.Stats
+	statsAt    time.Time
+	measuring  bool
+	heldP      hardware.Held
+	conditions []corev1.NodeCondition
+	health     []corev1.NodeCondition
+	evictAt    time.Time
+	podTimes   map[types.UID][]corev1.PodCondition
+}
+
+type heldStep struct {
+	doing Doing
+	until time.Time
+}
+
+// New makes an agent; Run runs it.
+func New(c Config) (*Agent, error) {
+	if c.Node == "" || c.Memory == nil || c.Hardware == nil || c.OpenEngine == nil {
+		return nil, errors.New("make an agent: Node, Memory, Hardware and OpenEngine are required")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
+	}
+	if c.VolumesDir == "" {
+		c.VolumesDir = c.Memory.Dir()
+	}
+	if c.MemoryDir == "" {
+		c.MemoryDir = filepath.Join(c.VolumesDir, "volatile")
+	}
+	a := &Agent{
+		c: c, log: c.Log, disk: disk{root: c.VolumesDir, memory: c.MemoryDir},
+		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
+	}
+	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
+	a.loop.o.Policy = c.Policy
+	a.loop.o.Pods = map[types.UID]*Record{}
+	a.loop.cancels = map[Place]context.CancelFunc{}
+	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
+	a.loop.desired, a.loop.known = c.Memory.Desired()
+	a.loop.o.Node.Generation = a.loop.desired.Generation
+	for _, n := range c.Memory.Notes() {
+		r := a.loop.o.record(n.UID)
+		r.Admitted, r.Final = true, n.Status.DeepCopy()
+	}
+	a.told.gen = a.loop.desired.Generation
+	a.told.pods = unobserved(a.loop.desired, "")
+	return a, nil
+}
+
+// defaultLabels are the labels of the registration with those that every node has.
+func (a *Agent) defaultLabels() map[string]string {
+	out := maps.Clone(a.c.Registration.Labels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	r := a.told.last
+	if r == nil {
+		return out
+	}
+	for k, v := range map[string]string{
+		corev1.LabelHostname: cmp.Or(r.Host.Hostname, a.c.Node), corev1.LabelOSStable: a.told.status.NodeInfo.OperatingSystem,
+		corev1.LabelArchStable: a.told.status.NodeInfo.Architecture, fleet.LabelBoard: r.Board.Name,
+	} {
+		if v != "" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// StateDirID is the value of LabelStateDir for a state directory. It the containers of two agents of one name apart.
+func StateDirID(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:6])
+}
+
+// SetHub says to whom news goes.
+func (a *Agent) SetHub(h Hub) {
+	a.told.Lock()
+	defer a.told.Unlock()
+	a.told.hub = h
+}
+
+// Looked is closed when the agent has asked its engine for the first time, or has
+// found that it cannot: from then on its status is worth sending.
+func (a *Agent) Looked() <-chan struct{} { return a.first }
+
+// Turned is when the loop last took a turn: a loop that does not turn is stuck. It
+// turns at least every 15 s.
+func (a *Agent) Turned() time.Time {
+	if t := a.beat.Load(); t != nil {
+		return *t // with its monotonic reading: a clock that jumps is no sign of being stuck
+	}
+	return time.Time{}
+}
+
+// Status is the whole truth about the device but its pods, without boot, seq and time.
+func (a *Agent) Status() wire.Status {
+	a.told.Lock()
+	defer a.told.Unlock()
+	st := wire.Status{
+		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
+		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware,
+	}
+	st.Registration.Labels = a.defaultLabels()
+	if a.told.shutdown != "" {
+		for i := range st.Status.Conditions {
+			if c := &st.Status.Conditions[i]; c.Type == corev1.NodeReady {
+				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NodeShutdown", a.told.shutdown
+			}
+		}
+	}
+	return st
+}
+
+// Pods is every pod that the device holds, without boot and seq.
+func (a *Agent) Pods() wire.Pods {
+	a.told.Lock()
+	defer a.told.Unlock()
+	return wire.Pods{Generation: a.told.gen, Pods: a.told.pods}
+}
+
+// StoredGeneration is the generation of the desired state on the disk.
+func (a *Agent) StoredGeneration() int64 {
+	d, _ := a.c.Memory.Desired()
+	return d.Generation
+}
+
+// Desired takes what the hub wants; see Store. What goes wrong is logged, and the
+// hub sees it by the generation that stays behind.
+func (a *Agent) Desired(d wire.Desired) {
+	switch err := a.Store(d); {
+	case errors.Is(err, memory.ErrOlder):
+		a.log.Info("the hub sent an older desired state than the device has; it is left aside", "err", err)
+	case err != nil:
+		a.log.Error("the desired state is not acted on", "generation", d.Generation, "err", err)
+	}
+}
+
+// Store stores a desired state durably, acts on it, and says so to the hub.
+// memory.ErrOlder: the device has a newer one of the same hub.
+func (a *Agent) Store(d wire.Desired) error {
+	a.storing.Lock()
+	defer a.storing.Unlock()
+	if err := a.c.Memory.SetDesired(d); err != nil {
+		return err
+	}
+	a.post(func() {
+		l := &a.loop
+		l.desired, l.known = d, true
+		l.o.Node.Generation = d.Generation
+		for _, r := range l.o.Pods {
+			for _, c := range r.Container {
+				if c.Failure != nil && (c.Failure.Reason == "CreateContainerConfigError" || c.Failure.Reason == failedMount) {
+					c.RetryAt = time.Time{} // what was missing may have come
+				}
+			}
+		}
+	})
+	a.told.Lock()
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub != nil {
+		hub.DesiredStored()
+	}
+	return nil
+}
+
+// Shutdown makes the status say that the device is being shut down in an orderly
+// way. Workloads keep running.
+func (a *Agent) Shutdown(why string) {
+	a.told.Lock()
+	defer a.told.Unlock()
+	a.told.shutdown = why
+}
+
+// post hands something to the loop; after its end nothing happens any more.
+func (a *Agent) post(f func()) {
+	select {
+	case a.inbox <- f:
+	case <-a.ended:
+	}
+}
+
+// event tells the hub something about a pod or, with a nil pod, about the node.
+func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format string, args ...any) {
+	e := wire.Event{Time: time.Now(), Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...), Container: container}
+	if pod != nil {
+		e.PodUID, e.Namespace, e.Pod = pod.UID, pod.Namespace, pod.Name
+	}
+	a.told.Lock()
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub != nil {
+		hub.Event(e)
+	}
+	level := slog.LevelInfo
+	if kind == corev1.EventTypeWarning {
+		level = slog.LevelWarn
+	}
+	a.log.Log(context.Background(), level, e.Message, "reason", reason, "pod", e.Namespace+"/"+e.Pod, "container", container)
+}
+
+// pauseFile is the sandbox's program on the device's disk.
+func (a *Agent) pauseFile() (string, error) { return writePause(a.disk.root, runtime.GOARCH) }

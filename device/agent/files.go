@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A file is one file of a config map, secret, downward API or projected volume.
+type file struct {
+	data []byte
+	mode fs.FileMode
+}
+
+const defaultFileMode = 0o644
+
+func modeOr(m *int32, def fs.FileMode) fs.FileMode {
+	if m == nil {
+		return def
+	}
+	return fs.FileMode(*m) & fs.ModePerm
+}
+
+// files computes what a volume should contain.
+func (s sources) files(v *corev1.Volume) (map[string]file, error) {
+	out := map[string]file{}
+	var err error
+	switch {
+	case v.ConfigMap != nil:
+		err = s.addConfigMap(out, v.ConfigMap.Name, v.ConfigMap.Items, isTrue(v.ConfigMap.Optional), modeOr(v.ConfigMap.DefaultMode, defaultFileMode))
+	case v.Secret != nil:
+		err = s.addSecret(out, v.Secret.SecretName, v.Secret.Items, isTrue(v.Secret.Optional), modeOr(v.Secret.DefaultMode, defaultFileMode))
+	case v.DownwardAPI != nil:
+		err = s.addDownward(out, v.DownwardAPI.Items, modeOr(v.DownwardAPI.DefaultMode, defaultFileMode))
+	case v.Projected != nil:
+		mode := modeOr(v.Projected.DefaultMode, defaultFileMode)
+		for _, p := range v.Projected.Sources {
+			switch {
+			case p.ConfigMap != nil:
+				err = s.addConfigMap(out, p.ConfigMap.Name, p.ConfigMap.Items, isTrue(p.ConfigMap.Optional), mode)
+			case p.Secret != nil:
+				err = s.addSecret(out, p.Secret.Name, p.Secret.Items, isTrue(p.Secret.Optional), mode)
+			case p.DownwardAPI != nil:
+				err = s.addDownward(out, p.DownwardAPI.Items, mode)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, err
+}
+
+func (s sources) addConfigMap(out map[string]file, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+	m := s.configMap(name)
+	if m == nil {
+		return missing(optional, "configmap %q not found", name)
+	}
+	return addItems(out, "configmap "+name, configData(m), items, optional, mode)
+}
+
+func (s sources) addSecret(out map[string]file, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+	m := s.secret(name)
+	if m == nil {
+		return missing(optional, "secret %q not found", name)
+	}
+	return addItems(out, "secret "+name, secretData(m), items, optional, mode)
+}
+
+func addItems(out map[string]file, what string, data map[string][]byte, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+	if len(items) == 0 {
+		for k, v := range data {
+			if err := addFile(out, k, v, mode); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, it := range items {
+		v, has := data[it.Key]
+		if !has {
+			if optional {
+				continue
+			}
+			return fmt.Errorf("%s references non-existent key: %s", what, it.Key)
+		}
+		if err := addFile(out, it.Path, v, modeOr(it.Mode, mode)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s sources) addDownward(out map[string]file, items []corev1.DownwardAPIVolumeFile, mode fs.FileMode) error {
+	for _, it := range items {
+		var v string
+		var err error
+		switch {
+		case it.FieldRef != nil:
+			v, err = s.field(it.FieldRef.FieldPath)
+		case it.ResourceFieldRef != nil:
+			c := specOf(s.pod, it.ResourceFieldRef.ContainerName)
+			if c == nil {
+				return fmt.Errorf("downward API file %s: the pod has no container %q", it.Path, it.ResourceFieldRef.ContainerName)
+			}
+			v, err = s.resource(c, it.ResourceFieldRef)
+		}
+		if err != nil {
+			return fmt.Errorf("downward API file %s: %w", it.Path, err)
+		}
+		if err := addFile(out, it.Path, []byte(v), modeOr(it.Mode, mode)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFile refuses paths that would lead out of the volume or into its own workings.
+func addFile(out map[string]file, path string, data []byte, mode fs.FileMode) error {
+	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") || slices.Contains(strings.Split(path, "/"), "..") {
+		return fmt.Errorf("invalid file path %q: it must be relative, without .., and must not start with ..", path)
+	}
+	out[filepath.Clean(path)] = file{data, mode}
+	return nil
+}
+
+const dataLink = "..data"
+
+// writeFiles makes a directory hold exactly the files, all at once, as the kubelet
+// does: they are written beside the old ones, and then one rename of the link
+// ..data shows them all. A program sees either the old set or the new one. Nothing is
+// written where nothing has changed.
+func writeFiles(dir string, files map[string]file, group int) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	old, _ := os.Readlink(filepath.Join(dir, dataLink)) // "" where there is none yet
+	if old != "" && same(filepath.Join(dir, old), files) {
+		return nil
+	}
+	fresh, err := os.MkdirTemp(dir, "..files-")
+	if err != nil {
+		return err
+	}
+	if err := fill(fresh, files, group); err != nil {
+		return errors.Join(err, os.RemoveAll(fresh))
+	}
+	tmp := filepath.Join(dir, dataLink+"_tmp")
+	_ = os.Remove(tmp) // left over of a crash
+	if err := os.Symlink(filepath.Base(fresh), tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, dataLink)); err != nil {
+		return err
+	}
+	tops := map[string]bool{}
+	for path := range files {
+		top, _, _ := strings.Cut(path, "/")
+		tops[top] = true
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		keep := e.Name() == dataLink || e.Name() == filepath.Base(fresh) || tops[e.Name()]
+		if !keep {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for top := range tops {
+		if err := os.Symlink(filepath.Join(dataLink, top), filepath.Join(dir, top)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func fill(dir string, files map[string]file, group int) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	for path, f := range files {
+		full := filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(full, f.data, 0o600); err != nil {
+			return err
+		}
+		mode := f.mode
+		if group >= 0 {
+			mode |= mode & 0o400 >> 3 // the group reads what the owner reads
+			if err := os.Chown(full, -1, group); err != nil {
+				return err
+			}
+		}
+		if err := os.Chmod(full, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// same tells whether a directory holds exactly these files.
+func same(dir string, files map[string]file) bool {
+	n := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		n++
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		f, has := files[rel]
+		if !has {
+			return fs.ErrInvalid
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(data, f.data) || info.Mode().Perm()&^0o040 != f.mode&^0o040 {
+			return fs.ErrInvalid
+		}
+		return nil
+	})
+	return err == nil && n == len(files)
+}

@@ -1,0 +1,525 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
+)
+
+// A board is hardware that tests change.
+type board struct {
+	mu    sync.Mutex
+	boot  string
+	stats hardware.Stats
+}
+
+func newBoard() *board {
+	full := hardware.Amount{Available: 1 << 30, Capacity: 2 << 30}
+	return &board{boot: "boot-1", stats: hardware.Stats{Memory: full, NodeFs: full, ImageFs: full, NodeFsInodes: full, ImageFsInodes: full, PIDs: full}}
+}
+
+func (b *board) Probe(context.Context, string) (hardware.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return hardware.Report{
+		Host:      hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot, MachineID: "0123456789abcdef"},
+		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
+	}, nil
+}
+
+func (b *board) Measure(context.Context, string) hardware.Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats
+}
+
+func (b *board) set(f func(*board)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(b)
+}
+
+// testLog says nothing unless LOUD is set.
+func testLog() *slog.Logger {
+	if os.Getenv("LOUD") == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// A device is everything that survives the death of its agent.
+type device struct {
+	t      *testing.T
+	twin   *enginetest.Twin
+	engine engine.Engine // what the agent gets; the twin itself unless a test wraps it
+	board  *board
+	dir    string
+	config Config
+
+	agent *Agent
+	end   func()
+
+	mu     sync.Mutex
+	events []wire.Event
+	status int
+	pods   int
+}
+
+func newDevice(t *testing.T) *device {
+	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir()}
+	d.engine = d.twin
+	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
+	return d
+}
+
+// toolOrPause plays the test image, and the sandbox's program that is mounted into it.
+func toolOrPause(s engine.Spec, run int) enginetest.Play {
+	if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+		return enginetest.Play{} // it waits, and ends when it is told to
+	}
+	return enginetest.ToolProgram(s, run)
+}
+
+func (d *device) StatusChanged()       { d.mu.Lock(); d.status++; d.mu.Unlock() }
+func (d *device) PodsChanged()         { d.mu.Lock(); d.pods++; d.mu.Unlock() }
+func (d *device) DesiredStored()       {}
+func (d *device) Stream(string) Answer { return nil }
+func (d *device) Event(e wire.Event) {
+	d.mu.Lock()
+	d.events = append(d.events, e)
+	d.mu.Unlock()
+}
+
+// reasons are the reasons of all events so far.
+func (d *device) reasons() (out []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.events {
+		out = append(out, e.Reason)
+	}
+	return out
+}
+
+// start starts an agent on the device; the returned function, also d.end, ends it
+// as a kill would: nothing is said, and the engine goes on.
+func (d *device) start() {
+	d.t.Helper()
+	log := testLog()
+	m, err := memory.Open(d.dir, log)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c := d.config
+	c.Node, c.Memory, c.Hardware, c.Log = "pi-1", m, d.board, log
+	c.OpenEngine = func(ctx context.Context) (engine.Engine, error) {
+		if _, err := d.twin.Info(ctx); err != nil {
+			return nil, fmt.Errorf("find a container engine: %w", err)
+		}
+		return d.engine, nil
+	}
+	a, err := New(c)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	a.SetHub(d)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	d.agent = a
+	d.end = func() {
+		cancel()
+		if err := <-done; err != nil {
+			d.t.Error(err)
+		}
+		if err := m.Close(); err != nil {
+			d.t.Error(err)
+		}
+	}
+}
+
+// desire stores a desired state of these pods.
+func (d *device) desire(generation int64, pods ...corev1.Pod) {
+	d.t.Helper()
+	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// status returns the status of a pod; false where the device does not hold it.
+func (d *device) pod(name string) (corev1.PodStatus, bool) {
+	for _, p := range d.agent.Pods().Pods {
+		if p.Name == name {
+			return p.Status, true
+		}
+	}
+	return corev1.PodStatus{}, false
+}
+
+// containers describes what the engine holds: name, attempt and state of each.
+func (d *device) containers() []string {
+	list, err := d.twin.Containers(context.Background(), LabelAgent+"=pi-1")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var out []string
+	for _, c := range list {
+		name := c.Labels[LabelContainer]
+		if name == "" {
+			name = "POD"
+		}
+		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[LabelPodName], name, c.Labels[LabelRestarts], c.State))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (d *device) wantContainers(want ...string) {
+	d.t.Helper()
+	synctest.Wait()
+	if got := d.containers(); !slices.Equal(got, want) {
+		d.t.Fatalf("the engine holds %q, want %q", got, want)
+	}
+}
+
+func (d *device) wantPhase(name string, want corev1.PodPhase, reason string) corev1.PodStatus {
+	d.t.Helper()
+	st, ok := d.pod(name)
+	if !ok || st.Phase != want || st.Reason != reason {
+		d.t.Fatalf("pod %s is held=%v, phase %s, reason %q (%s); want %s, %q", name, ok, st.Phase, st.Reason, st.Message, want, reason)
+	}
+	return st
+}
+
+// makePod makes a pod of containers that run the test image with these arguments.
+func makePod(name string, commands ...string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for i, c := range commands {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: enginetest.ToolImage, Args: strings.Fields(c)})
+	}
+	return p
+}
+
+func leaving(p corev1.Pod, grace int64) corev1.Pod {
+	now := metav1.Now()
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
+	return p
+}
+
+func bubble(t *testing.T, f func(t *testing.T, d *device)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.start()
+		defer func() { d.end() }()
+		f(t, d)
+	})
+}
+
+func TestAPodRunsAndIsReported(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Second)
+		d.wantContainers("web/c0#0 running")
+		st := d.wantPhase("web", corev1.PodRunning, "")
+		if st.PodIP == "" || st.HostIP != "192.0.2.7" || st.StartTime == nil {
+			t.Errorf("podIP %q, hostIP %q, startTime %v: want all of them", st.PodIP, st.HostIP, st.StartTime)
+		}
+		for _, c := range st.Conditions {
+			if c.Status != corev1.ConditionTrue {
+				t.Errorf("condition %s is %s (%s), want True", c.Type, c.Status, c.Message)
+			}
+		}
+		if g := d.agent.Pods().Generation; g != 1 {
+			t.Errorf("the pods reflect generation %d, want 1", g)
+		}
+		if got, want := d.reasons(), []string{"Pulled", "Created", "Started"}; !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		ready := d.agent.Status().Status.Conditions
+		if last := ready[len(ready)-1]; last.Type != corev1.NodeReady || last.Status != corev1.ConditionTrue {
+			t.Errorf("the last condition is %s=%s (%s), want Ready=True", last.Type, last.Status, last.Message)
+		}
+	})
+}
+
+func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "stubborn")
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		d.desire(2, leaving(p, 20))
+		time.Sleep(19 * time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		time.Sleep(2 * time.Second)
+		d.wantContainers()
+		if _, held := d.pod("web"); held {
+			t.Error("the pod has stopped and is still reported")
+		}
+	})
+}
+
+func TestASecondDeletionShortensTheGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "stubborn")
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		d.desire(2, leaving(p, 600))
+		time.Sleep(5 * time.Second)
+		d.desire(3, leaving(p, 1))
+		time.Sleep(3 * time.Second)
+		d.wantContainers()
+	})
+}
+
+func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "exit 3"))
+		began := time.Now()
+		var starts []time.Duration
+		last := int32(-1)
+		for time.Since(began) < 16*time.Minute {
+			time.Sleep(time.Second)
+			st, _ := d.pod("web")
+			if n := st.ContainerStatuses[0].RestartCount; n != last {
+				starts, last = append(starts, time.Since(began).Truncate(time.Second)), n
+			}
+		}
+		var waits []string
+		for i := 1; i < len(starts); i++ {
+			waits = append(waits, (starts[i] - starts[i-1]).String())
+		}
+		// the first restart comes at once, within the first second
+		if want := []string{"10s", "20s", "40s", "1m20s", "2m40s", "5m0s", "5m0s"}; !slices.Equal(waits, want) {
+			t.Errorf("waits %q, want %q", waits, want)
+		}
+		st := d.wantPhase("web", corev1.PodRunning, "")
+		w := st.ContainerStatuses[0].State.Waiting
+		if w == nil || w.Reason != "CrashLoopBackOff" {
+			t.Errorf("it waits %v, want CrashLoopBackOff", w)
+		}
+		if l := st.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 3 || l.Reason != "Error" {
+			t.Errorf("last state %v, want exit code 3, Error", l)
+		}
+	})
+}
+
+func TestPodsThatEndStayEnded(t *testing.T) {
+	for _, c := range []struct {
+		policy  corev1.RestartPolicy
+		command string
+		phase   corev1.PodPhase
+		reason  string
+	}{
+		{corev1.RestartPolicyNever, "exit 0", corev1.PodSucceeded, "Completed"},
+		{corev1.RestartPolicyNever, "exit 2", corev1.PodFailed, "Error"},
+		{corev1.RestartPolicyOnFailure, "exit 0", corev1.PodSucceeded, "Completed"},
+	} {
+		t.Run(string(c.policy)+" "+c.command, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := makePod("job", c.command)
+				p.Spec.RestartPolicy = c.policy
+				d.desire(1, p)
+				time.Sleep(2 * time.Second)
+				st := d.wantPhase("job", c.phase, "")
+				if term := st.ContainerStatuses[0].State.Terminated; term == nil || term.Reason != c.reason {
+					t.Errorf("terminated %v, want reason %s", term, c.reason)
+				}
+				d.wantContainers("job/c0#0 exited")
+				// also without its container, after a restart of the agent
+				d.end()
+				d.twin.Lose("flotilla_c0_job_default_uid-job_0")
+				d.start()
+				time.Sleep(time.Minute)
+				d.wantPhase("job", c.phase, "")
+				d.wantContainers()
+			})
+		})
+	}
+}
+
+func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait", "wait")
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		before := d.containers()
+		if len(before) != 3 {
+			t.Fatalf("the engine holds %q, want a sandbox and two containers", before)
+		}
+		d.twin.Record()
+		d.end()
+		d.start()
+		time.Sleep(2 * time.Minute)
+		if calls := d.twin.Calls(); len(calls) > 0 {
+			t.Errorf("after its restart the agent did %q, want nothing", calls)
+		}
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+func TestARebootWithoutTheHubBringsEverythingUpAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
+		two.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		d.desire(7, one, two)
+		time.Sleep(5 * time.Second)
+		d.end()
+		d.twin.PowerCut()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		d.start()
+		time.Sleep(10 * time.Second)
+		d.wantPhase("one", corev1.PodRunning, "")
+		st := d.wantPhase("two", corev1.PodRunning, "")
+		for _, c := range st.ContainerStatuses {
+			if !c.Ready || c.RestartCount != 1 {
+				t.Errorf("container %s is ready=%v after %d restarts, want ready after 1", c.Name, c.Ready, c.RestartCount)
+			}
+		}
+		if g := d.agent.StoredGeneration(); g != 7 {
+			t.Errorf("stored generation %d, want 7", g)
+		}
+	})
+}
+
+func TestWhatIsNoLongerDesiredIsStoppedAndRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"), makePod("old", "wait", "wait"))
+		time.Sleep(time.Second)
+		d.desire(2, makePod("web", "wait"))
+		time.Sleep(5 * time.Second)
+		d.wantContainers("web/c0#0 running")
+		if _, held := d.pod("old"); held {
+			t.Error("old is still reported")
+		}
+	})
+}
+
+func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Second)
+		d.end()
+		if err := os.Truncate(d.dir+"/desired.state", 0); err != nil {
+			t.Fatal(err)
+		}
+		d.start()
+		time.Sleep(5 * time.Minute)
+		d.wantContainers("web/c0#0 running")
+		if g := d.agent.StoredGeneration(); g != 0 {
+			t.Errorf("it claims to have generation %d", g)
+		}
+		d.desire(1, makePod("web", "wait")) // the hub sends it again
+		time.Sleep(time.Second)
+		d.wantContainers("web/c0#0 running")
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+func TestContainersOfOthersAreLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		for _, l := range []map[string]string{
+			nil, {LabelAgent: "pi-2", LabelStateDir: "x", LabelPodUID: "u1"}, {LabelAgent: "pi-1", LabelStateDir: "another", LabelPodUID: "u2"},
+		} {
+			id, err := d.twin.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			if err == nil {
+				err = d.twin.Start(context.Background(), id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.twin.Record()
+		d.desire(1)
+		time.Sleep(5 * time.Minute)
+		if calls := d.twin.Calls(); len(calls) > 0 {
+			t.Errorf("the agent did %q to containers that are not its own", calls)
+		}
+	})
+}
+
+func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Minute)
+		ready := func() corev1.NodeCondition {
+			cs := d.agent.Status().Status.Conditions
+			return cs[len(cs)-1]
+		}
+		d.twin.SetDown(true)
+		time.Sleep(28 * time.Second)
+		if c := ready(); c.Status != corev1.ConditionTrue {
+			t.Fatalf("after 28 s Ready is %s (%s), want True", c.Status, c.Message)
+		}
+		time.Sleep(15 * time.Second) // it is noticed when the engine is next asked or its events end
+		if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
+			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
+		}
+		d.wantPhase("web", corev1.PodRunning, "") // nothing is known to have changed
+		d.twin.SetDown(false)
+		time.Sleep(5 * time.Second)
+		if c := ready(); c.Status != corev1.ConditionTrue {
+			t.Errorf("the engine is back and Ready is %s (%s)", c.Status, c.Message)
+		}
+		d.wantContainers("web/c0#0 running")
+	})
+}
+
+func TestImagesThatCannotBePulled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		p.Spec.Containers[0].Image = "registry.test/none:1"
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		waiting := func() string {
+			st, _ := d.pod("web")
+			if w := st.ContainerStatuses[0].State.Waiting; w != nil {
+				return w.Reason
+			}
+			return "none"
+		}
+		if w := waiting(); w != "ErrImagePull" {
+			t.Errorf("it waits with %s, want ErrImagePull", w)
+		}
+		time.Sleep(15 * time.Second)
+		if w := waiting(); w != "ImagePullBackOff" {
+			t.Errorf("it waits with %s, want ImagePullBackOff", w)
+		}
+		d.wantPhase("web", corev1.PodPending, "")
+		d.twin.OfferImage("registry.test/none:1", enginetest.Offer{Program: enginetest.ToolProgram})
+		time.Sleep(time.Minute)
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+		d.twin.OfferImage(enginetest.ToolImage, enginetest.Offer{Err: errors.New("no route to host")})
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
+			t.Errorf("events %q do not tell that the image could not be pulled", d.reasons())
+		}
+	})
+}

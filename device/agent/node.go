@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+)
+
+// maxImages is how many images a status names, the biggest first (as the kubelet's
+// --node-status-max-images).
+const maxImages = 50
+
+// look measures what is due: pressure, hardware, images.
+func (a *Agent) look(now time.Time) (next time.Time) {
+	l := &a.loop
+	root := l.info.Root
+	if !l.probing && !now.Before(l.reportAt) {
+		l.probing = true
+		l.reportAt = now.Add(reportTime)
+		a.async(time.Minute, func(ctx context.Context) func() {
+			r, err := a.c.Hardware.Probe(ctx, root)
+			return func() {
+				l.probing, l.looked = false, true
+				if err != nil {
+					a.log.Error("the hardware could not be looked at", "err", err)
+					l.reportAt = time.Now().Add(time.Minute)
+					return
+				}
+				l.report = &r
+				l.o.Node.Boot = r.Host.BootID
+				l.o.Node.HostIP = ""
+				for _, ad := range r.Addresses {
+					if ad.Type == corev1.NodeInternalIP {
+						l.o.Node.HostIP = ad.Address
+						break
+					}
+				}
+			}
+		})
+	}
+	if !l.measuring && !now.Before(l.statsAt) {
+		l.measuring = true
+		l.statsAt = now.Add(measureTime)
+		a.async(askTimeout, func(ctx context.Context) func() {
+			s := a.c.Hardware.Measure(ctx, root)
+			return func() { l.measuring, l.stats = false, s; a.weigh(time.Now()) }
+		})
+	}
+	if l.engine != nil && l.engineErr == nil && !l.imaging && !now.Before(l.imagesAt) {
+		l.imaging = true
+		l.imagesAt = now.Add(imagesTime)
+		e := l.engine
+		a.async(askTimeout, func(ctx context.Context) func() {
+			images, err := e.Images(ctx)
+			return func() {
+				l.imaging = false
+				if err != nil {
+					images = nil // better none than some that may be gone
+				}
+				l.images = images
+			}
+		})
+	}
+	next = l.reportAt
+	for _, t := range []time.Time{l.statsAt, l.imagesAt} {
+		if t.After(now) && t.Before(next) {
+			next = t
+		}
+	}
+	return next
+}
+
+// limits are the reservations and thresholds that hold: flags over board profile
+// over defaults.
+func (a *Agent) limits() hardware.Limits {
+	lim, err := hardware.With(a.loop.desired.Profile, a.c.Flags)
+	if err != nil {
+		a.log.Warn("something of the board profile cannot be used", "err", err)
+	}
+	return lim
+}
+
+// weigh decides about pressure, and relieves it.
+func (a *Agent) weigh(now time.Time) {
+	l := &a.loop
+	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits().Hard, l.heldP, now)
+	is := func(t corev1.NodeConditionType) bool {
+		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
+	}
+	l.o.Pressure = Pressure{Memory: is(corev1.NodeMemoryPressure), Disk: is(corev1.NodeDiskPressure), PID: is(corev1.NodePIDPressure)}
+	a.relieve(now)
+}
+
+// nodeStatus computes what the status says of the node.
+func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
+	l := &a.loop
+	if l.report == nil {
+		return st, false
+	}
+	soft := hardware.Software{Agent: KubeletVersion()}
+	if l.info.Name != "" {
+		soft.Engine = l.info.Name + "://" + l.info.Version
+	}
+	st = hardware.NodeStatus(*l.report, a.limits(), soft)
+	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
+		st.NodeInfo.Architecture = l.info.Arch
+	}
+	st.Images = imagesOf(l.images)
+	l.health = hardware.Health(*l.report, l.health, now)
+	st.Conditions = slices.Concat(l.conditions, l.health)
+	st.Conditions = append(st.Conditions, corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", Message: "containers use the engine's own network",
+		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
+	})
+	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, for it sums up
+	return st, true
+}
+
+// readiness is the Ready condition with every reason against it.
+func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondition {
+	l := &a.loop
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status", LastHeartbeatTime: metav1.NewTime(now)}
+	var reasons []string
+	if l.engineErr != nil && now.Sub(l.downSince) >= graceDown {
+		c.Reason = "ContainerEngineUnavailable"
+		reasons = append(reasons, l.engineErr.Error())
+	} else if l.engine == nil && l.engineErr == nil {
+		reasons = append(reasons, "the container engine has not answered yet")
+	}
+	var short []string
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		if q := st.Capacity[name]; q.IsZero() {
+			short = append(short, string(name))
+		}
+	}
+	if len(short) > 0 {
+		reasons = append(reasons, "missing node capacity for resources: "+strings.Join(short, ", "))
+	}
+	if len(l.report.Unwritable) > 0 {
+		reasons = append(reasons, "read-only file system: "+strings.Join(l.report.Unwritable, ", "))
+	}
+	if len(reasons) > 0 {
+		c.Status, c.Message = corev1.ConditionFalse, strings.Join(reasons, "; ")
+		if c.Reason == "KubeletReady" {
+			c.Reason = "KubeletNotReady"
+		}
+	}
+	return c
+}
+
+func imagesOf(images []engine.Image) []corev1.ContainerImage {
+	sorted := slices.Clone(images)
+	slices.SortFunc(sorted, func(a, b engine.Image) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.ID, b.ID)) })
+	var out []corev1.ContainerImage
+	for _, im := range sorted[:min(len(sorted), maxImages)] {
+		names := im.Tags
+		if len(names) == 0 {
+			names = []string{im.ID}
+		}
+		out = append(out, corev1.ContainerImage{Names: names[:min(len(names), 5)], SizeBytes: im.Size})
+	}
+	return out
+}
+
+// publish makes what has changed visible, and says so. Heartbeat times and readings
+// that never stand still are no change.
+func (a *Agent) publish(now time.Time) {
+	l := &a.loop
+	st, ok := a.nodeStatus(now)
+	if ok {
+		l.o.Node.Allocatable = st.Allocatable
+	}
+	var pods = a.told.pods
+	if l.seen && l.known {
+		pods = Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
+		for i := range pods {
+			uid := pods[i].UID
+			if r := l.o.Pods[uid]; r == nil || r.Final == nil {
+				mergeConditions(l.podTimes[uid], pods[i].Status.Conditions, now)
+			}
+			l.podTimes[uid] = pods[i].Status.Conditions
+		}
+	} else if !l.seen {
+		pods = unobserved(l.desired, l.o.Node.HostIP)
+	}
+
+	a.told.Lock()
+	statusChanged, podsChanged := false, false
+	if ok {
+		keepTimes(a.told.status.Conditions, st.Conditions, now)
+		statusChanged = !sameStatus(a.told.status, st) || a.told.last == nil || !hardware.Same(*a.told.last, *l.report)
+		if statusChanged || a.told.last != l.report {
+			a.told.hardware = l.report.JSON()
+			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
+		}
+		a.told.status = st
+	}
+	if a.told.gen != l.desired.Generation || !apiequality.Semantic.DeepEqual(a.told.pods, pods) {
+		a.told.pods, a.told.gen, podsChanged = pods, l.desired.Generation, true
+	}
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub == nil {
+		return
+	}
+	if statusChanged {
+		hub.StatusChanged()
+	}
+	if podsChanged {
+		hub.PodsChanged()
+	}
+}
+
+// keepTimes keeps the transition times of conditions whose status has not changed.
+func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
+	for i := range next {
+		next[i].LastHeartbeatTime = metav1.NewTime(now.Truncate(time.Second))
+		t := metav1.NewTime(now.Truncate(time.Second))
+		for _, o := range old {
+			if o.Type == next[i].Type && o.Status == next[i].Status {
+				t = o.LastTransitionTime
+			}
+		}
+		next[i].LastTransitionTime = t
+	}
+}
+
+// sameStatus compares two statuses but for heartbeat times and the order of
+// conditions.
+func sameStatus(a, b corev1.NodeStatus) bool {
+	ca, cb := plain(a.Conditions), plain(b.Conditions)
+	if !reflect.DeepEqual(ca, cb) {
+		return false
+	}
+	a.Conditions, b.Conditions = nil, nil
+	return apiequality.Semantic.DeepEqual(a, b)
+}
+
+func plain(cs []corev1.NodeCondition) []string {
+	out := make([]string, len(cs))
+	for i, c := range cs {
+		out[i] = fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.LastTransitionTime.Unix())
+	}
+	slices.Sort(out)
+	return out
+}

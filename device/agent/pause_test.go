@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The sandbox program waits until it is told to end, and then ends well, on every
+// architecture that we build for.
+func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
+	for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"} {
+		t.Run(arch, func(t *testing.T) {
+			path, err := writePause(t.TempDir(), arch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			argv := []string{path}
+			if arch != runtime.GOARCH {
+				q, err := exec.LookPath(emulator)
+				if err != nil {
+					if os.Getenv("CI") == "true" {
+						t.Fatal(err)
+					}
+					t.Skipf("no %s to run %s programs with: install qemu-user-static", emulator, arch)
+				}
+				argv = []string{q, path}
+			}
+			cmd := exec.Command(argv[0], argv[1:]...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			select {
+			case err := <-ended:
+				t.Fatalf("it ended before it was told to: %v", err)
+			case <-time.After(300 * time.Millisecond):
+			}
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				var exit *exec.ExitError
+				if errors.As(err, &exit) {
+					t.Fatalf("it ended with %v, want exit code 0", err)
+				}
+			case <-time.After(5 * time.Second):
+				_ = cmd.Process.Kill()
+				t.Fatal("it did not end on SIGTERM")
+			}
+		})
+	}
+}

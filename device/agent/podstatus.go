@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Statuses says of every pod that the device holds how it is, in the order of
+// their namespaces and names. A pod is absent when nothing of it is left; pods that
+// are no longer desired are in it as long as a container of theirs exists. engineName
+// is put before container ids.
+func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []wire.PodStatus {
+	out := make([]wire.PodStatus, 0, len(d.Pods))
+	known := make(map[types.UID]bool, len(d.Pods))
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		known[pod.UID] = true
+		r := o.Pods[pod.UID]
+		if r != nil && r.Cleaned {
+			continue
+		}
+		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: podStatus(pod, r, o, engineName, now)})
+	}
+	for i, in := range o.Containers {
+		uid := in.Place.Pod
+		if known[uid] {
+			continue
+		}
+		if i == 0 || o.Containers[i-1].Place.Pod != uid {
+			out = append(out, wire.PodStatus{UID: uid, Namespace: in.Labels[LabelNamespace], Name: in.Labels[LabelPodName],
+				Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: o.Node.HostIP, Message: "The device holds containers of this pod without knowing the pod."}})
+		}
+	}
+	slices.SortFunc(out, func(a, b wire.PodStatus) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
+	})
+	return out
+}
+
+// unobserved is the status of pods while the engine has not answered since the
+// agent's start: they may well run.
+func unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
+	out := make([]wire.PodStatus, 0, len(d.Pods))
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
+			Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: hostIP, Reason: "ContainerEngineUnavailable",
+				Message: "The agent has started and its container engine has not answered yet."}})
+	}
+	return out
+}
+
+// podStatus is the status of one pod, as the kubelet would report it.
+func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
+	if r != nil && r.Final != nil {
+		return *r.Final.DeepCopy()
+	}
+	st := corev1.PodStatus{Phase: phaseOf(pod, r, o.Node.Boot), QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
+	if o.Node.HostIP != "" {
+		st.HostIPs = []corev1.HostIP{{IP: o.Node.HostIP}}
+	}
+	if r == nil {
+		return st
+	}
+	if !r.Start.IsZero() {
+		st.StartTime = &metav1.Time{Time: r.Start.Truncate(time.Second)}
+	}
+	if r.Verdict != nil {
+		st.Reason, st.Message = r.Verdict.Reason, r.Verdict.Message
+		if !r.Admitted {
+			return st
+		}
+	}
+	if ip := podIP(pod, r, o.Node); ip != "" && st.Phase == corev1.PodRunning || pod.Spec.HostNetwork && ip != "" {
+		st.PodIP, st.PodIPs = ip, []corev1.PodIP{{IP: ip}}
+	}
+	inited := initialized(pod, r, o.Node.Boot)
+	var unready, uninited []string
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		again := c.Ended != nil && r.Verdict == nil && pod.DeletionTimestamp == nil && restarts(pod, w, c)
+		cs := containerStatus(w, c, inited, again, engineName, now)
+		if w.kind == KindInit {
+			if !isSidecar(w) {
+				cs.Ready = initDone(w, c, o.Node.Boot)
+			}
+			if !inited && !initDone(w, c, o.Node.Boot) {
+				uninited = append(uninited, w.spec.Name)
+			}
+			st.InitContainerStatuses = append(st.InitContainerStatuses, cs)
+		} else {
+			st.ContainerStatuses = append(st.ContainerStatuses, cs)
+		}
+		if !cs.Ready && (w.kind == KindApp || isSidecar(w)) {
+			unready = append(unready, w.spec.Name)
+		}
+	}
+	st.Conditions = conditions(pod, st.Phase, unready, uninited)
+	return st
+}
+
+// conditions are the pod's conditions without their times, which Agent keeps.
+func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited []string) []corev1.PodCondition {
+	is := func(t corev1.PodConditionType, reason, message string) corev1.PodCondition {
+		s := corev1.ConditionTrue
+		if reason != "" && !(t == corev1.PodInitialized && reason == "PodCompleted") {
+			s = corev1.ConditionFalse
+		}
+		return corev1.PodCondition{Type: t, Status: s, Reason: reason, Message: message}
+	}
+	init := is(corev1.PodInitialized, "", "")
+	if len(uninited) > 0 {
+		init = is(corev1.PodInitialized, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninited, " ")))
+	}
+	var reason, message string
+	switch {
+	case phase == corev1.PodSucceeded:
+		reason = "PodCompleted"
+		if len(uninited) == 0 {
+			init = is(corev1.PodInitialized, "PodCompleted", "")
+		}
+	case phase == corev1.PodFailed:
+		reason = "PodFailed"
+	case len(unready) > 0:
+		reason, message = "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+	}
+	ready := is(corev1.PodReady, reason, message)
+	if ready.Status == corev1.ConditionTrue && len(pod.Spec.ReadinessGates) > 0 {
+		for _, g := range pod.Spec.ReadinessGates {
+			if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue
+			}) {
+				ready = is(corev1.PodReady, "ReadinessGatesNotReady", fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
+			}
+		}
+	}
+	scheduled := is(corev1.PodScheduled, "", "")
+	return []corev1.PodCondition{init, ready, is(corev1.ContainersReady, reason, message), scheduled}
+}
+
+// containerStatus is the status of one container; again says that it will be
+// started again after it has ended.
+func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineName string, now time.Time) corev1.ContainerStatus {
+	started := w.kind == KindApp && startedUp(w.spec, c) || isSidecar(w) && startedUp(w.spec, c)
+	cs := corev1.ContainerStatus{Name: w.spec.Name, Image: w.spec.Image, ImageID: c.ImageID, RestartCount: int32(max(c.Attempt, 0)), Started: &started}
+	if c.Image != "" {
+		cs.Image = c.Image
+	}
+	if c.ID != "" {
+		cs.ContainerID = engineName + "://" + c.ID
+	}
+	last := c.Last
+	switch {
+	case c.Running():
+		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
+		cs.Ready = isReady(w.spec, c)
+	case c.Failure != nil:
+		cs.State.Waiting = waitingAfterFailure(c, now)
+		if c.Ended != nil {
+			last = c.Ended
+		}
+	case again && c.Crashing && now.Before(c.ReleaseAt):
+		// The message keeps still while the container waits: every change is a message to the hub.
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.spec.Name)}
+		last = c.Ended
+	case c.Ended != nil:
+		cs.State.Terminated = c.Ended
+	case w.kind == KindApp && !inited:
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+	default:
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+		if w.kind == KindInit && !inited && c.State == "" {
+			cs.State.Waiting.Reason = "PodInitializing"
+		}
+	}
+	if last != nil {
+		cs.LastTerminationState.Terminated = withEngine(last, engineName)
+	}
+	if t := cs.State.Terminated; t != nil {
+		cs.State.Terminated = withEngine(t, engineName)
+	}
+	return cs
+}
+
+func withEngine(t *corev1.ContainerStateTerminated, engineName string) *corev1.ContainerStateTerminated {
+	c := *t
+	if c.ContainerID != "" {
+		c.ContainerID = engineName + "://" + c.ContainerID
+	}
+	return &c
+}
+
+// waitingAfterFailure tells why a container could not be run: the failure itself
+// first, then that it is waiting to try again.
+func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerStateWaiting {
+	w := &corev1.ContainerStateWaiting{Reason: c.Failure.Reason, Message: c.Failure.Message}
+	if c.Failure.Reason == "ErrImagePull" && c.Failures > 1 && now.Before(c.RetryAt) {
+		w.Reason, w.Message = "ImagePullBackOff", "Back-off pulling image: "+c.Failure.Message
+	}
+	return w
+}
+
+// mergeConditions keeps the transition times of conditions that have not changed, and gives
+// now to the others.
+func mergeConditions(old, next []corev1.PodCondition, now time.Time) {
+	for i := range next {
+		next[i].LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		for _, o := range old {
+			if o.Type == next[i].Type && o.Status == next[i].Status {
+				next[i].LastTransitionTime = o.LastTransitionTime
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"crypto/tls"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// probe runs one probe once. An error says what is wrong with the container.
+func (a *Agent) probe(ctx context.Context, j job) error {
+	s := j.step
+	p := probeOf(s.Spec, s.Probe)
+	timeout := time.Duration(orDefault(p.TimeoutSeconds, 1)) * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var err error
+	switch {
+	case p.Exec != nil:
+		err = a.probeExec(ctx, j, p.Exec.Command)
+	case p.HTTPGet != nil:
+		err = a.probeHTTP(ctx, s, p.HTTPGet)
+	case p.TCPSocket != nil:
+		err = a.probeTCP(ctx, s, p.TCPSocket)
+	}
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %s", timeout)
+	}
+	return err
+}
+
+func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
+	out := &limited{max: 1 << 10}
+	code, err := j.engine.Exec(ctx, j.step.ID, command, out, out)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("command exited with %d: %s", code, bytes.TrimSpace(out.b))
+	}
+	return nil
+}
+
+func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) error {
+	host := h.Host
+	if host == "" {
+		host = s.IP
+	}
+	port, err := portOf(s.Spec, h.Port)
+	if err != nil {
+		return err
+	}
+	if host == "" {
+		return errors.New("the pod has no address yet")
+	}
+	scheme := "http"
+	if h.Scheme == corev1.URISchemeHTTPS {
+		scheme = "https"
+	}
+	path := h.Path
+	if path == "" || path[0] != '/' {
+		path = "/" + path
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "kube-probe/flotilla")
+	req.Header.Set("Accept", "*/*")
+	for _, x := range h.HTTPHeaders {
+		if http.CanonicalHeaderKey(x.Name) == "Host" {
+			req.Host = x.Value
+		}
+		req.Header.Set(x.Name, x.Value)
+	}
+	client := &http.Client{
+		Transport: &http.Transport{
+			DialContext: a.c.Dial, DisableKeepAlives: true, Proxy: nil,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if req.URL.Hostname() != via[0].URL.Hostname() || len(via) >= 10 {
+				return http.ErrUseLastResponse // another host's health is not this container's
+			}
+			return nil
+		},
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 256)) // only for the sentence
+	_ = resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
+		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body))
+	}
+	return nil
+}
+
+func (a *Agent) probeTCP(ctx context.Context, s Step, t *corev1.TCPSocketAction) error {
+	host := t.Host
+	if host == "" {
+		host = s.IP
+	}
+	port, err := portOf(s.Spec, t.Port)
+	if err != nil {
+		return err
+	}
+	if host == "" {
+		return errors.New("the pod has no address yet")
+	}
+	conn, err := a.c.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// portOf resolves a port that may be given by its name.
+func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
+	if p.Type == intstr.Int {
+		return p.IntValue(), nil
+	}
+	for _, x := range c.Ports {
+		if x.Name == p.StrVal {
+			return int(x.ContainerPort), nil
+		}
+	}
+	if n, err := strconv.Atoi(p.StrVal); err == nil && n > 0 && n < 65536 {
+		return n, nil
+	}
+	return 0, fmt.Errorf("container %s has no port named %q", c.Name, p.StrVal)
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct {
+	b   []byte
+	max int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.b = append(l.b, p[:min(len(p), l.max-len(l.b))]...)
+	return len(p), nil
+}

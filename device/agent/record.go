@@ -1,0 +1,318 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+)
+
+// Labels of every container that an agent makes. They are all that an agent needs
+// to find and adopt its containers after its own restart.
+const (
+	LabelAgent     = "flotilla.dev/agent"     // node name
+	LabelStateDir  = "flotilla.dev/state-dir" // which state directory: two agents may share an engine and a name
+	LabelPodUID    = "flotilla.dev/pod-uid"
+	LabelPodName   = "flotilla.dev/pod-name"
+	LabelNamespace = "flotilla.dev/pod-namespace"
+	LabelContainer = "flotilla.dev/container" // its name in the pod; empty for the sandbox
+	LabelKind      = "flotilla.dev/kind"
+	LabelSpecHash  = "flotilla.dev/spec-hash"
+	LabelRestarts  = "flotilla.dev/restart-count"
+	LabelBoot      = "flotilla.dev/boot"      // of the device, under which it was made
+	LabelGrace     = "flotilla.dev/grace"     // seconds; for a container whose pod is no longer known
+	LabelPodStart  = "flotilla.dev/pod-start" // unix seconds
+)
+
+// Kinds of containers.
+const (
+	KindSandbox = "sandbox" // holds the network that the containers of a pod share
+	KindInit    = "init"
+	KindApp     = "app"
+)
+
+// Crash loops wait 0, 10 s, 20 s … 5 min, and are forgiven after 10 min of running
+// (as the kubelet's do).
+const (
+	firstBackOff = 10 * time.Second
+	maxBackOff   = 5 * time.Minute
+	forgiveAfter = 10 * time.Minute
+)
+
+// A Place names a container of a pod; an empty Container is the pod's sandbox.
+type Place struct {
+	Pod       types.UID
+	Container string
+}
+
+// An Observed is what an agent knows of its device at one moment. It is changed
+// only between two calls of Steps.
+type Observed struct {
+	Node     Facts
+	Policy   Policy
+	Pressure Pressure
+
+	Pods       map[types.UID]*Record // what it remembers, by pod
+	Containers []Instance            // every container of its own that exists
+	Busy       []Doing               // steps being taken
+}
+
+// Facts are the facts about the device that pods depend on.
+type Facts struct {
+	Name        string
+	StateDir    string // short hash of the state directory's path
+	Boot        string // boot id of the device
+	HostIP      string
+	Allocatable corev1.ResourceList // nil: not known yet, nothing new is admitted
+	Generation  int64               // of the desired state that holds
+}
+
+// Pressure says what the device is short of.
+type Pressure struct{ Memory, Disk, PID bool }
+
+// A Doing is a step in flight.
+type Doing struct {
+	Step  Step
+	Since time.Time
+}
+
+// An Instance is one container of ours, with what its labels say.
+type Instance struct {
+	engine.Container
+	Place   Place
+	Kind    string
+	Attempt int
+	Hash    string
+	Boot    string
+}
+
+// A Record is what the agent remembers of one pod beside its containers.
+type Record struct {
+	Admitted  bool
+	Start     time.Time
+	Verdict   *Verdict          // the pod is over, whatever its containers say
+	Final     *corev1.PodStatus // the pod has ended for good, with this status
+	Volumes   int64             // desired generation that its volumes reflect
+	Cleaned   bool              // nothing is left of the pod on the device
+	Told      string            // the last sentence said about why it waits
+	Container map[string]*ContainerRecord
+}
+
+// A Verdict ends a pod with phase Failed.
+type Verdict struct{ Reason, Message string }
+
+// A ContainerRecord is what the agent remembers of one container of a pod. Moments
+// in it are taken when the agent noticed, so that they are on its monotonic clock.
+type ContainerRecord struct {
+	ID      string // newest instance; "" where none is known
+	State   engine.State
+	Attempt int // of the newest instance
+	Hash    string
+	Boot    string
+	IP      string
+	ImageID string
+	Image   string
+
+	StartedAt time.Time // the engine's clock, to show
+	Since     time.Time // running since
+	Ended     *corev1.ContainerStateTerminated
+	Last      *corev1.ContainerStateTerminated // of the instance before
+
+	Delay     time.Duration // the next crash waits this long
+	Waits     time.Duration // from the last crash to ReleaseAt
+	ReleaseAt time.Time     // no restart before
+	Crashing  bool          // it waits because it crashed
+
+	Failure  *Verdict // why it could not be run
+	Failures int
+	RetryAt  time.Time
+
+	Probe [probeKinds]ProbeRecord
+	Kill  string // why it is being stopped although it is wanted
+}
+
+// Running tells whether the newest instance runs.
+func (c *ContainerRecord) Running() bool {
+	return c.State == engine.Running || c.State == engine.Paused
+}
+
+// record returns the record of a pod, making it.
+func (o *Observed) record(uid types.UID) *Record {
+	r := o.Pods[uid]
+	if r == nil {
+		r = &Record{Container: map[string]*ContainerRecord{}}
+		if o.Pods == nil {
+			o.Pods = map[types.UID]*Record{}
+		}
+		o.Pods[uid] = r
+	}
+	return r
+}
+
+// container returns the record of a container, making it.
+func (r *Record) container(name string) *ContainerRecord {
+	c := r.Container[name]
+	if c == nil {
+		c = &ContainerRecord{Attempt: -1}
+		r.Container[name] = c
+	}
+	return c
+}
+
+// peek returns the record of a container or an empty one, for reading only.
+func (r *Record) peek(name string) *ContainerRecord {
+	if r != nil {
+		if c := r.Container[name]; c != nil {
+			return c
+		}
+	}
+	return &ContainerRecord{Attempt: -1}
+}
+
+// ours reads the labels of a container; false for one that another agent made.
+func ours(c engine.Container, node Facts) (Instance, bool) {
+	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
+		return Instance{}, false
+	}
+	attempt, err := strconv.Atoi(c.Labels[LabelRestarts])
+	if err != nil || attempt < 0 {
+		attempt = 0
+	}
+	return Instance{
+		Container: c,
+		Place:     Place{Pod: types.UID(c.Labels[LabelPodUID]), Container: c.Labels[LabelContainer]},
+		Kind:      c.Labels[LabelKind],
+		Attempt:   attempt,
+		Hash:      c.Labels[LabelSpecHash],
+		Boot:      c.Labels[LabelBoot],
+	}, true
+}
+
+// See takes in a new list of containers: what started, what ended, what is gone.
+// Back-offs are counted from the moment of this call, for only that is on the
+// agent's own clock: an engine's timestamps jump with the device's.
+func (o *Observed) See(list []engine.Container, now time.Time) {
+	o.Containers = o.Containers[:0:0]
+	for _, c := range list {
+		if in, ok := ours(c, o.Node); ok {
+			o.Containers = append(o.Containers, in)
+		}
+	}
+	// newest first within a place, so that the first one seen of a place is the one that counts
+	slices.SortFunc(o.Containers, func(a, b Instance) int {
+		return cmp.Or(cmp.Compare(a.Place.Pod, b.Place.Pod), cmp.Compare(a.Place.Container, b.Place.Container),
+			cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+	})
+	for uid, r := range o.Pods {
+		for name, c := range r.Container {
+			if c.ID != "" && !o.exists(Place{uid, name}, c.ID) {
+				c.gone(now)
+			}
+		}
+	}
+	var at Place
+	for i, in := range o.Containers {
+		r := o.record(in.Place.Pod)
+		r.Admitted = true // it has run here before: whatever would speak against it now, it is adopted
+		r.Cleaned = false
+		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
+			r.Start = time.Unix(sec, 0)
+		}
+		c := r.container(in.Place.Container)
+		switch {
+		case i == 0 || in.Place != at:
+			c.see(in, now)
+		case c.Last == nil && in.State != engine.Created:
+			c.Last = terminated(in)
+		}
+		at = in.Place
+	}
+}
+
+func (o *Observed) exists(p Place, id string) bool {
+	return slices.ContainsFunc(o.Containers, func(in Instance) bool { return in.Place == p && in.ID == id })
+}
+
+// see takes in the newest instance of a container.
+func (c *ContainerRecord) see(in Instance, now time.Time) {
+	if in.ID != c.ID {
+		if c.Ended != nil {
+			c.Last = c.Ended
+		}
+		if c.Hash != "" && c.Hash != in.Hash {
+			c.Delay = 0 // another definition: its own crashes only
+		}
+		c.ID, c.Ended, c.Since, c.Kill, c.Crashing = in.ID, nil, time.Time{}, "", false
+		c.Probe = [probeKinds]ProbeRecord{}
+		if in.State != engine.Created {
+			c.Failure, c.Failures = nil, 0
+		}
+	}
+	c.Attempt, c.Hash, c.Boot, c.IP = in.Attempt, in.Hash, in.Boot, in.IP
+	c.ImageID, c.Image, c.StartedAt = in.ImageID, in.Image, in.StartedAt
+	c.State = in.State
+	switch in.State {
+	case engine.Running, engine.Paused:
+		if c.Ended != nil { // somebody has started it again
+			c.Last, c.Ended, c.Since = c.Ended, nil, now
+		}
+		if c.Since.IsZero() {
+			c.Since = now.Add(-min(max(now.Sub(in.StartedAt), 0), time.Hour))
+		}
+	case engine.Exited, engine.Dead:
+		if c.Ended == nil {
+			c.end(terminated(in), now)
+		}
+	}
+}
+
+// end notes that the newest instance has ended, and how long its successor waits.
+func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time) {
+	c.Ended = t
+	if !c.Since.IsZero() && now.Sub(c.Since) >= forgiveAfter {
+		c.Delay = 0
+	}
+	c.ReleaseAt, c.Crashing, c.Waits = now.Add(c.Delay), c.Delay > 0, c.Delay
+	c.Delay = min(max(2*c.Delay, firstBackOff), maxBackOff)
+}
+
+// gone notes that somebody has removed the newest instance.
+func (c *ContainerRecord) gone(now time.Time) {
+	if c.Running() && c.Ended == nil {
+		c.end(&corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located: it was removed from outside.",
+			StartedAt: metav1.NewTime(c.StartedAt), FinishedAt: metav1.NewTime(now), ContainerID: c.ID,
+		}, now)
+	}
+	c.State, c.IP = engine.Exited, ""
+	if c.Ended == nil { // it never started
+		c.State = ""
+	}
+	c.ID = ""
+}
+
+// terminated is how an ended instance ended, in the kubelet's words.
+func terminated(in Instance) *corev1.ContainerStateTerminated {
+	t := &corev1.ContainerStateTerminated{
+		ExitCode: int32(in.ExitCode), Message: in.Error, ContainerID: in.ID,
+		StartedAt: metav1.NewTime(in.StartedAt), FinishedAt: metav1.NewTime(in.FinishedAt),
+	}
+	switch {
+	case in.OOMKilled:
+		t.Reason = "OOMKilled"
+	case in.ExitCode == 0:
+		t.Reason = "Completed"
+	default:
+		t.Reason = "Error"
+	}
+	if n := in.ExitCode - 128; n > 0 && n < 65 {
+		t.Signal = int32(n)
+	}
+	return t
+}

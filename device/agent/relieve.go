@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+)
+
+// evictPause is how long the device waits for an eviction to show before the next.
+const evictPause = 30 * time.Second
+
+// systemCritical is the priority from which a pod is never evicted by its device.
+const systemCritical = 2_000_000_000
+
+// A Candidate is a pod that could be evicted to free memory.
+type Candidate struct {
+	Pod   *corev1.Pod
+	Usage int64 // bytes of memory
+}
+
+func (c Candidate) request() int64 {
+	var sum int64
+	for _, w := range everyContainer(c.Pod) {
+		if w.kind == KindApp || isSidecar(w) {
+			sum += w.spec.Resources.Requests.Memory().Value()
+		}
+	}
+	return sum
+}
+
+// Victim says which pod has to go when memory runs short, as the kubelet does: first
+// those that use more than they asked for, the least important first, then by how
+// much more. A pod that keeps within its request goes last. Pods that the system
+// needs never go. False: there is none.
+func Victim(all []Candidate) (Candidate, bool) {
+	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return priority(c.Pod) >= systemCritical || c.Usage == 0 })
+	if len(all) == 0 {
+		return Candidate{}, false
+	}
+	over := func(c Candidate) int {
+		if c.Usage > c.request() {
+			return 0
+		}
+		return 1
+	}
+	qos := func(c Candidate) int {
+		if isBestEffort(c.Pod) {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(all, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(qos(a), qos(b)), cmp.Compare(over(a), over(b)),
+			cmp.Compare(b.Usage-b.request(), a.Usage-a.request()),
+			cmp.Compare(priority(a.Pod), priority(b.Pod)), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	}), true
+}
+
+// relieve frees what is short at this very moment: memory by evicting one pod at a
+// time; disk by removing dead containers, then unused images, then pods.
+func (a *Agent) relieve(now time.Time) {
+	l := &a.loop
+	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || now.Before(l.evictAt) {
+		return
+	}
+	switch {
+	case l.heldP.Memory.Seen.Equal(now):
+		l.evictAt = now.Add(evictPause)
+		a.evictForMemory()
+	case l.heldP.Disk.Seen.Equal(now):
+		l.evictAt = now.Add(evictPause)
+		a.freeDisk()
+	}
+}
+
+// living are the pods that run and may be evicted.
+func (l *loop) living() []*corev1.Pod {
+	var out []*corev1.Pod
+	for i := range l.desired.Pods {
+		pod := &l.desired.Pods[i]
+		r := l.o.Pods[pod.UID]
+		if pod.DeletionTimestamp == nil && r != nil && r.Admitted && r.Verdict == nil && r.Final == nil && running(r) {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+func (a *Agent) evictForMemory() {
+	l := &a.loop
+	pods, containers, e := l.living(), slices.Clone(l.o.Containers), l.engine
+	a.async(askTimeout, func(ctx context.Context) func() {
+		use := map[types.UID]int64{}
+		for _, in := range containers {
+			if in.State == engine.Running {
+				if u, err := e.Usage(ctx, in.ID); err == nil { // what cannot be measured cannot be blamed
+					use[in.Place.Pod] += int64(u.MemoryBytes)
+				}
+			}
+		}
+		return func() {
+			var all []Candidate
+			for _, p := range pods {
+				all = append(all, Candidate{p, use[p.UID]})
+			}
+			v, ok := Victim(all)
+			if !ok {
+				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "Memory is short on this device, and it runs no pod whose eviction would help")
+				return
+			}
+			a.evict(v.Pod, fmt.Sprintf("The node was low on resource: memory. The pod was using %s, request is %s. ",
+				resource.NewQuantity(v.Usage, resource.BinarySI), resource.NewQuantity(v.request(), resource.BinarySI)))
+		}
+	})
+}
+
+// evict ends a pod here; the hub makes a new one elsewhere.
+func (a *Agent) evict(pod *corev1.Pod, why string) {
+	r := a.loop.o.record(pod.UID)
+	if r.Verdict == nil && r.Final == nil {
+		r.Verdict = &Verdict{"Evicted", why}
+		a.event(corev1.EventTypeWarning, "Evicted", pod, "", "%s", why)
+	}
+}
+
+// freeDisk removes what nobody needs, and evicts a pod where there is no such thing.
+func (a *Agent) freeDisk() {
+	l := &a.loop
+	var dead []string
+	for i, in := range l.o.Containers {
+		r := l.o.Pods[in.Place.Pod]
+		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
+		busy := slices.ContainsFunc(l.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == in.Place.Pod && b.Step.Action != Probe })
+		over := r != nil && r.Final != nil
+		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) {
+			dead = append(dead, in.ID)
+		}
+	}
+	keep := map[string]bool{}
+	for i := range l.desired.Pods {
+		for _, w := range everyContainer(&l.desired.Pods[i]) {
+			keep[fullName(w.spec.Image)] = true
+		}
+	}
+	e, pods := l.engine, l.living()
+	a.async(5*time.Minute, func(ctx context.Context) func() {
+		removed := 0
+		for _, id := range dead {
+			if e.Remove(ctx, id) == nil {
+				removed++
+			}
+		}
+		images, err := e.Images(ctx)
+		gone := 0
+		if err == nil {
+			for _, im := range images {
+				if im.InUse || slices.ContainsFunc(im.Tags, func(t string) bool { return keep[fullName(t)] }) {
+					continue
+				}
+				if e.RemoveImage(ctx, im.ID) == nil {
+					gone++
+				}
+			}
+		}
+		return func() {
+			l.dirty, l.imagesAt = true, time.Time{}
+			if removed+gone > 0 {
+				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
+				return
+			}
+			pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
+			if len(pods) == 0 {
+				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image nor a pod whose eviction would help")
+				return
+			}
+			v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
+				return cmp.Or(cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
+			})
+			a.evict(v, "The node was low on resource: ephemeral-storage. ")
+		}
+	})
+}
+
+// fullName is an image's name with registry and tag.
+func fullName(image string) string {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return image
+	}
+	return ref.String()
+}

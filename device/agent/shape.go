@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A wanted is a container of a pod that should be running or have run.
+type wanted struct {
+	spec *corev1.Container
+	kind string
+}
+
+// everyContainer lists the containers of a pod in the order of their start.
+func everyContainer(pod *corev1.Pod) []wanted {
+	out := make([]wanted, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
+	for i := range pod.Spec.InitContainers {
+		out = append(out, wanted{&pod.Spec.InitContainers[i], KindInit})
+	}
+	for i := range pod.Spec.Containers {
+		out = append(out, wanted{&pod.Spec.Containers[i], KindApp})
+	}
+	return out
+}
+
+// specOf finds a container of a pod by name; nil where it has none, or there is no pod.
+func specOf(pod *corev1.Pod, name string) *corev1.Container {
+	if pod == nil {
+		return nil
+	}
+	for _, w := range everyContainer(pod) {
+		if w.spec.Name == name {
+			return w.spec
+		}
+	}
+	return nil
+}
+
+// isSidecar tells whether an init container runs on beside the others (KEP-753).
+func isSidecar(w wanted) bool {
+	return w.kind == KindInit && w.spec.RestartPolicy != nil && *w.spec.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// needsSandbox tells whether a pod needs a network of its own that outlives its
+// containers: where several of them share it. A pod with one container owns its
+// network through that container, and one on the host's network needs none.
+func needsSandbox(pod *corev1.Pod) bool {
+	return len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1 && !pod.Spec.HostNetwork
+}
+
+// restarts tells whether the restart policy wants a container again that has ended.
+func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
+	policy := pod.Spec.RestartPolicy
+	if isSidecar(w) {
+		return true
+	}
+	if w.kind == KindInit && policy == corev1.RestartPolicyAlways {
+		policy = corev1.RestartPolicyOnFailure
+	}
+	switch policy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return c.Ended.ExitCode != 0
+	}
+	return true
+}
+
+// initDone tells whether an init container needs to run no more: it has ended well
+// under this boot of the device, or, a sidecar, has started.
+func initDone(w wanted, c *ContainerRecord, boot string) bool {
+	if isSidecar(w) {
+		return c.Running() && startedUp(w.spec, c)
+	}
+	return c.Ended != nil && c.Ended.ExitCode == 0 && sameBoot(c.Boot, boot)
+}
+
+// initialized tells whether every init container is done, which is also so when an
+// app container has been started under this boot.
+func initialized(pod *corev1.Pod, r *Record, boot string) bool {
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		if w.kind == KindApp && sameBoot(c.Boot, boot) && c.State != "" {
+			return true
+		}
+	}
+	for _, w := range everyContainer(pod) {
+		if w.kind == KindInit && !initDone(w, r.peek(w.spec.Name), boot) {
+			return false
+		}
+	}
+	return true
+}
+
+// wanted lists the containers of a pod that should be started, be it now or after
+// their back-off.
+func (p *pass) wanted(pod *corev1.Pod, r *Record) []wanted {
+	var out []wanted
+	ready := initialized(pod, r, p.o.Node.Boot)
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		if w.kind == KindInit && !isSidecar(w) {
+			if ready || initDone(w, c, p.o.Node.Boot) {
+				continue
+			}
+			if !c.Running() {
+				out = append(out, w)
+			}
+			return out // one after the other
+		}
+		if !c.Running() && (c.Ended == nil || restarts(pod, w, c)) {
+			out = append(out, w)
+		}
+		if !ready && isSidecar(w) && !initDone(w, c, p.o.Node.Boot) {
+			return out
+		}
+	}
+	return out
+}
+
+// phaseOf is the phase of a pod, as the kubelet finds it.
+func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
+	if r == nil {
+		return corev1.PodPending
+	}
+	if r.Verdict != nil {
+		return corev1.PodFailed
+	}
+	started, live, failed := true, false, false
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		if w.kind == KindInit {
+			if !isSidecar(w) && pod.Spec.RestartPolicy == corev1.RestartPolicyNever && c.Ended != nil && !c.Running() && c.Ended.ExitCode != 0 && !initialized(pod, r, boot) {
+				return corev1.PodFailed
+			}
+			continue
+		}
+		switch {
+		case c.Running() || c.Last != nil && c.Ended == nil:
+			live = true
+		case c.Ended == nil:
+			started = false
+		case restarts(pod, w, c):
+			live = true
+		case c.Ended.ExitCode != 0:
+			failed = true
+		}
+	}
+	switch {
+	case !started:
+		return corev1.PodPending
+	case live:
+		return corev1.PodRunning
+	case failed:
+		return corev1.PodFailed
+	}
+	return corev1.PodSucceeded
+}
+
+// specHash tells one definition of a container from another. Only its image can be
+// changed in a pod that exists; a hash over more would restart everything when the
+// agent learns a new field.
+func specHash(c *corev1.Container) string {
+	b, _ := json.Marshal([]string{c.Name, c.Image}) // strings always encode
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:6])
+}
+
+// deletionGrace is how long the containers of a pod may take to stop.
+func deletionGrace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		seconds = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
+		seconds = *pod.DeletionGracePeriodSeconds
+	}
+	return time.Duration(max(seconds, 0)) * time.Second
+}
+
+// orphanGrace is the grace that the labels of a pod's containers remember.
+func orphanGrace(all []Instance) time.Duration {
+	for _, in := range all {
+		if s, err := strconv.Atoi(in.Labels[LabelGrace]); err == nil && s >= 0 {
+			return time.Duration(s) * time.Second
+		}
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// probeGrace is the grace of a container that a probe has condemned.
+func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) time.Duration {
+	for _, k := range []ProbeKind{Liveness, Startup} {
+		if pr := probeOf(spec, k); pr != nil && c.Probe[k].Failed && pr.TerminationGracePeriodSeconds != nil {
+			return time.Duration(*pr.TerminationGracePeriodSeconds) * time.Second
+		}
+	}
+	return deletionGrace(pod)
+}
+
+// sameBoot compares boot ids; one that could not be read tells nothing.
+func sameBoot(a, b string) bool { return a == b || a == "" || b == "" }

@@ -1,0 +1,358 @@
+package agent
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// sources are what a pod's environment and files are made of.
+type sources struct {
+	pod         *corev1.Pod
+	configMaps  []corev1.ConfigMap
+	secrets     []corev1.Secret
+	node        Facts
+	podIP       string
+	memoryBytes int64 // of the device, for a limit that is not set
+	milliCPU    int64
+}
+
+func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {
+	return sources{pod: pod, configMaps: d.ConfigMaps, secrets: d.Secrets, node: node, podIP: podIP,
+		memoryBytes: node.Allocatable.Memory().Value(), milliCPU: node.Allocatable.Cpu().MilliValue()}
+}
+
+func (s sources) configMap(name string) *corev1.ConfigMap {
+	i := slices.IndexFunc(s.configMaps, func(c corev1.ConfigMap) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
+	if i < 0 {
+		return nil
+	}
+	return &s.configMaps[i]
+}
+
+func (s sources) secret(name string) *corev1.Secret {
+	i := slices.IndexFunc(s.secrets, func(c corev1.Secret) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
+	if i < 0 {
+		return nil
+	}
+	return &s.secrets[i]
+}
+
+// secretData is a secret's data with stringData laid over it.
+func secretData(c *corev1.Secret) map[string][]byte {
+	if len(c.StringData) == 0 {
+		return c.Data
+	}
+	out := make(map[string][]byte, len(c.Data)+len(c.StringData))
+	for k, v := range c.Data {
+		out[k] = v
+	}
+	for k, v := range c.StringData {
+		out[k] = []byte(v)
+	}
+	return out
+}
+
+func configData(c *corev1.ConfigMap) map[string][]byte {
+	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
+	for k, v := range c.BinaryData {
+		out[k] = v
+	}
+	for k, v := range c.Data {
+		out[k] = []byte(v)
+	}
+	return out
+}
+
+// environment computes the environment of a container as the kubelet does: envFrom
+// first, then env in its order, where each may use the ones before it.
+func (s sources) environment(c *corev1.Container) ([]string, map[string]string, error) {
+	values := map[string]string{}
+	var order []string
+	set := func(k, v string) {
+		if _, has := values[k]; !has {
+			order = append(order, k)
+		}
+		values[k] = v
+	}
+	for _, from := range c.EnvFrom {
+		var data map[string][]byte
+		switch {
+		case from.ConfigMapRef != nil:
+			m := s.configMap(from.ConfigMapRef.Name)
+			if m == nil {
+				if isTrue(from.ConfigMapRef.Optional) {
+					continue
+				}
+				return nil, nil, fmt.Errorf("configmap %q not found", from.ConfigMapRef.Name)
+			}
+			data = configData(m)
+		case from.SecretRef != nil:
+			m := s.secret(from.SecretRef.Name)
+			if m == nil {
+				if isTrue(from.SecretRef.Optional) {
+					continue
+				}
+				return nil, nil, fmt.Errorf("secret %q not found", from.SecretRef.Name)
+			}
+			data = secretData(m)
+		}
+		keys := make([]string, 0, len(data))
+		for k := range data {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			if k != "" && !strings.ContainsAny(k, "=\x00") {
+				set(from.Prefix+k, string(data[k]))
+			}
+		}
+	}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			set(e.Name, expand(e.Value, values))
+			continue
+		}
+		v, ok, err := s.valueFrom(c, e.ValueFrom)
+		if err != nil {
+			return nil, nil, fmt.Errorf("environment variable %s: %w", e.Name, err)
+		}
+		if ok {
+			set(e.Name, v)
+		}
+	}
+	out := make([]string, len(order))
+	for i, k := range order {
+		out[i] = k + "=" + values[k]
+	}
+	return out, values, nil
+}
+
+func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (string, bool, error) {
+	switch {
+	case from.FieldRef != nil:
+		v, err := s.field(from.FieldRef.FieldPath)
+		return v, err == nil, err
+	case from.ResourceFieldRef != nil:
+		v, err := s.resource(c, from.ResourceFieldRef)
+		return v, err == nil, err
+	case from.ConfigMapKeyRef != nil:
+		r := from.ConfigMapKeyRef
+		m := s.configMap(r.Name)
+		if m == nil {
+			return "", false, missing(isTrue(r.Optional), "configmap %q not found", r.Name)
+		}
+		v, has := configData(m)[r.Key]
+		if !has {
+			return "", false, missing(isTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.pod.Namespace, r.Name)
+		}
+		return string(v), true, nil
+	case from.SecretKeyRef != nil:
+		r := from.SecretKeyRef
+		m := s.secret(r.Name)
+		if m == nil {
+			return "", false, missing(isTrue(r.Optional), "secret %q not found", r.Name)
+		}
+		v, has := secretData(m)[r.Key]
+		if !has {
+			return "", false, missing(isTrue(r.Optional), "couldn't find key %v in Secret %v/%v", r.Key, s.pod.Namespace, r.Name)
+		}
+		return string(v), true, nil
+	}
+	return "", false, fmt.Errorf("its valueFrom is of a kind that devices do not have")
+}
+
+func missing(optional bool, format string, args ...any) error {
+	if optional {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+// field resolves a fieldRef of the downward API.
+func (s sources) field(path string) (string, error) {
+	switch path {
+	case "metadata.name":
+		return s.pod.Name, nil
+	case "metadata.namespace":
+		return s.pod.Namespace, nil
+	case "metadata.uid":
+		return string(s.pod.UID), nil
+	case "metadata.labels":
+		return formatMap(s.pod.Labels), nil
+	case "metadata.annotations":
+		return formatMap(s.pod.Annotations), nil
+	case "spec.nodeName":
+		return s.node.Name, nil
+	case "spec.serviceAccountName":
+		return s.pod.Spec.ServiceAccountName, nil
+	case "status.hostIP", "status.hostIPs":
+		return s.node.HostIP, nil
+	case "status.podIP", "status.podIPs":
+		return s.podIP, nil
+	}
+	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.pod.Labels, "metadata.annotations['": s.pod.Annotations} {
+		if key, ok := strings.CutPrefix(path, prefix); ok {
+			if key, ok = strings.CutSuffix(key, "']"); ok {
+				return m[key], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("field path %q is not one that devices know", path)
+}
+
+func formatMap(m map[string]string) string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&b, "%s=%s\n", k, strconv.Quote(m[k]))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// resource resolves a resourceFieldRef; a limit that is not set is the device's allocatable.
+func (s sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) (string, error) {
+	if r.ContainerName != "" && r.ContainerName != c.Name {
+		if c = specOf(s.pod, r.ContainerName); c == nil {
+			return "", fmt.Errorf("the pod has no container %q", r.ContainerName)
+		}
+	}
+	kind, name, _ := strings.Cut(r.Resource, ".")
+	list := c.Resources.Limits
+	if kind == "requests" {
+		list = c.Resources.Requests
+	} else if kind != "limits" {
+		return "", fmt.Errorf("resource %q is not one that devices know: use limits.… or requests.…", r.Resource)
+	}
+	q, has := list[corev1.ResourceName(name)]
+	if !has && kind == "limits" {
+		switch name {
+		case "cpu":
+			q = *resource.NewMilliQuantity(s.milliCPU, resource.DecimalSI)
+		case "memory":
+			q = *resource.NewQuantity(s.memoryBytes, resource.BinarySI)
+		}
+	}
+	divisor := r.Divisor
+	if divisor.IsZero() {
+		divisor = resource.MustParse("1")
+	}
+	if name == "cpu" {
+		return strconv.FormatInt(ceilDiv(q.MilliValue(), divisor.MilliValue()), 10), nil
+	}
+	return strconv.FormatInt(ceilDiv(q.Value(), divisor.Value()), 10), nil
+}
+
+func ceilDiv(a, b int64) int64 {
+	if b <= 0 {
+		return a
+	}
+	return (a + b - 1) / b
+}
+
+// expand replaces $(NAME) by the value of a variable that is known, leaves unknown
+// ones as they are, and takes $$ for $.
+func expand(s string, values map[string]string) string {
+	if !strings.Contains(s, "$") {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' || i+1 == len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		switch s[i+1] {
+		case '$':
+			b.WriteByte('$')
+			i++
+		case '(':
+			end := strings.IndexByte(s[i+2:], ')')
+			if end < 0 {
+				b.WriteString("$(")
+				i++
+				continue
+			}
+			name := s[i+2 : i+2+end]
+			if v, ok := values[name]; ok {
+				b.WriteString(v)
+			} else {
+				b.WriteString("$(" + name + ")")
+			}
+			i += 2 + end
+		default:
+			b.WriteByte('$')
+			b.WriteByte(s[i+1])
+			i++
+		}
+	}
+	return b.String()
+}
+
+func expandAll(in []string, values map[string]string) []string {
+	if in == nil {
+		return nil
+	}
+	out := make([]string, len(in))
+	for i, s := range in {
+		out[i] = expand(s, values)
+	}
+	return out
+}
+
+// registryAuth finds the credentials for an image in the pod's pull secrets; nil
+// where they name none for its registry.
+func (s sources) registryAuth(image string) *engine.RegistryAuth {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return nil
+	}
+	domain := reference.Domain(ref)
+	for _, p := range s.pod.Spec.ImagePullSecrets {
+		sec := s.secret(p.Name)
+		if sec == nil {
+			continue
+		}
+		type entry struct{ Username, Password, Auth string }
+		auths := map[string]entry{}
+		if raw := secretData(sec)[corev1.DockerConfigJsonKey]; raw != nil {
+			var c struct{ Auths map[string]entry }
+			if json.Unmarshal(raw, &c) == nil {
+				auths = c.Auths
+			}
+		} else if raw := secretData(sec)[corev1.DockerConfigKey]; raw != nil {
+			_ = json.Unmarshal(raw, &auths) // a broken secret holds no credentials
+		}
+		for server, e := range auths {
+			host := strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
+			host, _, _ = strings.Cut(host, "/")
+			if host == "index.docker.io" || host == "registry-1.docker.io" {
+				host = "docker.io"
+			}
+			if host != domain {
+				continue
+			}
+			if raw, err := base64.StdEncoding.DecodeString(e.Auth); err == nil && e.Username == "" {
+				e.Username, e.Password, _ = strings.Cut(string(raw), ":")
+			}
+			return &engine.RegistryAuth{Username: e.Username, Password: e.Password, ServerAddress: server}
+		}
+	}
+	return nil
+}

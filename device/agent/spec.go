@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// containerName is unique on the device and tells a person what it is.
+func containerName(s Step) string {
+	name := s.Place.Container
+	if name == "" {
+		name = "POD"
+	}
+	return fmt.Sprintf("flotilla_%s_%s_%s_%s_%d", name, s.Pod.Name, s.Pod.Namespace, s.Pod.UID, s.Attempt)
+}
+
+// labels are what the agent finds the container again by.
+func labels(s Step, node Facts) map[string]string {
+	l := map[string]string{
+		LabelAgent: node.Name, LabelStateDir: node.StateDir, LabelBoot: node.Boot,
+		LabelPodUID: string(s.Pod.UID), LabelPodName: s.Pod.Name, LabelNamespace: s.Pod.Namespace,
+		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
+		LabelGrace:    strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
+		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
+	}
+	if s.Spec != nil {
+		l[LabelSpecHash] = specHash(s.Spec)
+	}
+	return l
+}
+
+// networked puts what belongs to a pod's network into a spec: it is the sandbox's
+// where there is one, the container's own where there is none.
+func networked(spec *engine.Spec, pod *corev1.Pod) {
+	spec.HostNetwork = pod.Spec.HostNetwork
+	if !pod.Spec.HostNetwork {
+		spec.Hostname = pod.Spec.Hostname
+		if spec.Hostname == "" {
+			spec.Hostname = pod.Name
+		}
+		spec.Hostname = strings.TrimRight(spec.Hostname[:min(len(spec.Hostname), 63)], "-.")
+	}
+	for _, h := range pod.Spec.HostAliases {
+		for _, name := range h.Hostnames {
+			spec.ExtraHosts = append(spec.ExtraHosts, name+":"+h.IP)
+		}
+	}
+	if c := pod.Spec.DNSConfig; c != nil {
+		spec.DNS, spec.DNSSearch = c.Nameservers, c.Searches
+	}
+	if s := pod.Spec.SecurityContext; s != nil && len(s.Sysctls) > 0 {
+		spec.Sysctls = map[string]string{}
+		for _, x := range s.Sysctls {
+			spec.Sysctls[x.Name] = x.Value
+		}
+	}
+	if pod.Spec.HostNetwork {
+		return
+	}
+	for _, w := range everyContainer(pod) {
+		if w.kind == KindInit && !isSidecar(w) {
+			continue
+		}
+		for _, p := range w.spec.Ports {
+			if p.HostPort == 0 {
+				continue
+			}
+			proto := p.Protocol
+			if proto == "" {
+				proto = corev1.ProtocolTCP
+			}
+			spec.Ports = append(spec.Ports, engine.Port{HostIP: p.HostIP, HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: string(proto)})
+		}
+	}
+}
+
+// sandboxSpec is the container that holds the network of a pod. It is made of the
+// image of the pod's first container, which the pod needs anyway, and runs nothing of
+// it: only a few hundred bytes of our own (see pause.go) that wait for the end.
+func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
+	spec := engine.Spec{
+		Name: containerName(s), Image: everyContainer(s.Pod)[0].spec.Image, Labels: labels(s, node),
+		Entrypoint: []string{pauseTarget}, Args: []string{}, User: "65535:65535", WorkingDir: "/",
+		ReadOnlyRoot: true, NoNewPrivs: true, CapDrop: []string{"ALL"}, CPUShares: 2,
+		Mounts: []engine.Mount{{Source: pausePath, Target: pauseTarget, ReadOnly: true}},
+	}
+	networked(&spec, s.Pod)
+	return spec
+}
+
+// containerSpec is a container as its pod wants it. Mounts are added by the caller,
+// for they must exist on the disk.
+func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
+	c := s.Spec
+	env, values, err := src.environment(c)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	spec := engine.Spec{
+		Name: containerName(s), Image: c.Image, Labels: labels(s, src.node), Env: env,
+		Entrypoint: expandAll(c.Command, values), Args: expandAll(c.Args, values), WorkingDir: c.WorkingDir,
+		TTY: c.TTY, Stdin: c.Stdin, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
+	}
+	if s.Network == "" {
+		networked(&spec, s.Pod)
+		if s.Kind == KindInit {
+			spec.Ports = nil
+		}
+	}
+	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext); err != nil {
+		return engine.Spec{}, err
+	}
+	if sc := c.SecurityContext; sc != nil {
+		spec.ReadOnlyRoot = isTrue(sc.ReadOnlyRootFilesystem)
+		spec.Privileged = isTrue(sc.Privileged)
+		if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
+			spec.NoNewPrivs = true
+		}
+		if spec.Privileged {
+			spec.NoNewPrivs = false
+		}
+		if sc.Capabilities != nil {
+			for _, a := range sc.Capabilities.Add {
+				spec.CapAdd = append(spec.CapAdd, capability(string(a)))
+			}
+			for _, d := range sc.Capabilities.Drop {
+				spec.CapDrop = append(spec.CapDrop, capability(string(d)))
+			}
+		}
+	}
+	limits, requests := c.Resources.Limits, c.Resources.Requests
+	spec.MemoryBytes = limits.Memory().Value()
+	spec.MilliCPU = limits.Cpu().MilliValue()
+	cpu := requests.Cpu().MilliValue()
+	if _, has := requests[corev1.ResourceCPU]; !has {
+		cpu = spec.MilliCPU
+	}
+	spec.CPUShares = min(max(cpu*1024/1000, 2), 262144)
+	spec.OOMScoreAdj = oomScore(s.Pod, c, src.memoryBytes)
+	return spec, nil
+}
+
+// oomScore is the kubelet's, cut off at 0: who asked for less of what it uses dies
+// first. Below 0 needs a capability that rootless engines lack.
+func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
+	switch qosOf(pod) {
+	case corev1.PodQOSGuaranteed:
+		return 0
+	case corev1.PodQOSBestEffort:
+		return 1000
+	}
+	if memory <= 0 {
+		return 999
+	}
+	adj := 1000 - 1000*c.Resources.Requests.Memory().Value()/memory
+	return int(min(max(adj, 3), 999))
+}
+
+// identity sets the user and groups. That an image does not run as root can only be
+// known when the pod says as whom it runs.
+func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext) error {
+	var user, group *int64
+	var nonRoot *bool
+	if pod != nil {
+		user, group, nonRoot = pod.RunAsUser, pod.RunAsGroup, pod.RunAsNonRoot
+		for _, g := range pod.SupplementalGroups {
+			spec.Groups = append(spec.Groups, strconv.FormatInt(g, 10))
+		}
+		if pod.FSGroup != nil {
+			spec.Groups = append(spec.Groups, strconv.FormatInt(*pod.FSGroup, 10))
+		}
+	}
+	if c != nil {
+		if c.RunAsUser != nil {
+			user = c.RunAsUser
+		}
+		if c.RunAsGroup != nil {
+			group = c.RunAsGroup
+		}
+		if c.RunAsNonRoot != nil {
+			nonRoot = c.RunAsNonRoot
+		}
+	}
+	if isTrue(nonRoot) && user == nil {
+		return fmt.Errorf("container has runAsNonRoot, and as whom its image runs is not known here: set runAsUser")
+	}
+	if isTrue(nonRoot) && *user == 0 {
+		return fmt.Errorf("container's runAsUser breaks non-root policy: it is 0 and runAsNonRoot is true")
+	}
+	if user == nil && group == nil {
+		return nil
+	}
+	if user == nil {
+		zero := int64(0)
+		user = &zero
+	}
+	spec.User = strconv.FormatInt(*user, 10)
+	if group != nil {
+		spec.User += ":" + strconv.FormatInt(*group, 10)
+	}
+	return nil
+}

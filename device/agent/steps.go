@@ -1,0 +1,448 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// An Action is a kind of step.
+type Action string
+
+// What a step can do. Admit and Reject only change what the agent remembers; the
+// others take time, and no two are in flight for one place (but see Stop and Probe).
+const (
+	Admit   Action = "admit"
+	Reject  Action = "reject" // end the pod with phase Failed
+	Run     Action = "run"    // bring the image, create and start a container
+	Stop    Action = "stop"   // may be taken again with a shorter grace
+	Remove  Action = "remove"
+	Refresh Action = "refresh" // bring config maps and secrets in the pod's volumes up to date
+	Clean   Action = "clean"   // remove the pod's directory: nothing of it is left
+	Cancel  Action = "cancel"  // give up a run in flight
+	Probe   Action = "probe"   // runs beside other steps
+)
+
+// A Step is one thing that the agent does to make the device as it should be.
+type Step struct {
+	Action  Action
+	Place   Place
+	Pod     *corev1.Pod       // nil where the pod is no longer known
+	Spec    *corev1.Container // nil for a sandbox
+	Kind    string
+	ID      string // of the container that exists
+	Attempt int
+	Grace   time.Duration
+	Network string // container whose network to share
+	IP      string // where a probe asks
+	Probe   ProbeKind
+	Verdict Verdict
+	Why     string
+	Start   time.Time // of the pod
+
+	Generation int64 // of the desired state that Refresh works from
+}
+
+// String is the sentence that stands in the log.
+func (s Step) String() string {
+	what := string(s.Place.Pod)
+	if s.Pod != nil {
+		what = s.Pod.Namespace + "/" + s.Pod.Name
+	}
+	if s.Place.Container != "" {
+		what += " container " + s.Place.Container
+	} else if s.Kind == KindSandbox {
+		what += " sandbox"
+	}
+	switch s.Action {
+	case Reject:
+		return fmt.Sprintf("reject %s: %s: %s", what, s.Verdict.Reason, s.Verdict.Message)
+	case Run:
+		return fmt.Sprintf("run %s, attempt %d", what, s.Attempt)
+	case Stop:
+		return fmt.Sprintf("stop %s within %s: %s", what, s.Grace, s.Why)
+	case Probe:
+		return fmt.Sprintf("%s probe of %s", s.Probe, what)
+	}
+	return string(s.Action) + " " + what
+}
+
+// A pass is one call of Steps.
+type pass struct {
+	o     *Observed
+	now   time.Time
+	steps []Step
+	wake  time.Time
+
+	instances map[types.UID][]Instance
+	busy      map[Place]Doing // Run, Stop, Remove, Clean, Refresh
+	probing   map[probePlace]bool
+}
+
+type probePlace struct {
+	Place
+	kind ProbeKind
+}
+
+// Steps says what is to be done so that the device runs what is desired, and when
+// to ask again although nothing has happened. It depends on nothing but its
+// arguments and changes none of them; asked again after its steps have been taken,
+// it wants nothing.
+//
+// The rules are the kubelet's: a pod is admitted once; its init containers run one
+// after the other, then all others; what ends is started again by the restart
+// policy, later and later; what is no longer desired is stopped with its grace and
+// removed. Containers that are not the agent's own are not in what it observes.
+func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
+	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}}
+	for _, in := range o.Containers {
+		p.instances[in.Place.Pod] = append(p.instances[in.Place.Pod], in)
+	}
+	for _, b := range o.Busy {
+		if b.Step.Action == Probe {
+			p.probing[probePlace{b.Step.Place, b.Step.Probe}] = true
+		} else if old, ok := p.busy[b.Step.Place]; !ok || deadline(b).Before(deadline(old)) {
+			p.busy[b.Step.Place] = b
+		}
+	}
+	desired := make(map[types.UID]bool, len(d.Pods))
+	for i := range d.Pods {
+		desired[d.Pods[i].UID] = true
+	}
+	// What is to go goes first: it frees what others wait for.
+	for i, in := range o.Containers {
+		if uid := in.Place.Pod; !desired[uid] && (i == 0 || o.Containers[i-1].Place.Pod != uid) {
+			p.windDown(uid, nil, orphanGrace(p.instances[uid]), "the pod is no longer desired on this node")
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(o.Pods)) {
+		r := o.Pods[uid]
+		if !desired[uid] && !r.Cleaned && len(p.instances[uid]) == 0 && !p.working(uid) {
+			p.step(Step{Action: Clean, Place: Place{Pod: uid}})
+		} else if !desired[uid] {
+			p.cancel(uid, nil)
+		}
+	}
+	for _, pod := range inOrder(d.Pods) {
+		p.pod(pod)
+	}
+	for _, pod := range p.admissions(d.Pods) {
+		p.pod(pod)
+	}
+	slices.SortStableFunc(p.steps, func(a, b Step) int { return rank(a) - rank(b) })
+	return p.steps, p.wake
+}
+
+// rank puts the steps that free something before those that take something.
+func rank(s Step) int {
+	switch s.Action {
+	case Cancel, Stop, Remove, Clean, Reject:
+		return 0
+	case Admit:
+		return 1
+	}
+	return 2
+}
+
+// inOrder sorts pods by priority, then by age, then by name.
+func inOrder(pods []corev1.Pod) []*corev1.Pod {
+	out := make([]*corev1.Pod, len(pods))
+	for i := range pods {
+		out[i] = &pods[i]
+	}
+	slices.SortStableFunc(out, func(a, b *corev1.Pod) int {
+		if pa, pb := priority(a), priority(b); pa != pb {
+			return int(max(min(int64(pb)-int64(pa), 1), -1))
+		}
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	return out
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func priority(p *corev1.Pod) int32 {
+	if p.Spec.Priority != nil {
+		return *p.Spec.Priority
+	}
+	return 0
+}
+
+// pod says what one admitted, or leaving, pod needs.
+func (p *pass) pod(pod *corev1.Pod) {
+	r := p.o.Pods[pod.UID]
+	switch {
+	case pod.DeletionTimestamp != nil:
+		p.windDown(pod.UID, pod, deletionGrace(pod), "the pod is being deleted")
+		return
+	case r == nil:
+		return // not admitted yet
+	case r.Final != nil || r.Verdict != nil:
+		why := "the pod has ended"
+		if r.Verdict != nil {
+			why = r.Verdict.Message
+		}
+		p.halt(pod, deletionGrace(pod), why)
+		return
+	case !r.Admitted:
+		return
+	}
+	if phase := phaseOf(pod, r, p.o.Node.Boot); phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+		p.halt(pod, deletionGrace(pod), "the pod has ended")
+		return
+	}
+	if s := pod.Spec.ActiveDeadlineSeconds; s != nil && !r.Start.IsZero() {
+		end := r.Start.Add(time.Duration(*s) * time.Second)
+		if !p.now.Before(end) {
+			p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod,
+				Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
+			return
+		}
+		p.at(end)
+	}
+	if r.Volumes != p.o.Node.Generation && hasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) {
+		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
+	}
+	p.tidy(pod)
+	stopping := p.replace(pod, r)
+	want := p.wanted(pod, r)
+	if needsSandbox(pod) && !p.sandbox(pod, r, want) {
+		return
+	}
+	network := ""
+	if needsSandbox(pod) {
+		network = r.peek("").ID
+	}
+	for _, w := range want {
+		at := Place{pod.UID, w.spec.Name}
+		if !p.free(at) || slices.Contains(stopping, w.spec.Name) || !p.due(r.peek(w.spec.Name)) {
+			continue
+		}
+		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start,
+			Attempt: nextAttempt(r.peek(w.spec.Name))})
+	}
+	p.probes(pod, r)
+}
+
+// due tells whether a container may be started now; if not, p wakes when it may.
+func (p *pass) due(c *ContainerRecord) bool {
+	at := c.RetryAt
+	if c.Ended != nil && c.ReleaseAt.After(at) {
+		at = c.ReleaseAt
+	}
+	if at.After(p.now) {
+		p.at(at)
+		return false
+	}
+	return true
+}
+
+// nextAttempt is the restart count of the next instance; one that was made and
+// never started does not count.
+func nextAttempt(c *ContainerRecord) int {
+	if c.State == engine.Created && c.Ended == nil {
+		return c.Attempt
+	}
+	return c.Attempt + 1
+}
+
+func (p *pass) started(r *Record) bool {
+	for _, c := range r.Container {
+		if c.ID != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// sandbox sees to it that the pod's network is there where something needs it, and
+// tells whether it is. When it has died, everything that shared it goes first: a
+// container cannot move to another network.
+func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
+	box := r.peek("")
+	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
+		return true
+	}
+	if len(want) == 0 && !running(r) {
+		return true // nothing needs it any more
+	}
+	others := 0
+	for _, in := range p.instances[pod.UID] {
+		if in.Place.Container == "" {
+			continue
+		}
+		others++
+		p.remove(in, pod, deletionGrace(pod), "the pod's network has gone")
+	}
+	at := Place{Pod: pod.UID}
+	switch {
+	case others > 0 || !p.free(at):
+	case box.ID != "":
+		for _, in := range p.instances[pod.UID] {
+			p.remove(in, pod, 0, "the pod's network has gone")
+		}
+	case p.due(box):
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: box.Attempt + 1, Start: r.Start})
+	}
+	return false
+}
+
+func running(r *Record) bool {
+	for name, c := range r.Container {
+		if name != "" && c.Running() {
+			return true
+		}
+	}
+	return false
+}
+
+// replace stops the containers that run but should not run as they are: their
+// definition has changed, or a probe has condemned them. It returns their names.
+func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
+	var names []string
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		why := c.Kill
+		if c.Running() && c.Hash != specHash(w.spec) {
+			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
+		}
+		if why == "" || !c.Running() {
+			continue
+		}
+		names = append(names, w.spec.Name)
+		for _, in := range p.instances[pod.UID] {
+			if in.ID == c.ID {
+				p.stop(in, pod, w.spec, probeGrace(pod, w.spec, c), why)
+			}
+		}
+	}
+	return names
+}
+
+// tidy removes instances older than the one before the newest, whose log is still
+// of use.
+func (p *pass) tidy(pod *corev1.Pod) {
+	var at Place
+	n := 0
+	for i, in := range p.instances[pod.UID] {
+		if i == 0 || in.Place != at {
+			at, n = in.Place, 0
+		}
+		if n++; n > 2 || n == 2 && in.State == engine.Created {
+			p.remove(in, pod, 0, "an older instance of the container is left over")
+		}
+	}
+}
+
+// halt stops what still runs of a pod that has ended; the dead containers stay for
+// their logs until the pod is deleted.
+func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
+	p.cancel(pod.UID, pod)
+	others := false
+	for _, in := range p.instances[pod.UID] {
+		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
+			others = true
+			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+		}
+	}
+	for _, in := range p.instances[pod.UID] {
+		if in.Place.Container == "" && !others && (in.State == engine.Running || in.State == engine.Paused) {
+			p.stop(in, pod, nil, grace, why)
+		}
+	}
+}
+
+// windDown stops and removes everything of a pod, its network last, and its
+// directory when nothing else is left.
+func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
+	p.cancel(uid, pod)
+	others := 0
+	for _, in := range p.instances[uid] {
+		if in.Place.Container != "" {
+			others++
+			p.remove(in, pod, grace, why)
+		}
+	}
+	for _, in := range p.instances[uid] {
+		if in.Place.Container == "" && others == 0 {
+			p.remove(in, pod, grace, why)
+		}
+	}
+	if r := p.o.Pods[uid]; len(p.instances[uid]) == 0 && !p.working(uid) && (r == nil || !r.Cleaned) && pod != nil {
+		p.step(Step{Action: Clean, Place: Place{Pod: uid}, Pod: pod})
+	}
+}
+
+// remove removes an instance, stopping it first.
+func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
+	if in.State == engine.Running || in.State == engine.Paused {
+		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+	} else if p.free(in.Place) {
+		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Why: why})
+		p.busy[in.Place] = Doing{Since: p.now}
+	}
+}
+
+// stop stops an instance, or shortens the grace of a stop in flight.
+func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string) {
+	b, busy := p.busy[in.Place]
+	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
+		return
+	}
+	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: in.IP, Grace: grace, Why: why}
+	p.step(s)
+	p.busy[in.Place] = Doing{Step: s, Since: p.now}
+}
+
+func deadline(b Doing) time.Time { return b.Since.Add(b.Step.Grace) }
+
+// cancel gives up the runs of a pod: a pull may take an hour.
+func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
+	for _, b := range p.o.Busy {
+		if b.Step.Place.Pod == uid && b.Step.Action == Run {
+			p.step(Step{Action: Cancel, Place: b.Step.Place, Pod: pod, Kind: b.Step.Kind})
+		}
+	}
+}
+
+// working tells whether any step of the pod is in flight or wanted.
+func (p *pass) working(uid types.UID) bool {
+	for place := range p.busy {
+		if place.Pod == uid {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *pass) free(at Place) bool {
+	_, busy := p.busy[at]
+	return !busy
+}
+
+func (p *pass) step(s Step) { p.steps = append(p.steps, s) }
+
+// at asks to be asked again at t.
+func (p *pass) at(t time.Time) {
+	if p.wake.IsZero() || t.Before(p.wake) {
+		p.wake = t
+	}
+}

@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+func (a *api) Containers(ctx context.Context, label string) ([]Container, error) {
+	list, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
+	if err != nil {
+		return nil, explain(err, "list the containers with label", label)
+	}
+	found := make([]Container, 0, len(list.Items))
+	for _, item := range list.Items {
+		// The list tells neither exit codes nor times.
+		c, err := a.client().ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
+		switch {
+		case errdefs.IsNotFound(err):
+			continue // gone since the list was made
+		case err != nil && (lost(err) || ctx.Err() != nil):
+			return nil, explain(err, "look at container", item.ID)
+		case err != nil || c.Container.State == nil || c.Container.Config == nil:
+			// A broken container can be listed but not looked at. Hiding it would leave it there for ever, and failing
+			// for its sake would hide all others.
+			broken := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[askedLabel], ImageID: digest(item.ImageID),
+				Labels: item.Labels, State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
+			if err != nil {
+				broken.Error = cause(err)
+			}
+			delete(broken.Labels, askedLabel)
+			found = append(found, broken)
+		default:
+			found = append(found, view(c.Container))
+		}
+	}
+	slices.SortFunc(found, func(x, y Container) int { return strings.Compare(x.Name+"\x00"+x.ID, y.Name+"\x00"+y.ID) })
+	return found, nil
+}
+
+func firstName(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(names[0], "/")
+}
+
+// view reads what the engine says of a container.
+func view(c container.InspectResponse) Container {
+	v := Container{
+		ID:         c.ID,
+		Name:       strings.TrimPrefix(c.Name, "/"),
+		Image:      withoutLocalhost(c.Config.Image),
+		ImageID:    digest(c.Image),
+		Labels:     c.Config.Labels,
+		State:      stateOf(string(c.State.Status)),
+		ExitCode:   c.State.ExitCode,
+		OOMKilled:  c.State.OOMKilled,
+		Error:      c.State.Error,
+		Created:    moment(c.Created),
+		StartedAt:  moment(c.State.StartedAt),
+		FinishedAt: moment(c.State.FinishedAt),
+		Pid:        c.State.Pid,
+	}
+	if asked, ok := v.Labels[askedLabel]; ok {
+		v.Image = asked
+		delete(v.Labels, askedLabel)
+	}
+	if v.State != Running && v.State != Paused {
+		v.Pid = 0
+		return v
+	}
+	v.ExitCode, v.FinishedAt = 0, time.Time{} // of an earlier run
+	// Podman tells the owner's address for a container that shares a network.
+	if c.NetworkSettings != nil && (c.HostConfig == nil || !c.HostConfig.NetworkMode.IsContainer()) {
+		for _, n := range c.NetworkSettings.Networks {
+			if n != nil && n.IPAddress.IsValid() {
+				v.IP = n.IPAddress.String()
+			}
+		}
+	}
+	return v
+}
+
+// stateOf folds the states of Docker and Podman into ours.
+func stateOf(status string) State {
+	switch status {
+	case "created", "configured", "initialized":
+		return Created
+	case "running", "restarting", "stopping":
+		return Running
+	case "paused":
+		return Paused
+	case "exited", "stopped":
+		return Exited
+	}
+	return Dead // dead, removing, unknown
+}
+
+// moment reads a time; engines write the year 1 for never.
+func moment(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || t.Year() <= 1 {
+		return time.Time{}
+	}
+	return t
+}
+
+func (a *api) Start(ctx context.Context, id string) error {
+	_, err := a.client().ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return explain(err, "start container", id)
+}
+
+// Stop's grace has whole seconds in the API; it is rounded up, so nobody is killed too early.
+func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
+	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
+	_, err := a.client().ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	// Engines differ in whether stopping what never ran, or ends at this moment, is an error.
+	if now, lookErr := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{}); errdefs.IsNotFound(lookErr) ||
+		lookErr == nil && now.Container.State != nil && !now.Container.State.Running {
+		return nil
+	}
+	return explain(err, "stop container", id)
+}
+
+func (a *api) Remove(ctx context.Context, id string) error {
+	err := a.remove(ctx, id)
+	for wait := 20 * time.Millisecond; err != nil && wait < time.Second && strings.Contains(err.Error(), "state improper"); wait *= 2 {
+		// For a moment after its end a container is "stopped" in Podman, until it has been cleaned up.
+		time.Sleep(wait)
+		err = a.remove(ctx, id)
+	}
+	if err != nil && strings.Contains(err.Error(), "dependent containers") {
+		// Podman keeps the owner of a network as long as others use it, Docker does not.
+		if err := a.removeDependents(ctx, id); err != nil {
+			return err
+		}
+		err = a.remove(ctx, id)
+	}
+	return explain(err, "remove container", id)
+}
+
+func (a *api) remove(ctx context.Context, id string) error {
+	_, err := a.client().ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsNotFound(err) || err != nil && strings.Contains(err.Error(), "already in progress") {
+		return nil
+	}
+	return err
+}
+
+// removeDependents removes the containers that share the network of a container and have ended. Running ones are an
+// error: the caller did not ask for their end.
+func (a *api) removeDependents(ctx context.Context, id string) error {
+	owner, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return explain(err, "look at container", id)
+	}
+	list, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return explain(err, "list the containers that depend on", id)
+	}
+	for _, item := range list.Items {
+		c, err := a.client().ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
+		if err != nil || c.Container.HostConfig == nil || string(c.Container.HostConfig.NetworkMode) != "container:"+owner.Container.ID {
+			continue
+		}
+		if c.Container.State.Running {
+			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", id, strings.TrimPrefix(c.Container.Name, "/"))
+		}
+		if err := a.remove(ctx, item.ID); err != nil {
+			return explain(err, "remove container", item.ID)
+		}
+	}
+	return nil
+}

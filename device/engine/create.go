@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+)
+
+// askedLabel keeps the image's name as it was asked for, because engines answer with the name that they resolved or,
+// once a tag has moved, with an id. Containers takes it off again.
+const askedLabel = "flotilla.dev/engine.image"
+
+const (
+	cpuPeriod   = 100_000 // µs, the kernel's default
+	minCPUQuota = 1_000   // µs, the kernel refuses less
+	minShares   = 2
+	minMemory   = 6 << 20 // Docker refuses less
+)
+
+func (a *api) Create(ctx context.Context, s Spec) (string, error) {
+	image := s.Image
+	if a.podman() {
+		// A local image without a registry in its name carries localhost/, which people do not write.
+		if found, ok, err := a.findImage(ctx, s.Image); err != nil {
+			return "", err
+		} else if ok {
+			image = found.name
+		}
+		if s.NetworkOf != "" {
+			// Docker gives all who share a network one host name, Podman does not.
+			owner, err := a.client().ContainerInspect(ctx, s.NetworkOf, client.ContainerInspectOptions{})
+			if err != nil {
+				return "", explain(err, "create container "+s.Name+" in the network of", s.NetworkOf)
+			}
+			s.Hostname = owner.Container.Config.Hostname
+		}
+	}
+	options, err := translate(s, image, a.current.Load().info)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
+	}
+	created, err := a.client().ContainerCreate(ctx, options)
+	if err != nil && nameTaken(err) {
+		if err := a.clearName(ctx, s.Name); err != nil {
+			return "", err
+		}
+		created, err = a.client().ContainerCreate(ctx, options)
+	}
+	if errdefs.IsNotFound(err) {
+		if _, ok, lookErr := a.HasImage(ctx, s.Image); lookErr == nil && !ok {
+			return "", fmt.Errorf("create container %s: %w: %s", s.Name, ErrNoImage, s.Image)
+		}
+	}
+	if err != nil {
+		return "", explain(err, "create container", s.Name)
+	}
+	return created.ID, nil
+}
+
+// nameTaken: Docker answers 409, Podman 500 with a sentence.
+func nameTaken(err error) bool {
+	return strings.Contains(err.Error(), "already in use")
+}
+
+// clearName removes the container that holds a name, unless it runs: after a power cut or a half-done removal such
+// left-overs would block their successor for ever.
+func (a *api) clearName(ctx context.Context, name string) error {
+	found, err := a.client().ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	if err == nil && found.Container.State != nil && found.Container.State.Running {
+		return fmt.Errorf("create container %s: a running container has that name: %s; stop and remove it first", name, found.Container.ID)
+	}
+	if err == nil {
+		name = found.Container.ID
+	}
+	return a.Remove(ctx, name)
+}
+
+// translate says in the engine's words what we wish. Three rules hold for every container: it is never restarted and
+// never probed by the engine, because the agent does both, and its log cannot fill or wear out the flash.
+func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, error) {
+	config := &container.Config{
+		Image:       image,
+		Hostname:    s.Hostname,
+		User:        s.User,
+		Env:         s.Env,
+		Entrypoint:  s.Entrypoint,
+		Cmd:         s.Args,
+		WorkingDir:  s.WorkingDir,
+		Labels:      map[string]string{askedLabel: s.Image},
+		Tty:         s.TTY,
+		OpenStdin:   s.Stdin,
+		StopSignal:  s.StopSignal,
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+	}
+	maps.Copy(config.Labels, s.Labels)
+	host := &container.HostConfig{
+		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig:      container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "5m", "max-file": "2"}},
+		IpcMode:        container.IPCModeShareable,
+		CapAdd:         s.CapAdd,
+		CapDrop:        s.CapDrop,
+		GroupAdd:       s.Groups,
+		Privileged:     s.Privileged,
+		ReadonlyRootfs: s.ReadOnlyRoot,
+		Sysctls:        s.Sysctls,
+		OomScoreAdj:    s.OOMScoreAdj,
+	}
+	if info.Name == "podman" {
+		host.LogConfig = container.LogConfig{Type: "k8s-file", Config: map[string]string{"max-size": "5m"}} // it truncates instead of rotating
+	}
+	if s.NoNewPrivs {
+		host.SecurityOpt = []string{"no-new-privileges"}
+	}
+	if s.HostPID {
+		host.PidMode = "host"
+	}
+	for _, m := range s.Mounts {
+		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	if len(s.Tmpfs) > 0 {
+		host.Tmpfs = map[string]string{}
+	}
+	for target, options := range s.Tmpfs {
+		// Docker forbids programs there unless told otherwise; Podman, and Kubernetes' memory volumes, do not.
+		if !slices.Contains(strings.Split(options, ","), "noexec") {
+			options = strings.TrimPrefix(options+",exec", ",")
+		}
+		host.Tmpfs[target] = options
+	}
+	limit(&host.Resources, s, info)
+	if err := connect(config, host, s, info); err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	return client.ContainerCreateOptions{Name: s.Name, Config: config, HostConfig: host}, nil
+}
+
+// limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because engines differ in whether
+// they refuse or ignore it; the agent tells the hub with a condition. Swap is not given: on flash it does harm.
+func limit(r *container.Resources, s Spec, info Info) {
+	if s.MemoryBytes > 0 && info.MemLimit {
+		r.Memory = max(s.MemoryBytes, minMemory)
+		r.MemorySwap = r.Memory
+	}
+	if s.MilliCPU > 0 && info.CPULimit {
+		r.CPUPeriod = cpuPeriod
+		r.CPUQuota = max(s.MilliCPU*cpuPeriod/1000, minCPUQuota)
+	}
+	if s.CPUShares > 0 {
+		r.CPUShares = max(s.CPUShares, minShares)
+	}
+}
+
+// connect chooses the network. On the host's network and on another container's, that owner has the ports and the
+// resolver; asking for them again is an error in Docker, so they are left out.
+func connect(config *container.Config, host *container.HostConfig, s Spec, info Info) error {
+	if s.HostNetwork && s.NetworkOf != "" {
+		return fmt.Errorf("%w: it cannot be on the host's network and on that of container %s", ErrUnsupported, s.NetworkOf)
+	}
+	if s.NetworkOf != "" {
+		shared := "container:" + s.NetworkOf
+		host.NetworkMode, host.IpcMode = container.NetworkMode(shared), container.IpcMode(shared)
+		if info.Name != "podman" {
+			config.Hostname = "" // the owner's
+		}
+		return nil
+	}
+	host.DNSSearch, host.ExtraHosts = s.DNSSearch, s.ExtraHosts
+	for _, server := range s.DNS {
+		address, err := netip.ParseAddr(server)
+		if err != nil {
+			return fmt.Errorf("DNS server %q is not an IP address", server)
+		}
+		host.DNS = append(host.DNS, address)
+	}
+	if s.HostNetwork {
+		host.NetworkMode = "host"
+		return nil
+	}
+	host.NetworkMode = "bridge"
+	config.ExposedPorts, host.PortBindings = network.PortSet{}, network.PortMap{}
+	for _, p := range s.Ports {
+		inside, err := network.ParsePort(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(cmp.Or(p.Protocol, "tcp"))))
+		if err != nil {
+			return fmt.Errorf("port %d/%s: %w", p.ContainerPort, p.Protocol, err)
+		}
+		if !slices.Contains([]network.IPProtocol{network.TCP, network.UDP, network.SCTP}, inside.Proto()) {
+			return fmt.Errorf("port %d: %w: protocol %s", p.ContainerPort, ErrUnsupported, p.Protocol)
+		}
+		binding := network.PortBinding{HostPort: fmt.Sprint(p.HostPort)}
+		if p.HostIP != "" {
+			if binding.HostIP, err = netip.ParseAddr(p.HostIP); err != nil {
+				return fmt.Errorf("port %d: host IP %q is not an IP address", p.HostPort, p.HostIP)
+			}
+		}
+		config.ExposedPorts[inside] = struct{}{}
+		host.PortBindings[inside] = append(host.PortBindings[inside], binding)
+	}
+	return nil
+}

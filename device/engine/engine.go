@@ -1,0 +1,176 @@
+// Package engine drives the container engine of a device through the Docker
+// Engine API: Docker Engine, Podman and balenaEngine alike.
+//
+// It knows containers, images and their states, hides the differences between
+// engines, and decides nothing: which container should run is package agent's
+// work. It is the only importer of the engine's client. Package enginetest is its
+// twin in memory.
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// Sentinels, by what the caller has to do about them.
+var (
+	ErrNotFound    = errors.New("not found")          // it is not there (any more)
+	ErrUnavailable = errors.New("engine unavailable") // ask again later
+	ErrUnsupported = errors.New("engine unsupported") // an engine whose API is too old, or a wish that it cannot fulfil
+	ErrNoImage     = errors.New("image not present")  // pull it first
+)
+
+// Info is what an engine says of itself.
+type Info struct {
+	Name       string // docker, podman, balena-engine
+	Version    string // such as 20.10.24
+	APIVersion string // negotiated
+	OS, Arch   string // GOOS and GOARCH of the containers that it runs natively
+	Variant    string // v6, v7 for arm
+	Root       string // directory where images and containers live; its file system is the image disk
+	Socket     string
+	MemLimit   bool // memory limits are honoured
+	CPULimit   bool // cpu quotas are honoured
+	PidsLimit  bool
+}
+
+// A Mount is a host directory or file inside a container.
+type Mount struct {
+	Source   string // absolute path on the device
+	Target   string
+	ReadOnly bool
+}
+
+// A Port publishes a container port on the device.
+type Port struct {
+	HostIP        string
+	HostPort      int32
+	ContainerPort int32
+	Protocol      string // TCP, UDP, SCTP
+}
+
+// A Spec is a container to be created.
+type Spec struct {
+	Name           string
+	Image          string
+	Entrypoint     []string // nil: the image's
+	Args           []string // nil: the image's
+	Env            []string // K=V
+	WorkingDir     string
+	User           string // "" : the image's
+	Groups         []string
+	Labels         map[string]string
+	Hostname       string
+	NetworkOf      string // id of the container whose network (and IPC) namespace to share; "" = own bridge network
+	HostNetwork    bool
+	HostPID        bool
+	Ports          []Port
+	Mounts         []Mount
+	Tmpfs          map[string]string // target to options
+	MemoryBytes    int64             // 0: no limit
+	MilliCPU       int64             // 0: no limit
+	CPUShares      int64             // from the request
+	ReadOnlyRoot   bool
+	Privileged     bool
+	NoNewPrivs     bool
+	CapAdd         []string
+	CapDrop        []string
+	TTY            bool
+	Stdin          bool
+	StopSignal     string
+	DNS, DNSSearch []string
+	ExtraHosts     []string // name:ip
+	Sysctls        map[string]string
+	OOMScoreAdj    int
+}
+
+// A State is where a container is in its life.
+type State string
+
+// States of a container.
+const (
+	Created State = "created"
+	Running State = "running"
+	Paused  State = "paused"
+	Exited  State = "exited"
+	Dead    State = "dead" // half removed: only removing again helps
+)
+
+// A Container is one container as the engine sees it.
+type Container struct {
+	ID         string
+	Name       string
+	Image      string // as it was asked for
+	ImageID    string
+	Labels     map[string]string
+	State      State
+	ExitCode   int
+	OOMKilled  bool
+	Error      string // why it could not start
+	Created    time.Time
+	StartedAt  time.Time
+	FinishedAt time.Time
+	IP         string // in its own network; "" on the host network or when not running
+	Pid        int
+}
+
+// An Image is an image that the engine holds.
+type Image struct {
+	ID    string
+	Tags  []string // without podman's localhost/ prefix
+	Size  int64
+	InUse bool // a container, running or not, was made of it
+}
+
+// Usage is what a container uses.
+type Usage struct {
+	CPUNanos    uint64 // since its start
+	MemoryBytes uint64 // working set
+}
+
+// LogOptions select lines of a log.
+type LogOptions struct {
+	Follow     bool
+	Timestamps bool
+	Tail       int64 // lines; < 0: all
+	Since      time.Time
+}
+
+// An Engine is what package agent asks of a container engine. Every call gives up with its context.
+type Engine interface {
+	// Info asks the engine who it is; ErrUnavailable where it does not answer.
+	Info(ctx context.Context) (Info, error)
+	// Containers lists every container, running or not, that carries the label.
+	Containers(ctx context.Context, label string) ([]Container, error)
+	// Create makes a container and returns its id. ErrNoImage when the image is not there.
+	// A container of the same name that is left over and not running is replaced.
+	Create(ctx context.Context, s Spec) (id string, err error)
+	Start(ctx context.Context, id string) error
+	// Stop ends a container: its stop signal, after grace SIGKILL. Stopping what has stopped or is gone is no error.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	// Remove removes a container, running or not, with its anonymous volumes; gone already is no error.
+	Remove(ctx context.Context, id string) error
+	// Images lists the images.
+	Images(ctx context.Context) ([]Image, error)
+	// HasImage tells whether the image is there, and its id.
+	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
+	// Pull brings an image of the engine's platform here. auth may be nil.
+	Pull(ctx context.Context, ref string, auth *RegistryAuth) error
+	RemoveImage(ctx context.Context, id string) error
+	// Logs streams stdout and stderr (multiplexing removed) until the end, or until ctx ends when following.
+	Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error
+	// Exec runs a command in a running container and waits for its exit code.
+	Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (exitCode int, err error)
+	Usage(ctx context.Context, id string) (Usage, error)
+	// Events calls changed whenever a container with the label starts, stops, dies or goes, until ctx ends or the engine
+	// goes away (ErrUnavailable). It says that something changed, not what: look again.
+	Events(ctx context.Context, label string, changed func()) error
+	Close() error
+}
+
+// RegistryAuth are the credentials for one registry.
+type RegistryAuth struct {
+	Username, Password, ServerAddress string
+}

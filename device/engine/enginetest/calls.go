@@ -1,0 +1,285 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// Info implements engine.Engine.
+func (t *Twin) Info(ctx context.Context) (engine.Info, error) {
+	if err := t.enter(ctx, "Info", "engine"); err != nil {
+		return engine.Info{}, err
+	}
+	defer t.mu.Unlock()
+	return t.info, nil
+}
+
+// Containers implements engine.Engine.
+func (t *Twin) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+	if err := t.enter(ctx, "Containers", label); err != nil {
+		return nil, err
+	}
+	defer t.mu.Unlock()
+	list := []engine.Container{}
+	for _, c := range t.containers {
+		if carries(c.spec.Labels, label) {
+			v := c.view()
+			v.Labels = maps.Clone(v.Labels)
+			list = append(list, v)
+		}
+	}
+	slices.SortFunc(list, func(x, y engine.Container) int { return strings.Compare(x.Name, y.Name) })
+	return list, nil
+}
+
+// Create implements engine.Engine.
+func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
+	if err := t.enter(ctx, "Create", s.Name); err != nil {
+		return "", err
+	}
+	defer t.mu.Unlock()
+	t.record("Create", s.Name)
+	image := t.images[s.Image]
+	if image == nil {
+		return "", fmt.Errorf("create container %s: %w: %s", s.Name, engine.ErrNoImage, s.Image)
+	}
+	if s.HostNetwork && s.NetworkOf != "" {
+		return "", fmt.Errorf("create container %s: %w: two networks", s.Name, engine.ErrUnsupported)
+	}
+	if s.NetworkOf != "" && t.find(s.NetworkOf) == nil {
+		return "", fmt.Errorf("create container %s: %w: container %s", s.Name, engine.ErrNotFound, s.NetworkOf)
+	}
+	if s.Name != "" {
+		if old := t.find(s.Name); old != nil {
+			if old.state == engine.Running {
+				return "", fmt.Errorf("create container %s: a running container has that name", s.Name)
+			}
+			t.remove(old)
+		}
+	}
+	t.made++
+	s.Labels = maps.Clone(s.Labels)
+	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, image: image, state: engine.Created, created: time.Now()}
+	t.containers = append(t.containers, c)
+	t.notify(s.Labels)
+	return c.id, nil
+}
+
+// Start implements engine.Engine.
+func (t *Twin) Start(ctx context.Context, id string) error {
+	if err := t.enter(ctx, "Start", id); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return fmt.Errorf("start container %s: %w", id, engine.ErrNotFound)
+	}
+	t.record("Start", c.spec.Name)
+	switch c.state {
+	case engine.Running:
+		return nil
+	case engine.Dead:
+		return fmt.Errorf("start container %s: it is half removed", c.spec.Name)
+	}
+	if c.spec.NetworkOf != "" {
+		if owner := t.find(c.spec.NetworkOf); owner == nil || owner.state != engine.Running {
+			return fmt.Errorf("start container %s: the container whose network it shares does not run: %s", c.spec.Name, c.spec.NetworkOf)
+		}
+	}
+	if owner, port, taken := t.portTaken(c); taken {
+		return fmt.Errorf("start container %s: port %d is already allocated to %s", c.spec.Name, port.HostPort, owner)
+	}
+	t.start(c, time.Now())
+	if why := c.play.StartError; why != "" {
+		c.problem = why
+		return fmt.Errorf("start container %s: %s", c.spec.Name, why)
+	}
+	t.settle(time.Now()) // it may end at once
+	return nil
+}
+
+// Stop implements engine.Engine.
+func (t *Twin) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if err := t.enter(ctx, "Stop", id); err != nil {
+		return err
+	}
+	c := t.find(id)
+	if c == nil || c.state != engine.Running {
+		t.mu.Unlock()
+		return nil
+	}
+	t.record("Stop", c.spec.Name, grace)
+	grace = (max(grace, 0) + time.Second - 1) / time.Second * time.Second // as the API does
+	end := ending{at: time.Now().Add(c.play.StopTakes), code: c.play.StopCode}
+	if c.play.StopTakes > grace || grace == 0 {
+		end = ending{at: time.Now().Add(grace), code: 137}
+	}
+	t.endAt(c, end) // goes on even if the caller gives up, as in real engines
+	life := c.starts
+	t.settle(time.Now())
+	t.mu.Unlock()
+	return t.await(ctx, "Stop", id, func() bool { return c.state != engine.Running || c.starts != life })
+}
+
+// await waits until done, which is asked under the lock after every change.
+func (t *Twin) await(ctx context.Context, call, object string, done func() bool) error {
+	for {
+		t.mu.Lock()
+		t.settle(time.Now())
+		finished, down, changed := done(), t.down, t.changed
+		t.mu.Unlock()
+		switch {
+		case finished:
+			return nil
+		case down:
+			return fmt.Errorf("%s %s: %w: it was switched off", call, object, engine.ErrUnavailable)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%s %s: %w", call, object, ctx.Err())
+		}
+	}
+}
+
+// Remove implements engine.Engine. As in Podman, a container in whose network another one runs stays.
+func (t *Twin) Remove(ctx context.Context, id string) error {
+	if err := t.enter(ctx, "Remove", id); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return nil
+	}
+	t.record("Remove", c.spec.Name)
+	dependents := t.dependents(c)
+	for _, d := range dependents {
+		if d.state == engine.Running {
+			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", c.spec.Name, d.spec.Name)
+		}
+	}
+	for _, d := range dependents {
+		t.remove(d)
+	}
+	t.remove(c)
+	return nil
+}
+
+// Images implements engine.Engine.
+func (t *Twin) Images(ctx context.Context) ([]engine.Image, error) {
+	if err := t.enter(ctx, "Images", "engine"); err != nil {
+		return nil, err
+	}
+	defer t.mu.Unlock()
+	list := make([]engine.Image, 0, len(t.images))
+	for _, i := range t.images {
+		list = append(list, engine.Image{ID: i.id, Tags: []string{i.ref}, Size: i.size, InUse: t.inUse(i)})
+	}
+	slices.SortFunc(list, func(x, y engine.Image) int { return strings.Compare(x.ID, y.ID) })
+	return list, nil
+}
+
+func (t *Twin) inUse(i *image) bool {
+	return slices.ContainsFunc(t.containers, func(c *instance) bool { return c.image == i })
+}
+
+func (t *Twin) findImage(ref string) *image {
+	if i := t.images[ref]; i != nil {
+		return i
+	}
+	for _, i := range t.images {
+		if i.id == ref {
+			return i
+		}
+	}
+	return nil
+}
+
+// HasImage implements engine.Engine.
+func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
+	if err := t.enter(ctx, "HasImage", ref); err != nil {
+		return "", false, err
+	}
+	defer t.mu.Unlock()
+	if i := t.findImage(ref); i != nil {
+		return i.id, true, nil
+	}
+	return "", false, nil
+}
+
+// Pull implements engine.Engine.
+func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+	if err := t.enter(ctx, "Pull", ref); err != nil {
+		return err
+	}
+	t.record("Pull", ref)
+	offer, ok := t.offers[ref]
+	t.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("pull image %s: %w: manifest unknown", ref, engine.ErrNotFound)
+	}
+	if offer.Auth != nil && (auth == nil || *auth != *offer.Auth) {
+		return fmt.Errorf("pull image %s: unauthorized; check its name and the registry's credentials", ref)
+	}
+	pulling, cancel := context.WithTimeout(ctx, offer.Delay)
+	defer cancel()
+	err := t.await(pulling, "Pull", ref, func() bool { return offer.Delay == 0 })
+	switch {
+	case ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable):
+		return err
+	case offer.Err != nil:
+		return fmt.Errorf("pull image %s: %w", ref, offer.Err)
+	}
+	t.do(func() {
+		if t.images[ref] == nil {
+			t.addImage(ref, offer)
+		}
+	})
+	return nil
+}
+
+// RemoveImage implements engine.Engine.
+func (t *Twin) RemoveImage(ctx context.Context, id string) error {
+	if err := t.enter(ctx, "RemoveImage", id); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	i := t.findImage(id)
+	if i == nil {
+		return nil
+	}
+	t.record("RemoveImage", i.ref)
+	if t.inUse(i) {
+		return fmt.Errorf("remove image %s: a container was made of it", i.ref)
+	}
+	delete(t.images, i.ref)
+	return nil
+}
+
+// Usage implements engine.Engine.
+func (t *Twin) Usage(ctx context.Context, id string) (engine.Usage, error) {
+	if err := t.enter(ctx, "Usage", id); err != nil {
+		return engine.Usage{}, err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return engine.Usage{}, fmt.Errorf("measure container %s: %w", id, engine.ErrNotFound)
+	}
+	if c.state != engine.Running {
+		return engine.Usage{}, nil
+	}
+	return engine.Usage{CPUNanos: c.cpu(time.Now()), MemoryBytes: c.play.MemoryBytes}, nil
+}
+
+// Close implements engine.Engine.
+func (t *Twin) Close() error { return nil }

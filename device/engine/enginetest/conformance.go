@@ -1,0 +1,147 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// Conformance checks the promises of engine.Engine against any engine that holds ToolImage. open returns an engine, once
+// for each case. around runs a case: for the twin it is synctest.Test, for real engines it just calls the case. What it
+// creates, it removes.
+func Conformance(t *testing.T, open func(t *testing.T) engine.Engine, around func(t *testing.T, run func(t *testing.T))) {
+	for _, c := range slices.Concat(lifeCases, streamCases) {
+		t.Run(c.name, func(t *testing.T) {
+			around(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				k := &kit{T: t, Engine: open(t), ctx: ctx, label: fmt.Sprintf("flotilla.test/case=%d", time.Now().UnixNano())}
+				defer k.clean()
+				c.run(k)
+			})
+		})
+	}
+}
+
+type conformanceCase struct {
+	name string // the promise
+	run  func(k *kit)
+}
+
+// A kit is what a case works with.
+type kit struct {
+	*testing.T
+	engine.Engine
+	ctx   context.Context
+	label string // of every container of this case
+	ids   []string
+	made  int
+}
+
+func (k *kit) clean() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer k.Engine.Close()
+	for _, id := range slices.Backward(k.ids) { // the owner of a network was made before its users
+		if err := k.Engine.Remove(ctx, id); err != nil {
+			k.Errorf("clean up: %v", err)
+		}
+	}
+}
+
+// spec is a container of the test image that does what the verbs say.
+func (k *kit) spec(verbs string) engine.Spec {
+	k.made++
+	key, value, _ := strings.Cut(k.label, "=")
+	return engine.Spec{Name: fmt.Sprintf("flotilla-test-%s-%d", value, k.made), Image: ToolImage, Args: strings.Fields(verbs), Labels: map[string]string{key: value}}
+}
+
+func (k *kit) must(err error) {
+	k.Helper()
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *kit) mustBe(err, want error) {
+	k.Helper()
+	if !errors.Is(err, want) {
+		k.Fatalf("the error is %v, want %v", err, want)
+	}
+}
+
+func (k *kit) create(s engine.Spec) string {
+	k.Helper()
+	id, err := k.Create(k.ctx, s)
+	k.must(err)
+	k.ids = append(k.ids, id)
+	return id
+}
+
+// start creates and starts a container.
+func (k *kit) start(s engine.Spec) string {
+	k.Helper()
+	id := k.create(s)
+	k.must(k.Start(k.ctx, id))
+	return id
+}
+
+// look is what the engine says of a container; its State is "" when it is not there.
+func (k *kit) look(id string) engine.Container {
+	k.Helper()
+	list, err := k.Containers(k.ctx, k.label)
+	k.must(err)
+	for _, c := range list {
+		if c.ID == id {
+			return c
+		}
+	}
+	return engine.Container{}
+}
+
+// await waits until a container is in a state.
+func (k *kit) await(id string, want engine.State) engine.Container {
+	k.Helper()
+	c := engine.Container{}
+	k.eventually(func() bool { c = k.look(id); return c.State == want }, func() string { return fmt.Sprintf("container is %+v, want %s", c, want) })
+	return c
+}
+
+func (k *kit) eventually(done func() bool, why func() string) {
+	k.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			k.Fatal(why())
+		}
+	}
+}
+
+// said is the log of a container.
+func (k *kit) said(id string, o engine.LogOptions) (stdout, stderr string) {
+	k.Helper()
+	var out, problems strings.Builder
+	k.must(k.Logs(k.ctx, id, o, &out, &problems))
+	return out.String(), problems.String()
+}
+
+// output runs a container to its end and returns what it printed.
+func (k *kit) output(s engine.Spec) string {
+	k.Helper()
+	id := k.start(s)
+	k.await(id, engine.Exited)
+	out, problems := k.said(id, engine.LogOptions{Tail: -1})
+	return out + problems
+}
+
+func (k *kit) equal(got, want any) {
+	k.Helper()
+	if got != want {
+		k.Fatalf("got %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,287 @@
+package enginetest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+var everything = engine.LogOptions{Tail: -1}
+
+// lifeCases are the promises about containers and images.
+var lifeCases = []conformanceCase{
+	{"an engine says who it is", func(k *kit) {
+		info, err := k.Info(k.ctx)
+		k.must(err)
+		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" || !strings.HasPrefix(info.Root, "/") || info.Socket == "" {
+			k.Fatalf("it says %+v", info)
+		}
+	}},
+	{"a created container is listed with its name, image and labels, and does not run", func(k *kit) {
+		s := k.spec("wait")
+		s.Labels["of"] = "ours"
+		c := k.look(k.create(s))
+		k.equal(c.Name, s.Name)
+		k.equal(c.Image, ToolImage)
+		k.equal(c.State, engine.Created)
+		k.equal(c.IP, "")
+		k.equal(c.Pid, 0)
+		k.equal(len(c.Labels), 2)
+		k.equal(c.Labels["of"], "ours")
+		k.equal(c.Created.IsZero(), false)
+		k.equal(c.StartedAt.IsZero(), true)
+		k.equal(c.FinishedAt.IsZero(), true)
+		id, ok, err := k.HasImage(k.ctx, ToolImage)
+		k.must(err)
+		k.equal(ok, true)
+		k.equal(c.ImageID, id)
+	}},
+	{"a running container has an address, a process and a start", func(k *kit) {
+		c := k.await(k.start(k.spec("wait")), engine.Running)
+		if c.IP == "" || c.Pid <= 0 || c.StartedAt.IsZero() || !c.FinishedAt.IsZero() {
+			k.Fatalf("it is %+v", c)
+		}
+	}},
+	{"a container that ends keeps its exit code and both times", func(k *kit) {
+		c := k.await(k.start(k.spec("sleep 200ms then exit 3")), engine.Exited)
+		k.equal(c.ExitCode, 3)
+		k.equal(c.OOMKilled, false)
+		k.equal(c.Pid, 0)
+		k.equal(c.IP, "")
+		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines note the start a little late
+			k.Fatalf("it ran from %v to %v", c.StartedAt, c.FinishedAt)
+		}
+	}},
+	{"without arguments a container runs what the image says", func(k *kit) {
+		s := k.spec("")
+		s.Args = nil
+		id := k.start(s)
+		k.equal(k.look(id).State, engine.Running)
+		k.must(k.Stop(k.ctx, id, 10*time.Second))
+		k.equal(k.await(id, engine.Exited).ExitCode, 0)
+	}},
+	{"a container with its own entry point ignores the image's arguments", func(k *kit) {
+		s := k.spec("")
+		s.Entrypoint, s.Args = []string{"/tool", "print", "mine"}, nil
+		k.equal(k.output(s), "mine\n")
+	}},
+	{"the environment adds to the image's", func(k *kit) {
+		s := k.spec("env COLOUR then env FROM_IMAGE")
+		s.Env = []string{"COLOUR=light = blue"}
+		k.equal(k.output(s), "light = blue\nyes\n")
+	}},
+	{"a container of an image that is not there is ErrNoImage", func(k *kit) {
+		s := k.spec("wait")
+		s.Image = "flotilla.test/missing:1"
+		_, err := k.Create(k.ctx, s)
+		k.mustBe(err, engine.ErrNoImage)
+	}},
+	{"a left-over of the same name is replaced", func(k *kit) {
+		s := k.spec("exit 1")
+		old := k.start(s)
+		k.await(old, engine.Exited)
+		if k.create(s) == old {
+			k.Fatal("it has the same id")
+		}
+		k.equal(k.look(old).State, engine.State(""))
+	}},
+	{"a running container of the same name is not replaced", func(k *kit) {
+		s := k.spec("wait")
+		id := k.start(s)
+		if _, err := k.Create(k.ctx, s); err == nil {
+			k.Fatal("it was")
+		}
+		k.equal(k.look(id).State, engine.Running)
+	}},
+	{"an ended container starts again", func(k *kit) {
+		id := k.start(k.spec("sleep 300ms then exit 4"))
+		first := k.await(id, engine.Exited)
+		k.must(k.Start(k.ctx, id))
+		again := k.await(id, engine.Running)
+		k.equal(again.ExitCode, 0)
+		k.equal(again.FinishedAt.IsZero(), true)
+		k.equal(again.StartedAt.After(first.FinishedAt) || again.StartedAt.Equal(first.FinishedAt), true)
+		k.equal(k.await(id, engine.Exited).ExitCode, 4)
+	}},
+	{"starting what runs is no error", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		k.must(k.Start(k.ctx, id))
+	}},
+	{"starting what is not there is ErrNotFound", func(k *kit) {
+		k.mustBe(k.Start(k.ctx, "flotilla-test-nothing"), engine.ErrNotFound)
+	}},
+	{"a command that is not in the image cannot be started", func(k *kit) {
+		s := k.spec("")
+		s.Entrypoint = []string{"/nothing"}
+		id := k.create(s)
+		if err := k.Start(k.ctx, id); err == nil || !strings.Contains(err.Error(), "no such file") {
+			k.Fatalf("the error is %v", err)
+		}
+		if state := k.look(id).State; state == engine.Running {
+			k.Fatal("it runs")
+		}
+		k.must(k.Remove(k.ctx, id))
+	}},
+	{"a stopped container ends with its own exit code, without waiting for the grace", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		begin := time.Now()
+		k.must(k.Stop(k.ctx, id, 30*time.Second))
+		if took := time.Since(begin); took > 10*time.Second {
+			k.Fatalf("it took %s", took)
+		}
+		c := k.look(id)
+		k.equal(c.State, engine.Exited)
+		k.equal(c.ExitCode, 0)
+	}},
+	{"a container that ignores its stop signal is killed after the grace", func(k *kit) {
+		id := k.start(k.spec("print here then stubborn"))
+		k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+		begin := time.Now()
+		k.must(k.Stop(k.ctx, id, time.Second))
+		if took := time.Since(begin); took < time.Second || took > 6*time.Second {
+			k.Fatalf("it took %s", took)
+		}
+		c := k.look(id)
+		k.equal(c.State, engine.Exited)
+		k.equal(c.ExitCode, 137)
+	}},
+	{"a grace of nothing kills at once", func(k *kit) {
+		id := k.start(k.spec("print here then stubborn"))
+		k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+		k.must(k.Stop(k.ctx, id, 0))
+		k.equal(k.look(id).ExitCode, 137)
+	}},
+	{"stopping what never ran, has ended or is not there is no error", func(k *kit) {
+		never, ended := k.create(k.spec("wait")), k.start(k.spec("exit 0"))
+		k.await(ended, engine.Exited)
+		for _, id := range []string{never, ended, "flotilla-test-nothing"} {
+			k.must(k.Stop(k.ctx, id, time.Second))
+		}
+		k.equal(k.look(never).State, engine.Created)
+	}},
+	{"a running container can be removed, and removing it twice is no error", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		k.must(k.Remove(k.ctx, id))
+		k.equal(k.look(id).State, engine.State(""))
+		k.must(k.Remove(k.ctx, id))
+	}},
+	{"only containers with the label are listed, by name", func(k *kit) {
+		second, first := k.spec("wait"), k.spec("wait")
+		first.Name, second.Name = first.Name+"-a", first.Name+"-b"
+		other := k.spec("wait")
+		other.Labels = map[string]string{"flotilla.test/case": "another"}
+		k.create(second)
+		k.create(first)
+		k.create(other)
+		list, err := k.Containers(k.ctx, k.label)
+		k.must(err)
+		var names []string
+		for _, c := range list {
+			names = append(names, c.Name)
+		}
+		if !slices.Equal(names, []string{first.Name, second.Name}) {
+			k.Fatalf("listed are %v", names)
+		}
+	}},
+	{"a container in the network of another has no address of its own, and goes with its owner", func(k *kit) {
+		owner := k.start(k.spec("wait"))
+		s := k.spec("wait")
+		s.NetworkOf, s.Hostname = owner, "ignored"
+		s.Ports = []engine.Port{{HostPort: 1, ContainerPort: 1, Protocol: "TCP"}} // the owner's business
+		id := k.start(s)
+		c := k.look(id)
+		k.equal(c.State, engine.Running)
+		k.equal(c.IP, "")
+		k.must(k.Stop(k.ctx, id, 10*time.Second))
+		k.must(k.Remove(k.ctx, owner))
+		k.equal(k.look(owner).State, engine.State(""))
+		k.must(k.Remove(k.ctx, id))
+	}},
+	{"two networks at once are ErrUnsupported", func(k *kit) {
+		s := k.spec("wait")
+		s.NetworkOf, s.HostNetwork = k.start(k.spec("wait")), true
+		_, err := k.Create(k.ctx, s)
+		k.mustBe(err, engine.ErrUnsupported)
+	}},
+	{"two containers cannot have one port of the device", func(k *kit) {
+		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(20000 + time.Now().UnixNano()/1000%10000), ContainerPort: 80, Protocol: "TCP"}}
+		first, second := k.spec("wait"), k.spec("wait")
+		first.Ports, second.Ports = port, port
+		k.start(first)
+		if err := k.Start(k.ctx, k.create(second)); err == nil {
+			k.Fatal("the second one started")
+		}
+	}},
+	{"a container that takes more memory than its limit is killed for that", func(k *kit) {
+		info, err := k.Info(k.ctx)
+		k.must(err)
+		if !info.MemLimit {
+			k.Skip("the engine cannot limit memory")
+		}
+		s := k.spec("memory 300 then wait")
+		s.MemoryBytes = 64 << 20
+		c := k.await(k.start(s), engine.Exited)
+		k.equal(c.ExitCode, 137)
+		if info.Name != "podman" { // on cgroup v1 Podman does not tell why
+			k.equal(c.OOMKilled, true)
+		}
+	}},
+	{"images are listed with their names, their size and whether they are in use", func(k *kit) {
+		k.create(k.spec("wait"))
+		id, ok, err := k.HasImage(k.ctx, ToolImage)
+		k.must(err)
+		k.equal(ok, true)
+		images, err := k.Images(k.ctx)
+		k.must(err)
+		i := slices.IndexFunc(images, func(i engine.Image) bool { return i.ID == id })
+		if i < 0 || !slices.Contains(images[i].Tags, ToolImage) || images[i].Size < 1<<20 || !images[i].InUse {
+			k.Fatalf("images are %+v", images)
+		}
+		if again, ok, err := k.HasImage(k.ctx, id); err != nil || !ok || again != id {
+			k.Fatalf("by its id it is %q %v %v", again, ok, err)
+		}
+	}},
+	{"an image that is not there is not an error, nor is removing it", func(k *kit) {
+		_, ok, err := k.HasImage(k.ctx, "flotilla.test/missing:1")
+		k.must(err)
+		k.equal(ok, false)
+		k.must(k.RemoveImage(k.ctx, "flotilla.test/missing:1"))
+	}},
+	{"an image in use cannot be removed", func(k *kit) {
+		k.create(k.spec("wait"))
+		id, _, err := k.HasImage(k.ctx, ToolImage)
+		k.must(err)
+		if err := k.RemoveImage(k.ctx, id); err == nil {
+			k.Fatal("it was")
+		}
+		_, ok, err := k.HasImage(k.ctx, ToolImage)
+		k.must(err)
+		k.equal(ok, true)
+	}},
+	{"every call gives up with its context", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		ctx, cancel := context.WithCancel(k.ctx)
+		cancel()
+		_, err := k.Info(ctx)
+		k.mustBe(err, context.Canceled)
+		_, err = k.Containers(ctx, k.label)
+		k.mustBe(err, context.Canceled)
+		_, err = k.Create(ctx, k.spec("wait"))
+		k.mustBe(err, context.Canceled)
+		k.mustBe(k.Start(ctx, id), context.Canceled)
+		k.mustBe(k.Stop(ctx, id, time.Second), context.Canceled)
+		k.mustBe(k.Remove(ctx, id), context.Canceled)
+		_, err = k.Images(ctx)
+		k.mustBe(err, context.Canceled)
+		_, _, err = k.HasImage(ctx, ToolImage)
+		k.mustBe(err, context.Canceled)
+		k.mustBe(k.Pull(ctx, ToolImage, nil), context.Canceled)
+		k.mustBe(k.RemoveImage(ctx, ToolImage), context.Canceled)
+		_, err = k.Usage(ctx, id)
+		k.mustBe(err, context.Canceled)
+		k.equal(k.look(id).State, engine.Running)
+	}},
+}

@@ -1,0 +1,129 @@
+package enginetest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// ToolImage is the name of the image that package tool is in.
+const ToolImage = "flotilla.test/tool:1"
+
+// AddTool gives the twin the test image.
+func (t *Twin) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
+
+// ToolProgram plays the test image: the verbs of package tool that need no files and no network.
+func ToolProgram(s engine.Spec, _ int) Play {
+	entrypoint, args := []string{"/tool"}, []string{"wait"}
+	if s.Entrypoint != nil {
+		entrypoint, args = s.Entrypoint, nil
+	}
+	if s.Args != nil {
+		args = s.Args
+	}
+	command := slices.Concat(entrypoint, args)
+	if command[0] != "/tool" {
+		return Play{StartError: fmt.Sprintf("exec: %q: no such file or directory", command[0])}
+	}
+	play := toolPlay(s, command[1:])
+	play.Exec = func(command []string) ExecResult {
+		if command[0] != "/tool" {
+			return ExecResult{Code: 127, Stderr: fmt.Sprintf("exec: %q: no such file or directory\n", command[0])}
+		}
+		inner := toolPlay(s, command[1:])
+		result := ExecResult{Code: inner.ExitCode, After: inner.ExitAfter}
+		if !inner.Exits {
+			result.After = 1000 * time.Hour
+		}
+		for _, l := range inner.Lines {
+			if l.Stderr {
+				result.Stderr += l.Text + "\n"
+			} else {
+				result.Stdout += l.Text + "\n"
+			}
+		}
+		return result
+	}
+	return play
+}
+
+// toolPlay walks along the verbs, as the tool does, and adds up the time.
+func toolPlay(s engine.Spec, words []string) Play {
+	play := Play{MemoryBytes: 1 << 20, Exits: true}
+	if len(words) == 0 {
+		return Play{Exits: true, ExitCode: 2, Lines: []Line{{Stderr: true, Text: "tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]..."}}}
+	}
+	var now time.Duration
+	say := func(stderr bool, text string) {
+		play.Lines = append(play.Lines, Line{After: now, Stderr: stderr, Text: text})
+	}
+	environment := append([]string{"PATH=/", "FROM_IMAGE=yes"}, s.Env...)
+	for len(words) > 0 {
+		end := slices.Index(words, "then")
+		if end < 0 {
+			end = len(words)
+		}
+		verb, args := words[0], append(slices.Clone(words[1:end]), "", "")
+		words = words[min(end+1, len(words)):]
+		text := strings.Join(args[:len(args)-2], " ")
+		number, _ := strconv.Atoi(args[0])
+		switch verb {
+		case "wait":
+			play.Exits = false
+			return play
+		case "serve":
+			say(false, "serving on "+args[0])
+			play.Exits = false
+			return play
+		case "stubborn":
+			play.Exits, play.StopTakes = false, 1000*time.Hour
+			return play
+		case "exit":
+			play.ExitAfter, play.ExitCode = now, number
+			return play
+		case "sleep", "spin":
+			pause, _ := time.ParseDuration(args[0])
+			now += pause
+		case "print":
+			say(false, text)
+		case "complain":
+			say(true, text)
+		case "lines":
+			pause, _ := time.ParseDuration(args[1])
+			for i := range number {
+				say(false, fmt.Sprintf("line %d", i+1))
+				now += pause
+			}
+		case "env":
+			value, found := "", false
+			for _, e := range environment {
+				if key, v, _ := strings.Cut(e, "="); key == args[0] {
+					value, found = v, true
+				}
+			}
+			switch {
+			case text == "":
+				say(false, strings.Join(environment, "\n"))
+			case found:
+				say(false, value)
+			default:
+				say(true, "tool: "+text+" is not set")
+				play.ExitAfter, play.ExitCode = now, 1
+				return play
+			}
+		case "memory":
+			play.MemoryBytes += uint64(number) << 20
+			say(false, fmt.Sprintf("holding %d MiB", number))
+		default:
+			say(true, fmt.Sprintf("tool: the twin does not play %q", verb))
+			play.ExitAfter, play.ExitCode = now, 1
+			return play
+		}
+	}
+	play.ExitAfter = now
+	return play
+}

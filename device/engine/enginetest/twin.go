@@ -1,0 +1,279 @@
+// Package enginetest is a container engine in memory: the twin of package engine for tests and for simulated devices. It
+// does no I/O and starts no goroutines, so a thousand of them fit in one process; it knows the time only from package
+// time, so it lives in a testing/synctest bubble. Its containers do what their image's Program says.
+//
+// Conformance holds the twin and the real engines to the same promises. Command image (beside it) builds the test image
+// that the real ones run, package tool is what is inside, and ToolProgram plays it for the twin.
+package enginetest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// A Program says what a container does each time that it is started; run counts the starts from 0.
+type Program func(s engine.Spec, run int) Play
+
+// A Play is one run of a container. The zero Play runs for ever, says nothing, and ends with 0 as soon as it is asked to.
+type Play struct {
+	StartError  string        // it cannot even be started, and this is why
+	Lines       []Line        // what it prints, in the order of After
+	Exits       bool          // it ends by itself ExitAfter its start
+	ExitAfter   time.Duration //
+	ExitCode    int           //
+	OOM         bool          // that end is by the kernel's out-of-memory killer
+	StopTakes   time.Duration // from the stop signal to its end; longer than the grace: it is killed
+	StopCode    int           // exit code after the stop signal
+	MemoryBytes uint64        // working set; beyond the container's limit it is killed at once
+	MilliCPU    uint64
+	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
+}
+
+// A Line is a line of output.
+type Line struct {
+	After  time.Duration // since the start
+	Stderr bool
+	Text   string // without its line feed
+}
+
+// An ExecResult is what a command in a container does.
+type ExecResult struct {
+	Stdout, Stderr string
+	Code           int
+	After          time.Duration // how long it takes
+	Err            error
+}
+
+// An Offer is an image in a registry.
+type Offer struct {
+	Size    int64
+	Delay   time.Duration        // how long pulling takes
+	Err     error                // pulling fails with this, after Delay
+	Auth    *engine.RegistryAuth // required credentials
+	Program Program              // nil: the zero Play
+}
+
+// Twin is an engine in memory. All its methods may be called at any time from any goroutine.
+type Twin struct {
+	mu         sync.Mutex
+	info       engine.Info
+	down       bool
+	latency    time.Duration
+	containers []*instance // in the order of their creation
+	images     map[string]*image
+	offers     map[string]Offer
+	faults     map[string][]error
+	listeners  map[chan struct{}]string // label
+	changed    chan struct{}            // closed and replaced whenever anything changes
+	made       int                      // containers so far
+	recording  bool
+	calls      []string
+}
+
+type image struct {
+	ref, id string
+	size    int64
+	program Program
+}
+
+var _ engine.Engine = (*Twin)(nil)
+
+// New is an engine without images. It says that it is Docker on amd64; see SetInfo.
+func New() *Twin {
+	return &Twin{
+		info: engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: "amd64",
+			Root: "/var/lib/docker", Socket: "/var/run/docker.sock", MemLimit: true, CPULimit: true, PidsLimit: true},
+		images:    map[string]*image{},
+		offers:    map[string]Offer{},
+		faults:    map[string][]error{},
+		listeners: map[chan struct{}]string{},
+		changed:   make(chan struct{}),
+	}
+}
+
+// SetInfo changes what Info answers.
+func (t *Twin) SetInfo(i engine.Info) { t.do(func() { t.info = i }) }
+
+// SetLatency makes every call take that long.
+func (t *Twin) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
+
+// AddImage puts an image there as if it had been pulled. program may be nil.
+func (t *Twin) AddImage(ref string, size int64, program Program) {
+	t.do(func() { t.addImage(ref, Offer{Size: size, Program: program}) })
+}
+
+func (t *Twin) addImage(ref string, o Offer) {
+	t.images[ref] = &image{ref: ref, id: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))), size: o.Size, program: o.Program}
+}
+
+// OfferImage makes an image pullable.
+func (t *Twin) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
+
+// SetDown switches the engine off: every call, also those under way, fails with engine.ErrUnavailable until it is switched
+// on again. Containers go on.
+func (t *Twin) SetDown(down bool) { t.do(func() { t.down = down }) }
+
+// Fail lets the next call of that name (Start, Pull, …) fail with err. Several faults of one name are used in turn.
+func (t *Twin) Fail(call string, err error) {
+	t.do(func() { t.faults[call] = append(t.faults[call], err) })
+}
+
+// Record begins to write down calls that change something; see Calls.
+func (t *Twin) Record() { t.do(func() { t.recording = true }) }
+
+// Calls are the calls since Record, such as "Create web", "Start web", "Stop web 30s", "Pull nginx:1".
+func (t *Twin) Calls() (calls []string) {
+	t.do(func() { calls = slices.Clone(t.calls) })
+	return calls
+}
+
+// Exit ends the running container of that name; it reports whether there is one.
+func (t *Twin) Exit(name string, code int) (found bool) {
+	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
+}
+
+// OOMKill ends the running container of that name for want of memory.
+func (t *Twin) OOMKill(name string) (found bool) {
+	return t.with(name, func(c *instance) { t.end(c, time.Now(), 137, true) })
+}
+
+// Use changes what the running container of that name uses, until it ends.
+func (t *Twin) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
+	return t.with(name, func(c *instance) {
+		now := time.Now()
+		c.cpuBefore, c.cpuSince = c.cpu(now), now
+		c.play.MilliCPU, c.play.MemoryBytes = milliCPU, memoryBytes
+	})
+}
+
+// Lose removes a container behind the back of everybody.
+func (t *Twin) Lose(name string) (found bool) {
+	t.do(func() {
+		for _, c := range t.containers {
+			if c.spec.Name == name {
+				t.remove(c)
+				found = true
+				return
+			}
+		}
+	})
+	return found
+}
+
+// HalfRemove leaves a container in the state engine.Dead, as a failing disk does.
+func (t *Twin) HalfRemove(name string) (found bool) {
+	t.do(func() {
+		for _, c := range t.containers {
+			if c.spec.Name == name {
+				t.end(c, time.Now(), 137, false)
+				c.state = engine.Dead
+				found = true
+			}
+		}
+	})
+	return found
+}
+
+// PowerCut ends every container as a reboot of the device does: exit code 255 and nothing restarted.
+func (t *Twin) PowerCut() {
+	t.do(func() {
+		for _, c := range t.containers {
+			t.end(c, time.Now(), 255, false)
+		}
+	})
+}
+
+// do changes the twin and wakes whoever waits for a change.
+func (t *Twin) do(change func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settle(time.Now())
+	change()
+	t.wake()
+}
+
+func (t *Twin) with(name string, change func(*instance)) (found bool) {
+	t.do(func() {
+		for _, c := range t.containers {
+			if c.spec.Name == name && c.state == engine.Running {
+				change(c)
+				found = true
+				return
+			}
+		}
+	})
+	return found
+}
+
+func (t *Twin) wake() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// notify tells the listeners that a container with these labels has changed. Changes that nobody has looked at yet
+// count as one.
+func (t *Twin) notify(labels map[string]string) {
+	for listener, label := range t.listeners {
+		if carries(labels, label) {
+			select {
+			case listener <- struct{}{}:
+			default:
+			}
+		}
+	}
+	t.wake()
+}
+
+// carries tells whether the labels fulfil a filter, "key" or "key=value".
+func carries(labels map[string]string, filter string) bool {
+	key, want, exact := strings.Cut(filter, "=")
+	got, ok := labels[key]
+	return ok && (!exact || got == want)
+}
+
+// enter begins a call: it waits for the latency, then holds the lock unless it returns an error.
+func (t *Twin) enter(ctx context.Context, call, object string) error {
+	t.mu.Lock()
+	latency := t.latency
+	t.mu.Unlock()
+	if latency > 0 {
+		select {
+		case <-time.After(latency):
+		case <-ctx.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s %s: %w", call, object, ctx.Err())
+	}
+	t.mu.Lock()
+	if err := t.refusal(call, object); err != nil {
+		t.mu.Unlock()
+		return err
+	}
+	t.settle(time.Now())
+	return nil
+}
+
+func (t *Twin) refusal(call, object string) error {
+	if t.down {
+		return fmt.Errorf("%s %s: %w: it is switched off", call, object, engine.ErrUnavailable)
+	}
+	if faults := t.faults[call]; len(faults) > 0 {
+		t.faults[call] = faults[1:]
+		return fmt.Errorf("%s %s: %w", call, object, faults[0])
+	}
+	return nil
+}
+
+func (t *Twin) record(words ...any) {
+	if t.recording {
+		t.calls = append(t.calls, strings.TrimSpace(fmt.Sprintln(words...)))
+	}
+}

@@ -1,0 +1,321 @@
+package enginetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+func TestTwinKeepsThePromisesOfAnEngine(t *testing.T) {
+	enginetest.Conformance(t, func(*testing.T) engine.Engine {
+		twin := enginetest.New()
+		twin.AddTool()
+		return twin
+	}, synctest.Test)
+}
+
+// bubble gives a test a twin with the image app:1 that plays what play says, in fake time.
+func bubble(t *testing.T, play enginetest.Play, test func(t *testing.T, twin *enginetest.Twin)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		twin := enginetest.New()
+		twin.AddImage("app:1", 1<<20, func(engine.Spec, int) enginetest.Play { return play })
+		test(t, twin)
+	})
+}
+
+func start(t *testing.T, twin *enginetest.Twin, s engine.Spec) (id string) {
+	t.Helper()
+	s.Image = "app:1"
+	s.Labels = map[string]string{"ours": ""}
+	id, err := twin.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := twin.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func only(t *testing.T, twin *enginetest.Twin) engine.Container {
+	t.Helper()
+	list, err := twin.Containers(t.Context(), "ours")
+	if err != nil || len(list) != 1 {
+		t.Fatalf("containers are %v, %v", list, err)
+	}
+	return list[0]
+}
+
+func TestContainersEndWhenTheirPlayDoes(t *testing.T) {
+	bubble(t, enginetest.Play{Exits: true, ExitAfter: time.Hour, ExitCode: 3, OOM: true}, func(t *testing.T, twin *enginetest.Twin) {
+		begin := time.Now()
+		start(t, twin, engine.Spec{Name: "a"})
+		heard := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		if err := twin.Events(ctx, "ours", func() { heard++ }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if heard != 2 { // the beginning and the end
+			t.Errorf("heard %d times", heard)
+		}
+		if c := only(t, twin); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled || !c.FinishedAt.Equal(begin.Add(time.Hour)) {
+			t.Errorf("it is %+v", c)
+		}
+	})
+}
+
+func TestStopping(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		play  enginetest.Play
+		grace time.Duration
+		takes time.Duration
+		code  int
+	}{
+		{"what obeys ends at once", enginetest.Play{StopCode: 2}, 30 * time.Second, 0, 2},
+		{"what needs time gets it", enginetest.Play{StopTakes: 5 * time.Second}, 30 * time.Second, 5 * time.Second, 0},
+		{"what needs too much is killed", enginetest.Play{StopTakes: time.Minute}, 30 * time.Second, 30 * time.Second, 137},
+		{"a grace is rounded up to seconds, as the API does", enginetest.Play{StopTakes: time.Minute}, 1200 * time.Millisecond, 2 * time.Second, 137},
+		{"what would end by itself meanwhile does", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, c.play, func(t *testing.T, twin *enginetest.Twin) {
+				id := start(t, twin, engine.Spec{Name: "a"})
+				begin := time.Now()
+				if err := twin.Stop(t.Context(), id, c.grace); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begin); took != c.takes {
+					t.Errorf("it took %s", took)
+				}
+				if got := only(t, twin); got.State != engine.Exited || got.ExitCode != c.code {
+					t.Errorf("it is %+v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAStopGoesOnWhenItsCallerGivesUp(t *testing.T) {
+	bubble(t, enginetest.Play{StopTakes: time.Hour}, func(t *testing.T, twin *enginetest.Twin) {
+		id := start(t, twin, engine.Spec{Name: "a"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := twin.Stop(ctx, id, 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if c := only(t, twin); c.State != engine.Running {
+			t.Errorf("it is %s already", c.State)
+		}
+		time.Sleep(9 * time.Second)
+		if c := only(t, twin); c.ExitCode != 137 {
+			t.Errorf("it is %+v", c)
+		}
+	})
+}
+
+func TestPulling(t *testing.T) {
+	secret := &engine.RegistryAuth{Username: "device", Password: "secret"}
+	broken := errors.New("no space left on device")
+	for _, c := range []struct {
+		name  string
+		offer enginetest.Offer
+		auth  *engine.RegistryAuth
+		want  error // nil: it comes
+		says  string
+		takes time.Duration
+	}{
+		{"an image takes its time", enginetest.Offer{Delay: time.Minute}, nil, nil, "", time.Minute},
+		{"a failure takes its time, too", enginetest.Offer{Delay: time.Minute, Err: broken}, nil, broken, "no space", time.Minute},
+		{"credentials open what needs them", enginetest.Offer{Auth: secret}, secret, nil, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
+				twin.OfferImage("new:1", c.offer)
+				begin := time.Now()
+				err := twin.Pull(t.Context(), "new:1", c.auth)
+				if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
+					t.Errorf("the error is %v", err)
+				}
+				if took := time.Since(begin); took != c.takes {
+					t.Errorf("it took %s", took)
+				}
+				if _, ok, _ := twin.HasImage(t.Context(), "new:1"); ok != (c.want == nil) {
+					t.Errorf("it is there: %v", ok)
+				}
+			})
+		})
+	}
+	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
+		twin.OfferImage("new:1", enginetest.Offer{Auth: secret})
+		if err := twin.Pull(t.Context(), "new:1", nil); err == nil || !strings.Contains(err.Error(), "credentials") {
+			t.Errorf("without credentials: %v", err)
+		}
+		if err := twin.Pull(t.Context(), "other:1", nil); !errors.Is(err, engine.ErrNotFound) {
+			t.Errorf("what is not offered: %v", err)
+		}
+	})
+}
+
+func TestAnOutageEndsEveryCallButNoContainer(t *testing.T) {
+	bubble(t, enginetest.Play{StopTakes: time.Hour, Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: time.Hour} }}, func(t *testing.T, twin *enginetest.Twin) {
+		id := start(t, twin, engine.Spec{Name: "a"})
+		twin.OfferImage("slow:1", enginetest.Offer{Delay: time.Hour})
+		ctx := t.Context()
+		ends := make(chan error)
+		calls := []func() error{
+			func() error { return twin.Events(ctx, "ours", func() {}) },
+			func() error { return twin.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
+			func() error { return twin.Pull(ctx, "slow:1", nil) },
+		}
+		for _, call := range calls {
+			go func() { ends <- call() }()
+		}
+		synctest.Wait()
+		twin.SetDown(true)
+		for range calls {
+			if err := <-ends; !errors.Is(err, engine.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+		if _, err := twin.Info(ctx); !errors.Is(err, engine.ErrUnavailable) {
+			t.Error(err)
+		}
+		twin.SetDown(false)
+		if c := only(t, twin); c.State != engine.Running {
+			t.Errorf("it is %s", c.State)
+		}
+	})
+}
+
+func TestMishaps(t *testing.T) {
+	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
+		ctx := t.Context()
+		id := start(t, twin, engine.Spec{Name: "a"})
+		if !twin.OOMKill("a") || twin.OOMKill("nobody") {
+			t.Error("it does not tell what it found")
+		}
+		if c := only(t, twin); !c.OOMKilled || c.ExitCode != 137 {
+			t.Errorf("after the killer it is %+v", c)
+		}
+		if err := twin.Start(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		if c := only(t, twin); c.OOMKilled || c.ExitCode != 0 {
+			t.Errorf("after a new start it is %+v", c)
+		}
+		twin.PowerCut()
+		if c := only(t, twin); c.State != engine.Exited || c.ExitCode != 255 {
+			t.Errorf("after a power cut it is %+v", c)
+		}
+		twin.HalfRemove("a")
+		if err := twin.Start(ctx, id); err == nil || only(t, twin).State != engine.Dead {
+			t.Errorf("half removed it starts: %v", err)
+		}
+		twin.Lose("a")
+		if list, _ := twin.Containers(ctx, "ours"); len(list) != 0 {
+			t.Errorf("lost, but there: %v", list)
+		}
+		oops := errors.New("oops")
+		twin.Fail("Info", oops)
+		if _, err := twin.Info(ctx); !errors.Is(err, oops) {
+			t.Error(err)
+		}
+		if _, err := twin.Info(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestUsageGrowsWithTime(t *testing.T) {
+	bubble(t, enginetest.Play{MilliCPU: 500, MemoryBytes: 5}, func(t *testing.T, twin *enginetest.Twin) {
+		id := start(t, twin, engine.Spec{Name: "a"})
+		time.Sleep(10 * time.Second)
+		twin.Use("a", 1000, 7)
+		time.Sleep(10 * time.Second)
+		if u, err := twin.Usage(t.Context(), id); err != nil || u != (engine.Usage{CPUNanos: 15e9, MemoryBytes: 7}) {
+			t.Errorf("it is %+v, %v", u, err)
+		}
+	})
+}
+
+func TestCallsAreWrittenDownWhenAskedFor(t *testing.T) {
+	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
+		twin.Record()
+		twin.SetLatency(time.Second)
+		begin := time.Now()
+		id := start(t, twin, engine.Spec{Name: "a"})
+		_ = twin.Stop(t.Context(), id, 30*time.Second)
+		_ = twin.Remove(t.Context(), id)
+		_ = twin.RemoveImage(t.Context(), "app:1")
+		if took := time.Since(begin); took != 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if got := twin.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a", "RemoveImage app:1"}) {
+			t.Errorf("calls are %q", got)
+		}
+	})
+}
+
+func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		twin := enginetest.New()
+		twin.AddImage("app:1", 1, func(_ engine.Spec, run int) enginetest.Play {
+			return enginetest.Play{Lines: []enginetest.Line{{Text: fmt.Sprint("run ", run)}, {After: time.Second, Text: fmt.Sprint("still ", run)}}}
+		})
+		id := start(t, twin, engine.Spec{Name: "a"})
+		ctx, cancel := context.WithCancel(t.Context())
+		var out strings.Builder
+		end := make(chan error)
+		go func() { end <- twin.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, &out, io.Discard) }()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+		for range 8 {
+			twin.Exit("a", 1)
+			if err := twin.Start(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out.String() != "run 0\nstill 0\n" {
+			t.Errorf("it got %q", out.String())
+		}
+		out.Reset()
+		if err := twin.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil || out.String() != "run 7\nrun 8\n" {
+			t.Errorf("the last lines are %q, %v", out.String(), err)
+		}
+	})
+}
+
+func TestAThousandTwinsAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goroutines := runtime.NumGoroutine()
+		for range 1000 {
+			twin := enginetest.New()
+			twin.AddImage("app:1", 1, func(engine.Spec, int) enginetest.Play {
+				return enginetest.Play{Exits: true, ExitAfter: time.Hour}
+			})
+			for i := range 5 {
+				start(t, twin, engine.Spec{Name: fmt.Sprint("c", i)})
+			}
+		}
+		if now := runtime.NumGoroutine(); now > goroutines+5 {
+			t.Errorf("%d goroutines became %d", goroutines, now)
+		}
+	})
+}

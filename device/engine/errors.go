@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+)
+
+// explain turns an error of the client into a sentence "verb object: cause" with the sentinel that tells the caller what
+// to do. An error of the context stays recognizable as such.
+func explain(err error, verb, object string) error {
+	var sentinel error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s %s: %w", verb, object, err)
+	case lost(err):
+		sentinel = ErrUnavailable
+	case errdefs.IsNotFound(err):
+		sentinel = ErrNotFound
+	case errdefs.IsNotImplemented(err):
+		sentinel = ErrUnsupported
+	default:
+		return fmt.Errorf("%s %s: %s", verb, object, cause(err))
+	}
+	return fmt.Errorf("%s %s: %w: %s", verb, object, sentinel, cause(err))
+}
+
+// lost tells whether an error means that the engine is not there or has gone away in the middle.
+func lost(err error) bool {
+	var network *net.OpError
+	return client.IsErrConnectionFailed(err) || errors.As(err, &network) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// cause is the engine's own sentence without the client's preface, on one line.
+func cause(err error) string {
+	text := strings.TrimPrefix(err.Error(), "Error response from daemon: ")
+	return strings.Join(strings.Fields(text), " ")
+}

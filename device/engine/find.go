@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// howToInstall ends every sentence about a missing engine.
+const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman && systemctl enable --now podman.socket) or name its socket with --engine"
+
+// Find opens the engine that choice names: auto (the first that answers), docker, podman, balena, a path such as
+// /run/podman/podman.sock or its unix:// URL. With none, and when nothing answers, the error is ErrUnavailable and tells
+// what was tried; ask again later, since an engine may start after us.
+func Find(ctx context.Context, choice string) (Engine, error) {
+	sockets, err := socketsOf(choice, os.Getenv("XDG_RUNTIME_DIR"))
+	if err != nil {
+		return nil, err
+	}
+	if len(sockets) == 0 {
+		return nil, fmt.Errorf("find a container engine: %w: --engine none", ErrUnavailable)
+	}
+	var tried []string
+	for _, socket := range sockets {
+		e, err := Open(ctx, socket)
+		if err == nil {
+			return e, nil
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrUnsupported) || len(sockets) == 1 {
+			return nil, err
+		}
+		tried = append(tried, socket+": "+whyNot(socket))
+	}
+	return nil, fmt.Errorf("find a container engine: %w: %s; %s", ErrUnavailable, strings.Join(tried, ", "), howToInstall)
+}
+
+// socketsOf lists where the chosen engine may listen, the likeliest first.
+func socketsOf(choice, runtimeDir string) ([]string, error) {
+	docker := []string{"/var/run/docker.sock"}
+	podman := []string{"/run/podman/podman.sock"}
+	balena := []string{"/var/run/balena-engine.sock"}
+	if runtimeDir != "" { // rootless
+		docker = append(docker, runtimeDir+"/docker.sock")
+		podman = append(podman, runtimeDir+"/podman/podman.sock")
+	}
+	switch choice {
+	case "", "auto":
+		return append(append(docker, podman...), balena...), nil
+	case "docker":
+		return docker, nil
+	case "podman":
+		return podman, nil
+	case "balena", "balena-engine":
+		return balena, nil
+	case "none":
+		return nil, nil
+	}
+	if path, ok := strings.CutPrefix(choice, "unix://"); ok {
+		choice = path
+	}
+	if !strings.HasPrefix(choice, "/") {
+		return nil, fmt.Errorf("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket: %w", choice, ErrUnsupported)
+	}
+	return []string{choice}, nil
+}
+
+// whyNot says in a few words why nothing answers at a socket.
+func whyNot(socket string) string {
+	info, err := os.Stat(socket)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "not there"
+	case errors.Is(err, os.ErrPermission):
+		return "permission denied"
+	case err != nil:
+		return err.Error()
+	case info.Mode()&os.ModeSocket == 0:
+		return "not a socket"
+	case !writable(socket):
+		return "permission denied (run as root, or join the group that owns it)"
+	}
+	return "does not answer"
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/pkg/authconfig"
+	"github.com/moby/moby/api/types/registry"
+	"github.com/moby/moby/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func (a *api) Images(ctx context.Context) ([]Image, error) {
+	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
+	if err != nil {
+		return nil, explain(err, "list", "images")
+	}
+	containers, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, explain(err, "list", "containers")
+	}
+	used := map[string]bool{}
+	for _, c := range containers.Items {
+		used[digest(c.ImageID)] = true
+	}
+	images := make([]Image, 0, len(list.Items))
+	for _, item := range list.Items {
+		image := Image{ID: digest(item.ID), Size: item.Size, InUse: used[digest(item.ID)]}
+		for _, tag := range item.RepoTags {
+			if tag != "<none>:<none>" {
+				image.Tags = append(image.Tags, familiar(tag))
+			}
+		}
+		slices.Sort(image.Tags)
+		images = append(images, image)
+	}
+	slices.SortFunc(images, func(x, y Image) int { return strings.Compare(x.ID, y.ID) })
+	return images, nil
+}
+
+// familiar writes an image's name as people do: docker.io/library/nginx:1 (Podman) is nginx:1 (Docker).
+func familiar(tag string) string {
+	tag = withoutLocalhost(tag)
+	if named, err := reference.ParseNormalizedNamed(tag); err == nil {
+		return reference.FamiliarString(named)
+	}
+	return tag
+}
+
+func withoutLocalhost(ref string) string { return strings.TrimPrefix(ref, "localhost/") }
+
+// digest writes an id with its algorithm, which some answers leave out.
+func digest(id string) string {
+	if id == "" || strings.Contains(id, ":") {
+		return id
+	}
+	return "sha256:" + id
+}
+
+// A found image, under the name that the engine knows it by.
+type foundImage struct {
+	id, name string
+	tags     []string
+}
+
+func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, error) {
+	names := []string{ref}
+	if a.podman() && !hasRegistry(ref) {
+		names = append(names, "localhost/"+ref)
+	}
+	for _, name := range names {
+		found, err := a.client().ImageInspect(ctx, name)
+		if err == nil {
+			return foundImage{id: digest(found.ID), name: name, tags: found.RepoTags}, true, nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return foundImage{}, false, explain(err, "look for image", ref)
+		}
+	}
+	return foundImage{}, false, nil
+}
+
+// hasRegistry tells whether a name says where the image comes from (or is no name but an id): then there is no local one
+// under localhost/, and Podman calls the question invalid.
+func hasRegistry(ref string) bool {
+	first, _, more := strings.Cut(ref, "/")
+	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))
+}
+
+func (a *api) HasImage(ctx context.Context, ref string) (string, bool, error) {
+	found, ok, err := a.findImage(ctx, ref)
+	return found.id, ok, err
+}
+
+// Pull leaves the choice among the platforms of an image to the engine, which knows itself best, but not on 32-bit ARM:
+// there engines have mistaken a Raspberry Pi Zero for an ARMv7.
+func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth) error {
+	info := a.current.Load().info
+	options := client.ImagePullOptions{}
+	if info.Variant != "" {
+		options.Platforms = []ocispec.Platform{{OS: info.OS, Architecture: info.Arch, Variant: info.Variant}}
+	}
+	if auth != nil {
+		encoded, err := authconfig.Encode(registry.AuthConfig{Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress})
+		if err != nil {
+			return fmt.Errorf("pull image %s: encode the credentials: %w", ref, err)
+		}
+		options.RegistryAuth = encoded
+	}
+	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
+		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, err.Error())
+	}
+	stream, err := a.client().ImagePull(ctx, ref, options)
+	if err != nil {
+		return pullError(err, ref)
+	}
+	defer stream.Close()
+	if err := follow(stream); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return pullError(err, ref)
+	}
+	// The stream also just ends when the engine does.
+	_, ok, err := a.HasImage(ctx, ref)
+	if err == nil && !ok {
+		err = fmt.Errorf("pull image %s: %w: the engine stopped before the end; it is tried again", ref, ErrUnavailable)
+	}
+	return err
+}
+
+// follow reads the progress of a pull to its end and returns the error that it tells.
+func follow(stream io.Reader) error {
+	for progress := json.NewDecoder(stream); ; {
+		var line struct {
+			Error       string
+			ErrorDetail *struct{ Message string }
+		}
+		if err := progress.Decode(&line); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if line.ErrorDetail != nil && line.ErrorDetail.Message != "" {
+			return errors.New(line.ErrorDetail.Message)
+		}
+		if line.Error != "" {
+			return errors.New(line.Error)
+		}
+	}
+}
+
+// pullError tells "there is no such image" (waiting does not help) from everything else (it may).
+func pullError(err error, ref string) error {
+	text := strings.ToLower(err.Error())
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+	}
+	if has("denied", "unauthorized", "authentication required") {
+		return fmt.Errorf("pull image %s: %s; check its name and the registry's credentials", ref, cause(err))
+	}
+	if has("manifest unknown", "name unknown", "no such manifest", "no matching manifest", "no image found in manifest list",
+		"no image found in image index", "repository does not exist", "manifest for "+strings.ToLower(ref)+" not found") {
+		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, cause(err))
+	}
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, cause(err))
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || lost(err) {
+		return explain(err, "pull image", ref)
+	}
+	return fmt.Errorf("pull image %s: %s", ref, cause(err))
+}
+
+// RemoveImage takes all names off an image, and so removes it. Without force: an image that a container was made of
+// stays, and that is an error. Gone already is none.
+func (a *api) RemoveImage(ctx context.Context, id string) error {
+	found, ok, err := a.findImage(ctx, id)
+	if err != nil || !ok {
+		return err
+	}
+	names := slices.DeleteFunc(found.tags, func(tag string) bool { return tag == "<none>:<none>" })
+	if len(names) == 0 {
+		names = []string{found.id}
+	}
+	for _, name := range names {
+		if _, err := a.client().ImageRemove(ctx, name, client.ImageRemoveOptions{PruneChildren: true}); err != nil && !errdefs.IsNotFound(err) {
+			return explain(err, "remove image", name)
+		}
+	}
+	return nil
+}

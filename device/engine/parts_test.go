@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSocketsOf(t *testing.T) {
+	for _, c := range []struct {
+		choice, runtimeDir string
+		want               []string
+	}{
+		{"auto", "", []string{"/var/run/docker.sock", "/run/podman/podman.sock", "/var/run/balena-engine.sock"}},
+		{"", "/run/user/1000", []string{"/var/run/docker.sock", "/run/user/1000/docker.sock", "/run/podman/podman.sock", "/run/user/1000/podman/podman.sock", "/var/run/balena-engine.sock"}},
+		{"docker", "", []string{"/var/run/docker.sock"}},
+		{"podman", "/run/user/1000", []string{"/run/podman/podman.sock", "/run/user/1000/podman/podman.sock"}},
+		{"balena", "", []string{"/var/run/balena-engine.sock"}},
+		{"/a/b.sock", "", []string{"/a/b.sock"}},
+		{"unix:///a/b.sock", "", []string{"/a/b.sock"}},
+		{"none", "", nil},
+	} {
+		if got, err := socketsOf(c.choice, c.runtimeDir); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v %v, want %v", c.choice, got, err, c.want)
+		}
+	}
+}
+
+func TestWhyNot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{file: "not a socket", file + "-missing": "not there"} {
+		if got := whyNot(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestARMVariant(t *testing.T) {
+	for _, c := range []struct{ name, machine, model, want string }{
+		{"Raspberry Pi Zero with Docker", "armv6l", "", "v6"},
+		{"Raspberry Pi Zero with Podman", "arm", "ARMv6-compatible processor rev 7 (v6l)", "v6"},
+		{"Raspberry Pi 2 with Podman", "arm", "ARMv7 Processor rev 5 (v7l)", "v7"},
+		{"Raspberry Pi 3, 32 bits", "armv7l", "ARMv7 Processor rev 4 (v7l)", "v7"},
+		{"Raspberry Pi 4, 32-bit system on a 64-bit kernel", "aarch64", "", "v7"},
+	} {
+		if got := armVariant(c.machine, c.model); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestStateOf(t *testing.T) {
+	for status, want := range map[string]State{
+		"created": Created, "configured": Created, "initialized": Created, "running": Running, "restarting": Running, "stopping": Running,
+		"paused": Paused, "exited": Exited, "stopped": Exited, "dead": Dead, "removing": Dead, "what is this": Dead,
+	} {
+		if got := stateOf(status); got != want {
+			t.Errorf("%s is %s, want %s", status, got, want)
+		}
+	}
+}
+
+func TestFamiliar(t *testing.T) {
+	for tag, want := range map[string]string{
+		"docker.io/library/nginx:1":   "nginx:1",
+		"docker.io/grafana/grafana:1": "grafana/grafana:1",
+		"localhost/tool:1":            "tool:1",
+		"flotilla.test/tool:1":        "flotilla.test/tool:1",
+		"nginx:1":                     "nginx:1",
+	} {
+		if got := familiar(tag); got != want {
+			t.Errorf("%s is %s, want %s", tag, got, want)
+		}
+	}
+}
+
+// TestInactiveOf: the pages that the kernel can drop are found in the control group of the container and no other's.
+func TestInactiveOf(t *testing.T) {
+	const id = "abc123"
+	for _, c := range []struct {
+		name, groups, dir, stat string
+		want                    uint64
+	}{
+		{"cgroup v1", "5:cpu:/\n4:memory:/libpod_parent/libpod-abc123\n0::/\n", "memory/libpod_parent/libpod-abc123", "inactive_file 1\ntotal_inactive_file 4096\n", 4096},
+		{"cgroup v2", "0::/machine.slice/libpod-abc123.scope\n", "machine.slice/libpod-abc123.scope", "anon 1\ninactive_file 8192\n", 8192},
+		{"a process of something else", "0::/machine.slice/libpod-zzz.scope\n", "machine.slice/libpod-zzz.scope", "inactive_file 8192\n", 0},
+		{"nothing to read", "0::/machine.slice/libpod-abc123.scope\n", "elsewhere", "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, filepath.Join(root, "proc/42/cgroup"), c.groups)
+			write(t, filepath.Join(root, "cgroup", c.dir, "memory.stat"), c.stat)
+			if got := inactiveOf(filepath.Join(root, "proc"), filepath.Join(root, "cgroup"), 42, id); got != c.want {
+				t.Errorf("got %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, name, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTranslateLeavesOutWhatTheEngineCannotEnforce(t *testing.T) {
+	s := Spec{Name: "x", Image: "i", MemoryBytes: 64 << 20, MilliCPU: 5, CPUShares: 1}
+	for _, c := range []struct {
+		name          string
+		info          Info
+		memory, quota int64
+	}{
+		{"with both control groups", Info{MemLimit: true, CPULimit: true}, 64 << 20, 1000},
+		{"without memory, as Raspberry Pi OS is by default", Info{CPULimit: true}, 0, 1000},
+		{"without either", Info{}, 0, 0},
+	} {
+		o, err := translate(s, s.Image, c.info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.memory || r.CPUQuota != c.quota || r.CPUShares != 2 {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+	for _, bad := range []Spec{{DNS: []string{"x"}}, {Ports: []Port{{ContainerPort: 80, HostIP: "x"}}}, {Ports: []Port{{ContainerPort: 80, Protocol: "X"}}}} {
+		if _, err := translate(bad, "i", Info{}); err == nil || !strings.Contains(err.Error(), "x") && !strings.Contains(err.Error(), "X") {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+func TestHasRegistry(t *testing.T) {
+	for ref, want := range map[string]bool{
+		"tool:1": false, "me/tool:1": false, "nginx": false,
+		"flotilla.test/tool:1": true, "127.0.0.1:5000/x": true, "hub:5000/x": true, "localhost/tool:1": true, "sha256:abc": true,
+	} {
+		if got := hasRegistry(ref); got != want {
+			t.Errorf("%s: %v", ref, got)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+func TestPull(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		ctx := t.Context()
+
+		t.Run("an image comes, is listed unused, and goes", func(t *testing.T) {
+			ref := newRegistry(t, "").host + "/name:1"
+			must(t, e.Pull(ctx, ref, nil))
+			id, ok, err := e.HasImage(ctx, ref)
+			if err != nil || !ok {
+				t.Fatalf("it is not there: %v", err)
+			}
+			images, err := e.Images(ctx)
+			must(t, err)
+			i := slices.IndexFunc(images, func(i engine.Image) bool { return i.ID == id })
+			if i < 0 || images[i].InUse || !slices.Contains(images[i].Tags, ref) {
+				t.Fatalf("images are %+v", images)
+			}
+			must(t, e.Pull(ctx, ref, nil)) // again
+			must(t, e.RemoveImage(ctx, id))
+			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
+				t.Fatalf("it is still there: %v", err)
+			}
+		})
+		t.Run("an image by its digest comes and goes", func(t *testing.T) {
+			r := newRegistry(t, "")
+			ref := r.host + "/name@" + sum(r.manifest)
+			must(t, e.Pull(ctx, ref, nil))
+			if _, ok, err := e.HasImage(ctx, ref); err != nil || !ok {
+				t.Fatalf("it is not there: %v", err)
+			}
+			must(t, e.RemoveImage(ctx, ref))
+			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
+				t.Fatalf("it is still there: %v", err)
+			}
+		})
+		t.Run("a tag or a name that does not exist is ErrNotFound", func(t *testing.T) {
+			host := newRegistry(t, "").host
+			for _, ref := range []string{host + "/name:2", host + "/other:1", "Not A Name"} {
+				if err := e.Pull(ctx, ref, nil); !errors.Is(err, engine.ErrNotFound) {
+					t.Errorf("%s: %v", ref, err)
+				}
+			}
+		})
+		t.Run("a registry with a password wants it", func(t *testing.T) {
+			r := newRegistry(t, "secret")
+			ref := r.host + "/name:1"
+			for _, auth := range []*engine.RegistryAuth{nil, {Username: "device", Password: "wrong", ServerAddress: r.host}} {
+				if err := e.Pull(ctx, ref, auth); err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
+					t.Errorf("with %+v: %v", auth, err)
+				}
+			}
+			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}))
+			must(t, e.RemoveImage(ctx, ref))
+		})
+		t.Run("a registry that does not answer is an error that may pass", func(t *testing.T) {
+			err := e.Pull(ctx, "127.0.0.1:9/name:1", nil)
+			if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
+				t.Fatal(err)
+			}
+		})
+		t.Run("pulling gives up with its context", func(t *testing.T) {
+			r := newRegistry(t, "")
+			r.stall = make(chan struct{})
+			defer close(r.stall)
+			short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer cancel()
+			begin := time.Now()
+			if err := e.Pull(short, r.host+"/name:1", nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 5*time.Second {
+				t.Fatalf("after %s: %v", time.Since(begin), err)
+			}
+		})
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

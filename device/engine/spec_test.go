@@ -1,0 +1,263 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// begin creates and starts a container of the test image, and removes it in the end.
+func begin(t *testing.T, e engine.Engine, s engine.Spec, verbs string) (id string) {
+	t.Helper()
+	s.Name = fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano())
+	s.Image, s.Args = enginetest.ToolImage, strings.Fields(verbs)
+	s.Labels = map[string]string{"flotilla.test/spec": s.Name}
+	id, err := e.Create(t.Context(), s)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := e.Remove(ctx, id); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	must(t, e.Start(t.Context(), id))
+	return id
+}
+
+// output runs the verbs to their end and returns what they print.
+func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
+	t.Helper()
+	id := begin(t, e, s, verbs)
+	var out bytes.Buffer
+	must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true}, &out, &out))
+	return out.String()
+}
+
+func run(t *testing.T, e engine.Engine, id, verbs string) string {
+	t.Helper()
+	var out bytes.Buffer
+	_, err := e.Exec(t.Context(), id, append([]string{"/tool"}, strings.Fields(verbs)...), &out, &out)
+	must(t, err)
+	return out.String()
+}
+
+func TestWishesOfASpecComeTrue(t *testing.T) {
+	ours := func(ns string) string {
+		target, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "greeting"), []byte("hello from the device\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		name  string
+		spec  engine.Spec
+		verbs string
+		want  string // "!x": x must not be there
+	}{
+		{"a directory of the device can be read", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "cat /in/greeting", "hello from the device"},
+		{"and written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "write /in/new text then cat /in/new", "text"},
+		{"but not when it is read-only", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in", ReadOnly: true}}}, "write /in/never text", "read-only file system"},
+		{"a single file can be mounted", engine.Spec{Mounts: []engine.Mount{{Source: filepath.Join(dir, "greeting"), Target: "/etc/greeting", ReadOnly: true}}}, "cat /etc/greeting", "hello from the device"},
+		{"a tmpfs has its size", engine.Spec{Tmpfs: map[string]string{"/scratch": "size=1m"}}, "write /scratch/x y then cat /proc/mounts", "/scratch tmpfs rw,nosuid,nodev,relatime,size=1024k"},
+		{"the root can be read-only", engine.Spec{ReadOnlyRoot: true}, "write /data/x y", "read-only file system"},
+		{"the image's working directory is kept", engine.Spec{}, "readlink /proc/self/cwd", "/data"},
+		{"the working directory can be another", engine.Spec{WorkingDir: "/tmp"}, "readlink /proc/self/cwd", "/tmp"},
+		{"the user can be another, with more groups", engine.Spec{User: "1000:1000", Groups: []string{"44"}}, "id", "uid=1000 gid=1000 groups=[44"},
+		{"the host name can be chosen", engine.Spec{Hostname: "kiosk-1"}, "hostname", "kiosk-1"},
+		{"hosts can be added", engine.Spec{ExtraHosts: []string{"hub.local:192.0.2.7"}}, "cat /etc/hosts", "192.0.2.7\thub.local"},
+		{"name servers can be chosen", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
+		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
+		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
+		{"one capability can be added", engine.Spec{CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}}, "cat /proc/self/status", "CapEff:\t0000000000001000"},
+		{"new privileges can be forbidden", engine.Spec{NoNewPrivs: true}, "cat /proc/self/status", "NoNewPrivs:\t1"},
+		{"an ordinary container does not see the devices", engine.Spec{}, "ls /dev", "!kmsg"},
+		{"the network can be the device's", engine.Spec{HostNetwork: true}, "readlink /proc/self/ns/net", ours("net")},
+		{"or its own", engine.Spec{}, "readlink /proc/self/ns/net", "!" + ours("net")},
+		{"the processes can be the device's", engine.Spec{HostPID: true}, "readlink /proc/self/ns/pid", ours("pid")},
+		{"a processor quota is in thousandths", engine.Spec{MilliCPU: 250, CPUShares: 512}, "cat /proc/self/cgroup then print fine", "fine"},
+		{"the out-of-memory killer may prefer it", engine.Spec{OOMScoreAdj: 700}, "cat /proc/self/oom_score_adj", "700"},
+		{"a terminal is a terminal", engine.Spec{TTY: true}, "readlink /proc/self/fd/1", "/dev/"},
+	}
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				got := output(t, e, c.spec, c.verbs)
+				if unwanted, not := strings.CutPrefix(c.want, "!"); not && strings.Contains(got, unwanted) || !not && !strings.Contains(got, c.want) {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+			})
+		}
+	})
+}
+
+func TestContainersOfOnePodShareNetworkAndMemory(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		owner := begin(t, e, engine.Spec{Hostname: "pod-1"}, "serve 127.0.0.1:8080")
+		guest := begin(t, e, engine.Spec{NetworkOf: owner, Hostname: "ignored"}, "wait")
+		await(t, "the server", func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") })
+		for _, ns := range []string{"net", "ipc"} {
+			if a, b := run(t, e, owner, "readlink /proc/self/ns/"+ns), run(t, e, guest, "readlink /proc/self/ns/"+ns); a != b {
+				t.Errorf("%s: %s and %s", ns, a, b)
+			}
+		}
+		if a, b := run(t, e, owner, "hostname"), run(t, e, guest, "hostname"); a != b {
+			t.Errorf("host names are %q and %q", a, b)
+		}
+	})
+}
+
+func TestAPublishedPortAnswersOnTheDevice(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		port := l.Addr().(*net.TCPAddr).Port
+		must(t, l.Close())
+		begin(t, e, engine.Spec{Ports: []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(port), ContainerPort: 8080, Protocol: "TCP"}}}, "serve :8080 unhealthy")
+		status := 0
+		await(t, "the port", func() bool {
+			client := http.Client{Timeout: time.Second}
+			resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
+			if err == nil {
+				status = resp.StatusCode
+				resp.Body.Close()
+			}
+			return err == nil
+		})
+		if status != http.StatusServiceUnavailable {
+			t.Errorf("it answers %d", status)
+		}
+	})
+}
+
+// ask asks the engine what package engine does not tell.
+func ask(t *testing.T, socket, path string, into any) (status int) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	resp, err := client.Get("http://engine/v1.40" + path)
+	must(t, err)
+	defer resp.Body.Close()
+	if into != nil {
+		must(t, json.NewDecoder(resp.Body).Decode(into))
+	}
+	return resp.StatusCode
+}
+
+func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		id := begin(t, e, engine.Spec{MilliCPU: 250, CPUShares: 512, MemoryBytes: 64 << 20}, "wait")
+		var c struct {
+			HostConfig struct {
+				RestartPolicy                  struct{ Name string }
+				CPUQuota, CPUPeriod, CPUShares int64
+				Memory, MemorySwap             int64
+			}
+			Config struct{ Healthcheck struct{ Test []string } }
+			Mounts []struct{ Name, Destination string }
+		}
+		ask(t, socket, "/containers/"+id+"/json", &c)
+		if c.HostConfig.RestartPolicy.Name != "no" || len(c.Config.Healthcheck.Test) != 1 || c.Config.Healthcheck.Test[0] != "NONE" {
+			t.Errorf("it is %+v", c)
+		}
+		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 || h.MemorySwap != h.Memory {
+			t.Errorf("limits are %+v", h)
+		}
+		if len(c.Mounts) != 1 || ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil) != http.StatusOK {
+			t.Fatalf("mounts are %+v", c.Mounts)
+		}
+		must(t, e.Remove(t.Context(), id))
+		if status := ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil); status != http.StatusNotFound {
+			t.Errorf("its volume answers %d", status)
+		}
+	})
+}
+
+// A privileged container cannot start where we lack capabilities ourselves, so this one is only created.
+func TestAPrivilegedContainerIsPrivileged(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		id, err := e.Create(t.Context(), engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: enginetest.ToolImage, Privileged: true})
+		must(t, err)
+		defer func() { must(t, e.Remove(t.Context(), id)) }()
+		var c struct{ HostConfig struct{ Privileged bool } }
+		ask(t, socket, "/containers/"+id+"/json", &c)
+		if !c.HostConfig.Privileged {
+			t.Error("it is not")
+		}
+	})
+}
+
+func TestALogDoesNotFillTheDisk(t *testing.T) {
+	const lines = 180_000 // some 18 MB on disk
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		id := begin(t, e, engine.Spec{}, fmt.Sprintf("lines %d then wait", lines))
+		last := fmt.Sprintf("line %d\n", lines)
+		await(t, "the last line", func() bool {
+			var out bytes.Buffer
+			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: 1}, &out, io.Discard))
+			return out.String() == last
+		})
+		var out bytes.Buffer
+		must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, io.Discard))
+		if kept := bytes.Count(out.Bytes(), []byte("\n")); kept > lines*2/3 {
+			t.Errorf("%d lines of %d are kept", kept, lines)
+		}
+	})
+}
+
+func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to kill a container's process")
+	}
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		id := begin(t, e, engine.Spec{}, "wait")
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, _ = e.Exec(ctx, id, strings.Fields("/tool wait"), io.Discard, io.Discard)
+		processes := ""
+		for _, name := range strings.Fields(run(t, e, id, "ls /proc")) {
+			if name[0] >= '1' && name[0] <= '9' {
+				processes += name + " "
+			}
+		}
+		if n := len(strings.Fields(processes)); n != 2 { // the first one, and the one that lists them
+			t.Errorf("processes are %s", processes)
+		}
+	})
+}
+
+// await asks until something has come true.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	defaultStateDir = "/var/lib/flotilla/device"
+	labelZone       = "topology.kubernetes.io/zone"
+)
+
+// logFlags are the flags of every command that logs.
+type logFlags struct{ level, format string }
+
+func (l *logFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&l.level, "log-level", "info", "debug, info, warn or error")
+	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
+}
+
+func (l *logFlags) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level)); err != nil {
+		return nil, usagef("--log-level %q is none of debug, info, warn, error", l.level)
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch l.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, o)), nil
+	}
+	return nil, usagef("--log-format %q is none of text, json", l.format)
+}
+
+func stateDirFlag(cmd *cobra.Command, into *string) {
+	cmd.Flags().StringVar(into, "state-dir", defaultStateDir, "directory of what this device must remember")
+}
+
+func engineFlag(cmd *cobra.Command, into *string) {
+	cmd.Flags().StringVar(into, "engine", "auto", "container engine: auto, docker, podman, balena, none, or the path of its socket")
+}
+
+func checkEngine(choice string) error {
+	switch choice {
+	case "auto", "docker", "podman", "balena", "balena-engine", "none":
+		return nil
+	}
+	if strings.HasPrefix(choice, "/") || strings.HasPrefix(choice, "unix:///") {
+		return nil
+	}
+	return usagef("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket", choice)
+}
+
+// parseLabels reads --label k=v.
+func parseLabels(in []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, s := range in {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, usagef("--label %q must be key=value", s)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// parseTaints reads --taint k=v:Effect and k:Effect.
+func parseTaints(in []string) ([]corev1.Taint, error) {
+	var out []corev1.Taint
+	for _, s := range in {
+		left, effect, ok := strings.Cut(s, ":")
+		key, value, _ := strings.Cut(left, "=")
+		e := corev1.TaintEffect(effect)
+		if !ok || key == "" || e != corev1.TaintEffectNoSchedule && e != corev1.TaintEffectPreferNoSchedule && e != corev1.TaintEffectNoExecute {
+			return nil, usagef("--taint %q must be key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute", s)
+		}
+		out = append(out, corev1.Taint{Key: key, Value: value, Effect: e})
+	}
+	return out, nil
+}
+
+// limitFlags are the flags about what is kept back from pods.
+type limitFlags struct{ reserved, hard string }
+
+func (l *limitFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&l.reserved, "system-reserved", "", "kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.hard, "eviction-hard", "", "when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
+}
+
+func (l *limitFlags) limits() (hardware.Limits, error) {
+	var out hardware.Limits
+	var errs []error
+	if l.reserved != "" {
+		r, err := hardware.ParseReserved(l.reserved)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--system-reserved: %w", err))
+		}
+		out.System = r
+	}
+	if l.hard != "" {
+		t, err := hardware.ParseThresholds(l.hard)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--eviction-hard: %w", err))
+		}
+		out.Hard = t
+	}
+	if err := errors.Join(errs...); err != nil {
+		return out, usageError{err}
+	}
+	return out, nil
+}
+
+// readPolicy reads the file of the device's owner; without one the policy is the
+// safe default.
+func readPolicy(file string) (agent.Policy, error) {
+	if file == "" {
+		return agent.DefaultPolicy(), nil
+	}
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return agent.Policy{}, usagef("--policy: %w", err)
+	}
+	p, err := agent.ParsePolicy(body)
+	if err != nil {
+		return p, usagef("%s: %w", file, err)
+	}
+	return p, nil
+}
+
+// checkNode checks a node name given on the command line.
+func checkNode(name string) error {
+	if err := wire.ValidNode(name); err != nil {
+		return usagef("--node-name: %w", err)
+	}
+	return nil
+}
+
+func absolute(dir string) (string, error) {
+	if dir == "" {
+		return "", usagef("--state-dir is empty: name a directory, such as %s", defaultStateDir)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", usagef("--state-dir %s: %w", dir, err)
+	}
+	return abs, nil
+}

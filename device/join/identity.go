@@ -1,0 +1,193 @@
+package join
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"flotilla.dev/shared/wire"
+)
+
+// An Identity is what a device is in its fleet.
+type Identity struct {
+	Node                 string    `json:"node"`
+	Site                 string    `json:"site"`
+	Hub                  string    `json:"hub"` // identity of the hub
+	MachineID            string    `json:"machineID,omitempty"`
+	HubURL               string    `json:"hubURL"`
+	MQTTAddress          string    `json:"mqttAddress"` // host:port, TLS
+	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
+	CA                   string    `json:"ca"`          // PEM: the hub's root
+	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
+	Key                  string    `json:"key"`         // PEM, PKCS #8; it never leaves the device
+	HubTime              time.Time `json:"hubTime"`     // the hub's clock when it signed
+}
+
+// Names of the files in the state directory.
+const (
+	identityFile = "identity.json"
+	pendingFile  = "join.key" // of a join that has not been answered
+)
+
+// ErrNotJoined: there is no identity in the state directory.
+var ErrNotJoined = errors.New("this device has not joined a hub")
+
+// identity checks what the hub has answered before anything is kept.
+func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error) {
+	host, port, err := net.SplitHostPort(a.MQTT)
+	if err != nil {
+		return Identity{}, fmt.Errorf("the hub's answer has no MQTT address (%q)", a.MQTT)
+	}
+	if host == "" {
+		host = base.Hostname()
+	}
+	id := Identity{
+		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: net.JoinHostPort(host, port),
+		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key), HubTime: a.Time,
+	}
+	leaf, err := id.Leaf()
+	if err != nil {
+		return Identity{}, fmt.Errorf("the hub's answer has no usable certificate: %w", err)
+	}
+	if leaf.Subject.CommonName != a.Node {
+		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s", leaf.Subject.CommonName, a.Node)
+	}
+	return id, nil
+}
+
+// pair is the certificate with its key; both must belong together.
+func (id Identity) pair() (tls.Certificate, error) {
+	return tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key))
+}
+
+// Leaf is the node's certificate.
+func (id Identity) Leaf() (*x509.Certificate, error) {
+	p, err := id.pair()
+	return p.Leaf, err
+}
+
+// TLS is how this device connects to its hub. lastKnown is the newest time that
+// it has reason to believe in: a device without a battery for its clock starts
+// in 1970, and must get in all the same.
+func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
+	p, err := id.pair()
+	if err != nil {
+		return nil, fmt.Errorf("read identity of node %s: %w; join again", id.Node, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(id.CA)) {
+		return nil, fmt.Errorf("read identity of node %s: it has no certificate of the hub; join again", id.Node)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{p}, RootCAs: roots, MinVersion: tls.VersionTLS12,
+		Time: Clock(later(lastKnown, id.HubTime)),
+	}, nil
+}
+
+// Save keeps an identity in a state directory, whole or not at all, mode 0600,
+// and forgets the key of the join that led to it.
+func Save(dir string, id Identity) error {
+	text, err := json.MarshalIndent(id, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = renameio.WriteFile(filepath.Join(dir, identityFile), append(text, '\n'), 0o600, renameio.IgnoreUmask())
+	}
+	if err == nil {
+		if err = os.Remove(filepath.Join(dir, pendingFile)); errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("keep the identity of node %s: %w; make %s writable", id.Node, err, dir)
+	}
+	return nil
+}
+
+// Load returns the identity of a state directory, or ErrNotJoined.
+func Load(dir string) (Identity, error) {
+	var id Identity
+	file := filepath.Join(dir, identityFile)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return id, fmt.Errorf("%w; run `flotilla-device join URL --token …` (looked in %s)", ErrNotJoined, dir)
+	}
+	if err != nil {
+		return id, fmt.Errorf("read %s: %w; run this as the owner of the state directory", file, err)
+	}
+	if err := json.Unmarshal(text, &id); err != nil {
+		return id, fmt.Errorf("read %s: %w; join again", file, err)
+	}
+	if _, err := id.pair(); err != nil || id.Node == "" || id.MQTTAddress == "" {
+		return id, fmt.Errorf("read %s: it is not whole (%w); join again", file, err)
+	}
+	return id, nil
+}
+
+// pendingKey returns a key and a request signed by it. The key is on the disk
+// before the hub sees it: when the answer gets lost, the next try has the same
+// key, and the hub knows it for the same join.
+func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
+	file := filepath.Join(dir, pendingFile)
+	if dir != "" {
+		if keyPEM, err = os.ReadFile(file); err == nil {
+			if csrPEM, err = request(keyPEM); err == nil {
+				return keyPEM, csrPEM, nil
+			}
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	if dir != "" {
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			err = renameio.WriteFile(file, keyPEM, 0o600, renameio.IgnoreUmask())
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("keep the key of this device: %w; run this as root or choose a directory with --state-dir", err)
+		}
+	}
+	csrPEM, err = request(keyPEM)
+	return keyPEM, csrPEM, err
+}
+
+// request is a certificate request signed by a key.
+func request(keyPEM []byte) ([]byte, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return nil, errors.New("the key of this device is not PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}
+
+func encodeCert(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}

@@ -1,0 +1,283 @@
+// Package join brings a device into a fleet: it makes sure that the hub is the
+// one that made the token, and only then says the token's secret; it keeps the
+// identity that it gets, and renews it in time.
+//
+// It never sends a private key and never touches a workload: when a certificate
+// cannot be renewed, the device runs on. Package link connects with the
+// identity. What both sides say to each other is package wire's.
+package join
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Sentinels, by what the caller has to do about them.
+var (
+	ErrUsage       = errors.New("cannot join")         // an argument is wrong
+	ErrWrongHub    = errors.New("wrong hub")           // it is not the one that made the token
+	ErrRefused     = errors.New("refused by the hub")  // asking again changes nothing
+	ErrUnreachable = errors.New("hub did not answer")  // asking again may help
+	ErrClock       = errors.New("clock of the device") // has to be set
+)
+
+// Options say who joins which hub.
+type Options struct {
+	URL          string // of the hub, such as https://gateway:8443
+	Token        string
+	Node         string // the name asked for; "": the token's, or the host name
+	MachineID    string // 16 hex digits; "": not known
+	StateDir     string // where the key is kept, so that a second try is the same join
+	AgentVersion string
+	LastKnown    time.Time // the newest time that the device has reason to believe in
+	Log          *slog.Logger
+	// Dial opens connections; nil: net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+const (
+	timeout   = 15 * time.Second // of one exchange with the hub
+	maxAnswer = wire.MaxJoin
+)
+
+// Join enrols this device. It fetches the hub's root certificate without trust,
+// compares its hash with the token's, and sends nothing about itself before
+// they are the same and the hub has proved that it holds a key of that root.
+// The identity is in the state directory when it returns.
+func Join(ctx context.Context, o Options) (Identity, error) {
+	base, err := parseURL(o.URL)
+	if err != nil {
+		return Identity{}, err
+	}
+	token, err := wire.ParseJoinToken(o.Token)
+	if err != nil {
+		return Identity{}, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	if o.Node != "" {
+		if err := wire.ValidNode(o.Node); err != nil {
+			return Identity{}, fmt.Errorf("%w: %w; correct --node-name", ErrUsage, err)
+		}
+	}
+	root, hubTime, err := fetchRoot(ctx, o, base, token)
+	if err != nil {
+		return Identity{}, fmt.Errorf("join %s: %w", base, err)
+	}
+	key, csr, err := pendingKey(o.StateDir)
+	if err != nil {
+		return Identity{}, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = ""
+	}
+	now := Clock(later(o.LastKnown, hubTime))
+	pool := x509.NewCertPool()
+	pool.AddCert(root)
+	c := client(o, &tls.Config{RootCAs: pool, ServerName: base.Hostname(), Time: now, MinVersion: tls.VersionTLS12})
+	defer c.CloseIdleConnections()
+	answer, err := ask(ctx, c, base.JoinPath(wire.PathJoin), wire.JoinRequest{
+		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion, CSR: string(csr),
+	})
+	if err != nil {
+		return Identity{}, fmt.Errorf("join %s: %w", base, explain(err, base, hubTime))
+	}
+	id, err := identity(answer, base, key, encodeCert(root))
+	if err != nil {
+		return Identity{}, fmt.Errorf("join %s: %w", base, err)
+	}
+	id.MachineID = o.MachineID
+	if o.StateDir != "" {
+		if err := Save(o.StateDir, id); err != nil {
+			return Identity{}, err
+		}
+	}
+	return id, nil
+}
+
+func parseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(strings.TrimSpace(text))
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "":
+		return nil, fmt.Errorf("%w: %q is no address of a hub; write one such as https://gateway:8443", ErrUsage, text)
+	case u.Scheme != "https":
+		return nil, fmt.Errorf("%w: %q is not an https address; a hub is joined over TLS only, such as https://%s", ErrUsage, text, u.Host)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
+		return nil, fmt.Errorf("%w: %q has more than host and port; write https://%s", ErrUsage, u.Redacted(), u.Host)
+	}
+	return &url.URL{Scheme: "https", Host: u.Host}, nil
+}
+
+// fetchRoot gets the hub's root certificate and the hub's time. Nothing of it is
+// believed but by the token: the root must have the token's hash, and the very
+// connection must have been opened with a key that this root vouches for. Only
+// time is left out of that: the device's clock may be wrong, and the hub's
+// answer is what says by how much.
+func fetchRoot(ctx context.Context, o Options, base *url.URL, token wire.JoinToken) (*x509.Certificate, time.Time, error) {
+	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12})
+	defer c.CloseIdleConnections()
+	var none time.Time
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(wire.PathCA).String(), nil)
+	if err != nil {
+		return nil, none, err
+	}
+	resp, err := c.Do(r)
+	if err != nil {
+		return nil, none, explain(err, base, none)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, none, explain(err, base, none)
+	}
+	block, _ := pem.Decode(body)
+	if resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
+		return nil, none, fmt.Errorf("%w: there is a web server at %s, but it is no Flotilla hub (it answered %s to %s); correct the address", ErrWrongHub, base, resp.Status, wire.PathCA)
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, none, fmt.Errorf("%w: its certificate cannot be read: %w", ErrWrongHub, err)
+	}
+	if got := pin(root); got != token.Pin {
+		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the token says %s); correct the address or get a token from this hub. The secret was not sent", ErrWrongHub, got, token.Pin)
+	}
+	if err := vouchedFor(resp.TLS, root, base.Hostname()); err != nil {
+		return nil, none, err
+	}
+	hubTime, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		return nil, none, fmt.Errorf("%w: its answer has no date", ErrWrongHub)
+	}
+	return root, hubTime, nil
+}
+
+// vouchedFor checks the hub's certificate against the root, at a moment of its own life.
+func vouchedFor(s *tls.ConnectionState, root *x509.Certificate, host string) error {
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(root)
+	for _, c := range s.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	leaf := s.PeerCertificates[0]
+	_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between, CurrentTime: leaf.NotAfter})
+	var name x509.HostnameError
+	switch {
+	case errors.As(err, &name):
+		return wrongName(name, host)
+	case err != nil:
+		return fmt.Errorf("%w: somebody else answers in the place of the hub: %w. The secret was not sent", ErrWrongHub, err)
+	}
+	return nil
+}
+
+func wrongName(err x509.HostnameError, host string) error {
+	names := err.Certificate.DNSNames
+	for _, ip := range err.Certificate.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return fmt.Errorf("%w: the hub answers to %s, not to %s; use one of those, or start the hub with --advertise-address %s", ErrUsage, strings.Join(names, ", "), host, host)
+}
+
+func client(o Options, t *tls.Config) *http.Client {
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: timeout}).DialContext
+	}
+	return &http.Client{
+		Timeout:       timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the hub never sends one elsewhere
+		Transport:     &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout, DisableKeepAlives: true},
+	}
+}
+
+// refusal is a hub's no.
+type refusal struct {
+	code int
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// ask posts one JSON request and reads the answer.
+func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.JoinAnswer, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return wire.JoinAnswer{}, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(body))
+	if err != nil {
+		return wire.JoinAnswer{}, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := c.Do(r)
+	if err != nil {
+		return wire.JoinAnswer{}, err
+	}
+	defer resp.Body.Close()
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
+		return wire.JoinAnswer{}, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		var no wire.JoinRefusal
+		if json.Unmarshal(body, &no) != nil || no.Error == "" {
+			no.Error = "it answered " + resp.Status
+		}
+		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error}
+	}
+	return wire.ParseJoinAnswer(body)
+}
+
+// explain says what an error of an exchange means, and what to do.
+func explain(err error, base *url.URL, hubTime time.Time) error {
+	var no *refusal
+	var invalid x509.CertificateInvalidError
+	var name x509.HostnameError
+	var stranger x509.UnknownAuthorityError
+	var noTLS tls.RecordHeaderError
+	switch {
+	case errors.As(err, &stranger):
+		return fmt.Errorf("%w: somebody else answers in the place of the hub: %w. Nothing was sent", ErrWrongHub, err)
+	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("%w: %s does not speak TLS; use the port of --https-listen", ErrWrongHub, base.Host)
+	case errors.As(err, &no) && no.code >= 500, errors.As(err, &no) && no.code == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %s", ErrUnreachable, no.text)
+	case errors.As(err, &no):
+		return fmt.Errorf("%w: %s", ErrRefused, no.text)
+	case errors.As(err, &name):
+		return wrongName(name, base.Hostname())
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		says := "the hub's certificate is not of that time"
+		if !hubTime.IsZero() {
+			says = "the hub's says " + hubTime.UTC().Format(time.RFC3339)
+		}
+		return fmt.Errorf("%w says %s, and %s; set it (for example with `date -s`) and try again", ErrClock, time.Now().UTC().Format(time.RFC3339), says)
+	}
+	var netErr net.Error
+	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %w; is it running, is the port right, and does a firewall let %s through?", ErrUnreachable, err, base.Host)
+	}
+	return err
+}
+
+// pin is how a token names a root: the first 16 bytes of the sha256 over its public key.
+func pin(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,442 @@
+package join
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A hub is the other side of joining: a root, a server, and what came in.
+type hub struct {
+	*httptest.Server
+	root *x509.Certificate
+	key  *ecdsa.PrivateKey
+
+	mu       sync.Mutex
+	requests []string // "METHOD path"
+	bodies   bytes.Buffer
+	keys     map[string]int // sha of each CSR's key
+	refuse   *refusal
+	life     time.Duration
+	node     string
+	drop     bool // the answer to /join gets lost
+}
+
+type hubOptions struct {
+	serverFrom, serverUntil time.Time
+	names                   []net.IP
+	showRoot                *x509.Certificate // at /join/ca instead of its own
+	date                    time.Time
+}
+
+func newHub(t *testing.T, o hubOptions) *hub {
+	t.Helper()
+	h := &hub{life: 365 * 24 * time.Hour, node: "pi-1", keys: map[string]int{}}
+	h.key = newKey(t)
+	now := time.Now()
+	h.root = sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: now.AddDate(-10, 0, 0), NotAfter: now.AddDate(30, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, &h.key.PublicKey, h.key)
+	serverKey := newKey(t)
+	if o.serverFrom.IsZero() {
+		o.serverFrom, o.serverUntil = now.Add(-24*time.Hour), now.AddDate(1, 0, 0)
+	}
+	if o.names == nil {
+		o.names = []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
+	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: o.serverFrom, NotAfter: o.serverUntil, IPAddresses: o.names,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, h.root, &serverKey.PublicKey, h.key)
+	show := h.root
+	if o.showRoot != nil {
+		show = o.showRoot
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /join/ca", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(encodeCert(show)) })
+	mux.HandleFunc("POST /join", func(w http.ResponseWriter, r *http.Request) {
+		var q wire.JoinRequest
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		h.answer(t, w, q.CSR)
+	})
+	mux.HandleFunc("POST /join/renew", func(w http.ResponseWriter, r *http.Request) {
+		var q wire.RenewRequest
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		if len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "pi-1" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		h.answer(t, w, q.CSR)
+	})
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		h.mu.Lock()
+		h.requests = append(h.requests, r.Method+" "+r.URL.Path)
+		h.bodies.Write(body)
+		for k, v := range r.Header {
+			h.bodies.WriteString(k + strings.Join(v, ""))
+		}
+		h.mu.Unlock()
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if !o.date.IsZero() {
+			w.Header().Set("Date", o.date.UTC().Format(http.TimeFormat))
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	h.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: serverKey}}, ClientAuth: tls.RequestClientCert}
+	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func sign(t *testing.T, c, by *x509.Certificate, public any, key *ecdsa.PrivateKey) *x509.Certificate {
+	if by == nil {
+		by = c
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, by, public, key)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	x, _ := x509.ParseCertificate(der)
+	return x
+}
+
+func (h *hub) answer(t *testing.T, w http.ResponseWriter, csr string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse != nil {
+		w.WriteHeader(h.refuse.code)
+		_ = json.NewEncoder(w).Encode(wire.JoinRefusal{Error: h.refuse.text})
+		return
+	}
+	block, _ := pem.Decode([]byte(csr))
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || r.CheckSignature() != nil {
+		t.Error("bad CSR", err)
+		return
+	}
+	h.keys[string(r.RawSubjectPublicKeyInfo)]++
+	if h.drop {
+		panic(http.ErrAbortHandler)
+	}
+	now := time.Now()
+	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: h.node}, NotBefore: now, NotAfter: now.Add(h.life)}, h.root, r.PublicKey, h.key)
+	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
+}
+
+const secret = "abcdefghijklmnopqrstuvwxyz"
+
+func (h *hub) token() string {
+	return wire.JoinToken{Pin: pin(h.root), ID: "tok1", Secret: secret}.Text()
+}
+
+func (h *hub) seen() (requests string, everything string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.requests, ", "), h.bodies.String()
+}
+
+func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	dir := filepath.Join(t.TempDir(), "state")
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: " " + h.token() + "\n", MachineID: "00112233445566aa", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id.Node != "pi-1" || id.Site != "oslo" || id.Hub != "h1" || id.MQTTAddress != "127.0.0.1:8883" || id.HubURL != h.URL || id.LeaseIntervalSeconds != 10 || id.MachineID != "00112233445566aa" {
+		t.Fatalf("%+v", id)
+	}
+	requests, everything := h.seen()
+	if requests != "GET /join/ca, POST /join" || !strings.Contains(everything, secret) {
+		t.Fatal(requests)
+	}
+	if strings.Contains(everything, "PRIVATE") {
+		t.Fatal("the private key was sent")
+	}
+	again, err := Load(dir)
+	if err != nil || again != id {
+		t.Fatalf("%v %+v", err, again)
+	}
+	entries, _ := os.ReadDir(dir)
+	if len(entries) != 1 {
+		t.Fatalf("%v", entries)
+	}
+	info, err := os.Stat(filepath.Join(dir, identityFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatal(info.Mode(), err)
+	}
+	if _, err := id.TLS(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASecretGoesToNobodyElse(t *testing.T) {
+	right := newHub(t, hubOptions{})
+	for _, c := range []struct {
+		name string
+		hub  func() *hub
+		says string
+	}{
+		{"a hub with another root", func() *hub { return newHub(t, hubOptions{}) }, "this is not the hub that made the token"},
+		{"one that shows the right root but has no key of it", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "somebody else answers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rogue := c.hub()
+			dir := t.TempDir()
+			_, err := Join(t.Context(), Options{URL: rogue.URL, Token: right.token(), StateDir: dir, MachineID: "00112233445566aa"})
+			if !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), c.says) {
+				t.Fatal(err)
+			}
+			requests, everything := rogue.seen()
+			if requests != "GET /join/ca" {
+				t.Fatal(requests)
+			}
+			for _, hidden := range []string{secret, "tok1", "00112233445566aa", "CERTIFICATE REQUEST"} {
+				if strings.Contains(everything, hidden) {
+					t.Errorf("%q was sent", hidden)
+				}
+			}
+			if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+				t.Fatalf("%v", entries)
+			}
+		})
+	}
+}
+
+// The rogue comes between the two steps: the root was right, the POST goes elsewhere.
+func TestARogueThatComesLaterGetsNothing(t *testing.T) {
+	right, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
+	n := 0
+	_, err := Join(t.Context(), Options{URL: right.URL, Token: right.token(), Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if n++; n > 1 {
+			address = rogue.Listener.Addr().String()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}})
+	if !errors.Is(err, ErrWrongHub) {
+		t.Fatal(err)
+	}
+	if requests, everything := rogue.seen(); requests != "" || everything != "" {
+		t.Fatal(requests)
+	}
+}
+
+func TestWrongArgumentsAreNamed(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	elsewhere := newHub(t, hubOptions{names: []net.IP{net.IPv4(10, 0, 0, 1)}})
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	for _, c := range []struct {
+		name, url, token, node string
+		want                   error
+		says                   string
+	}{
+		{"no address", "", h.token(), "", ErrUsage, "https://gateway:8443"},
+		{"a host alone", "gateway:8443", h.token(), "", ErrUsage, "https://gateway:8443"},
+		{"plain http", plain.URL, h.token(), "", ErrUsage, "over TLS only"},
+		{"a path", h.URL + "/join", h.token(), "", ErrUsage, "more than host and port"},
+		{"a cut token", h.URL, h.token()[:30], "", ErrUsage, "copy all of what"},
+		{"a token with a short hash", h.URL, "FLT1.abcd.x.y", "", ErrUsage, "32 hex digits"},
+		{"a node name with capitals", h.URL, h.token(), "Pi 1", ErrUsage, "--node-name"},
+		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
+		{"a web server that is no hub", other.URL, h.token(), "", ErrWrongHub, "no Flotilla hub"},
+		{"a name that the hub does not have", elsewhere.URL, elsewhere.token(), "", ErrUsage, "answers to 10.0.0.1, not to 127.0.0.1"},
+		{"nobody there", "https://" + closed.Addr().String(), h.token(), "", ErrUnreachable, "is it running"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Join(t.Context(), Options{URL: c.url, Token: c.token, Node: c.node})
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Fatal(err)
+			}
+			if strings.Contains(err.Error(), secret) {
+				t.Fatal("the error has the secret in it")
+			}
+		})
+	}
+}
+
+func TestTheHubsRefusalIsTold(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	for _, c := range []struct {
+		code int
+		text string
+		want error
+	}{
+		{http.StatusForbidden, "token tok1 ended at 2026-11-01", ErrRefused},
+		{http.StatusConflict, "node pi-1 exists and is another machine", ErrRefused},
+		{http.StatusUnauthorized, "the join token is wrong", ErrRefused},
+		{http.StatusTooManyRequests, "too many failed attempts", ErrUnreachable},
+		{http.StatusServiceUnavailable, "the hub cannot answer now", ErrUnreachable},
+		{http.StatusBadGateway, "", ErrUnreachable},
+	} {
+		h.refuse = &refusal{c.code, c.text}
+		_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%d: %v", c.code, err)
+		}
+	}
+	h.refuse, h.node = nil, "somebody-else"
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err == nil || !strings.Contains(err.Error(), "somebody-else") {
+		t.Fatal("a certificate for another node was kept", err)
+	}
+}
+
+func TestASecondTryHasTheSameKey(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	o := Options{URL: h.URL, Token: h.token(), StateDir: t.TempDir()}
+	h.drop = true
+	if _, err := Join(t.Context(), o); !errors.Is(err, ErrUnreachable) {
+		t.Fatal(err)
+	}
+	if _, err := Load(o.StateDir); !errors.Is(err, ErrNotJoined) {
+		t.Fatal(err)
+	}
+	h.drop = false
+	if _, err := Join(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if len(h.keys) != 1 {
+		t.Fatalf("%d keys for one join", len(h.keys))
+	}
+}
+
+func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
+	// The hub lives in a far future; for it this device is in 1970.
+	future := time.Now().AddDate(5, 0, 0)
+	h := newHub(t, hubOptions{serverFrom: future.Add(-time.Hour), serverUntil: future.AddDate(1, 0, 0), date: future})
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAClockThatIsAheadIsNamed(t *testing.T) {
+	past := time.Now().AddDate(-5, 0, 0)
+	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: past.AddDate(1, 0, 0), date: past})
+	_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
+	if !errors.Is(err, ErrClock) || !strings.Contains(err.Error(), past.UTC().Format("2006-01-02")) || !strings.Contains(err.Error(), "set it") {
+		t.Fatal(err)
+	}
+	if requests, _ := h.seen(); requests != "GET /join/ca" {
+		t.Fatal(requests)
+	}
+}
+
+func TestTheClockNeverGoesBehindWhatIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // a bubble begins in the year 2000
+		if now := Clock(time.Time{})(); now.Before(built()) || built().Year() < 2026 {
+			t.Fatal(now)
+		}
+		known := time.Date(2031, 5, 1, 0, 0, 0, 0, time.UTC)
+		if now := Clock(known)(); !now.Equal(known) {
+			t.Fatal(now)
+		}
+		if own := time.Now(); own.Year() != 2000 {
+			t.Fatal(own)
+		}
+	})
+}
+
+func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	dir := t.TempDir()
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir, MachineID: "00112233445566aa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := Renew(t.Context(), id, Options{StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node || fresh.MachineID != id.MachineID {
+		t.Fatalf("%+v", fresh)
+	}
+	if stored, err := Load(dir); err != nil || stored != fresh {
+		t.Fatal(err)
+	}
+	h.refuse = &refusal{http.StatusForbidden, "node pi-1 was removed from this hub"}
+	if _, err := Renew(t.Context(), fresh, Options{StateDir: dir}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "was removed") {
+		t.Fatal(err)
+	}
+	if stored, _ := Load(dir); stored != fresh {
+		t.Fatal("a refusal took the identity away")
+	}
+}
+
+func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	h.life = 2 * time.Second
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	begin := time.Now()
+	renewed := make(chan Identity)
+	done := make(chan error)
+	go func() { done <- Run(ctx, id, Options{}, func(id Identity) { renewed <- id }) }()
+	for range 2 {
+		if fresh := <-renewed; fresh.Certificate == id.Certificate {
+			t.Fatal("not a new one")
+		}
+	}
+	if took := time.Since(begin); took > 8*time.Second {
+		t.Fatalf("two renewals of 2 s certificates took %v", took)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABrokenIdentityIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Load(dir); !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "flotilla-device join") {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "{", "{}", `{"node":"pi-1","mqttAddress":"x:1","key":"nonsense"}`} {
+		if err := os.WriteFile(filepath.Join(dir, identityFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "join again") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

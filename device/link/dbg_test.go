@@ -1,0 +1,164 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/shared/wire"
+)
+
+// mosquitto runs a real broker on a port of its own until the test ends.
+func mosquitto(t *testing.T) (port int) {
+	t.Helper()
+	path, err := exec.LookPath("mosquitto")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/mosquitto")
+	}
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Fatalf("mosquitto is needed here (apt-get install mosquitto): %v", err)
+	}
+	if err != nil {
+		t.Skip("mosquitto is not installed (apt-get install mosquitto)")
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port = free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	conf := filepath.Join(t.TempDir(), "mosquitto.conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "listener %d 127.0.0.1\nallow_anonymous true\npersistence false\n", port), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(conf), 0o755); err != nil { // it may run as another user
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "-c", conf)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	await(t, "mosquitto to listen", func() bool {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return port
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited 15s for %s", what)
+		}
+	}
+}
+
+// The link against a real broker, with a bystander that plays the hub: what
+// another MQTT broker makes of our messages, wills and subscriptions.
+func TestALinkOverMosquitto(t *testing.T) {
+	port := mosquitto(t)
+	server := fmt.Sprintf("mqtt://127.0.0.1:%d", port)
+	var mu sync.Mutex
+	var heard []string
+	var last wire.Lease
+	watch := paho.NewClient(paho.NewClientOptions().AddBroker(fmt.Sprintf("tcp://127.0.0.1:%d", port)).SetClientID("watch").SetAutoReconnect(false))
+	if err := wait(t.Context(), watch.Connect(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Disconnect(100)
+	err := wait(t.Context(), watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, func(_ paho.Client, m paho.Message) {
+		mu.Lock()
+		defer mu.Unlock()
+		a, _ := wire.ParseTopic(wire.DefaultPrefix, m.Topic())
+		text := string(a.Channel)
+		switch a.Channel {
+		case wire.ChannelPresence:
+			p, _ := wire.ParsePresence(m.Payload())
+			text += " " + p.State
+		case wire.ChannelLease:
+			last, _ = wire.ParseLease(m.Payload())
+		}
+		if m.Retained() {
+			text += " RETAINED"
+		}
+		heard = append(heard, text)
+	}), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(what string) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return slices.Contains(heard, what) }
+	}
+
+	var conns []net.Conn
+	a := &agent{load: "x", pod: "x"}
+	l, err := New(Config{
+		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: server, Source: a, Sink: a, LeaseInterval: 100 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			return c, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.link = l
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+
+	await(t, "status, pods and lease", func() bool { return said("status")() && said("pods")() && said("lease")() })
+	payload, _ := json.Marshal(wire.Desired{Generation: 5, Hub: "h1"})
+	if err := wait(ctx, watch.Publish(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), 0, false, payload), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the desired state to be stored and acknowledged by a lease", func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 })
+
+	mu.Lock()
+	conns[0].Close() // the cable is pulled
+	seq := last.Seq
+	mu.Unlock()
+	await(t, "the will", said("presence lost"))
+	await(t, "leases again", func() bool { mu.Lock(); defer mu.Unlock(); return last.Seq > seq+2 && len(conns) > 1 })
+
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	await(t, "the goodbye", said("presence shutdown"))
+	mu.Lock()
+	defer mu.Unlock()
+	lost := 0
+	for _, h := range heard {
+		if h == "presence lost" {
+			lost++
+		}
+		if strings.HasSuffix(h, "RETAINED") {
+			t.Errorf("%s", h)
+		}
+	}
+	if lost != 1 {
+		t.Errorf("%d wills, want one: an orderly stop fires none", lost)
+	}
+}

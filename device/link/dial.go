@@ -1,0 +1,147 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Times of a connection.
+const (
+	connectTimeout = 10 * time.Second // for TCP, TLS and CONNECT together
+	keepAlive      = 10 * time.Second
+	pingTimeout    = 5 * time.Second
+	// paho looks every quarter of the keep-alive, so a ping goes out at the latest
+	// 12.5 s after the last byte came, and 5 s later the link counts as half open.
+	silence      = keepAlive + keepAlive/4 + pingTimeout
+	writeTimeout = 5 * time.Second // for writeChunk bytes to the hub
+	writeChunk   = 16 << 10
+)
+
+// settleDial checks Server and makes Dial a function that ends with TLS, where
+// that is asked for.
+func (c *Config) settleDial() error {
+	u, err := url.Parse(c.Server)
+	if err != nil || u.Hostname() == "" {
+		return errors.New("the address must be like mqtts://hub.example:8883")
+	}
+	secure, port := false, "1883"
+	switch u.Scheme {
+	case "mqtts", "tls", "ssl":
+		secure, port = true, "8883"
+	case "mqtt", "tcp":
+		if ip := net.ParseIP(u.Hostname()); c.Dial == nil && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return fmt.Errorf("%s without TLS is for the development listener on loopback; use mqtts://%s", u.Scheme, u.Host)
+		}
+	default:
+		return fmt.Errorf("scheme %q is not known; use mqtts", u.Scheme)
+	}
+	if u.Port() != "" {
+		port = u.Port()
+	}
+	if c.Dial == nil {
+		address := net.JoinHostPort(u.Hostname(), port)
+		c.Dial = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	if !secure {
+		c.TLS = nil
+		return nil
+	}
+	if c.TLS == nil {
+		return errors.New("mqtts needs the device's certificate and the hub's CA; join the fleet first")
+	}
+	c.TLS = c.TLS.Clone()
+	c.TLS.MinVersion = max(c.TLS.MinVersion, tls.VersionTLS12)
+	if c.TLS.ServerName == "" {
+		c.TLS.ServerName = u.Hostname()
+	}
+	return nil
+}
+
+// open dials, and shakes hands where TLS is used.
+func (c *Config) open(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS == nil {
+		return &conn{Conn: raw, raw: raw}, nil
+	}
+	secure := tls.Client(raw, c.TLS)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return &conn{Conn: secure, raw: raw}, nil
+}
+
+// A conn notices by itself when the other end is gone: no byte for 17.5 s, or
+// 16 KiB that do not get away in 5 s. paho counts packets instead: a desired state
+// that takes a minute to come over a slow line would be taken for silence, and a
+// ping on a dead line would be written for ever.
+type conn struct {
+	net.Conn          // encrypted, where it is
+	raw      net.Conn // what is below
+
+	mu       sync.Mutex
+	deadline time.Time // paho's, for CONNECT; zero: ours
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	until := c.deadline
+	c.mu.Unlock()
+	if until.IsZero() {
+		until = time.Now().Add(silence)
+	}
+	if err := c.raw.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(p)
+	var timeout net.Error
+	if n == 0 && errors.As(err, &timeout) && timeout.Timeout() {
+		err = fmt.Errorf("no answer from the hub: %w", err)
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (done int, err error) {
+	for done < len(p) {
+		if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return done, err
+		}
+		n, err := c.Conn.Write(p[done:min(len(p), done+writeChunk)])
+		if done += n; err != nil {
+			_ = c.raw.Close() // the stream is broken inside a packet
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// Close cuts the connection without a farewell that could block.
+func (c *conn) Close() error { return c.raw.Close() }
+
+// SetDeadline is paho's, around CONNECT.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	c.deadline = t
+	c.mu.Unlock()
+	return c.raw.SetReadDeadline(t)
+}
+
+// SetWriteDeadline is paho's around each packet; ours are around each chunk.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+// clip shortens a text to at most n bytes, at a character's end.
+func clip(s string, n int) string { return strings.ToValidUTF8(s[:n-len("…")], "") + "…" }

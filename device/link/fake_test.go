@@ -1,0 +1,361 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.mqtt.golang/packets"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/wire"
+)
+
+// hub is the other side of the protocol, as small as it can be: it speaks MQTT
+// with one device, believes what it is told, and asks for what it lacks. It can
+// lose messages.
+type hub struct {
+	t *testing.T
+
+	mu       sync.Mutex
+	conn     net.Conn
+	heard    []heard
+	connects int
+	wills    []wire.Presence
+	refuse   byte                      // code of the CONNACK
+	lose     func(message string) bool // asked for every message, either way
+	mute     func(message string) bool // no PUBACK for it
+	desired  wire.Desired              // what the device is to have
+	resent   time.Time
+	boot     string
+	lease    wire.Lease
+	status   wire.Status
+	pods     wire.Pods
+	events   []wire.Event
+	replies  []wire.Reply
+	presence []wire.Presence
+	frozen   atomic.Bool
+}
+
+// heard is a message with the moment at which it came.
+type heard struct {
+	at   time.Time
+	what string
+}
+
+func (h *hub) note(what string) { h.heard = append(h.heard, heard{time.Now(), what}) }
+
+func (h *hub) losing(what string) bool { return h.lose != nil && h.lose(what) }
+
+// dial is the Dial of the link under test.
+func (h *hub) dial(context.Context) (net.Conn, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.losing("dial") {
+		return nil, errors.New("no route to host")
+	}
+	a, b := net.Pipe()
+	h.conn = b
+	h.frozen.Store(false)
+	go h.serve(b)
+	return &freezing{Conn: a, frozen: &h.frozen}, nil
+}
+
+// freezing is a connection whose packets can vanish, both ways.
+type freezing struct {
+	net.Conn
+	frozen *atomic.Bool
+}
+
+func (f *freezing) Write(p []byte) (int, error) {
+	if f.frozen.Load() {
+		return len(p), nil
+	}
+	return f.Conn.Write(p)
+}
+
+func (h *hub) serve(c net.Conn) {
+	defer c.Close()
+	var will *wire.Presence
+	for {
+		pk, err := packets.ReadPacket(c)
+		if err != nil {
+			if will != nil && !h.frozen.Load() {
+				h.mu.Lock()
+				h.wills = append(h.wills, *will)
+				h.mu.Unlock()
+			}
+			return
+		}
+		h.mu.Lock()
+		var answer packets.ControlPacket
+		switch p := pk.(type) {
+		case *packets.ConnectPacket:
+			h.connects++
+			h.note("connect")
+			if !p.CleanSession || p.WillRetain || p.Keepalive != 10 || p.ProtocolVersion != 4 || p.WillTopic != "fleet/v1/nodes/pi-1/presence" || p.ClientIdentifier != "pi-1:3f2a9c0d1e4b5a67" {
+				h.t.Errorf("CONNECT is not the protocol's: %v", p)
+			}
+			w, err := wire.ParsePresence(p.WillMessage)
+			if err != nil {
+				h.t.Errorf("will: %v", err)
+			}
+			will = &w
+			ack := packets.NewControlPacket(packets.Connack).(*packets.ConnackPacket)
+			ack.ReturnCode = h.refuse
+			if !h.losing("connack") {
+				answer = ack
+			}
+		case *packets.SubscribePacket:
+			h.note("subscribe")
+			ack := packets.NewControlPacket(packets.Suback).(*packets.SubackPacket)
+			ack.MessageID, ack.ReturnCodes = p.MessageID, make([]byte, len(p.Topics))
+			if !h.losing("suback") {
+				answer = ack
+			}
+		case *packets.PublishPacket:
+			answer = h.published(p)
+		case *packets.PingreqPacket:
+			if !h.losing("pingresp") {
+				answer = packets.NewControlPacket(packets.Pingresp)
+			}
+		case *packets.DisconnectPacket:
+			h.note("disconnect")
+			will = nil
+		}
+		h.mu.Unlock()
+		if answer != nil && !h.frozen.Load() {
+			_ = answer.Write(c)
+		}
+	}
+}
+
+// published believes a message and returns its PUBACK.
+func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
+	a, err := wire.ParseTopic(wire.DefaultPrefix, p.TopicName)
+	if err != nil || p.Retain {
+		h.t.Errorf("published %s, retained %v: %v", p.TopicName, p.Retain, err)
+		return nil
+	}
+	if h.losing(string(a.Channel)) {
+		return nil
+	}
+	h.note(string(a.Channel))
+	switch a.Channel {
+	case wire.ChannelLease:
+		l, err := wire.ParseLease(p.Payload)
+		h.check(err)
+		if l.Boot == h.lease.Boot && l.Seq <= h.lease.Seq {
+			h.t.Errorf("lease %d came after %d", l.Seq, h.lease.Seq)
+		}
+		h.lease = l
+		if l.Boot != h.boot || l.Status > h.status.Seq || l.Pods > h.pods.Seq {
+			h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", "r1"), "request", wire.Request{Type: wire.RequestRefresh})
+		}
+		if l.Desired < h.desired.Generation && time.Since(h.resent) >= 2*time.Second {
+			h.resent = time.Now()
+			h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", h.desired)
+		}
+	case wire.ChannelStatus:
+		s, err := wire.ParseStatus(p.Payload)
+		h.check(err)
+		if s.Boot == h.boot && s.Seq <= h.status.Seq {
+			h.t.Errorf("status %d came after %d", s.Seq, h.status.Seq)
+		}
+		h.boot, h.status = s.Boot, s
+	case wire.ChannelPods:
+		v, err := wire.ParsePods(p.Payload)
+		h.check(err)
+		h.pods = v
+	case wire.ChannelEvent:
+		v, err := wire.ParseEvent(p.Payload)
+		h.check(err)
+		h.events = append(h.events, v)
+	case wire.ChannelPresence:
+		v, err := wire.ParsePresence(p.Payload)
+		h.check(err)
+		h.presence = append(h.presence, v)
+	case wire.ChannelReply:
+		v, err := wire.ParseReply(p.Payload)
+		h.check(err)
+		h.replies = append(h.replies, v)
+	}
+	if p.Qos == 0 || h.losing("puback") || h.mute != nil && h.mute(string(a.Channel)) {
+		return nil
+	}
+	ack := packets.NewControlPacket(packets.Puback).(*packets.PubackPacket)
+	ack.MessageID = p.MessageID
+	return ack
+}
+
+func (h *hub) check(err error) {
+	if err != nil {
+		h.t.Error(err)
+	}
+}
+
+// send publishes to the device at QoS 0, on another goroutine.
+func (h *hub) send(topic, what string, v any) {
+	if h.losing(what) {
+		return
+	}
+	p := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
+	p.TopicName = topic
+	p.Payload, _ = json.Marshal(v)
+	c := h.conn
+	if !h.frozen.Load() {
+		go func() { _ = p.Write(c) }()
+	}
+}
+
+// want changes what the device is to have, and tells it.
+func (h *hub) want(generation int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.desired = wire.Desired{Generation: generation, Hub: "h1"}
+	h.resent = time.Now()
+	h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", h.desired)
+}
+
+// request sends a request to the device.
+func (h *hub) request(id string, r wire.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", id), "request", r)
+}
+
+// with reads the hub's state.
+func with[T any](h *hub, f func(h *hub) T) T {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return f(h)
+}
+
+// times returns when messages of a kind came, since a moment.
+func (h *hub) times(what string, since time.Time) (at []time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.heard {
+		if m.what == what && !m.at.Before(since) {
+			at = append(at, m.at.Sub(since))
+		}
+	}
+	return at
+}
+
+// agent is Source and Sink: its truth is a few numbers.
+type agent struct {
+	mu       sync.Mutex
+	link     *Link
+	load     string // in the status
+	pod      string // in the pods
+	stored   int64
+	stopping bool
+	requests []string
+}
+
+func (a *agent) Status() wire.Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	reason := "KubeletReady"
+	if a.stopping {
+		reason = "NodeShutdown"
+	}
+	return wire.Status{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Reason: reason, Message: a.load}}}}
+}
+
+func (a *agent) Pods() wire.Pods {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return wire.Pods{Generation: a.stored, Pods: []wire.PodStatus{{UID: "u1", Namespace: "default", Name: a.pod}}}
+}
+
+func (a *agent) StoredGeneration() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stored
+}
+
+func (a *agent) Desired(d wire.Desired) {
+	a.mu.Lock()
+	a.stored = d.Generation
+	a.mu.Unlock()
+	a.link.DesiredStored()
+}
+
+func (a *agent) Request(id string, r wire.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests = append(a.requests, id+" "+r.Type)
+}
+
+// change changes the whole truth and says so.
+func (a *agent) change(to string) {
+	a.mu.Lock()
+	a.load, a.pod = to, to
+	a.mu.Unlock()
+	a.link.StatusChanged()
+	a.link.PodsChanged()
+}
+
+// bubble runs a link against a hub in fake time.
+func bubble(t *testing.T, h *hub, test func(t *testing.T, l *Link, a *agent)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h.t = t
+		a := &agent{load: "first", pod: "first"}
+		l, err := New(Config{
+			Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://hub:1883", Dial: h.dial,
+			Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.link = l
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- l.Run(ctx) }()
+		test(t, l, a)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		h.mu.Lock()
+		if h.conn != nil {
+			h.conn.Close()
+		}
+		h.mu.Unlock()
+		time.Sleep(time.Minute) // everything of paho's has ended
+	})
+}
+
+// agree fails the test unless the hub believes what is true.
+func agree(t *testing.T, h *hub, a *agent, when string) {
+	t.Helper()
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var status, pod string
+	if len(h.status.Status.Conditions) > 0 {
+		status = h.status.Status.Conditions[0].Message
+	}
+	if len(h.pods.Pods) > 0 {
+		pod = h.pods.Pods[0].Name
+	}
+	got := fmt.Sprintf("status %q, pods %q, stored generation %d", status, pod, h.lease.Desired)
+	want := fmt.Sprintf("status %q, pods %q, stored generation %d", a.load, a.pod, h.desired.Generation)
+	if got != want || a.stored != h.desired.Generation {
+		t.Errorf("%s: the hub believes %s; true is %s (stored %d)", when, got, want, a.stored)
+	}
+}

@@ -1,0 +1,298 @@
+// Package link is the device's line to the hub: it connects over MQTT, says who
+// is there and for how long, reports what the agent observes, and hands over what
+// the hub wants.
+//
+// It numbers what it sends, sends again what was not acknowledged, and connects
+// again for ever. It keeps nothing on disk and decides nothing about workloads:
+// what is true it asks the Source, what arrives it gives the Sink, both of them
+// the agent. Only here in device/ is paho imported. The words are shared/wire's.
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A Source knows what is true now. Its methods are called whenever something is
+// to be sent, never at the same time, and must return quickly. The link fills in
+// boot, seq, time and machine id.
+type Source interface {
+	Status() wire.Status
+	Pods() wire.Pods
+	StoredGeneration() int64 // of the desired state that is stored durably; 0: none
+}
+
+// A Sink takes what the hub sends. Its methods are called one at a time, and may
+// take their time: a newer desired state replaces one that still waits. Refresh
+// and ack requests are answered by the link and do not arrive here.
+type Sink interface {
+	Desired(wire.Desired)
+	Request(id string, r wire.Request)
+}
+
+// Config is what a link is made of. Node, Boot, Server, Source and Sink are
+// required.
+type Config struct {
+	Node         string
+	Machine      string // 16 hex digits; empty: not known
+	Boot         string // random id of this agent start
+	AgentVersion string
+
+	// Server is the hub: mqtts://host:8883, or mqtt://127.0.0.1:1883 for its
+	// development listener, on loopback only.
+	Server string
+	// TLS holds the device's certificate and the hub's CA; required for mqtts.
+	TLS *tls.Config
+	// Dial opens the connection below TLS; nil: TCP to the host of Server.
+	Dial func(context.Context) (net.Conn, error)
+
+	Prefix         string        // of all topics; empty: wire.DefaultPrefix
+	LeaseInterval  time.Duration // until the hub says otherwise; 0: 10 s
+	StatusInterval time.Duration // longest time without a status; 0: 5 min
+
+	Source Source
+	Sink   Sink
+	Log    *slog.Logger // nil: slog.Default()
+}
+
+// Times of the protocol, and limits of what waits here.
+const (
+	leaseJitter   = 0.04
+	leaseRetry    = 200 * time.Millisecond // doubles
+	leaseRetryMax = 7 * time.Second
+	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
+	maxUnacked    = 3                // lost in a row: then the connection counts as broken
+	backoffMin    = time.Second
+	backoffMax    = time.Minute
+	steady        = 30 * time.Second // a session of this length ends the back-off
+	maxEvents     = 256
+	maxRequests   = 64
+)
+
+// ErrOffline says that the hub cannot be reached now.
+var ErrOffline = errors.New("not connected to the hub")
+
+// A Link keeps one device connected. Make it with New.
+type Link struct {
+	cfg Config
+	log *slog.Logger
+
+	wake    chan struct{}  // something below changed
+	deliver chan struct{}  // something arrived
+	replies chan addressed // from Streams to the session
+	numbers struct {       // of this boot; used by the session only
+		lease, status, pods uint64
+	}
+
+	mu       sync.Mutex
+	interval time.Duration // between leases
+	asked    asked
+	events   []queued
+	queued   uint64 // number of the newest event
+	skipped  int    // events that had no room, not told yet
+	desired  []byte
+	requests []addressedRequest
+	streams  map[string]*Stream
+	session  *session // nil: offline
+	lastErr  error
+}
+
+// asked is what the agent or the hub wants sent soon.
+type asked struct{ status, pods, lease, refresh bool }
+
+// queued is an event that waits, with its number of this run.
+type queued struct {
+	n uint64
+	e wire.Event
+}
+
+type addressedRequest struct {
+	id string
+	r  wire.Request
+}
+
+// New checks the configuration. The link connects when it runs.
+func New(cfg Config) (*Link, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = wire.DefaultPrefix
+	}
+	if cfg.LeaseInterval <= 0 {
+		cfg.LeaseInterval = 10 * time.Second
+	}
+	if cfg.StatusInterval <= 0 {
+		cfg.StatusInterval = 5 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	err := errors.Join(wire.ValidNode(cfg.Node), wire.ValidMachine(cfg.Machine), wire.ValidBoot(cfg.Boot), wire.ValidPrefix(cfg.Prefix))
+	if cfg.Source == nil || cfg.Sink == nil {
+		err = errors.Join(err, errors.New("no Source or no Sink: this is a mistake in the program"))
+	}
+	if err == nil {
+		err = cfg.settleDial()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("link to hub %s: %w", cfg.Server, err)
+	}
+	return &Link{
+		cfg:      cfg,
+		log:      cfg.Log,
+		wake:     make(chan struct{}, 1),
+		deliver:  make(chan struct{}, 1),
+		replies:  make(chan addressed),
+		interval: cfg.LeaseInterval,
+		streams:  map[string]*Stream{},
+	}, nil
+}
+
+// Run keeps the device connected until the context ends; then it says goodbye:
+// the Source's last status (which should be Ready=False, NodeShutdown by then) and
+// presence "shutdown". It never gives up and returns nil.
+func (l *Link) Run(ctx context.Context) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { l.deliverAll(serving) })
+	defer wg.Wait()
+	defer stop()
+	var said string
+	for try := 0; ; try++ {
+		began := time.Now()
+		err := l.connectOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		l.mu.Lock()
+		l.lastErr = err
+		l.mu.Unlock()
+		if time.Since(began) >= steady {
+			try = 0
+		}
+		pause := backoff(try)
+		level := slog.LevelDebug // the same thing every minute is no news
+		if said != err.Error() {
+			level, said = slog.LevelWarn, err.Error()
+		}
+		l.log.Log(ctx, level, "hub is out of reach; workloads run on", "node", l.cfg.Node, "hub", l.cfg.Server, "err", err, "again", pause.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// backoff is the pause before a try: full jitter, so that a fleet that lost its
+// hub at one moment does not come back at one moment.
+func backoff(try int) time.Duration {
+	return rand.N(min(backoffMax, backoffMin<<min(try, 10)))
+}
+
+// StatusChanged, PodsChanged and DesiredStored tell that the Source has news.
+// They never block, and may be called from a Sink.
+func (l *Link) StatusChanged() { l.ask(func(a *asked) { a.status = true }) }
+
+// PodsChanged: see StatusChanged.
+func (l *Link) PodsChanged() { l.ask(func(a *asked) { a.pods = true }) }
+
+// DesiredStored: see StatusChanged. A lease goes out at once: it is the
+// acknowledgement of the desired state.
+func (l *Link) DesiredStored() { l.ask(func(a *asked) { a.lease = true }) }
+
+func (l *Link) ask(what func(*asked)) {
+	l.mu.Lock()
+	what(&l.asked)
+	l.mu.Unlock()
+	signal(l.wake)
+}
+
+// Event tells the hub something worth knowing, now or when it is in reach again.
+// The newest 256 wait; older ones are dropped, and their number is told. The link
+// fills in boot, and time where it is zero.
+func (l *Link) Event(e wire.Event) {
+	e.Boot = l.cfg.Boot
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	if len(e.Message) > wire.MaxMessage {
+		e.Message = clip(e.Message, wire.MaxMessage)
+	}
+	l.mu.Lock()
+	if len(l.events) >= maxEvents {
+		l.events = slices.Delete(l.events, 0, 1)
+		l.skipped++
+	}
+	l.queued++
+	l.events = append(l.events, queued{l.queued, e})
+	l.mu.Unlock()
+	signal(l.wake)
+}
+
+// Online says whether the hub is connected now; if not, why.
+func (l *Link) Online() (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session != nil {
+		return true, nil
+	}
+	return false, l.lastErr
+}
+
+// deliverAll hands over what arrived, one after the other.
+func (l *Link) deliverAll(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.deliver:
+		}
+		for {
+			l.mu.Lock()
+			desired, requests := l.desired, l.requests
+			l.desired, l.requests = nil, nil
+			l.mu.Unlock()
+			if desired == nil && len(requests) == 0 {
+				break
+			}
+			if desired != nil {
+				l.deliverDesired(desired)
+			}
+			for _, r := range requests {
+				l.cfg.Sink.Request(r.id, r.r)
+			}
+		}
+	}
+}
+
+func (l *Link) deliverDesired(payload []byte) {
+	d, err := wire.ParseDesired(payload)
+	if err != nil {
+		l.log.Error("read desired state from the hub; keeping the stored one", "node", l.cfg.Node, "err", err)
+		l.Event(wire.Event{Type: "Warning", Reason: "DesiredStateInvalid", Message: err.Error()})
+		return
+	}
+	if d.LeaseIntervalSeconds > 0 {
+		l.mu.Lock()
+		l.interval = time.Duration(d.LeaseIntervalSeconds) * time.Second
+		l.mu.Unlock()
+	}
+	l.cfg.Sink.Desired(d)
+}
+
+// signal sets a flag that one goroutine waits for.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

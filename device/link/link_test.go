@@ -1,0 +1,408 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+func TestOnConnectingStatusPodsLeaseComeInThisOrder(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		var got []string
+		for _, m := range with(h, func(h *hub) []heard { return slices.Clone(h.heard) }) {
+			got = append(got, m.what)
+		}
+		if want := []string{"connect", "subscribe", "status", "pods", "lease"}; !slices.Equal(got, want) {
+			t.Errorf("the hub heard %q, want %q", got, want)
+		}
+		l2 := with(h, func(h *hub) wire.Lease { return h.lease })
+		if l2.Boot != "b1" || l2.Seq != 1 || l2.Status != 1 || l2.Pods != 1 {
+			t.Errorf("first lease %+v", l2)
+		}
+		if online, err := l.Online(); !online || err != nil {
+			t.Errorf("Online: %v, %v", online, err)
+		}
+	})
+}
+
+func TestLeasesComeEveryIntervalPlusUpToFourPercent(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		began := time.Now()
+		time.Sleep(time.Hour)
+		at := h.times("lease", began)
+		for i := 1; i < len(at); i++ {
+			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 10400*time.Millisecond {
+				t.Fatalf("two leases %s apart", gap)
+			}
+		}
+		if len(at) < 3600/11 {
+			t.Errorf("%d leases in an hour", len(at))
+		}
+		if n := with(h, func(h *hub) int { return h.connects }); n != 1 {
+			t.Errorf("connected %d times in a quiet hour", n)
+		}
+	})
+}
+
+func TestTheHubSetsTheLeaseInterval(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		h.mu.Lock()
+		h.desired = wire.Desired{Generation: 1, Hub: "h1", LeaseIntervalSeconds: 30}
+		h.mu.Unlock()
+		time.Sleep(30 * time.Second) // the next lease shows that it is behind
+		began := time.Now()
+		time.Sleep(10 * time.Minute)
+		if n := len(h.times("lease", began)); n < 18 || n > 20 {
+			t.Errorf("%d leases in ten minutes at 30s", n)
+		}
+	})
+}
+
+func TestAQuietDeviceReportsWithinFiveMinutes(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		began := time.Now()
+		time.Sleep(5 * time.Hour)
+		last, different := time.Duration(0), map[time.Duration]bool{}
+		for _, at := range h.times("status", began) {
+			if gap := at - last; at > 0 && (gap > 5*time.Minute || gap < 150*time.Second) {
+				t.Errorf("two statuses %s apart", gap)
+			}
+			different[at-last], last = true, at
+		}
+		if len(different) < 50 {
+			t.Errorf("%d different pauses: no jitter", len(different))
+		}
+	})
+}
+
+func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		a.change("second")
+		agree(t, h, a, "at once after a change")
+		h.mu.Lock()
+		h.mute = func(what string) bool { return what == "status" }
+		h.mu.Unlock()
+		time.Sleep(time.Second)
+		began := time.Now()
+		for i := range 1000 {
+			a.change(fmt.Sprint("change ", i))
+			synctest.Wait()
+		}
+		if n := len(h.times("status", began)); n != 1 {
+			t.Errorf("%d statuses are in flight without acknowledgement", n)
+		}
+		h.mu.Lock()
+		h.mute = nil
+		h.mu.Unlock()
+		time.Sleep(ackTimeout)
+		agree(t, h, a, "after the acknowledgement was given up")
+	})
+}
+
+func TestAnySingleLossHealsWithinTwoLeaseIntervals(t *testing.T) {
+	for _, what := range []string{"lease", "status", "pods", "desired", "request", "puback", "pingresp"} {
+		for n := 1; n <= 3; n++ {
+			t.Run(fmt.Sprintf("%s %d is lost", what, n), func(t *testing.T) {
+				h := &hub{}
+				bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+					synctest.Wait()
+					seen, lost := 0, false
+					h.mu.Lock()
+					h.lose = func(m string) bool {
+						if m == what {
+							seen++
+						}
+						if seen == n && !lost {
+							lost = true
+							return true
+						}
+						return false
+					}
+					h.mu.Unlock()
+					for i := range 3 {
+						a.change(fmt.Sprint("change ", i))
+						h.want(int64(i + 1))
+						if what == "request" {
+							h.request("r9", wire.Request{Type: wire.RequestRefresh})
+						}
+						time.Sleep(time.Second)
+					}
+					time.Sleep(20800 * time.Millisecond)
+					if !with(h, func(*hub) bool { return lost }) && what != "pingresp" {
+						t.Fatalf("no %s was lost", what)
+					}
+					agree(t, h, a, "two lease intervals after the loss")
+				})
+			})
+		}
+	}
+}
+
+func TestLossesWhileConnectingHealByTryingAgain(t *testing.T) {
+	for _, what := range []string{"dial", "connack", "suback", "status", "pods", "lease"} {
+		t.Run(what, func(t *testing.T) {
+			lost := false
+			h := &hub{}
+			h.lose = func(m string) bool {
+				if m == what && !lost {
+					lost = true
+					return true
+				}
+				return false
+			}
+			bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+				time.Sleep(32 * time.Second)
+				agree(t, h, a, "half a minute after the start")
+				if !with(h, func(*hub) bool { return lost }) {
+					t.Error("nothing was lost")
+				}
+			})
+		})
+	}
+}
+
+func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
+	for range 20 {
+		h := &hub{}
+		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+			time.Sleep(47 * time.Second)
+			h.frozen.Store(true)
+			h.mu.Lock()
+			h.lose = func(what string) bool { return what == "dial" }
+			h.mu.Unlock()
+			began := time.Now()
+			for online, _ := l.Online(); online && time.Since(began) < time.Minute; online, _ = l.Online() {
+				time.Sleep(100 * time.Millisecond)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("noticed after %s", took)
+			}
+		})
+	}
+}
+
+// A desired state of 4 MiB over a slow line takes two minutes; that is not silence.
+func TestASlowDownloadIsNotTakenForSilence(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		h.mu.Lock()
+		c := h.conn
+		h.mu.Unlock()
+		payload := append([]byte(`{"generation":7,"hub":"h1"`), strings.Repeat(" ", 2<<20)...)
+		payload = append(payload, '}')
+		topic := wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired)
+		packet := append([]byte{0x30}, 0, 0, 0, 0)
+		for i, n := 0, 2+len(topic)+len(payload); i < 4; i++ {
+			packet[1+i] = byte(n>>(7*i)) & 0x7f
+			if i < 3 {
+				packet[1+i] |= 0x80
+			}
+		}
+		packet = append(append(append(packet, 0, byte(len(topic))), topic...), payload...)
+		h.mu.Lock() // the line is busy: no PINGRESP in between
+		h.lose = func(what string) bool { return what == "pingresp" }
+		h.mu.Unlock()
+		for len(packet) > 0 {
+			n := min(len(packet), 16<<10)
+			if _, err := c.Write(packet[:n]); err != nil {
+				t.Fatal(err)
+			}
+			packet = packet[n:]
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if a.StoredGeneration() != 7 || with(h, func(h *hub) int { return h.connects }) != 1 {
+			t.Errorf("stored generation %d, want 7, over one connection", a.StoredGeneration())
+		}
+	})
+}
+
+func TestNoLeasesQueueWhileTheHubIsAway(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(25 * time.Second)
+		before := with(h, func(h *hub) uint64 { return h.lease.Seq })
+		h.mu.Lock()
+		h.lose = func(what string) bool { return what == "dial" }
+		h.conn.Close()
+		h.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		h.mu.Lock()
+		h.lose = nil
+		h.mu.Unlock()
+		back := time.Now()
+		time.Sleep(backoffMax)
+		at := h.times("lease", back)
+		if len(at) == 0 || len(at) > 7 {
+			t.Fatalf("%d leases in the first minute after ten minutes away", len(at))
+		}
+		after := with(h, func(h *hub) uint64 { return h.lease.Seq })
+		if after != before+uint64(len(at)) {
+			t.Errorf("lease %d follows %d, but only %d were sent", after, before, len(at))
+		}
+		agree(t, h, a, "after the return")
+	})
+}
+
+func TestReconnectsBackOffWithFullJitter(t *testing.T) {
+	h := &hub{}
+	var at []time.Time
+	h.lose = func(what string) bool {
+		if what == "dial" {
+			at = append(at, time.Now())
+			return true
+		}
+		return false
+	}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(6 * time.Hour)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		var sum time.Duration
+		for i := 1; i < len(at); i++ {
+			gap, most := at[i].Sub(at[i-1]), backoffMax
+			if i <= 6 {
+				most = backoffMin << (i - 1)
+			}
+			if gap > most {
+				t.Errorf("pause %d is %s, at most %s", i, gap, most)
+			}
+			sum += gap
+		}
+		if mean := sum / time.Duration(len(at)-1); mean < 25*time.Second || mean > 35*time.Second {
+			t.Errorf("mean pause %s, want about half of a minute", mean)
+		}
+	})
+}
+
+func TestARefusedDeviceSaysWhy(t *testing.T) {
+	h := &hub{refuse: 5}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		if _, err := l.Online(); err == nil || !strings.Contains(err.Error(), "another machine lives under this node name") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestAHubThatAcknowledgesNothingIsLeft(t *testing.T) {
+	h := &hub{mute: func(string) bool { return true }}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(90 * time.Second)
+		if n := with(h, func(h *hub) int { return h.connects }); n < 2 || n > 10 {
+			t.Errorf("%d connections in 90 s without a PUBACK", n)
+		}
+	})
+}
+
+func TestAnOrderlyStopSaysSo(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		a.mu.Lock()
+		a.stopping = true
+		a.mu.Unlock()
+	})
+	if r := h.status.Status.Conditions[0].Reason; r != "NodeShutdown" {
+		t.Errorf("the last status says %s", r)
+	}
+	if len(h.presence) != 1 || h.presence[0].State != wire.PresenceShutdown || h.presence[0].Boot != "b1" {
+		t.Errorf("presence %+v", h.presence)
+	}
+	if h.heard[len(h.heard)-1].what != "disconnect" || len(h.wills) != 0 {
+		t.Errorf("heard %v, wills %v; want a DISCONNECT and no will", h.heard, h.wills)
+	}
+}
+
+func TestACutLinkFiresTheWillWithItsBoot(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		h.mu.Lock()
+		h.conn.Close()
+		h.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{Boot: "b1", State: wire.PresenceLost}) {
+			t.Errorf("wills %v", w)
+		}
+	})
+}
+
+func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		h.mu.Lock()
+		h.lose = func(what string) bool { return what == "dial" }
+		h.conn.Close()
+		h.mu.Unlock()
+		synctest.Wait()
+		for i := range maxEvents + 10 {
+			l.Event(wire.Event{Type: "Normal", Reason: "Pulled", Message: fmt.Sprint(i)})
+		}
+		h.mu.Lock()
+		acks := 0
+		h.lose = func(what string) bool { // one event and one acknowledgement get lost
+			if what == "puback" {
+				acks++
+			}
+			return what == "puback" && acks == 7
+		}
+		h.mu.Unlock()
+		time.Sleep(time.Minute)
+		got := with(h, func(h *hub) (m []string) {
+			for _, e := range h.events {
+				m = append(m, e.Reason+" "+e.Message)
+			}
+			return slices.Compact(m)
+		})
+		want := []string{"EventsDropped 10 events were dropped: more than 256 waited for the hub"}
+		for i := range maxEvents {
+			want = append(want, fmt.Sprint("Pulled ", i+10))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d events came: %.300q, want %d: %.300q", len(got), got, len(want), want)
+		}
+	})
+}
+
+func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		began := time.Now()
+		h.request("r1", wire.Request{Type: wire.RequestRefresh})
+		time.Sleep(time.Millisecond)
+		h.request("r2", wire.Request{Type: wire.RequestLogs})
+		time.Sleep(time.Millisecond)
+		h.request("r3", wire.Request{Type: "dance"})
+		synctest.Wait()
+		if !slices.Equal(a.requests, []string{"r2 logs", "r3 dance"}) {
+			t.Errorf("the agent got %q", a.requests)
+		}
+		if s, p := h.times("status", began.Add(time.Nanosecond)), h.times("pods", began.Add(time.Nanosecond)); len(s)+len(p) > 2 {
+			t.Errorf("refresh was answered by %d statuses and %d pods", len(s), len(p))
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.status.Seq != 2 || h.pods.Seq != 2 {
+			t.Errorf("status %d and pods %d after a refresh, want 2 and 2", h.status.Seq, h.pods.Seq)
+		}
+	})
+}

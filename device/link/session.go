@@ -1,0 +1,461 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"github.com/eclipse/paho.mqtt.golang/packets"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A session is one connection. All that is sent is sent by its loop, one message
+// after the other, each made at the moment when it goes out: nothing old waits.
+type session struct {
+	l      *Link
+	client paho.Client
+	lost   chan error
+	done   chan struct{} // closed with the session
+
+	status, pods, event tracked // at QoS 1, one in flight each
+	eventNumber         uint64  // of the one in flight; 0: it tells of skipped ones
+	eventSkipped        int     // how many
+	unacked             int     // timeouts in a row
+	nextStatus          time.Time
+
+	lease      paho.Token // being written
+	nextLease  time.Time
+	leaseRetry time.Duration
+}
+
+// tracked is a kind of message that is sent again until it is acknowledged.
+type tracked struct {
+	due   bool
+	token paho.Token // in flight
+	until time.Time  // then it counts as lost
+}
+
+// acked returns a channel that is ready when the one in flight is.
+func (t *tracked) acked() <-chan struct{} {
+	if t.token == nil {
+		return nil
+	}
+	return t.token.Done()
+}
+
+// connectOnce connects, and stays until the connection or the context ends. Its
+// error says why there is no connection any more.
+func (l *Link) connectOnce(ctx context.Context) error {
+	s := &session{l: l, lost: make(chan error, 1), done: make(chan struct{})}
+	defer close(s.done)
+	s.client = paho.NewClient(s.options(ctx))
+	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
+		s.client.Disconnect(0)
+		return explain(err)
+	}
+	defer s.client.Disconnect(250)
+	if err := s.subscribe(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.session, l.lastErr = s, nil
+	l.asked = asked{status: true, pods: true, lease: true}
+	l.mu.Unlock()
+	defer l.endSession()
+	l.log.Info("connected to the hub", "node", l.cfg.Node, "hub", l.cfg.Server)
+	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
+	s.greet()
+	return s.loop(ctx)
+}
+
+// options are paho's. It never connects again by itself and never resumes: a
+// client that does both says that messages were delivered when they were not.
+func (s *session) options(ctx context.Context) *paho.ClientOptions {
+	c := &s.l.cfg
+	will, _ := json.Marshal(wire.Presence{Boot: c.Boot, State: wire.PresenceLost})
+	o := paho.NewClientOptions().
+		AddBroker("tcp://hub"). // only a name: see the next line
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx) }).
+		SetClientID(wire.ClientID(c.Node, c.Machine)).
+		SetProtocolVersion(4).
+		SetCleanSession(true).
+		SetAutoReconnect(false).
+		SetConnectRetry(false).
+		SetConnectTimeout(connectTimeout).
+		SetWriteTimeout(writeTimeout).
+		SetKeepAlive(keepAlive).
+		SetPingTimeout(time.Hour). // conn sees silence earlier, and takes no slow packet for it
+		SetBinaryWill(wire.Topic(c.Prefix, c.Node, wire.ChannelPresence), will, 1, false).
+		SetStore(forgetful{}).
+		SetOrderMatters(true).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.l.arrived(m) }).
+		SetConnectionLostHandler(func(_ paho.Client, err error) { s.lost <- err })
+	if c.TLS == nil {
+		o.SetUsername(c.Node) // the identity on a development listener
+	}
+	return o
+}
+
+func (s *session) subscribe(ctx context.Context) error {
+	filters := wire.Filters(s.l.cfg.Prefix, s.l.cfg.Node)
+	t := s.client.SubscribeMultiple(map[string]byte{filters[0]: 0, filters[1]: 0}, nil).(*paho.SubscribeToken)
+	if err := wait(ctx, t, connectTimeout); err != nil {
+		return fmt.Errorf("subscribe to own topics: %w", err)
+	}
+	for filter, code := range t.Result() {
+		if code == 0x80 {
+			return fmt.Errorf("the hub refuses the subscription to %s: is the topic prefix %q the hub's?", filter, s.l.cfg.Prefix)
+		}
+	}
+	return nil
+}
+
+func (l *Link) endSession() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.session = nil
+}
+
+// greet sends status, pods and lease, in this order: the hub takes a boot for the
+// current one by its first status.
+func (s *session) greet() {
+	s.take()
+	s.sendStatus()
+	s.sendPods()
+	s.sendLease(time.Now())
+}
+
+// loop sends what is due until the connection or the context ends.
+func (s *session) loop(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		s.take()
+		if err := s.settle(now); err != nil {
+			return err
+		}
+		s.sendDue(now)
+		timer.Reset(time.Until(s.earliest()))
+		var leased <-chan struct{}
+		if s.lease != nil {
+			leased = s.lease.Done()
+		}
+		select {
+		case <-ctx.Done():
+			s.farewell()
+			return nil
+		case err := <-s.lost:
+			return fmt.Errorf("connection lost: %w", err)
+		case r := <-s.l.replies:
+			s.sendReply(r)
+		case <-timer.C:
+		case <-s.l.wake:
+		case <-leased:
+		case <-s.status.acked():
+		case <-s.pods.acked():
+		case <-s.event.acked():
+		}
+	}
+}
+
+// take moves what was asked for into the session.
+func (s *session) take() {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	a := s.l.asked
+	s.l.asked = asked{}
+	if a.refresh { // the hub does not have what is in flight
+		s.status.token, s.pods.token = nil, nil
+	}
+	s.status.due = s.status.due || a.status || a.refresh
+	s.pods.due = s.pods.due || a.pods || a.refresh
+	if a.lease {
+		s.nextLease = time.Time{}
+	}
+}
+
+// settle looks what has become of the messages in flight.
+func (s *session) settle(now time.Time) error {
+	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
+		if t.token == nil {
+			continue
+		}
+		select {
+		case <-t.token.Done():
+			if t.token.Error() != nil {
+				t.due = true
+			} else {
+				s.unacked = 0
+				if t == &s.event {
+					s.dropEvent()
+				}
+			}
+			t.token = nil
+			continue
+		default:
+		}
+		if now.Before(t.until) {
+			continue
+		}
+		t.token, t.due = nil, true
+		if s.unacked++; s.unacked >= maxUnacked {
+			return fmt.Errorf("the hub has acknowledged none of the last %d messages", maxUnacked)
+		}
+	}
+	if s.lease != nil {
+		select {
+		case <-s.lease.Done():
+			s.leased(s.lease.Error(), now)
+			s.lease = nil
+		default:
+		}
+	}
+	return nil
+}
+
+// leased plans the next lease after one was written, or was not.
+func (s *session) leased(err error, now time.Time) {
+	if err == nil {
+		s.leaseRetry = 0
+		return
+	}
+	s.leaseRetry = min(max(2*s.leaseRetry, leaseRetry), leaseRetryMax)
+	s.nextLease = now.Add(s.leaseRetry)
+}
+
+// sendDue sends what is due and not in flight, the lease first.
+func (s *session) sendDue(now time.Time) {
+	if !now.Before(s.nextLease) && s.lease == nil {
+		s.sendLease(now)
+	}
+	if !now.Before(s.nextStatus) {
+		s.status.due = true
+	}
+	if s.status.due && s.status.token == nil {
+		s.sendStatus()
+	}
+	if s.pods.due && s.pods.token == nil {
+		s.sendPods()
+	}
+	if s.event.token == nil {
+		s.sendEvent()
+	}
+}
+
+// earliest is when the loop has something to do by the clock.
+func (s *session) earliest() time.Time {
+	next := s.nextStatus
+	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
+		if t.token != nil && t.until.Before(next) {
+			next = t.until
+		}
+	}
+	if s.lease == nil && s.nextLease.Before(next) {
+		next = s.nextLease
+	}
+	return next
+}
+
+func (s *session) sendLease(now time.Time) {
+	l := s.l
+	l.numbers.lease++
+	payload := wire.AppendLease(nil, wire.Lease{
+		Boot: l.cfg.Boot, Seq: l.numbers.lease, Status: l.numbers.status, Pods: l.numbers.pods,
+		Desired: l.cfg.Source.StoredGeneration(), Time: time.Now(),
+	})
+	l.mu.Lock()
+	interval := float64(l.interval)
+	l.mu.Unlock()
+	s.nextLease = now.Add(time.Duration(interval * (1 + leaseJitter*rand.Float64())))
+	s.lease = s.client.Publish(wire.Topic(l.cfg.Prefix, l.cfg.Node, wire.ChannelLease), 0, false, payload)
+}
+
+// sendStatus sends the whole status. The next one without a change comes after
+// half to all of the status interval, so that a fleet does not report as one.
+func (s *session) sendStatus() {
+	l := s.l
+	s.status.due = false
+	st := l.cfg.Source.Status()
+	l.numbers.status++
+	st.Boot, st.Seq, st.Time, st.MachineID = l.cfg.Boot, l.numbers.status, time.Now(), l.cfg.Machine
+	if l.cfg.AgentVersion != "" {
+		st.AgentVersion = l.cfg.AgentVersion
+	}
+	s.nextStatus = time.Now().Add(time.Duration(float64(l.cfg.StatusInterval) * (0.5 + 0.5*rand.Float64())))
+	s.publish(&s.status, wire.ChannelStatus, st)
+}
+
+func (s *session) sendPods() {
+	l := s.l
+	s.pods.due = false
+	p := l.cfg.Source.Pods()
+	l.numbers.pods++
+	p.Boot, p.Seq = l.cfg.Boot, l.numbers.pods
+	if p.Pods == nil {
+		p.Pods = []wire.PodStatus{}
+	}
+	s.publish(&s.pods, wire.ChannelPods, p)
+}
+
+// sendEvent sends the oldest event that waits, if there is one; before it, that
+// some had no room.
+// It goes from the queue when it is acknowledged.
+func (s *session) sendEvent() {
+	l := s.l
+	l.mu.Lock()
+	if len(l.events) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	next := l.events[0]
+	s.eventSkipped = l.skipped
+	l.mu.Unlock()
+	if s.eventNumber = next.n; s.eventSkipped > 0 {
+		s.eventNumber = 0
+		next.e = wire.Event{Boot: l.cfg.Boot, Time: time.Now(), Type: "Warning", Reason: "EventsDropped",
+			Message: fmt.Sprintf("%d events were dropped: more than %d waited for the hub", s.eventSkipped, maxEvents)}
+	}
+	s.publish(&s.event, wire.ChannelEvent, next.e)
+	if s.event.token == nil { // it cannot be sent at all
+		s.dropEvent()
+	}
+}
+
+// dropEvent takes what was acknowledged from the queue.
+func (s *session) dropEvent() {
+	l := s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case s.eventNumber == 0:
+		l.skipped -= s.eventSkipped
+	case len(l.events) > 0 && l.events[0].n == s.eventNumber:
+		l.events = slices.Delete(l.events, 0, 1)
+	}
+}
+
+// publish sends at QoS 1 and notes it as in flight. What cannot be sent at all is
+// logged and not tried again before it changes: it would be no smaller.
+func (s *session) publish(t *tracked, c wire.Channel, v any) {
+	payload, err := json.Marshal(v)
+	if err == nil && len(payload) > wire.MaxFromDevice {
+		err = fmt.Errorf("it has %d bytes, the hub reads at most %d", len(payload), wire.MaxFromDevice)
+	}
+	if err != nil {
+		s.l.log.Error("send to the hub", "node", s.l.cfg.Node, "channel", c, "err", err)
+		return
+	}
+	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
+	t.until = time.Now().Add(ackTimeout)
+}
+
+// farewell ends the session in order: a last status, presence, DISCONNECT.
+func (s *session) farewell() {
+	const patience = 2 * time.Second
+	s.sendStatus()
+	if s.status.token != nil {
+		s.status.token.WaitTimeout(patience)
+	}
+	var t tracked
+	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.cfg.Boot, State: wire.PresenceShutdown, Reason: "the agent was stopped"})
+	if t.token == nil || !t.token.WaitTimeout(patience) {
+		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
+	}
+}
+
+// arrived sorts what the hub sends. It runs on paho's reader and must not block.
+func (l *Link) arrived(m paho.Message) {
+	a, err := wire.ParseTopic(l.cfg.Prefix, m.Topic())
+	switch {
+	case err != nil || a.Node != l.cfg.Node || !a.Channel.FromHub():
+		l.log.Warn("ignore a message that is not for this device", "node", l.cfg.Node, "topic", m.Topic())
+	case m.Retained():
+		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
+	case a.Channel == wire.ChannelDesired:
+		l.mu.Lock()
+		l.desired = m.Payload()
+		l.mu.Unlock()
+		signal(l.deliver)
+	default:
+		l.arrivedRequest(a.ID, m.Payload())
+	}
+}
+
+func (l *Link) arrivedRequest(id string, payload []byte) {
+	r, err := wire.ParseRequest(payload)
+	if err != nil {
+		l.log.Warn("ignore a request that cannot be read", "node", l.cfg.Node, "request", id, "err", err)
+		return
+	}
+	switch r.Type {
+	case wire.RequestRefresh:
+		l.ask(func(a *asked) { a.refresh = true })
+	case wire.RequestAck:
+		l.mu.Lock()
+		s := l.streams[r.Of]
+		l.mu.Unlock()
+		if s != nil {
+			s.acked(r.Seq)
+		}
+	default:
+		l.mu.Lock()
+		full := len(l.requests) >= maxRequests
+		if !full {
+			l.requests = append(l.requests, addressedRequest{id, r})
+		}
+		l.mu.Unlock()
+		if full {
+			l.log.Warn("drop a request: too many wait", "node", l.cfg.Node, "request", id)
+		}
+		signal(l.deliver)
+	}
+}
+
+// wait waits for a token, a time, or the context.
+func wait(ctx context.Context, t paho.Token, most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-t.Done():
+		return t.Error()
+	case <-timer.C:
+		return fmt.Errorf("no answer from the hub within %s", most)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// explain puts paho's reasons into words that say what to do.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, packets.ErrorRefusedNotAuthorised), errors.Is(err, packets.ErrorRefusedBadUsernameOrPassword):
+		return errors.New("the hub refuses this device: another machine lives under this node name, or the certificate was revoked; the hub's log says which")
+	case errors.Is(err, packets.ErrorRefusedIDRejected):
+		return errors.New("the hub refuses this device's client id: the node name is not the certificate's")
+	case errors.Is(err, packets.ErrorRefusedServerUnavailable):
+		return errors.New("the hub is busy with this node's earlier connection")
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "network Error : "))
+}
+
+// forgetful is a paho store that keeps nothing: what was not acknowledged is made
+// anew, not sent again.
+type forgetful struct{}
+
+func (forgetful) Open()                             {}
+func (forgetful) Put(string, packets.ControlPacket) {}
+func (forgetful) Get(string) packets.ControlPacket  { return nil }
+func (forgetful) All() []string                     { return nil }
+func (forgetful) Del(string)                        {}
+func (forgetful) Close()                            {}
+func (forgetful) Reset()                            {}

@@ -1,0 +1,146 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+func TestAReplyStopsAtSixtyFourChunksUntilTheHubAcknowledges(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		s := l.Stream("r1")
+		done := make(chan error, 1)
+		go func() {
+			for range 100 {
+				if err := s.Send(context.Background(), []byte("x")); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- s.End(context.Background(), "")
+		}()
+		time.Sleep(time.Second)
+		count := func() int { return with(h, func(h *hub) int { return len(h.replies) }) }
+		if count() != 64 {
+			t.Fatalf("%d chunks without acknowledgement, want 64", count())
+		}
+		h.request("a1", wire.Request{Type: wire.RequestAck, Of: "other", Seq: 63})
+		time.Sleep(time.Second)
+		if count() != 64 {
+			t.Fatal("an acknowledgement of another reply was taken")
+		}
+		h.request("a2", wire.Request{Type: wire.RequestAck, Of: "r1", Seq: 9})
+		time.Sleep(time.Second)
+		if count() != 74 {
+			t.Fatalf("%d chunks after ten were acknowledged, want 74", count())
+		}
+		// The next acknowledgement gets lost: the newest chunk comes again.
+		time.Sleep(probeAfter)
+		if last := with(h, func(h *hub) wire.Reply { return h.replies[len(h.replies)-1] }); count() < 75 || last.Seq != 73 {
+			t.Fatalf("no second try of the newest chunk: %d chunks, the last is %d", count(), last.Seq)
+		}
+		h.request("a3", wire.Request{Type: wire.RequestAck, Of: "r1", Seq: 1 << 63}) // more than was sent
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if last := with(h, func(h *hub) wire.Reply { return h.replies[len(h.replies)-1] }); !last.EOF || last.Seq != 100 {
+			t.Errorf("the last chunk is %+v", last)
+		}
+	})
+}
+
+func TestLargeDataIsCutIntoChunksThatTheHubReads(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+		s := l.Stream("r1")
+		if err := s.Send(context.Background(), data); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		got := with(h, func(h *hub) (b []byte) {
+			for _, r := range h.replies {
+				b = append(b, r.Data...)
+			}
+			return b
+		})
+		if !bytes.Equal(got, data) {
+			t.Errorf("%d bytes arrived of %d", len(got), len(data))
+		}
+	})
+}
+
+func TestAReplyEndsWithItsConnection(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		s := l.Stream("r1")
+		done := make(chan error, 1)
+		go func() {
+			for {
+				if err := s.Send(context.Background(), []byte("x")); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		time.Sleep(time.Second)
+		h.mu.Lock()
+		h.conn.Close()
+		h.mu.Unlock()
+		if err := <-done; !errors.Is(err, ErrOffline) {
+			t.Errorf("got %v, want ErrOffline", err)
+		}
+		if err := s.End(context.Background(), ""); !errors.Is(err, ErrOffline) {
+			t.Errorf("End: %v, want ErrOffline", err)
+		}
+	})
+}
+
+func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
+	good := func() Config {
+		a := &agent{}
+		return Config{Node: "pi-1", Boot: "b1", Server: "mqtts://hub:8883", TLS: &tls.Config{}, Source: a, Sink: a}
+	}
+	if _, err := New(good()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, want string
+		mod        func(*Config)
+	}{
+		{"a node name in upper case", "DNS-1123", func(c *Config) { c.Node = "PI" }},
+		{"no boot", "boot is missing", func(c *Config) { c.Boot = "" }},
+		{"a machine that is none", "16 lower case hex", func(c *Config) { c.Machine = "x" }},
+		{"no address", "must be like mqtts://", func(c *Config) { c.Server = "hub" }},
+		{"HTTP", `scheme "https" is not known`, func(c *Config) { c.Server = "https://hub" }},
+		{"no certificate", "join the fleet first", func(c *Config) { c.TLS = nil }},
+		{"no encryption over the network", "use mqtts://192.0.2.1:1883", func(c *Config) { c.Server = "mqtt://192.0.2.1:1883" }},
+		{"a prefix with a wildcard", "prefix", func(c *Config) { c.Prefix = "#" }},
+		{"nobody to ask", "no Source", func(c *Config) { c.Source = nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := good()
+			c.mod(&cfg)
+			if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error about %s", err, c.want)
+			}
+		})
+	}
+	loopback := good()
+	loopback.Server, loopback.TLS = "mqtt://[::1]:1883", nil
+	if _, err := New(loopback); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/link"
+	"flotilla.dev/shared/wire"
+)
+
+// localSocket is where a running agent tells how it is, to root on the device.
+const localSocket = "agent.sock"
+
+// A localStatus is what it tells.
+type localStatus struct {
+	Node       string      `json:"node"`
+	Hub        string      `json:"hub,omitempty"`
+	Site       string      `json:"site,omitempty"`
+	Online     bool        `json:"online"`
+	Offline    string      `json:"offline,omitempty"` // why
+	Generation int64       `json:"generation"`
+	Status     wire.Status `json:"status"`
+	Pods       wire.Pods   `json:"pods"`
+}
+
+// answerLocally writes the agent's status to everyone who connects to the socket in
+// the state directory. Without it everything but "status" works.
+func answerLocally(ctx context.Context, p plan, a *agent.Agent, l *link.Link, log *slog.Logger) error {
+	path := filepath.Join(p.stateDir, localSocket)
+	_ = os.Remove(path) // of an agent that was killed; we hold the lock of the directory
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		log.Warn("flotilla-device status will not work", "err", err)
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	if err := os.Chmod(path, 0o600); err != nil {
+		log.Warn("flotilla-device status will not work", "err", err)
+		return ln.Close()
+	}
+	for {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			log.Warn("flotilla-device status could not be answered", "err", err)
+			time.Sleep(time.Second)
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // whoever asked may have gone
+		_ = conn.Close()
+	}
+}
+
+func statusNow(p plan, a *agent.Agent, l *link.Link) localStatus {
+	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(), Offline: "no hub is known"}
+	if p.identity != nil {
+		s.Site = p.identity.Site
+	} else {
+		s.Site = p.reg.Labels[labelZone]
+	}
+	if l != nil {
+		online, err := l.Online()
+		s.Online, s.Offline = online, ""
+		if err != nil {
+			s.Offline = err.Error()
+		}
+	}
+	return s
+}
+
+// askLocally asks the running agent; an error when none runs.
+func askLocally(ctx context.Context, stateDir string) (s localStatus, err error) {
+	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, localSocket))
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	return s, json.NewDecoder(conn).Decode(&s)
+}

@@ -1,0 +1,127 @@
+// Flotilla-device is the agent of a device: it runs the containers that its hub
+// wants here, and reports how they and the device are.
+//
+// This package is the process: the command line, the wiring of the rooms below
+// device/, signals, systemd and exit codes. It decides nothing about workloads.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"flotilla.dev/device/hardware"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1 // something went wrong while running
+	exitUsage  = 2 // wrong usage or configuration
+)
+
+// A usageError is a mistake of the one who called: exit code 2.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func main() {
+	// The child that asks periph does nothing else: it must be small and quick.
+	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
+		if err := hardware.RunChild(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal kills
+	}()
+	root := command()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "flotilla-device:", err)
+	if usage := (usageError{}); errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// command is the whole command line.
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "flotilla-device",
+		Short:         "The agent of a device in a fleet: runs containers, reports how they and the device are",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return fromEnvironment(cmd.Flags())
+		},
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("%q is not a command; see %s --help", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), versionCommand())
+	for _, c := range root.Commands() {
+		if c.Args == nil {
+			c.Args = noArguments
+		}
+	}
+	return root
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no argument, and %q was given; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// fromEnvironment sets every flag that was not given from FLOTILLA_<NAME>.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := environmentName(f.Name)
+		v, has := os.LookupEnv(name)
+		if f.Changed || !has || f.Name == "help" {
+			return
+		}
+		if err := flags.Set(f.Name, v); err != nil {
+			errs = append(errs, fmt.Errorf("%s=%q in the environment: %w", name, v, err))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+func environmentName(flag string) string {
+	return "FLOTILLA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}

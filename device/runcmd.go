@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/join"
+	"flotilla.dev/device/link"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
+)
+
+// runFlags are the flags of run.
+type runFlags struct {
+	stateDir, engine, policy string
+	lease                    time.Duration
+	log                      logFlags
+	limits                   limitFlags
+	hub, node, site          string // for the development listener
+	labels, taints           []string
+}
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the agent: what a joined device does all the time",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), f) },
+	}
+	stateDirFlag(cmd, &f.stateDir)
+	engineFlag(cmd, &f.engine)
+	f.limits.add(cmd)
+	f.log.add(cmd)
+	fl := cmd.Flags()
+	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
+	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+agent.VolumesRoot+")")
+	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
+	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
+	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
+	fl.StringArrayVar(&f.labels, "label", nil, "with --hub: key=value, for the first registration")
+	fl.StringArrayVar(&f.taints, "taint", nil, "with --hub: key=value:Effect, for the first registration")
+	return cmd
+}
+
+// plan is what run has found out before anything long-lived starts.
+type plan struct {
+	stateDir string
+	node     string
+	server   string // empty: no hub is known; workloads run all the same
+	identity *join.Identity
+	reg      wire.Registration
+	machine  string
+	lease    time.Duration
+}
+
+func runAgent(ctx context.Context, f runFlags) error {
+	debug.SetGCPercent(50) // memory is what a small board is short of
+	log, err := f.log.logger()
+	if err != nil {
+		return err
+	}
+	limits, err := f.limits.limits()
+	if err != nil {
+		return err
+	}
+	policy, err := readPolicy(f.policy)
+	if err != nil {
+		return err
+	}
+	if err := checkEngine(f.engine); err != nil {
+		return err
+	}
+	if f.lease < 0 || f.lease > 0 && f.lease < time.Second || f.lease > 10*time.Minute {
+		return usagef("--lease-interval %s must be between 1s and 10m", f.lease)
+	}
+	stateDir, err := absolute(f.stateDir)
+	if err != nil {
+		return err
+	}
+	m, err := memory.Open(stateDir, log)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			log.Error("close the state directory", "err", err)
+		}
+	}()
+	p, err := prepare(f, stateDir, m, log)
+	if err != nil {
+		return err
+	}
+	log = log.With("node", p.node)
+	a, err := agent.New(agent.Config{
+		Node: p.node, Memory: m, Hardware: &machine{stateDir: stateDir, periph: &hardware.Periph{}},
+		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
+		Policy:       policy,
+		Flags:        limits,
+		Registration: p.reg,
+		MemoryDir:    volatileDir(stateDir),
+		Log:          log,
+	})
+	if err != nil {
+		return err
+	}
+	return serve(ctx, a, m, p, log)
+}
+
+// volatileDir is where secrets and volumes in memory live: below /run, which is a
+// tmpfs, where there is one.
+func volatileDir(stateDir string) string {
+	run := "/run"
+	if info, err := os.Stat(run); err != nil || !info.IsDir() || os.Geteuid() != 0 {
+		return ""
+	}
+	return filepath.Join(run, "flotilla", strings.ReplaceAll(strings.Trim(stateDir, "/"), "/", "-"))
+}
+
+// prepare finds out who this device is and which hub it belongs to.
+func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (plan, error) {
+	p := plan{stateDir: stateDir, lease: f.lease}
+	var err error
+	if p.machine, err = hardware.MachineID(""); err != nil {
+		log.Warn("this machine cannot be told from a copy of it", "err", err)
+	}
+	if f.hub != "" {
+		return p, p.development(f)
+	}
+	if f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0 {
+		return p, usagef("--node-name, --site, --label and --taint go with --hub; a joined device has them from flotilla-device join")
+	}
+	id, err := join.Load(stateDir)
+	switch {
+	case err == nil:
+		p.adopt(id)
+		p.reg = readRegistration(stateDir, log)
+		if id.MachineID != "" {
+			p.machine = id.MachineID
+		}
+	case boundTo(m) != "":
+		// No error of certificates or files ever stops a workload.
+		p.node = boundTo(m)
+		log.Error("this device does not know its hub any more and runs what it last wanted; join again with the same name", "err", err)
+	default:
+		return p, usageError{err} // it says what to do
+	}
+	if d, ok := m.Desired(); ok && p.lease == 0 && d.LeaseIntervalSeconds > 0 {
+		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
+	}
+	return p, nil
+}
+
+// boundTo is the node that the stored pods are bound to.
+func boundTo(m *memory.Memory) string {
+	d, _ := m.Desired()
+	for i := range d.Pods {
+		if n := d.Pods[i].Spec.NodeName; n != "" {
+			return n
+		}
+	}
+	return ""
+}
+
+func (p *plan) adopt(id join.Identity) {
+	p.identity, p.node, p.server = &id, id.Node, "mqtts://"+id.MQTTAddress
+	if p.lease == 0 {
+		p.lease = time.Duration(id.LeaseIntervalSeconds) * time.Second
+	}
+}
+
+// development makes the plan of a device on a hub's development listener.
+func (p *plan) development(f runFlags) error {
+	u, err := url.Parse(f.hub)
+	if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
+		return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", f.hub)
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", f.hub)
+	}
+	p.server, p.node = f.hub, f.node
+	if p.node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("find the host name: %w; set --node-name", err)
+		}
+		p.node = strings.ToLower(host)
+	}
+	if err := checkNode(p.node); err != nil {
+		return err
+	}
+	if p.reg.Labels, err = parseLabels(f.labels); err != nil {
+		return err
+	}
+	if p.reg.Taints, err = parseTaints(f.taints); err != nil {
+		return err
+	}
+	if f.site != "" {
+		p.reg.Labels[labelZone] = f.site
+	}
+	return nil
+}
+
+const registrationFile = "registration.json"
+
+// readRegistration reads the labels and taints that join was given.
+func readRegistration(stateDir string, log *slog.Logger) (r wire.Registration) {
+	body, err := os.ReadFile(filepath.Join(stateDir, registrationFile))
+	if err == nil {
+		err = json.Unmarshal(body, &r)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.Warn("the labels and taints of the join cannot be read; they matter only before the hub knows this node", "err", err)
+	}
+	return r
+}
+
+// serve runs everything until ctx ends, and then says goodbye: the hub hears that
+// the device stops in an orderly way, and the workloads go on.
+func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *slog.Logger) error {
+	var g errgroup.Group
+	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAgent()
+	g.Go(func() error { return a.Run(agentCtx) })
+	beat := watch(agentCtx, a, log)
+	defer beat()
+	var l *link.Link
+	if p.server != "" {
+		renew := make(chan struct{}, 1)
+		var err error
+		if l, err = newLink(ctx, a, m, p, renew, &g, log); err != nil {
+			stopAgent()
+			_ = g.Wait() // err is the cause
+			return err
+		}
+		a.SetHub(aHub{l})
+	}
+	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
+	select { // the first status should be a true one
+	case <-a.Looked():
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+	}
+	notify("READY=1")
+	log.Info("the agent runs", "version", agent.Version, "hub", p.server)
+	if l != nil {
+		linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
+		defer stopLink()
+		stop := context.AfterFunc(ctx, func() {
+			a.Shutdown("the agent was stopped in an orderly way; its containers keep running")
+			stopLink()
+		})
+		defer stop()
+		if err := l.Run(linkCtx); err != nil {
+			stopAgent()
+			return errors.Join(err, g.Wait())
+		}
+	}
+	<-ctx.Done()
+	notify("STOPPING=1")
+	stopAgent()
+	return g.Wait()
+}
+
+// newLink makes the link, and keeps its certificate fresh.
+func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
+	c := link.Config{
+		Node: p.node, Machine: p.machine, Boot: ulid.Make().String(), AgentVersion: agent.Version, Server: p.server,
+		LeaseInterval: p.lease, Source: a, Sink: sink{a, nil}, Log: log,
+	}
+	if p.identity == nil {
+		return link.New(c)
+	}
+	last, _ := m.Desired()
+	conf, err := p.identity.TLS(last.Time)
+	if err != nil {
+		return nil, usagef("use the identity of this device: %w; join again", err)
+	}
+	var pair atomic.Pointer[tls.Certificate]
+	pair.Store(&conf.Certificates[0])
+	conf.Certificates = nil
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Load(), nil }
+	c.TLS, c.Sink = conf, sink{a, renew}
+	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node}
+	changed := func(id join.Identity) {
+		fresh, err := tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key))
+		if err != nil {
+			log.Error("the renewed certificate cannot be used", "err", err)
+			return
+		}
+		pair.Store(&fresh)
+		log.Info("the certificate was renewed", "until", fresh.Leaf.NotAfter)
+	}
+	identity := *p.identity
+	g.Go(func() error { return join.Run(ctx, identity, o, changed) })
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-renew:
+			}
+			if id, err := join.Renew(ctx, identity, o); err != nil {
+				log.Warn("the hub asked for a renewal of the certificate, and it failed", "err", err)
+			} else {
+				changed(id)
+			}
+		}
+	})
+	return link.New(c)
+}

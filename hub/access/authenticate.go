@@ -1,0 +1,178 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
+)
+
+// A User is who a request comes from.
+type User struct {
+	Name   string
+	Role   Role
+	Via    string // session, token, certificate
+	Source string // address
+	CSRF   string // what a session's forms must carry; "" for the others
+}
+
+// apiTokenVersion begins the API tokens: FLA1.<id>.<secret>.
+const apiTokenVersion = "FLA1"
+
+// Authenticate tells who sends a request: by its bearer token, else by the
+// client certificate of its connection, else by its session cookie. What is
+// shown and is not good is refused, whatever else is good: nobody is somebody
+// other than they think. The errors are ErrUnauthenticated.
+func (g *Guard) Authenticate(r *http.Request) (User, error) {
+	u, err := g.authenticate(r)
+	u.Source = Source(r)
+	return u, err
+}
+
+func (g *Guard) authenticate(r *http.Request) (User, error) {
+	if header, given := r.Header["Authorization"]; given {
+		scheme, token, _ := strings.Cut(header[0], " ")
+		if len(header) != 1 || !strings.EqualFold(scheme, "Bearer") {
+			return User{}, fmt.Errorf("%w: use `Authorization: Bearer <API token>`", ErrUnauthenticated)
+		}
+		return g.byToken(r.Context(), strings.TrimSpace(token))
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		h, err := g.Authority.Verify(r.TLS.PeerCertificates)
+		if err != nil {
+			return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
+		}
+		return g.byCertificate(r.Context(), h)
+	}
+	if c, err := r.Cookie(Cookie); err == nil {
+		return g.bySession(r.Context(), c.Value)
+	}
+	return User{}, ErrUnauthenticated
+}
+
+// byToken needs no lockout: nobody guesses 130 bits, and the comparison of hashes costs nothing.
+func (g *Guard) byToken(ctx context.Context, token string) (User, error) {
+	wrong := fmt.Errorf("%w: the API token is wrong, revoked or has ended", ErrUnauthenticated)
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 || parts[0] != apiTokenVersion {
+		return User{}, wrong
+	}
+	t, err := g.Store.APIToken(ctx, parts[1])
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return User{}, err
+	}
+	if !same(hash(parts[2]), t.Hash) || !time.Now().Before(t.Expires) {
+		return User{}, wrong
+	}
+	return User{Name: t.User, Role: Role(t.Role), Via: "token"}, nil
+}
+
+func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
+	u := User{Name: h.Name, Role: Role(h.Role), Via: "certificate"}
+	if h.Role == pki.Device {
+		if err := g.May(ctx, h); err != nil {
+			return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
+		}
+		return u, nil
+	}
+	before, err := g.Store.ClientsRevokedBefore(ctx, h.Name)
+	if err != nil {
+		return User{}, err
+	}
+	if !before.IsZero() && !pki.IssuedAt(h.Leaf).After(before) {
+		return User{}, fmt.Errorf("%w: the certificates of %s were revoked; get a new one with `flotilla-hub kubeconfig`", ErrUnauthenticated, h.Name)
+	}
+	return u, nil
+}
+
+func (g *Guard) bySession(ctx context.Context, secret string) (User, error) {
+	s, err := g.Store.Session(ctx, hash(secret))
+	if errors.Is(err, store.ErrNotFound) || err == nil && !time.Now().Before(s.Expires) {
+		return User{}, fmt.Errorf("%w: the session has ended", ErrUnauthenticated)
+	}
+	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, err
+}
+
+// May tells whether a device's verified certificate still speaks for its node:
+// it has been enrolled, and no other device has taken its place. The broker
+// asks it for every connection.
+func (g *Guard) May(ctx context.Context, h pki.Holder) error {
+	e, err := g.Store.Enrolment(ctx, h.Name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("look up enrolment of node %s: %w", h.Name, err)
+	}
+	if err != nil || e.Key != pki.KeyHash(h.Leaf) {
+		return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrForbidden, h.Name)
+	}
+	return nil
+}
+
+// Expel takes a node's enrolment away: its device is not let in any more. The
+// caller closes the connection that it has.
+func (g *Guard) Expel(ctx context.Context, node string) error { return g.Store.Expel(ctx, node) }
+
+// CheckForm protects a session from other sites: a request that changes
+// something must come from our own page and carry the session's CSRF token, in
+// the header X-CSRF-Token or the form field csrf. A request with an API token
+// passes: no browser sends one by itself. For client certificates, which
+// browsers do send, and without a login (login, setup), it checks where the
+// request comes from.
+func (g *Guard) CheckForm(r *http.Request, u User) error {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || u.Via == "token" {
+		return nil
+	}
+	var ours http.CrossOriginProtection
+	if err := ours.Check(r); err != nil {
+		return fmt.Errorf("%w: the request comes from another site", ErrForbidden)
+	}
+	if u.Via != "session" {
+		return nil
+	}
+	token := r.Header.Get("X-CSRF-Token")
+	if token == "" {
+		token = r.PostFormValue("csrf")
+	}
+	if !same([]byte(token), []byte(u.CSRF)) {
+		return fmt.Errorf("%w: the form is from an earlier session; reload the page", ErrForbidden)
+	}
+	return nil
+}
+
+// A NewAPIToken is asked for by or for a person.
+type NewAPIToken struct {
+	User string
+	Note string // what it is for
+	Life time.Duration
+}
+
+const maxAPITokenLife = 366 * 24 * time.Hour
+
+// CreateAPIToken returns a new API token of a person, which is shown this once.
+func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string, err error) {
+	if n.Life <= 0 || n.Life > maxAPITokenLife {
+		return "", fmt.Errorf("%w: an API token lives %s; use up to a year, such as 2160h", ErrInvalid, n.Life)
+	}
+	now := time.Now()
+	t := store.APIToken{ID: newID(), User: n.User, Note: clip(n.Note), Created: now, Expires: now.Add(n.Life)}
+	secret := newSecret()
+	t.Hash = hash(secret)
+	if err := g.Store.AddAPIToken(ctx, t); err != nil {
+		return "", fmt.Errorf("create API token: %w", err)
+	}
+	return strings.Join([]string{apiTokenVersion, t.ID, secret}, "."), nil
+}
+
+// APITokens lists every API token; secrets are not known.
+func (g *Guard) APITokens(ctx context.Context) ([]store.APIToken, error) {
+	return g.Store.APITokens(ctx)
+}
+
+// RevokeAPIToken ends an API token now.
+func (g *Guard) RevokeAPIToken(ctx context.Context, id string) error {
+	return g.Store.DeleteAPIToken(ctx, id)
+}

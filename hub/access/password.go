@@ -1,0 +1,102 @@
+package access
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/crypto/argon2"
+)
+
+// Cost of argon2id: 19 MiB, two passes, one lane (OWASP's first choice), a tenth
+// of a second on a gateway box.
+const (
+	argonMemory = 19 * 1024 // KiB
+	argonTime   = 2
+	argonLanes  = 1
+	argonKey    = 32
+	argonSalt   = 16
+
+	minPassword = 10 // characters
+	maxPassword = 256
+)
+
+// hashPassword returns the PHC string of a password.
+func (g *Guard) hashPassword(ctx context.Context, password string) (string, error) {
+	salt := make([]byte, argonSalt)
+	_, _ = rand.Read(salt) // never fails, see crypto/rand
+	key, err := g.argon(ctx, password, salt)
+	if err != nil {
+		return "", err
+	}
+	b64 := base64.RawStdEncoding
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonLanes, b64.EncodeToString(salt), b64.EncodeToString(key)), nil
+}
+
+// checkPassword compares a password with a PHC string of hashPassword. An empty
+// one, of a user that does not exist, takes as long and never fits.
+func (g *Guard) checkPassword(ctx context.Context, password, phc string) (bool, error) {
+	salt, want := make([]byte, argonSalt), make([]byte, argonKey)
+	if phc != "" {
+		prefix := fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$", argon2.Version, argonMemory, argonTime, argonLanes)
+		rest, ok := strings.CutPrefix(phc, prefix)
+		s, k, found := strings.Cut(rest, "$")
+		var err1, err2 error
+		salt, err1 = base64.RawStdEncoding.DecodeString(s)
+		want, err2 = base64.RawStdEncoding.DecodeString(k)
+		if !ok || !found || err1 != nil || err2 != nil || len(want) != argonKey {
+			return false, errors.New("a stored password has an unknown form; set it anew with `flotilla-hub user passwd`")
+		}
+	}
+	got, err := g.argon(ctx, password, salt)
+	return err == nil && phc != "" && same(got, want), err
+}
+
+// argon waits for its turn, so that a flood of logins cannot eat the memory.
+func (g *Guard) argon(ctx context.Context, password string, salt []byte) ([]byte, error) {
+	select {
+	case g.hashing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-g.hashing }()
+	return argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonLanes, argonKey), nil
+}
+
+// common are what people type to satisfy a rule of length; compared without case and digits at the end.
+var common = []string{"password", "passwort", "flotilla", "administrator", "qwertyuiop", "qwertzuiop", "letmein", "changeme", "raspberry", "welcome", "iloveyou", "abcdefghij"}
+
+// checkStrength refuses passwords that are guessed first.
+func checkStrength(password, user string) error {
+	n := utf8.RuneCountInString(password)
+	lower := strings.ToLower(password)
+	letters := map[rune]bool{}
+	for _, r := range lower {
+		letters[r] = true
+	}
+	stem := strings.TrimRight(lower, "0123456789!?.$*-_ ")
+	switch {
+	case n < minPassword:
+		return fmt.Errorf("%w: the password has %d characters; use %d or more, such as four words", ErrInvalid, n, minPassword)
+	case len(password) > maxPassword:
+		return fmt.Errorf("%w: the password has more than %d bytes; use a shorter one", ErrInvalid, maxPassword)
+	case !utf8.ValidString(password) || strings.ContainsRune(password, 0):
+		return fmt.Errorf("%w: the password is not text; use letters, digits and signs", ErrInvalid)
+	case len(letters) < 5:
+		return fmt.Errorf("%w: the password has only %d different characters; use four words", ErrInvalid, len(letters))
+	case user != "" && strings.Contains(lower, strings.ToLower(user)) && n < len(user)+minPassword:
+		return fmt.Errorf("%w: the password is made of the user name; use four words", ErrInvalid)
+	case strings.Contains("01234567890123456789 09876543210987654321", lower):
+		return fmt.Errorf("%w: the password is a row of digits; use four words", ErrInvalid)
+	}
+	for _, c := range common {
+		if stem == c || stem == c+c {
+			return fmt.Errorf("%w: the password is among the first that are guessed; use four words", ErrInvalid)
+		}
+	}
+	return nil
+}

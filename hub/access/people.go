@@ -1,0 +1,189 @@
+package access
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/store"
+)
+
+const (
+	setupLife   = 30 * time.Minute
+	sessionLife = 24 * time.Hour
+	setupKey    = "setup-link" // in the store's meta: "<hash> <end>"
+
+	// Cookie is the session's. Browsers send one with this prefix only over TLS
+	// and only to the very host that set it.
+	Cookie = "__Host-flotilla"
+)
+
+var userForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,62}$`)
+
+func checkUser(name string) error {
+	if !userForm.MatchString(name) {
+		return fmt.Errorf("%w: user name %.64q; use lower-case letters, digits, '.', '-', '_' and '@', at most 63", ErrInvalid, name)
+	}
+	return nil
+}
+
+// SetupSecret makes the secret of the one-time link by which the first
+// administrator comes in: it works once, for 30 minutes, and takes the place of
+// any before it. "" when there is a user already.
+func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
+	users, err := g.Store.Users(ctx)
+	if err != nil || len(users) > 0 {
+		return "", err
+	}
+	secret := newSecret()
+	err = g.Store.SetMeta(ctx, setupKey, hex.EncodeToString(hash(secret))+" "+time.Now().Add(setupLife).UTC().Format(time.RFC3339))
+	return secret, err
+}
+
+// A NewUser is somebody who is given a password.
+type NewUser struct {
+	Name     string
+	Password string
+	Role     Role
+}
+
+// Setup makes the first administrator, for whoever holds the setup secret.
+func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source string) error {
+	now := time.Now()
+	key := "setup " + network(source)
+	if err := g.failures.locked(now, key); err != nil {
+		return err
+	}
+	refused := fmt.Errorf("%w: this setup link was used, has ended, or is not the newest; restart the hub for another, or run `flotilla-hub user create`", ErrForbidden)
+	stored, err := g.Store.Meta(ctx, setupKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	sum, end, _ := strings.Cut(stored, " ")
+	want, _ := hex.DecodeString(sum)
+	until, _ := time.Parse(time.RFC3339, end)
+	if !same(hash(secret), want) || now.After(until) {
+		g.failures.strike(now, key)
+		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: u.Name, Code: http.StatusForbidden, Message: "wrong or ended setup link"})
+		return refused
+	}
+	row, err := g.newUser(ctx, NewUser{u.Name, u.Password, Admin}, now)
+	if err != nil {
+		return err
+	}
+	err = g.Store.AddFirstUser(ctx, row, setupKey, stored)
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrNotFound) { // somebody was faster
+		return refused
+	}
+	if err == nil {
+		g.Record(ctx, store.Audit{Who: u.Name, Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: u.Name, Code: http.StatusCreated})
+	}
+	return err
+}
+
+func (g *Guard) newUser(ctx context.Context, u NewUser, now time.Time) (store.User, error) {
+	if err := checkUser(u.Name); err != nil {
+		return store.User{}, err
+	}
+	if _, err := ParseRole(string(u.Role)); err != nil {
+		return store.User{}, err
+	}
+	if err := checkStrength(u.Password, u.Name); err != nil {
+		return store.User{}, err
+	}
+	phc, err := g.hashPassword(ctx, u.Password)
+	return store.User{Name: u.Name, Role: string(u.Role), Password: phc, Created: now}, err
+}
+
+// CreateUser adds a person.
+func (g *Guard) CreateUser(ctx context.Context, u NewUser) error {
+	row, err := g.newUser(ctx, u, time.Now())
+	if err != nil {
+		return err
+	}
+	err = g.Store.AddUser(ctx, row)
+	if errors.Is(err, store.ErrExists) {
+		return fmt.Errorf("%w: user %s exists already; choose another name or change it with `flotilla-hub user passwd`", ErrConflict, u.Name)
+	}
+	return err
+}
+
+// SetPassword gives a person a new password and ends their sessions.
+func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
+	if err := checkStrength(password, name); err != nil {
+		return err
+	}
+	phc, err := g.hashPassword(ctx, password)
+	if err != nil {
+		return err
+	}
+	return g.Store.SetPassword(ctx, name, phc)
+}
+
+// DeleteUser removes a person: their sessions, API tokens and client certificates end now.
+func (g *Guard) DeleteUser(ctx context.Context, name string) error {
+	return g.Store.DeleteUser(ctx, name, time.Now())
+}
+
+// Users lists them by name, without what concerns only their password.
+func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
+	users, err := g.Store.Users(ctx)
+	for i := range users {
+		users[i].Password = ""
+	}
+	return users, err
+}
+
+// Login checks a password and returns the cookie of a new session, good for 24 hours.
+func (g *Guard) Login(ctx context.Context, name, password, source string) (*http.Cookie, error) {
+	now := time.Now()
+	key := "login " + network(source)
+	if err := g.failures.locked(now, key); err != nil {
+		return nil, err
+	}
+	user, err := g.Store.User(ctx, name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	if len(password) > maxPassword {
+		password = ""
+	}
+	ok, err := g.checkPassword(ctx, password, user.Password)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		g.failures.strike(now, key)
+		g.Record(ctx, store.Audit{Who: clip(name), Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusUnauthorized, Message: "wrong name or password"})
+		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
+	}
+	g.failures.forgive(key)
+	secret := newSecret()
+	err = g.Store.AddSession(ctx, store.Session{Hash: hash(secret), User: user.Name, CSRF: newSecret(), Source: source, Created: now, Expires: now.Add(sessionLife)})
+	if err != nil {
+		return nil, err
+	}
+	g.Record(ctx, store.Audit{Who: user.Name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusCreated})
+	return cookie(secret, int(sessionLife/time.Second)), nil
+}
+
+// Logout ends the session of a request, if it has one, and returns the cookie that makes the browser forget it.
+func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, error) {
+	var err error
+	if c, cerr := r.Cookie(Cookie); cerr == nil {
+		err = g.Store.DeleteSession(ctx, hash(c.Value))
+	}
+	return cookie("", -1), err
+}
+
+func cookie(value string, maxAge int) *http.Cookie {
+	return &http.Cookie{Name: Cookie, Value: value, Path: "/", MaxAge: maxAge, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+}
+
+// clip keeps a name that somebody typed from filling the audit.
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 64)], "?") }

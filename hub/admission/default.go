@@ -1,0 +1,262 @@
+package admission
+
+import (
+	"github.com/distribution/reference"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/state"
+)
+
+// Default fills in, in place, what the writer of an object left to the server.
+// Doing it twice changes nothing more.
+func Default(o state.Object, s Settings) {
+	switch o := o.(type) {
+	case *corev1.Pod:
+		DefaultPod(o, s)
+	case *appsv1.Deployment:
+		defaultDeployment(&o.Spec)
+	case *appsv1.ReplicaSet:
+		set(&o.Spec.Replicas, 1)
+		DefaultPodTemplate(&o.Spec.Template)
+	case *appsv1.DaemonSet:
+		defaultDaemonSet(&o.Spec)
+	case *corev1.Secret:
+		defaultSecret(o)
+	case *corev1.Namespace:
+		if o.Name != "" {
+			if o.Labels == nil {
+				o.Labels = map[string]string{}
+			}
+			o.Labels[corev1.LabelMetadataName] = o.Name
+		}
+		fill(&o.Status.Phase, corev1.NamespaceActive)
+	case *corev1.Node:
+		if o.Spec.PodCIDR != "" && len(o.Spec.PodCIDRs) == 0 {
+			o.Spec.PodCIDRs = []string{o.Spec.PodCIDR}
+		} else if o.Spec.PodCIDR == "" && len(o.Spec.PodCIDRs) > 0 {
+			o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
+		}
+		if o.Status.Allocatable == nil && o.Status.Capacity != nil {
+			o.Status.Allocatable = o.Status.Capacity.DeepCopy()
+		}
+		roundUp(o.Status.Capacity)
+		roundUp(o.Status.Allocatable)
+	}
+}
+
+// DefaultPod completes a pod: its spec, the tolerations of every pod, the value
+// of its priority class, its first phase and its quality of service.
+func DefaultPod(p *corev1.Pod, s Settings) {
+	spec := &p.Spec
+	defaultSpec(spec)
+	if g := spec.TerminationGracePeriodSeconds; *g < 0 {
+		*g = 1
+	}
+	eachContainer(spec, func(c *corev1.Container) {
+		for name, limit := range c.Resources.Limits {
+			if _, ok := c.Resources.Requests[name]; !ok {
+				if c.Resources.Requests == nil {
+					c.Resources.Requests = corev1.ResourceList{}
+				}
+				c.Resources.Requests[name] = limit.DeepCopy()
+			}
+		}
+		if spec.HostNetwork {
+			for i := range c.Ports {
+				fill(&c.Ports[i].HostPort, c.Ports[i].ContainerPort)
+			}
+		}
+	})
+	set(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+	if value, ok := priorityClasses[spec.PriorityClassName]; ok {
+		set(&spec.Priority, value)
+	}
+	spec.Tolerations = DefaultTolerations(spec.Tolerations, s)
+	fill(&p.Status.Phase, corev1.PodPending)
+	if p.Status.QOSClass == "" {
+		p.Status.QOSClass = qos(spec)
+	}
+}
+
+// DefaultPodTemplate completes what workloads make pods of. Some defaults come
+// only with the pod itself, as in Kubernetes.
+func DefaultPodTemplate(t *corev1.PodTemplateSpec) { defaultSpec(&t.Spec) }
+
+func defaultSpec(s *corev1.PodSpec) {
+	fill(&s.ServiceAccountName, s.DeprecatedServiceAccount)
+	s.DeprecatedServiceAccount = s.ServiceAccountName
+	fill(&s.DNSPolicy, corev1.DNSClusterFirst)
+	fill(&s.RestartPolicy, corev1.RestartPolicyAlways)
+	fill(&s.SchedulerName, corev1.DefaultSchedulerName)
+	set(&s.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	set(&s.SecurityContext, corev1.PodSecurityContext{})
+	for i := range s.Volumes {
+		defaultVolume(&s.Volumes[i].VolumeSource)
+	}
+	eachContainer(s, defaultContainer)
+}
+
+func defaultContainer(c *corev1.Container) {
+	fill(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+	fill(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
+	fill(&c.ImagePullPolicy, pullPolicy(c.Image))
+	for i := range c.Ports {
+		fill(&c.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+	for i := range c.Env {
+		if from := c.Env[i].ValueFrom; from != nil && from.FieldRef != nil {
+			fill(&from.FieldRef.APIVersion, "v1")
+		}
+	}
+	roundUp(c.Resources.Limits)
+	roundUp(c.Resources.Requests)
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		if p == nil {
+			continue
+		}
+		fill(&p.TimeoutSeconds, 1)
+		fill(&p.PeriodSeconds, 10)
+		fill(&p.SuccessThreshold, 1)
+		fill(&p.FailureThreshold, 3)
+		if p.HTTPGet != nil {
+			fill(&p.HTTPGet.Path, "/")
+			fill(&p.HTTPGet.Scheme, corev1.URISchemeHTTP)
+		}
+	}
+}
+
+// pullPolicy is Always for an image whose tag is latest, said or not.
+func pullPolicy(image string) corev1.PullPolicy {
+	ref, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return corev1.PullIfNotPresent // not a reference: the engine will say so
+	}
+	if tagged, ok := reference.TagNameOnly(ref).(reference.Tagged); ok && tagged.Tag() == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+func defaultVolume(v *corev1.VolumeSource) {
+	if *v == (corev1.VolumeSource{}) {
+		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
+	}
+	if v.HostPath != nil {
+		set(&v.HostPath.Type, corev1.HostPathUnset)
+	}
+	if v.Secret != nil {
+		set(&v.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
+	}
+	if v.ConfigMap != nil {
+		set(&v.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
+	}
+	if v.DownwardAPI != nil {
+		set(&v.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
+		defaultFiles(v.DownwardAPI.Items)
+	}
+	if v.Projected != nil {
+		set(&v.Projected.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
+		for _, source := range v.Projected.Sources {
+			if source.DownwardAPI != nil {
+				defaultFiles(source.DownwardAPI.Items)
+			}
+		}
+	}
+}
+
+func defaultFiles(files []corev1.DownwardAPIVolumeFile) {
+	for i := range files {
+		if ref := files[i].FieldRef; ref != nil {
+			fill(&ref.APIVersion, "v1")
+		}
+	}
+}
+
+func defaultDeployment(s *appsv1.DeploymentSpec) {
+	set(&s.Replicas, 1)
+	set(&s.RevisionHistoryLimit, 10)
+	set(&s.ProgressDeadlineSeconds, 600)
+	fill(&s.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
+	if s.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType {
+		set(&s.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		set(&s.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+		set(&s.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+	}
+	DefaultPodTemplate(&s.Template)
+}
+
+func defaultDaemonSet(s *appsv1.DaemonSetSpec) {
+	set(&s.RevisionHistoryLimit, 10)
+	fill(&s.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+	if s.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		set(&s.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		set(&s.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		set(&s.UpdateStrategy.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	}
+	DefaultPodTemplate(&s.Template)
+}
+
+// defaultSecret moves stringData, which is only ever written, into data.
+func defaultSecret(s *corev1.Secret) {
+	fill(&s.Type, corev1.SecretTypeOpaque)
+	for key, value := range s.StringData {
+		if s.Data == nil {
+			s.Data = map[string][]byte{}
+		}
+		s.Data[key] = []byte(value)
+	}
+	s.StringData = nil
+}
+
+// roundUp rounds quantities up to thousandths, as kube-apiserver does.
+func roundUp(list corev1.ResourceList) {
+	for name, q := range list {
+		q.RoundUp(-3)
+		list[name] = q
+	}
+}
+
+func eachContainer(s *corev1.PodSpec, do func(*corev1.Container)) {
+	for i := range s.InitContainers {
+		do(&s.InitContainers[i])
+	}
+	for i := range s.Containers {
+		do(&s.Containers[i])
+	}
+}
+
+// fill sets what is zero.
+func fill[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// set points at a value where there is none.
+func set[T any](v **T, to T) {
+	if *v == nil {
+		*v = &to
+	}
+}
+
+// qos is the quality of service of a pod: what it may lose when memory is short.
+func qos(s *corev1.PodSpec) corev1.PodQOSClass {
+	some, all := false, true
+	eachContainer(s, func(c *corev1.Container) {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			request, limit := c.Resources.Requests[name], c.Resources.Limits[name]
+			some = some || !request.IsZero() || !limit.IsZero()
+			all = all && !limit.IsZero() && request.Equal(limit)
+		}
+	})
+	switch {
+	case !some:
+		return corev1.PodQOSBestEffort
+	case all:
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}

@@ -1,0 +1,132 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// A list gathers what is wrong with an object, all of it at once.
+type list struct{ errs field.ErrorList }
+
+func (l *list) all(errs field.ErrorList) { l.errs = append(l.errs, errs...) }
+func (l *list) invalid(p *field.Path, v any, msg string) {
+	l.errs = append(l.errs, field.Invalid(p, v, msg))
+}
+func (l *list) required(p *field.Path, msg string)  { l.errs = append(l.errs, field.Required(p, msg)) }
+func (l *list) forbidden(p *field.Path, msg string) { l.errs = append(l.errs, field.Forbidden(p, msg)) }
+func (l *list) duplicate(p *field.Path, v any)      { l.errs = append(l.errs, field.Duplicate(p, v)) }
+func (l *list) each(p *field.Path, v any, messages []string) {
+	for _, msg := range messages {
+		l.invalid(p, v, msg)
+	}
+}
+
+// oneOf checks a value against the known ones; empty is "required" where it is not
+// known itself.
+func oneOf[T ~string](l *list, p *field.Path, v T, known ...T) {
+	switch {
+	case slices.Contains(known, v):
+	case v == "":
+		l.required(p, "")
+	default:
+		l.errs = append(l.errs, field.NotSupported(p, v, known))
+	}
+}
+
+func (l *list) atLeast(p *field.Path, v, least int64) {
+	if v >= least {
+		return
+	}
+	switch least {
+	case 0:
+		l.invalid(p, v, "must be greater than or equal to 0")
+	case 1:
+		l.invalid(p, v, "must be greater than zero")
+	default:
+		l.invalid(p, v, fmt.Sprintf("must be greater than or equal to %d", least))
+	}
+}
+
+func (l *list) quantity(p *field.Path, q resource.Quantity, whole bool) {
+	if q.Sign() < 0 {
+		l.invalid(p, q.String(), "must be greater than or equal to 0")
+	}
+	if whole && q.MilliValue()%1000 != 0 {
+		l.invalid(p, q.String(), "must be an integer")
+	}
+}
+
+// intOrPercent checks a count such as 2 or 25%, at most 100% where that is the end.
+func (l *list) intOrPercent(p *field.Path, v *intstr.IntOrString, atMost100 bool) {
+	switch {
+	case v == nil:
+	case v.Type == intstr.Int:
+		l.atLeast(p, int64(v.IntVal), 0)
+	default:
+		l.each(p, v.StrVal, validation.IsValidPercent(v.StrVal))
+		if atMost100 && percent(v) > 100 {
+			l.invalid(p, v.StrVal, "must not be greater than 100%")
+		}
+	}
+}
+
+// percent reads "25%"; 0 for whatever is not a percentage.
+func percent(v *intstr.IntOrString) int64 {
+	number, ok := strings.CutSuffix(v.StrVal, "%")
+	if !ok || len(validation.IsValidPercent(v.StrVal)) > 0 {
+		return 0
+	}
+	if len(number) > 9 {
+		return 1 << 32
+	}
+	var n int64
+	for _, digit := range number {
+		n = n*10 + int64(digit-'0')
+	}
+	return n
+}
+
+func isZero(v *intstr.IntOrString) bool {
+	return v == nil || v.Type == intstr.Int && v.IntVal == 0 || v.Type == intstr.String && percent(v) == 0
+}
+
+func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+func label(l *list, p *field.Path, v string)     { l.each(p, v, validation.IsDNS1123Label(v)) }
+func subdomain(l *list, p *field.Path, v string) { l.each(p, v, validation.IsDNS1123Subdomain(v)) }
+
+// relative checks a path that must not leave the place that it is relative to.
+func relative(l *list, p *field.Path, v string) {
+	if strings.HasPrefix(v, "/") {
+		l.invalid(p, v, "must be a relative path")
+	}
+	noSteps(l, p, v)
+}
+
+// noSteps refuses ".." in a path.
+func noSteps(l *list, p *field.Path, v string) {
+	if slices.Contains(strings.Split(v, "/"), "..") {
+		l.invalid(p, v, "must not contain '..'")
+	}
+}
+
+// fileName is a relative path that may not begin with "..".
+func fileName(l *list, p *field.Path, v string) {
+	relative(l, p, v)
+	if strings.HasPrefix(v, "..") && !strings.HasPrefix(v, "../") {
+		l.invalid(p, v, "must not start with '..'")
+	}
+}
+
+func (l *list) mode(p *field.Path, mode *int32) {
+	if mode != nil && (*mode < 0 || *mode > 0o777) {
+		l.invalid(p, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
+	}
+}

@@ -1,0 +1,110 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/shared/fleet"
+)
+
+func (l *list) node(n *corev1.Node) {
+	spec := field.NewPath("spec")
+	l.taints(n.Spec.Taints, spec.Child("taints"))
+	for i, cidr := range n.Spec.PodCIDRs {
+		l.all(validation.IsValidCIDRForLegacyField(spec.Child("podCIDRs").Index(i), cidr, false, nil))
+	}
+	if c := n.Spec.PodCIDR; c != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != c) {
+		l.invalid(spec.Child("podCIDR"), c, "must be the first of podCIDRs")
+	}
+	status := field.NewPath("status")
+	for _, name := range sortedKeys(n.Status.Capacity) {
+		l.quantity(status.Child("capacity").Key(string(name)), n.Status.Capacity[name], wholeOnNode(name))
+	}
+	for _, name := range sortedKeys(n.Status.Allocatable) {
+		at, q := status.Child("allocatable").Key(string(name)), n.Status.Allocatable[name]
+		l.quantity(at, q, wholeOnNode(name))
+		if capacity := n.Status.Capacity[name]; q.Cmp(capacity) > 0 {
+			l.invalid(at, q.String(), fmt.Sprintf("must be less than or equal to the capacity of %s", capacity.String()))
+		}
+	}
+	seen := map[corev1.NodeAddress]bool{}
+	for i, a := range n.Status.Addresses {
+		if seen[a] {
+			l.duplicate(status.Child("addresses").Index(i), a)
+		}
+		seen[a] = true
+	}
+}
+
+// wholeOnNode tells whether a node has only whole ones of a resource.
+func wholeOnNode(name corev1.ResourceName) bool {
+	return name == corev1.ResourcePods || !isNative(name)
+}
+
+// minGrace is four lease intervals: two lost renewals must never evict.
+const minGrace = 40 * time.Second
+
+// maxRate is far above what any site can do, and far below what overflows.
+const maxRate = 1000
+
+func (l *list) site(s *fleet.Site) {
+	p := field.NewPath("spec")
+	duration := func(name string, d *metav1.Duration, least time.Duration, why string) {
+		if d != nil && d.Duration < least {
+			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf("must be at least %s: %s", least, why))
+		}
+	}
+	duration("nodeMonitorGracePeriod", s.Spec.NodeMonitorGracePeriod, minGrace, "devices renew every 10s, and two lost leases must not evict")
+	duration("nodeStartupGracePeriod", s.Spec.NodeStartupGracePeriod, minGrace, "devices renew every 10s, and two lost leases must not evict")
+	between := func(name string, v *float64, most float64, unit string) {
+		if v != nil && !(*v >= 0 && *v <= most) {
+			l.invalid(p.Child(name), *v, fmt.Sprintf("must be between 0 and %g%s", most, unit))
+		}
+	}
+	between("nodeEvictionRate", s.Spec.NodeEvictionRate, maxRate, " nodes per second")
+	between("secondaryNodeEvictionRate", s.Spec.SecondaryNodeEvictionRate, maxRate, " nodes per second")
+	between("unhealthyZoneThreshold", s.Spec.UnhealthyZoneThreshold, 1, ", as a fraction of the site's nodes")
+	l.count(s.Spec.LargeClusterSizeThreshold, p.Child("largeClusterSizeThreshold"))
+	if s.Spec.DisruptionPolicy != "" {
+		oneOf(l, p.Child("disruptionPolicy"), s.Spec.DisruptionPolicy, fleet.Evict, fleet.Hold)
+	}
+	if m := s.Spec.Maintenance; m != nil && m.Until.IsZero() {
+		l.required(p.Child("maintenance", "until"), "write the moment at which evictions may begin again, such as 2026-11-03T18:00:00Z")
+	}
+	short := func(name, v string) {
+		if len(v) > 1024 {
+			l.errs = append(l.errs, field.TooLong(p.Child(name), "", 1024))
+		}
+	}
+	short("description", s.Spec.Description)
+	short("location", s.Spec.Location)
+	if m := s.Spec.Maintenance; m != nil {
+		short("maintenance.reason", m.Reason)
+	}
+}
+
+// profile asks the room of the profiles, which checks the files as well.
+func (l *list) profile(p *fleet.BoardProfile) {
+	whole := *p
+	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
+	err := firmwareconfigs.Validate(&whole)
+	if err == nil {
+		return
+	}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		place, detail, ok := strings.Cut(line, ": ")
+		if !ok {
+			place, detail = "spec", line
+		}
+		if place != "metadata.name" { // said already
+			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: place, BadValue: field.OmitValueType{}, Detail: detail})
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package admission
+
+import (
+	"encoding/json"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/state"
+)
+
+// maxData is how much a config map or a secret may hold. It travels to devices
+// inside their desired state.
+const maxData = corev1.MaxSecretSize
+
+// meta checks what every object has: name, namespace, labels, annotations, owners,
+// finalizers, managed fields.
+func (l *list) meta(o state.Object) {
+	kind := state.KindOf(o)
+	l.all(apivalidation.ValidateObjectMetaAccessor(o, kind.Namespaced(), nameRule(kind), field.NewPath("metadata")))
+}
+
+func nameRule(k state.Kind) apivalidation.ValidateNameFunc {
+	switch k {
+	case state.Namespaces:
+		return apivalidation.NameIsDNSLabel
+	case state.Sites: // values of the zone label, which may hold upper case and underscores
+		return func(name string, prefix bool) []string {
+			if len(name) > validation.DNS1123SubdomainMaxLength {
+				return []string{validation.MaxLenError(validation.DNS1123SubdomainMaxLength)}
+			}
+			return pathvalidation.ValidatePathSegmentName(name, prefix)
+		}
+	}
+	return apivalidation.NameIsDNSSubdomain
+}
+
+func (l *list) configMap(c *corev1.ConfigMap) {
+	size := 0
+	for _, key := range sortedKeys(c.Data) {
+		at := field.NewPath("data").Key(key)
+		l.each(at, key, validation.IsConfigMapKey(key))
+		if _, twice := c.BinaryData[key]; twice {
+			l.invalid(at, key, "duplicate of key present in binaryData")
+		}
+		size += len(c.Data[key])
+	}
+	for _, key := range sortedKeys(c.BinaryData) {
+		l.each(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))
+		size += len(c.BinaryData[key])
+	}
+	if size > maxData {
+		l.errs = append(l.errs, field.TooLong(field.NewPath("data"), "", maxData))
+	}
+}
+
+// secret never names a value in what it says.
+func (l *list) secret(s *corev1.Secret) {
+	data := field.NewPath("data")
+	size := 0
+	for _, key := range sortedKeys(s.Data) {
+		l.each(data.Key(key), key, validation.IsConfigMapKey(key))
+		size += len(s.Data[key])
+	}
+	if size > maxData {
+		l.errs = append(l.errs, field.TooLong(data, "", maxData))
+	}
+	need := func(key string) bool {
+		_, ok := s.Data[key]
+		if !ok {
+			l.required(data.Key(key), "")
+		}
+		return ok
+	}
+	object := func(key string) {
+		if need(key) && json.Unmarshal(s.Data[key], &map[string]any{}) != nil {
+			l.invalid(data.Key(key), "<secret contents redacted>", "must be a JSON object")
+		}
+	}
+	switch s.Type {
+	case corev1.SecretTypeDockercfg:
+		object(corev1.DockerConfigKey)
+	case corev1.SecretTypeDockerConfigJson:
+		object(corev1.DockerConfigJsonKey)
+	case corev1.SecretTypeBasicAuth:
+		if _, ok := s.Data[corev1.BasicAuthUsernameKey]; !ok {
+			need(corev1.BasicAuthPasswordKey) // one of the two will do
+		}
+	case corev1.SecretTypeSSHAuth:
+		if len(s.Data[corev1.SSHAuthPrivateKey]) == 0 {
+			l.required(data.Key(corev1.SSHAuthPrivateKey), "")
+		}
+	case corev1.SecretTypeTLS:
+		need(corev1.TLSCertKey)
+		need(corev1.TLSPrivateKeyKey)
+	case corev1.SecretTypeServiceAccountToken:
+		l.forbidden(field.NewPath("type"), "is not supported: there are no service accounts")
+	}
+}
+
+// event checks that an event lies where its object does.
+func (l *list) event(e *corev1.Event) {
+	about := e.InvolvedObject.Namespace
+	if about == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem || about != "" && about != e.Namespace {
+		l.invalid(field.NewPath("involvedObject", "namespace"), about, "does not match event.namespace")
+	}
+}
+
+func (l *list) lease(s *coordv1.LeaseSpec, p *field.Path) {
+	if v := s.LeaseDurationSeconds; v != nil && *v <= 0 {
+		l.invalid(p.Child("leaseDurationSeconds"), *v, "must be greater than 0")
+	}
+	if v := s.LeaseTransitions; v != nil {
+		l.atLeast(p.Child("leaseTransitions"), int64(*v), 0)
+	}
+}
+
+func (l *list) budget(s *policyv1.PodDisruptionBudgetSpec, p *field.Path) {
+	if s.MinAvailable != nil && s.MaxUnavailable != nil {
+		l.invalid(p, "", "minAvailable and maxUnavailable cannot be both set")
+	}
+	l.intOrPercent(p.Child("minAvailable"), s.MinAvailable, true)
+	l.intOrPercent(p.Child("maxUnavailable"), s.MaxUnavailable, true)
+	l.selector(s.Selector, p.Child("selector"))
+	if v := s.UnhealthyPodEvictionPolicy; v != nil {
+		oneOf(l, p.Child("unhealthyPodEvictionPolicy"), *v, policyv1.AlwaysAllow, policyv1.IfHealthyBudget)
+	}
+}
+
+func (l *list) revision(r *appsv1.ControllerRevision) {
+	l.atLeast(field.NewPath("revision"), r.Revision, 0)
+	if r.Data.Object != nil {
+		return // made here, not decoded
+	}
+	if json.Unmarshal(r.Data.Raw, &map[string]any{}) != nil || string(r.Data.Raw) == "null" {
+		l.required(field.NewPath("data"), "data must be a valid JSON object")
+	}
+}

@@ -1,0 +1,190 @@
+package admission
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/state"
+)
+
+// normal is what a hub runs with unless somebody says otherwise.
+var normal = Settings{NotReadySeconds: 300, UnreachableSeconds: 300}
+
+// parse reads an object of a kind as a client would write it.
+func parse[T state.Object](t testing.TB, text string) T {
+	t.Helper()
+	var o T
+	if err := yaml.UnmarshalStrict([]byte(text), &o); err != nil {
+		t.Fatalf("%v in:\n%s", err, text)
+	}
+	return o
+}
+
+// aPod is a pod with one container, and the given lines in its spec.
+func aPod(t testing.TB, spec string) *corev1.Pod {
+	t.Helper()
+	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  containers: [{name: web, image: 'kiosk:1'}]\n"+indent(spec))
+	Default(p, normal)
+	return p
+}
+
+// aContainer is a pod whose one container has the given lines.
+func aContainer(t testing.TB, lines string) *corev1.Pod {
+	t.Helper()
+	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  volumes: [{name: data, emptyDir: {}}]\n  containers:\n  - name: web\n    image: kiosk:1\n"+indent(indent(lines)))
+	Default(p, normal)
+	return p
+}
+
+func indent(text string) string {
+	out := ""
+	for len(text) > 0 {
+		line := text
+		for i := range text {
+			if text[i] == '\n' {
+				line = text[:i+1]
+				break
+			}
+		}
+		out, text = out+"  "+line, text[len(line):]
+	}
+	return out + "\n"
+}
+
+// samples are valid objects as people write them, by kind.
+var samples = map[state.Kind]string{
+	state.Pods: `
+metadata: {name: kiosk, namespace: shop, labels: {app: kiosk}}
+spec:
+  nodeSelector: {flotilla.dev/board: raspberrypi4}
+  restartPolicy: OnFailure
+  terminationGracePeriodSeconds: 10
+  activeDeadlineSeconds: 600
+  hostname: kiosk
+  dnsPolicy: None
+  dnsConfig: {nameservers: [192.168.1.1], searches: [example.org]}
+  hostAliases: [{ip: 10.0.0.1, hostnames: [plc.local]}]
+  imagePullSecrets: [{name: pull}]
+  priority: 5
+  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, supplementalGroups: [20], sysctls: [{name: net.ipv4.tcp_keepalive_time, value: "60"}]}
+  tolerations: [{key: dedicated, operator: Equal, value: shop, effect: NoSchedule}]
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: kiosk}}}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/arch, operator: In, values: [arm64, arm]}], matchFields: [{key: metadata.name, operator: NotIn, values: [pi-9]}]}]
+      preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: {matchExpressions: [{key: ssd, operator: Exists}]}}]
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: kiosk}}}]
+      preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: topology.kubernetes.io/zone, namespaces: [shop]}}]
+  volumes:
+  - {name: data, hostPath: {path: /var/lib/flotilla/volumes/kiosk, type: DirectoryOrCreate}}
+  - {name: tmp, emptyDir: {medium: Memory}}
+  - {name: conf, configMap: {name: conf, items: [{key: a, path: sub/a, mode: 256}], optional: true}}
+  - {name: secret, secret: {secretName: pull, defaultMode: 256}}
+  - {name: who, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}, {path: cpu, resourceFieldRef: {containerName: web, resource: limits.cpu}}]}}
+  - {name: all, projected: {sources: [{configMap: {name: conf}}, {secret: {name: pull}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}}
+  initContainers: [{name: prepare, image: busybox, command: [sh, -c, "true"]}, {name: side, image: "log:1", restartPolicy: Always, readinessProbe: {tcpSocket: {port: 99}}}]
+  containers:
+  - name: web
+    image: registry.example.org/kiosk@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+    command: [/bin/kiosk]
+    args: ["--port=$(PORT)"]
+    workingDir: /srv
+    stdin: true
+    tty: true
+    ports: [{name: http, containerPort: 8080, hostPort: 80}, {containerPort: 9, protocol: UDP}]
+    env:
+    - {name: PORT, value: "8080"}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    - {name: APP, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app']"}}}
+    - {name: MEM, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}
+    - {name: KEY, valueFrom: {secretKeyRef: {name: pull, key: token, optional: true}}}
+    - {name: CONF, valueFrom: {configMapKeyRef: {name: conf, key: a}}}
+    envFrom: [{configMapRef: {name: conf}}, {prefix: S_, secretRef: {name: pull}}]
+    resources: {requests: {cpu: 50m, memory: 32Mi}, limits: {memory: 64Mi, example.org/door: "1"}}
+    livenessProbe: {httpGet: {port: http, path: /healthz, httpHeaders: [{name: X-Probe, value: "1"}]}, periodSeconds: 5}
+    readinessProbe: {exec: {command: [/bin/ready]}, successThreshold: 2}
+    startupProbe: {tcpSocket: {port: 8080}, failureThreshold: 30}
+    securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, seccompProfile: {type: RuntimeDefault}}
+    volumeMounts: [{name: data, mountPath: /data, subPath: a/b}, {name: conf, mountPath: /conf, readOnly: true}, {name: tmp, mountPath: /tmp, mountPropagation: None}]
+`,
+	state.Deployments: `
+metadata: {name: kiosk, namespace: shop}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: kiosk}}
+  strategy: {rollingUpdate: {maxSurge: 50%, maxUnavailable: 0}}
+  template: {metadata: {labels: {app: kiosk}}, spec: {containers: [{name: web, image: kiosk}]}}
+`,
+	state.ReplicaSets: `
+metadata: {name: kiosk-7f, namespace: shop}
+spec:
+  selector: {matchExpressions: [{key: app, operator: In, values: [kiosk]}]}
+  template: {metadata: {labels: {app: kiosk}}, spec: {containers: [{name: web, image: kiosk}]}}
+`,
+	state.DaemonSets: `
+metadata: {name: probe, namespace: shop}
+spec:
+  selector: {matchLabels: {app: probe}}
+  template: {metadata: {labels: {app: probe}}, spec: {containers: [{name: probe, image: "probe:1"}]}}
+`,
+	state.ControllerRevisions: `
+metadata: {name: probe-1, namespace: shop}
+revision: 1
+data: {spec: {template: {}}}
+`,
+	state.ConfigMaps:           `{metadata: {name: conf, namespace: shop}, data: {a: "1"}, binaryData: {b: AAEC}}`,
+	state.Secrets:              `{metadata: {name: pull, namespace: shop}, type: kubernetes.io/dockerconfigjson, stringData: {.dockerconfigjson: '{"auths":{}}'}}`,
+	state.Namespaces:           `{metadata: {name: shop}}`,
+	state.Leases:               `{metadata: {name: leader, namespace: shop, resourceVersion: "1"}, spec: {holderIdentity: me, leaseDurationSeconds: 15}}`,
+	state.PodDisruptionBudgets: `{metadata: {name: two, namespace: shop, resourceVersion: "1"}, spec: {minAvailable: 50%, selector: {matchLabels: {app: kiosk}}}}`,
+	state.Events:               `{metadata: {name: kiosk.1, namespace: shop}, involvedObject: {kind: Pod, namespace: shop, name: kiosk}, reason: Started}`,
+	state.Nodes: `
+metadata: {name: pi-1, labels: {topology.kubernetes.io/zone: oslo}}
+spec: {podCIDR: 10.64.1.0/24, taints: [{key: dedicated, value: shop, effect: NoSchedule}, {key: dedicated, effect: NoExecute}]}
+status: {capacity: {cpu: "4", memory: 1Gi, pods: "110", example.org/door: "2"}, allocatable: {cpu: 3800m, memory: 900Mi, pods: "110"}}
+`,
+	state.Sites: `
+metadata: {name: Oslo_S}
+spec: {nodeMonitorGracePeriod: 40s, nodeStartupGracePeriod: 2m, nodeEvictionRate: 0.1, secondaryNodeEvictionRate: 0, unhealthyZoneThreshold: 0.55,
+  largeClusterSizeThreshold: 50, disruptionPolicy: Hold, maintenance: {until: "2026-11-03T18:00:00Z", reason: new switch}}
+`,
+	state.BoardProfiles: `
+metadata: {name: raspberrypi-4}
+spec:
+  title: Raspberry Pi 4
+  match: {compatible: ["raspberrypi,4-model-b"], arch: [arm64], memoryMiB: {min: 900}}
+  platforms: [linux/arm64]
+  resources: {systemReserved: {cpu: 200m, memory: 160Mi}, evictionHard: {memory.available: 64Mi, nodefs.available: "10%"}}
+  labels: {gpio: "true"}
+`,
+}
+
+// sample returns a sample, complete.
+func sample(t testing.TB, k state.Kind) state.Object {
+	t.Helper()
+	o, err := state.New(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(samples[k]), o); err != nil {
+		t.Fatalf("%s: %v", k, err)
+	}
+	Default(o, normal)
+	return o
+}
+
+func intOr(s string) *intstr.IntOrString {
+	v := intstr.FromString(s)
+	return &v
+}
+
+func quantity(s string) *resource.Quantity {
+	q := resource.MustParse(s)
+	return &q
+}

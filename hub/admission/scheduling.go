@@ -1,0 +1,177 @@
+package admission
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+
+// scheduling checks what a pod says about where it wants to be.
+func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
+	l.all(metavalidation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector")))
+	for i, t := range s.Tolerations {
+		l.toleration(t, p.Child("tolerations").Index(i))
+	}
+	l.spread(s.TopologySpreadConstraints, p.Child("topologySpreadConstraints"))
+	if s.Affinity == nil {
+		return
+	}
+	p = p.Child("affinity")
+	if a := s.Affinity.NodeAffinity; a != nil {
+		at := p.Child("nodeAffinity")
+		if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+			at := at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+			if len(r.NodeSelectorTerms) == 0 {
+				l.required(at, "must have at least one node selector term")
+			}
+			for i, t := range r.NodeSelectorTerms {
+				l.nodeTerm(t, at.Index(i))
+			}
+		}
+		for i, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+			at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+			l.weight(t.Weight, at)
+			l.nodeTerm(t.Preference, at.Child("preference"))
+		}
+	}
+	if a := s.Affinity.PodAffinity; a != nil {
+		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAffinity"))
+	}
+	if a := s.Affinity.PodAntiAffinity; a != nil {
+		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"))
+	}
+}
+
+func (l *list) weight(w int32, p *field.Path) {
+	if w < 1 || w > 100 {
+		l.invalid(p.Child("weight"), w, "must be in the range 1-100")
+	}
+}
+
+func (l *list) toleration(t corev1.Toleration, p *field.Path) {
+	if t.Key != "" {
+		l.all(metavalidation.ValidateLabelName(t.Key, p.Child("key")))
+	} else if t.Operator != corev1.TolerationOpExists {
+		l.invalid(p.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+	}
+	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+		l.invalid(p.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+	}
+	switch t.Operator {
+	case corev1.TolerationOpEqual, "":
+		l.each(p.Child("operator"), t.Value, validation.IsValidLabelValue(t.Value))
+	case corev1.TolerationOpExists:
+		if t.Value != "" {
+			l.invalid(p.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'")
+		}
+	default:
+		l.errs = append(l.errs, field.NotSupported(p.Child("operator"), t.Operator, []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
+	}
+	if t.Effect != "" {
+		oneOf(l, p.Child("effect"), t.Effect, taintEffects...)
+	}
+}
+
+func (l *list) spread(constraints []corev1.TopologySpreadConstraint, p *field.Path) {
+	seen := map[string]bool{}
+	for i, c := range constraints {
+		at := p.Index(i)
+		l.atLeast(at.Child("maxSkew"), int64(c.MaxSkew), 1)
+		if c.TopologyKey == "" {
+			l.required(at.Child("topologyKey"), "can not be empty")
+		}
+		oneOf(l, at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
+		key := "{" + c.TopologyKey + ", " + string(c.WhenUnsatisfiable) + "}"
+		if seen[key] {
+			l.duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), key)
+		}
+		seen[key] = true
+		l.selector(c.LabelSelector, at.Child("labelSelector"))
+	}
+}
+
+func (l *list) nodeTerm(t corev1.NodeSelectorTerm, p *field.Path) {
+	for i, r := range t.MatchExpressions {
+		at := p.Child("matchExpressions").Index(i)
+		switch r.Operator {
+		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+			if len(r.Values) == 0 {
+				l.required(at.Child("values"), "must be specified when `operator` is 'In' or 'NotIn'")
+			}
+		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+			if len(r.Values) > 0 {
+				l.forbidden(at.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+			}
+		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+			if len(r.Values) != 1 {
+				l.required(at.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'")
+			}
+		default:
+			l.invalid(at.Child("operator"), r.Operator, "not a valid selector operator")
+		}
+		l.all(metavalidation.ValidateLabelName(r.Key, at.Child("key")))
+		for j, v := range r.Values {
+			l.each(at.Child("values").Index(j), v, validation.IsValidLabelValue(v))
+		}
+	}
+	for i, r := range t.MatchFields {
+		at := p.Child("matchFields").Index(i)
+		if r.Operator != corev1.NodeSelectorOpIn && r.Operator != corev1.NodeSelectorOpNotIn {
+			l.invalid(at.Child("operator"), r.Operator, "not a valid selector operator")
+		} else if len(r.Values) != 1 {
+			l.required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+		}
+		if r.Key != metav1.ObjectNameField {
+			l.invalid(at.Child("key"), r.Key, "not a valid field selector key")
+		}
+	}
+}
+
+func (l *list) podTerms(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path) {
+	for i, t := range required {
+		l.podTerm(t, p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i))
+	}
+	for i, t := range preferred {
+		at := p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+		l.weight(t.Weight, at)
+		l.podTerm(t.PodAffinityTerm, at.Child("podAffinityTerm"))
+	}
+}
+
+func (l *list) podTerm(t corev1.PodAffinityTerm, p *field.Path) {
+	l.selector(t.LabelSelector, p.Child("labelSelector"))
+	l.selector(t.NamespaceSelector, p.Child("namespaceSelector"))
+	for _, name := range t.Namespaces {
+		label(l, p.Child("namespace"), name)
+	}
+	if t.TopologyKey == "" {
+		l.required(p.Child("topologyKey"), "can not be empty")
+	}
+	l.all(metavalidation.ValidateLabelName(t.TopologyKey, p.Child("topologyKey")))
+}
+
+func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {
+	l.all(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, p))
+}
+
+// taints checks the taints of a node or of a board's nodes.
+func (l *list) taints(taints []corev1.Taint, p *field.Path) {
+	seen := map[string]bool{}
+	for i, t := range taints {
+		at := p.Index(i)
+		l.all(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+		l.each(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+		oneOf(l, at.Child("effect"), t.Effect, taintEffects...)
+		if id := t.Key + ":" + string(t.Effect); seen[id] {
+			err := field.Duplicate(at, t)
+			err.Detail = "taints must be unique by key and effect pair"
+			l.errs = append(l.errs, err)
+		} else {
+			seen[id] = true
+		}
+	}
+}

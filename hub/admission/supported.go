@@ -1,0 +1,293 @@
+package admission
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/state"
+)
+
+// supported lists, by type, the fields that the hub and its devices honour. A
+// field with ~ is accepted although it has no effect here, with a warning: it
+// takes nothing away from what was asked for. Every other field of these types is
+// refused. Types of k8s.io/api that are not listed have no supported field at all;
+// "*" supports all of a type's fields. Types of other modules (quantities, label
+// selectors, times) are values.
+var supported = map[string]string{
+	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
+		"nodeSelector nodeName hostNetwork hostPID securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
+		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
+		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
+	"Container": "name image command args workingDir ports envFrom env resources restartPolicy volumeMounts livenessProbe " +
+		"readinessProbe startupProbe terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin tty " +
+		"~stdinOnce ~resizePolicy",
+	"ContainerPort":        "*",
+	"ResourceRequirements": "limits requests",
+
+	"EnvVar":                "*",
+	"EnvVarSource":          "fieldRef resourceFieldRef configMapKeyRef secretKeyRef",
+	"ObjectFieldSelector":   "*",
+	"ResourceFieldSelector": "*",
+	"ConfigMapKeySelector":  "*",
+	"SecretKeySelector":     "*",
+	"EnvFromSource":         "*",
+	"ConfigMapEnvSource":    "*",
+	"SecretEnvSource":       "*",
+	"LocalObjectReference":  "*",
+
+	"Probe": "exec httpGet tcpSocket initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold " +
+		"terminationGracePeriodSeconds",
+	"ExecAction":      "*",
+	"HTTPGetAction":   "path port host scheme httpHeaders",
+	"HTTPHeader":      "*",
+	"TCPSocketAction": "*",
+
+	"Volume":                  "name emptyDir hostPath configMap secret downwardAPI projected",
+	"VolumeMount":             "name readOnly mountPath subPath subPathExpr",
+	"EmptyDirVolumeSource":    "medium ~sizeLimit",
+	"HostPathVolumeSource":    "*",
+	"ConfigMapVolumeSource":   "name items defaultMode optional",
+	"SecretVolumeSource":      "secretName items defaultMode optional",
+	"KeyToPath":               "key path mode",
+	"DownwardAPIVolumeSource": "items defaultMode",
+	"DownwardAPIVolumeFile":   "path fieldRef resourceFieldRef mode",
+	"ProjectedVolumeSource":   "sources defaultMode",
+	"VolumeProjection":        "configMap secret downwardAPI",
+	"ConfigMapProjection":     "*",
+	"SecretProjection":        "*",
+	"DownwardAPIProjection":   "*",
+
+	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup sysctls seccompProfile appArmorProfile " +
+		"~fsGroupChangePolicy",
+	"SecurityContext": "capabilities privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem " +
+		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
+	"Capabilities":    "*",
+	"Sysctl":          "*",
+	"SeccompProfile":  "type",
+	"AppArmorProfile": "type",
+
+	"PodDNSConfig":       "nameservers searches ~options",
+	"PodDNSConfigOption": "*",
+	"HostAlias":          "*",
+	"PodOS":              "*",
+
+	"Toleration":               "*",
+	"TopologySpreadConstraint": "maxSkew topologyKey whenUnsatisfiable labelSelector",
+	"Affinity":                 "*",
+	"NodeAffinity":             "*",
+	"NodeSelector":             "*",
+	"NodeSelectorTerm":         "*",
+	"NodeSelectorRequirement":  "*",
+	"PreferredSchedulingTerm":  "*",
+	"PodAffinity":              "*",
+	"PodAntiAffinity":          "*",
+	"WeightedPodAffinityTerm":  "*",
+	"PodAffinityTerm":          "labelSelector namespaces namespaceSelector topologyKey",
+
+	"NodeSpec":  "podCIDR podCIDRs providerID unschedulable taints",
+	"Taint":     "*",
+	"LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions ~strategy ~preferredHolder",
+}
+
+// why says of some fields why they are not supported, and what to do instead.
+var why = map[string]string{
+	"PodSpec.hostIPC":                        "containers on devices never share the device's IPC",
+	"PodSpec.shareProcessNamespace":          "containers on devices see only their own processes",
+	"PodSpec.ephemeralContainers":            "devices cannot add a container to a running pod: use kubectl exec",
+	"PodSpec.runtimeClassName":               "a device has one runtime: leave it out",
+	"PodSpec.overhead":                       "a device has one runtime, without overhead: leave it out",
+	"PodSpec.subdomain":                      "there is no cluster DNS",
+	"PodSpec.readinessGates":                 "nothing opens them: use a readinessProbe",
+	"PodSpec.schedulingGates":                "nothing opens them: create the pod when it may be scheduled",
+	"PodSpec.hostUsers":                      "devices run containers without user namespaces",
+	"PodSpec.resources":                      "devices limit containers, not pods: write resources at each container",
+	"PodSpec.serviceAccountName":             "there are no service accounts, and no token is mounted",
+	"PodSpec.automountServiceAccountToken":   "there are no service accounts, and no token is mounted",
+	"Container.lifecycle":                    "devices run no hooks: handle SIGTERM in the program, or use a startupProbe or an init container",
+	"Container.volumeDevices":                "devices have no block volumes: use a hostPath",
+	"Container.stdinOnce":                    "standard input stays open",
+	"Container.resizePolicy":                 "resources of a running pod cannot change",
+	"Container.restartPolicyRules":           "write restartPolicy of the pod",
+	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
+	"Probe.grpc":                             "use exec, httpGet or tcpSocket",
+	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + VolumesRoot,
+	"EmptyDirVolumeSource.sizeLimit":         "the size of the volume is not limited",
+	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
+	"SeccompProfile.localhostProfile":        "use type: RuntimeDefault",
+	"AppArmorProfile.localhostProfile":       "use type: RuntimeDefault",
+	"PodSecurityContext.fsGroupChangePolicy": "emptyDir, configMap and secret volumes get the group, hostPath volumes never do",
+	"PodSecurityContext.windowsOptions":      "devices run Linux",
+	"SecurityContext.windowsOptions":         "devices run Linux",
+	"PodDNSConfig.options":                   "the device's own resolver options stay",
+	"NodeSpec.configSource":                  "devices are configured by BoardProfile",
+	"NodeSpec.podPreemptionPolicy":           "write preemptionPolicy of the pod",
+	"LeaseSpec.strategy":                     "clients elect among themselves",
+	"LeaseSpec.preferredHolder":              "clients elect among themselves",
+}
+
+const whyVolume = "use emptyDir, hostPath, configMap, secret, downwardAPI or projected"
+
+// asksNothing tells of a value that is written down although it asks for nothing:
+// what happens without it happens.
+func asksNothing(name string, v reflect.Value) bool {
+	switch x := v.Interface().(type) {
+	case *bool:
+		return x == nil || *x == (name == "PodSpec.hostUsers") // true is its default
+	case *corev1.MountPropagationMode:
+		return x == nil || *x == corev1.MountPropagationNone
+	case *corev1.RecursiveReadOnlyMode:
+		return x == nil || *x == corev1.RecursiveReadOnlyDisabled
+	}
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		return v.Len() == 0
+	}
+	return v.IsZero()
+}
+
+// A walk looks at every field of an object that says something.
+type walk struct {
+	refused func(p *field.Path, name string)
+	ignored func(p *field.Path, name string)
+}
+
+const k8sAPI = "k8s.io/api/"
+
+func (w walk) value(v reflect.Value, p *field.Path) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			w.value(v.Elem(), p)
+		}
+	case reflect.Slice:
+		if t := v.Type().Elem(); t.Kind() == reflect.Struct {
+			for i := range v.Len() {
+				w.value(v.Index(i), p.Index(i))
+			}
+		}
+	case reflect.Struct:
+		if strings.HasPrefix(v.Type().PkgPath(), k8sAPI) {
+			w.fields(v, v.Type().Name(), p)
+		}
+	}
+}
+
+// fields looks at the fields of a struct; those of an embedded one count as its own.
+func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
+	list := " " + supported[owner] + " "
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		json, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && json == "" {
+			w.fields(v.Field(i), owner, p)
+			continue
+		}
+		name := owner + "." + json
+		at := p.Child(json)
+		switch {
+		case list == " * " || strings.Contains(list, " "+json+" "):
+			w.value(v.Field(i), at)
+		case asksNothing(name, v.Field(i)):
+		case strings.Contains(list, " ~"+json+" "):
+			w.ignored(at, name)
+		default:
+			w.refused(at, name)
+		}
+	}
+}
+
+// unsupported refuses fields that neither the hub nor devices honour. what is a
+// pod spec, which stands at p, or a whole object.
+func (l *list) unsupported(what any, p *field.Path) {
+	w := walk{
+		refused: func(p *field.Path, name string) {
+			l.forbidden(p, "is not supported: "+reason(name))
+		},
+		ignored: func(*field.Path, string) {},
+	}
+	w.object(what, p)
+}
+
+// object looks at a pod spec or at the spec of an object that has no pod spec.
+func (w walk) object(what any, p *field.Path) {
+	switch o := what.(type) {
+	case *corev1.PodSpec:
+		w.value(reflect.ValueOf(o), p)
+	case state.Object:
+		if spec := reflect.ValueOf(o).Elem().FieldByName("Spec"); spec.IsValid() {
+			if _, listed := supported[spec.Type().Name()]; listed {
+				w.value(spec, field.NewPath("spec"))
+			}
+		}
+	}
+}
+
+// Warnings tells what an object asks for that has no effect here. Errors are not
+// repeated.
+func Warnings(o state.Object) (warnings []string) {
+	warn := func(p *field.Path, reason string) {
+		warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", p, reason))
+	}
+	w := walk{refused: func(*field.Path, string) {}, ignored: func(p *field.Path, name string) { warn(p, why[name]) }}
+	spec, ok := podSpecOf(o)
+	if !ok {
+		w.object(o, nil)
+		return warnings
+	}
+	p := field.NewPath("spec")
+	if podTemplateOf(o) != nil {
+		p = p.Child("template", "spec")
+	}
+	w.object(spec, p)
+	containers := func(list []corev1.Container, p *field.Path) {
+		for i, c := range list {
+			if c.TerminationMessagePath != "" && c.TerminationMessagePath != corev1.TerminationMessagePathDefault {
+				warn(p.Index(i).Child("terminationMessagePath"), "devices read no termination message")
+			}
+			if c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+				warn(p.Index(i).Child("terminationMessagePolicy"), "devices read no termination message: use kubectl logs --previous")
+			}
+		}
+	}
+	containers(spec.InitContainers, p.Child("initContainers"))
+	containers(spec.Containers, p.Child("containers"))
+	return warnings
+}
+
+// A Support is what becomes of a field of a type of k8s.io/api in a pod, a node or a lease.
+type Support int
+
+// What becomes of a field.
+const (
+	Honoured Support = iota // it does what Kubernetes says
+	Ignored                 // accepted, with a warning that it has no effect
+	Refused
+)
+
+// SupportOf tells what becomes of a field, by its name in JSON, and why. It is what
+// the API's documents say of the field. Types that admission does not walk through
+// are honoured.
+func SupportOf(typ, field string) (Support, string) {
+	list, listed := supported[typ]
+	switch list = " " + list + " "; {
+	case !listed, list == " * ", strings.Contains(list, " "+field+" "):
+		return Honoured, ""
+	case strings.Contains(list, " ~"+field+" "):
+		return Ignored, why[typ+"."+field]
+	}
+	return Refused, reason(typ + "." + field)
+}
+
+func reason(name string) string {
+	switch r := why[name]; {
+	case r != "":
+		return r
+	case strings.HasPrefix(name, "Volume."):
+		return whyVolume
+	}
+	return "devices do not implement it"
+}

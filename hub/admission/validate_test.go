@@ -1,0 +1,235 @@
+package admission
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+func TestPodSpecs(t *testing.T) {
+	for _, c := range []struct{ name, lines, want string }{
+		{"no containers", "containers: []", "spec.containers: Required value"},
+		{"two containers of one name", "containers: [{name: a, image: a}, {name: a, image: b}]", `spec.containers[1].name: Duplicate value: "a"`},
+		{"a name with upper case", "containers: [{name: Web, image: a}]", `spec.containers[0].name: Invalid value: "Web": a lowercase RFC 1123 label must`},
+		{"no name", "containers: [{image: a}]", "spec.containers[0].name: Required value"},
+		{"no image", "containers: [{name: a}]", "spec.containers[0].image: Required value"},
+		{"an image with a blank", "containers: [{name: a, image: 'a '}]", `spec.containers[0].image: Invalid value: "a ": must not have leading or trailing whitespace`},
+		{"an unknown pull policy", "containers: [{name: a, image: a, imagePullPolicy: Sometimes}]", `spec.containers[0].imagePullPolicy: Unsupported value: "Sometimes": supported values: "Always", "IfNotPresent", "Never"`},
+		{"an init container's probe", "initContainers: [{name: i, image: i, livenessProbe: {tcpSocket: {port: 1}}}]", "spec.initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"},
+		{"an init container of a container's name", "initContainers: [{name: web, image: i}]", `spec.initContainers[0].name: Duplicate value: "web"`},
+		{"a restart policy of a container", "containers: [{name: a, image: a, restartPolicy: Always}]", "spec.containers[0].restartPolicy: Forbidden: may not be set for non-init containers"},
+		{"an unknown restart policy", "restartPolicy: Sometimes", `spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"`},
+		{"a deadline of 0", "activeDeadlineSeconds: 0", "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"},
+		{"DNS None without a server", "dnsPolicy: None", "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"},
+		{"a DNS server that is no address", "dnsConfig: {nameservers: [dns]}", `spec.dnsConfig.nameservers[0]: Invalid value: "dns": must be a valid IP address`},
+		{"a host alias without an address", "hostAliases: [{ip: '', hostnames: [a]}]", `spec.hostAliases[0].ip: Invalid value: "": must be a valid IP address`},
+		{"a negative user", "securityContext: {runAsUser: -1}", "spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive"},
+		{"privileged that may not escalate", "containers: [{name: a, image: a, securityContext: {privileged: true, allowPrivilegeEscalation: false}}]", "spec.containers[0].securityContext: Invalid value"},
+
+		{"a port of 0", "containers: [{name: a, image: a, ports: [{hostPort: 1}]}]", "spec.containers[0].ports[0].containerPort: Required value"},
+		{"a port that is too high", "containers: [{name: a, image: a, ports: [{containerPort: 65536}]}]", "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive"},
+		{"one host port twice", "containers: [{name: a, image: a, ports: [{containerPort: 1, hostPort: 80}]}, {name: b, image: b, ports: [{containerPort: 2, hostPort: 80}]}]", `spec.containers[1].ports[0].hostPort: Duplicate value: "TCP//80"`},
+		{"one host port for two protocols", "containers: [{name: a, image: a, ports: [{containerPort: 1, hostPort: 80}, {containerPort: 1, hostPort: 80, protocol: UDP}]}]", ""},
+		{"an unknown protocol", "containers: [{name: a, image: a, ports: [{containerPort: 1, protocol: ICMP}]}]", `spec.containers[0].ports[0].protocol: Unsupported value: "ICMP"`},
+		{"a variable without a name", "containers: [{name: a, image: a, env: [{value: x}]}]", "spec.containers[0].env[0].name: Required value"},
+		{"a variable with =", "containers: [{name: a, image: a, env: [{name: 'a=b'}]}]", "spec.containers[0].env[0].name: Invalid value"},
+		{"a variable from nothing", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {}}]}]", `spec.containers[0].env[0].valueFrom: Invalid value: "": must specify one of`},
+		{"a variable from two sources", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b}, configMapKeyRef: {name: a, key: b}}}]}]", "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not have more than one"},
+		{"a variable of a field that pods do not have", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.foo}}}]}]", `spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: "spec.foo"`},
+		{"variables from nothing", "containers: [{name: a, image: a, envFrom: [{}]}]", "spec.containers[0].envFrom[0]: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`"},
+
+		{"a mount of no volume", "containers: [{name: a, image: a, volumeMounts: [{name: x, mountPath: /x}]}]", `spec.containers[0].volumeMounts[0].name: Not found: "x"`},
+		{"two mounts at one place", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /x}, {name: v, mountPath: /x}]}]", `spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/x": must be unique`},
+		{"a sub path that leads out", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /x, subPath: a/../..}]}]", "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"a/../..\": must not contain '..'"},
+		{"two volumes of one name", "volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]", `spec.volumes[1].name: Duplicate value: "v"`},
+		{"a volume of two types", "volumes: [{name: v, emptyDir: {}, secret: {secretName: s}}]", "spec.volumes[0].secret: Forbidden: may not specify more than 1 volume type"},
+		{"a host path with steps", "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a/../../x}}]", "spec.volumes[0].hostPath.path"},
+		{"an unknown type of a host path", "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a, type: Tape}}]", `spec.volumes[0].hostPath.type: Unsupported value: "Tape"`},
+		{"a secret volume without a secret", "volumes: [{name: v, secret: {}}]", "spec.volumes[0].secret.secretName: Required value"},
+		{"a mode that is none", "volumes: [{name: v, configMap: {name: c, defaultMode: 512}}]", "spec.volumes[0].configMap.defaultMode: Invalid value: 512: must be a number between 0 and 0777"},
+		{"a file that leads out", "volumes: [{name: v, configMap: {name: c, items: [{key: a, path: ../a}]}}]", "spec.volumes[0].configMap.items[0].path: Invalid value: \"../a\": must not contain '..'"},
+		{"one file of two sources", "volumes: [{name: v, projected: {sources: [{configMap: {name: c, items: [{key: a, path: a}]}}, {secret: {name: s, items: [{key: a, path: a}]}}]}}]", `spec.volumes[0].projected.sources[1].secret.items[0].path: Invalid value: "a": conflicting duplicate paths`},
+		{"a file of nothing", "volumes: [{name: v, downwardAPI: {items: [{path: a}]}}]", "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required"},
+
+		{"a request above its limit", "containers: [{name: a, image: a, resources: {requests: {cpu: 2}, limits: {cpu: 1}}}]", `spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1`},
+		{"a negative limit", "containers: [{name: a, image: a, resources: {limits: {memory: -1}, requests: {memory: -1}}}]", ""},
+		{"a resource without a domain", "containers: [{name: a, image: a, resources: {requests: {doors: 1}}}]", `spec.containers[0].resources.requests[doors]: Invalid value: "doors": must be a standard resource for containers`},
+		{"an extended resource without a limit", "containers: [{name: a, image: a, resources: {requests: {example.org/door: 1}}}]", "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources"},
+		{"a probe of no kind", "containers: [{name: a, image: a, livenessProbe: {}}]", "spec.containers[0].livenessProbe: Required value: must specify a handler type"},
+		{"a probe of two kinds", "containers: [{name: a, image: a, livenessProbe: {tcpSocket: {port: 1}, exec: {command: [a]}}}]", "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type"},
+		{"a probe of no port", "containers: [{name: a, image: a, livenessProbe: {tcpSocket: {port: 0}}}]", "spec.containers[0].livenessProbe.tcpSocket.port: Invalid value: 0: must be between 1 and 65535, inclusive"},
+		{"a liveness probe that succeeds twice", "containers: [{name: a, image: a, livenessProbe: {tcpSocket: {port: 1}, successThreshold: 2}}]", "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1"},
+		{"a negative period", "containers: [{name: a, image: a, readinessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}}]", "spec.containers[0].readinessProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0"},
+
+		{"a toleration of every key that compares", "tolerations: [{value: x}]", `spec.tolerations[0].operator: Invalid value: "": operator must be Exists when`},
+		{"a toleration that exists with a value", "tolerations: [{key: a, operator: Exists, value: x}]", `spec.tolerations[0].operator: Invalid value: "x": value must be empty when`},
+		{"seconds for another effect", "tolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 1}]", `spec.tolerations[0].effect: Invalid value: "NoSchedule": effect must be 'NoExecute'`},
+		{"an unknown operator", "tolerations: [{key: a, operator: Gt, value: '1'}]", `spec.tolerations[0].operator: Unsupported value: "Gt"`},
+		{"an affinity to no term", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}}", "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one"},
+		{"an affinity of no weight", "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0, preference: {}}]}}", "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 0: must be in the range 1-100"},
+		{"an affinity among no values", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In}]}]}}}", "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].values: Required value"},
+		{"a spread of no skew", "topologySpreadConstraints: [{topologyKey: a, whenUnsatisfiable: DoNotSchedule}]", "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero"},
+		{"one spread twice", "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]", "spec.topologySpreadConstraints[1].{topologyKey, whenUnsatisfiable}: Duplicate value"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lines := c.lines
+			p := aPod(t, "restartPolicy: Always")
+			p.Spec = corev1.PodSpec{Containers: p.Spec.Containers}
+			over := parse[*corev1.Pod](t, "spec:\n"+indent(lines))
+			if over.Spec.Containers == nil {
+				over.Spec.Containers = p.Spec.Containers
+			}
+			p.Spec = over.Spec
+			Default(p, normal)
+			errs := Validate(p, normal)
+			switch c.name {
+			case "a host path with steps", "a negative limit", "privileged that may not escalate": // said more than once
+				if len(errs) < 2 {
+					t.Errorf("got %v", errs)
+				}
+			default:
+				expect(t, errs, c.want)
+			}
+		})
+	}
+}
+
+func TestOtherObjects(t *testing.T) {
+	big := make([]byte, maxData+1)
+	for _, c := range []struct {
+		name   string
+		kind   state.Kind
+		change func(state.Object)
+		want   string
+	}{
+		{"an object without a name", state.ConfigMaps, func(o state.Object) { o.SetName("") }, "metadata.name: Required value: name or generateName is required"},
+		{"an object without a namespace", state.Pods, func(o state.Object) { o.SetNamespace("") }, "metadata.namespace: Required value"},
+		{"a node in a namespace", state.Nodes, func(o state.Object) { o.SetNamespace("shop") }, "metadata.namespace: Forbidden: not allowed on this type"},
+		{"a name with upper case", state.Nodes, func(o state.Object) { o.SetName("Pi") }, `metadata.name: Invalid value: "Pi": a lowercase RFC 1123 subdomain must`},
+		{"a namespace with a dot", state.Namespaces, func(o state.Object) { o.SetName("a.b") }, `metadata.name: Invalid value: "a.b"`},
+		{"a site with a slash", state.Sites, func(o state.Object) { o.SetName("a/b") }, `metadata.name: Invalid value: "a/b": may not contain '/'`},
+		{"a label that is none", state.Sites, func(o state.Object) { o.SetLabels(map[string]string{"a": "b c"}) }, "metadata.labels: Invalid value"},
+		{"a finalizer that is none", state.Pods, func(o state.Object) { o.SetFinalizers([]string{"a b"}) }, "metadata.finalizers"},
+
+		{"no selector", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.Selector = nil }, "spec.selector: Required value"},
+		{"a selector of nothing", state.DaemonSets, func(o state.Object) { o.(*appsv1.DaemonSet).Spec.Selector.MatchLabels = nil }, "spec.selector: Invalid value: "},
+		{"a selector that misses its pods", state.ReplicaSets, func(o state.Object) { o.(*appsv1.ReplicaSet).Spec.Template.Labels["app"] = "x" }, "spec.template.metadata.labels: Invalid value: {\"app\":\"x\"}: `selector` does not match template `labels`"},
+		{"fewer than no replicas", state.Deployments, func(o state.Object) { *o.(*appsv1.Deployment).Spec.Replicas = -1 }, "spec.replicas: Invalid value: -1: must be greater than or equal to 0"},
+		{"pods that are not started again", state.Deployments, func(o state.Object) {
+			o.(*appsv1.Deployment).Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}, `spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"`},
+		{"an update that can do nothing", state.Deployments, func(o state.Object) {
+			zero := o.(*appsv1.Deployment).Spec.Strategy.RollingUpdate
+			zero.MaxSurge, zero.MaxUnavailable = intOr("0%"), intOr("0%")
+		}, "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"0%\": may not be 0 when `maxSurge` is 0"},
+		{"a percentage of nonsense", state.Deployments, func(o state.Object) {
+			o.(*appsv1.Deployment).Spec.Strategy.RollingUpdate.MaxUnavailable = intOr("many")
+		}, "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"many\""},
+		{"more than all unavailable", state.Deployments, func(o state.Object) {
+			o.(*appsv1.Deployment).Spec.Strategy.RollingUpdate.MaxUnavailable = intOr("101%")
+		}, `spec.strategy.rollingUpdate.maxUnavailable: Invalid value: "101%": must not be greater than 100%`},
+		{"a strategy of nonsense", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.Strategy.Type = "Magic" }, `spec.strategy.type: Unsupported value: "Magic"`},
+		{"Recreate with an update", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.Strategy.Type = "Recreate" }, "spec.strategy.rollingUpdate: Forbidden"},
+		{"a deadline within minReadySeconds", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.MinReadySeconds = 600 }, "spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds"},
+		{"a daemonset that surges and lacks", state.DaemonSets, func(o state.Object) { o.(*appsv1.DaemonSet).Spec.UpdateStrategy.RollingUpdate.MaxSurge = intOr("10%") }, "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value"},
+		{"a revision of nothing", state.ControllerRevisions, func(o state.Object) { o.(*appsv1.ControllerRevision).Data.Raw = []byte("3") }, "data: Required value"},
+
+		{"a key that is no file name", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["a/b"] = "" }, `data[a/b]: Invalid value: "a/b"`},
+		{"one key twice", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["b"] = "" }, `data[b]: Invalid value: "b": duplicate of key present in binaryData`},
+		{"more than a megabyte", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).BinaryData["b"] = big }, "data: Too long: may not be more than 1048576 bytes"},
+		{"a registry secret without JSON", state.Secrets, func(o state.Object) { o.(*corev1.Secret).Data[".dockerconfigjson"] = []byte("hunter2") }, `data[.dockerconfigjson]: Invalid value: "<secret contents redacted>"`},
+		{"a TLS secret without a key", state.Secrets, func(o state.Object) {
+			o.(*corev1.Secret).Type, o.(*corev1.Secret).Data = corev1.SecretTypeTLS, map[string][]byte{"tls.crt": nil}
+		}, "data[tls.key]: Required value"},
+		{"a service account's token", state.Secrets, func(o state.Object) { o.(*corev1.Secret).Type = corev1.SecretTypeServiceAccountToken }, "type: Forbidden: is not supported"},
+		{"an event about another namespace", state.Events, func(o state.Object) { o.(*corev1.Event).InvolvedObject.Namespace = "x" }, `involvedObject.namespace: Invalid value: "x": does not match event.namespace`},
+		{"a budget of two kinds", state.PodDisruptionBudgets, func(o state.Object) { o.(*policyv1.PodDisruptionBudget).Spec.MaxUnavailable = intOr("1%") }, "spec: Invalid value: \"\": minAvailable and maxUnavailable cannot be both set"},
+
+		{"a taint without an effect", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Effect = "" }, "spec.taints[0].effect: Required value"},
+		{"a taint of an unknown effect", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Effect = "Explode" }, `spec.taints[0].effect: Unsupported value: "Explode": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`},
+		{"a taint without a key", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Key = "a b" }, `spec.taints[0].key: Invalid value: "a b"`},
+		{"one taint twice", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[1].Effect = "NoSchedule" }, "spec.taints[1]: Duplicate value: "},
+		{"a negative capacity", state.Nodes, func(o state.Object) {
+			o.(*corev1.Node).Status.Capacity["example.org/door"] = *quantity("-1")
+		}, `status.capacity[example.org/door]: Invalid value: "-1": must be greater than or equal to 0`},
+		{"half a pod", state.Nodes, func(o state.Object) { o.(*corev1.Node).Status.Allocatable["pods"] = *quantity("1500m") }, `status.allocatable[pods]: Invalid value: "1500m": must be an integer`},
+		{"more allocatable than there is", state.Nodes, func(o state.Object) { o.(*corev1.Node).Status.Allocatable["cpu"] = *quantity("5") }, `status.allocatable[cpu]: Invalid value: "5": must be less than or equal to the capacity of 4`},
+		{"a range that is none", state.Nodes, func(o state.Object) {
+			o.(*corev1.Node).Spec.PodCIDR, o.(*corev1.Node).Spec.PodCIDRs = "x", []string{"x"}
+		}, `spec.podCIDRs[0]: Invalid value: "x"`},
+
+		{"a grace of less than four leases", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.NodeMonitorGracePeriod.Duration = minGrace - 1 }, `spec.nodeMonitorGracePeriod: Invalid value: "39.999999999s": must be at least 40s: devices renew every 10s, and two lost leases must not evict`},
+		{"a negative rate", state.Sites, func(o state.Object) { *o.(*fleet.Site).Spec.NodeEvictionRate = -0.1 }, "spec.nodeEvictionRate: Invalid value: -0.1: must be between 0 and 1000 nodes per second"},
+		{"a fraction of more than one", state.Sites, func(o state.Object) { *o.(*fleet.Site).Spec.UnhealthyZoneThreshold = 55 }, "spec.unhealthyZoneThreshold: Invalid value: 55: must be between 0 and 1, as a fraction of the site's nodes"},
+		{"an unknown policy", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.DisruptionPolicy = "Wait" }, `spec.disruptionPolicy: Unsupported value: "Wait": supported values: "Evict", "Hold"`},
+		{"maintenance without an end", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.Maintenance.Until.Time = o.GetCreationTimestamp().Time }, "spec.maintenance.until: Required value"},
+		{"a profile for an unknown platform", state.BoardProfiles, func(o state.Object) { o.(*fleet.BoardProfile).Spec.Platforms[0] = "plan9/arm" }, "spec.platforms"},
+		{"a profile that reserves nonsense", state.BoardProfiles, func(o state.Object) {
+			o.(*fleet.BoardProfile).Spec.Resources.SystemReserved["gpu"] = "1"
+		}, "spec.resources.systemReserved"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := sample(t, c.kind)
+			c.change(o)
+			expect(t, Validate(o, normal), c.want)
+		})
+	}
+}
+
+func TestWhatMayNotChange(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		kind   state.Kind
+		change func(now, was state.Object)
+		want   string
+	}{
+		{"the uid", state.Pods, func(now, was state.Object) { was.SetUID("1"); now.SetUID("2") }, `metadata.uid: Invalid value: "2": field is immutable`},
+		{"a uid that is left out", state.Pods, func(now, was state.Object) { was.SetUID("1") }, ""},
+		{"a lease without its resourceVersion", state.Leases, func(now, was state.Object) { now.SetResourceVersion("") }, `metadata.resourceVersion: Invalid value: "": must be specified for an update`},
+		{"a node without its resourceVersion", state.Nodes, func(now, was state.Object) { now.SetResourceVersion("") }, ""},
+		{"an image", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.Containers[0].Image = "kiosk:2" }, ""},
+		{"a command", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.Containers[0].Command = nil }, "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"},
+		{"the number of containers", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.InitContainers = nil }, "spec.containers: Forbidden: pod updates may not add or remove containers"},
+		{"one more toleration", state.Pods, func(now, was state.Object) {
+			now.(*corev1.Pod).Spec.Tolerations = append(now.(*corev1.Pod).Spec.Tolerations, corev1.Toleration{Key: "a", Operator: "Exists"})
+		}, ""},
+		{"the seconds of a toleration", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.Tolerations[1].TolerationSeconds = 1 }, ""},
+		{"one toleration less", state.Pods, func(now, was state.Object) {
+			now.(*corev1.Pod).Spec.Tolerations = now.(*corev1.Pod).Spec.Tolerations[1:]
+		}, "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"},
+		{"a sooner deadline", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = 5 }, ""},
+		{"a later deadline", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = 601 }, "spec.activeDeadlineSeconds: Invalid value: 601: must be less than or equal to previous value"},
+		{"no deadline any more", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = nil }, "spec.activeDeadlineSeconds: Invalid value: \"null\": must not update from a positive integer to nil value"},
+		{"a selector", state.Deployments, func(now, was state.Object) {
+			now.(*appsv1.Deployment).Spec.Selector.MatchLabels = map[string]string{"a": "b"}
+			now.(*appsv1.Deployment).Spec.Template.Labels = map[string]string{"a": "b"}
+		}, "spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\"}}: field is immutable"},
+		{"an immutable config map", state.ConfigMaps, func(now, was state.Object) {
+			yes := true
+			was.(*corev1.ConfigMap).Immutable, now.(*corev1.ConfigMap).Immutable = &yes, &yes
+			now.(*corev1.ConfigMap).Data["a"] = "2"
+		}, "data: Forbidden: field is immutable when `immutable` is set"},
+		{"the type of a secret", state.Secrets, func(now, was state.Object) { now.(*corev1.Secret).Type = "Opaque" }, `type: Invalid value: "Opaque": field is immutable`},
+		{"the range of a node", state.Nodes, func(now, was state.Object) {
+			now.(*corev1.Node).Spec.PodCIDR, now.(*corev1.Node).Spec.PodCIDRs = "10.65.0.0/24", []string{"10.65.0.0/24"}
+		}, "spec.podCIDRs: Forbidden: node updates may not change podCIDR"},
+		{"finalizers of what is being deleted", state.Pods, func(now, was state.Object) {
+			at := was.(*corev1.Pod).CreationTimestamp
+			was.SetDeletionTimestamp(&at)
+			now.SetDeletionTimestamp(&at)
+			now.SetFinalizers([]string{"example.org/x"})
+		}, "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			was := sample(t, c.kind)
+			now := was.DeepCopyObject().(state.Object)
+			c.change(now, was)
+			expect(t, ValidateUpdate(now, was, normal), c.want)
+		})
+	}
+}

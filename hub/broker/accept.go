@@ -1,0 +1,247 @@
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// An entrance is one of the broker's listeners.
+type entrance struct {
+	name string
+	net.Listener
+	tls *tls.Config // nil: the development listener
+}
+
+// accept lets connections in until the context ends. A failed accept (too many
+// open files, a connection gone before its turn) is logged and tried again: a
+// listener that dies while the process lives is the worst of both.
+func (b *Broker) accept(ctx context.Context, l entrance) error {
+	const shortest, longest = 5 * time.Millisecond, time.Second
+	pause := shortest
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept MQTT connections on %s: the listener was closed: %w", l.Addr(), err)
+		case err != nil:
+			b.stats.acceptErrors.Add(1)
+			b.warn("accept", "accept MQTT connection; trying again", "listener", l.Addr().String(), "err", err, "again", pause)
+			time.Sleep(pause)
+			pause = min(2*pause, longest)
+			continue
+		}
+		pause = shortest
+		b.admit(c, l)
+	}
+}
+
+// admit starts a connection, unless there are too many.
+func (b *Broker) admit(c net.Conn, l entrance) {
+	ip := remoteIP(c)
+	if err := b.addresses.enter(ip); err != nil {
+		b.refused(c, &refusal{why: perAddress, err: err})
+		_ = c.Close()
+		return
+	}
+	if !b.remember(c) {
+		b.refused(c, &refusal{why: capacity, err: fmt.Errorf("%d connections are open, %d of them not yet identified; no more are taken", b.connections(), len(b.greeting))})
+		b.forget(c, ip)
+		return
+	}
+	b.handlers.Add(1)
+	go func() {
+		defer b.handlers.Done()
+		defer b.forget(c, ip)
+		b.serve(c, l)
+	}()
+}
+
+// remember enters a connection into the books and takes a slot for its greeting,
+// if there is room for both.
+func (b *Broker) remember(c net.Conn) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.open) >= b.cfg.Limits.Connections {
+		return false
+	}
+	select {
+	case b.greeting <- struct{}{}:
+		b.open[c] = true
+		return true
+	default:
+		return false
+	}
+}
+
+// forget closes a connection and takes it out of the books.
+func (b *Broker) forget(c net.Conn, ip netip.Addr) {
+	_ = c.Close()
+	b.mu.Lock()
+	delete(b.open, c)
+	b.mu.Unlock()
+	b.addresses.leave(ip)
+}
+
+func (b *Broker) connections() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.open)
+}
+
+// serve is the life of one connection.
+func (b *Broker) serve(c net.Conn, l entrance) {
+	greeting := true
+	greeted := func() {
+		if greeting {
+			<-b.greeting
+			greeting = false
+		}
+	}
+	defer greeted()
+	defer func() {
+		// One connection's accident must not end those of all others.
+		if p := recover(); p != nil {
+			b.log.Error("serve MQTT connection: panic", "addr", c.RemoteAddr().String(), "err", p, "stack", string(debug.Stack()))
+		}
+	}()
+	_ = c.SetDeadline(time.Now().Add(connectTimeout))
+	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
+	if _, err := io.ReadFull(c, first); err != nil {
+		b.refused(c, &refusal{why: silent, err: fmt.Errorf("nothing came: %w", err)})
+		return
+	}
+	s, ref := b.greet(c, first, l)
+	if ref != nil {
+		b.refused(c, ref)
+		return
+	}
+	b.attend(c, s, l, greeted)
+}
+
+// attend is the part of a connection's life after its CONNECT was accepted.
+func (b *Broker) attend(c net.Conn, s *session, l entrance, greeted func()) {
+	if err := b.claim(s); err != nil {
+		s.end()
+		refuse(s.conn, 4, unavailable)
+		b.refused(c, &refusal{why: busy, node: s.peer.Node, err: err})
+		return
+	}
+	greeted()
+	defer b.release(s)
+	b.stats.accepted.Add(1)
+	err := b.mqtt.EstablishConnection(l.name, s.conn)
+	if errors.Is(err, packets.ErrPacketTooLarge) {
+		b.offence(s.peer.Node, packetTooLarge, fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
+	}
+	b.log.Debug("device disconnected", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
+}
+
+// remoteIP is the other end's address, invalid where it does not count: loopback
+// and connections in memory.
+func remoteIP(c net.Conn) netip.Addr {
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok || a.IP.IsLoopback() {
+		return netip.Addr{}
+	}
+	ip, _ := netip.AddrFromSlice(a.IP)
+	return ip.Unmap()
+}
+
+// addresses counts connections by address.
+type addresses struct {
+	limits Limits
+	mu     sync.Mutex
+	by     map[netip.Addr]*visits
+}
+
+type visits struct {
+	open int
+	rate bucket
+}
+
+// enter counts a connection, or says why there may not be one more.
+func (a *addresses) enter(ip netip.Addr) error {
+	if !ip.IsValid() {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v := a.by[ip]
+	if v == nil {
+		if a.by == nil {
+			a.by = map[netip.Addr]*visits{}
+		}
+		v = &visits{rate: newBucket(a.limits.PerAddressRate)}
+		a.by[ip] = v
+	}
+	v.rate.fill(time.Now())
+	switch {
+	case v.open >= a.limits.PerAddress:
+		return fmt.Errorf("%s has %d connections; no more are taken from one address", ip, v.open)
+	case v.rate.tokens < 1:
+		return fmt.Errorf("%s opens more than %g connections a second", ip, v.rate.perSecond)
+	}
+	v.rate.tokens--
+	v.open++
+	return nil
+}
+
+// leave takes back an enter. An address is forgotten with its last connection
+// once its bucket is full again, looked at when somebody leaves.
+func (a *addresses) leave(ip netip.Addr) {
+	if !ip.IsValid() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.by[ip].open--
+	if len(a.by) < 1024 && a.by[ip].open > 0 {
+		return
+	}
+	now := time.Now()
+	for ip, v := range a.by {
+		if v.rate.fill(now); v.open == 0 && v.rate.tokens >= 4*v.rate.perSecond-1 {
+			delete(a.by, ip)
+		}
+	}
+}
+
+// fill puts in the defaults.
+func (l *Limits) fill() {
+	set := func(v *int, def int) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	setRate := func(v *float64, def float64) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&l.Connections, 16384)
+	set(&l.Greeting, 2048)
+	set(&l.PerAddress, 2048)
+	setRate(&l.PerAddressRate, 50)
+	setRate(&l.NodeRate, 100)
+	// The hub needs files for other things too.
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur > 512 {
+		l.Connections = min(l.Connections, int(min(files.Cur, 1<<30))-256)
+	}
+}

@@ -1,0 +1,491 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/shared/wire"
+)
+
+func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
+	d := &doorman{}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		victim := dialPipe(t, n, "pi-2", nil)
+		victim.subscribeOwn("pi-2")
+		bad := dialPipe(t, n, "pi-1", nil)
+		topics := []string{
+			topicOf("pi-2", wire.ChannelLease), topicOf("pi-2", wire.ChannelStatus), topicOf("pi-2", wire.ChannelPods),
+			topicOf("pi-2", wire.ChannelEvent), topicOf("pi-2", wire.ChannelPresence), wire.ReplyTopic(wire.DefaultPrefix, "pi-2", "7"),
+			topicOf("pi-2", wire.ChannelDesired), wire.RequestTopic(wire.DefaultPrefix, "pi-2", "7"),
+			topicOf("pi-1", wire.ChannelDesired), wire.RequestTopic(wire.DefaultPrefix, "pi-1", "7"),
+			topicOf("pi-1", "lease/1"), topicOf("pi-1", "reply"), topicOf("pi-1", "reply/a/b"), topicOf("pi-1", ""),
+			"fleet/v1/nodes/pi-1", "fleet/v1/nodes/pi-10/lease", "fleet/v2/nodes/pi-1/lease", "lease", "/", "\x01",
+			strings.Repeat("/", 30_000), "$SYS/broker/uptime", "$share/g/x", "$", "fleet/v1/nodes/+/lease", "fleet/v1/nodes/pi-1/#", "#",
+		}
+		payload := `{"boot":"b1","seq":1,"type":"Normal","reason":"R","state":"lost"}`
+		for _, topic := range topics {
+			if !bad.publish1(topic, payload, false) {
+				t.Errorf("%.40q at QoS 1 was not acknowledged: the device would send it for ever", topic)
+			}
+			bad.publish0(topic, payload)
+		}
+		for _, s := range d.all() {
+			if !strings.HasPrefix(s, "connected") && !strings.HasPrefix(s, "offence pi-1") {
+				t.Errorf("the hub heard %q", s)
+			}
+		}
+		if got, want := b.Stats().Offences["topic"], uint64(2*len(topics)); got != want {
+			t.Errorf("%d counted, want %d", got, want)
+		}
+		if d.count("offence pi-1") != 1 {
+			t.Errorf("%d offences told at one moment, want 1", d.count("offence pi-1"))
+		}
+		victim.ping() // nothing came to the victim before the answer
+	})
+}
+
+func TestOffencesAreToldOnceInTenSecondsWithTheirNumber(t *testing.T) {
+	d := &doorman{}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		bad := dialPipe(t, n, "pi-1", nil)
+		for range 101 { // once per 100 ms: from 0s to 10s
+			bad.publish0("x", "y")
+			time.Sleep(100 * time.Millisecond)
+		}
+		want := []string{"connected pi-1 ",
+			`offence pi-1 published on "x", which is not its own`,
+			`offence pi-1 published on "x", which is not its own (and 99 more since the last message)`}
+		if !slices.Equal(d.all(), want) {
+			t.Errorf("heard %q, want %q", d.all(), want)
+		}
+	})
+}
+
+func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
+	d := &doorman{}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		c := dialPipe(t, n, "pi-1", nil)
+		own := wire.Filters(wire.DefaultPrefix, "pi-1")
+		filters := []string{
+			"#", "+", "+/#", "+/+/#", "$SYS/#", "$share/g/" + own[0], "$share/g/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/pi-2/desired",
+			"fleet/v1/nodes/pi-2/request/+", "fleet/v1/nodes/pi-1/#", "fleet/v1/nodes/pi-1/+", "fleet/v1/nodes/pi-1/request/7",
+			"fleet/v1/nodes/pi-1/request/#", "fleet/v1/nodes/pi-1/lease", own[0] + "/",
+		}
+		for _, f := range filters {
+			if codes := c.subscribe(f); !slices.Equal(codes, []byte{0x80}) {
+				t.Errorf("%q: SUBACK %x, want 80", f, codes)
+			}
+		}
+		if codes := c.subscribe("#", own[0], "$SYS/#", own[1]); !slices.Equal(codes, []byte{0x80, 1, 0x80, 1}) {
+			t.Errorf("mixed: SUBACK %x, want only its own granted", codes)
+		}
+		other := dialPipe(t, n, "pi-2", nil)
+		other.subscribeOwn("pi-2")
+		if err := b.Publish("pi-2", wire.ChannelDesired, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if pk, err := other.read(); err != nil || string(pk.Payload) != "x" {
+			t.Fatalf("pi-2 got %v %v", pk, err)
+		}
+		c.ping() // and pi-1 nothing
+	})
+}
+
+func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
+	d := &doorman{refuse: func(p Peer) error {
+		if p.Machine != "3f2a9c0d1e4b5a67" {
+			return fmt.Errorf("machine %q uses the name of a living node", p.Machine)
+		}
+		return nil
+	}}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		incumbent := dialPipe(t, n, "pi-1", func(pk *packets.Packet) { pk.Connect.ClientIdentifier = "pi-1:3f2a9c0d1e4b5a67" })
+		conn, _ := n.Dial(t.Context(), "pi-1")
+		_, code := connect(t, conn, connectPacket("pi-1", func(pk *packets.Packet) { pk.Connect.ClientIdentifier = "pi-1:0000000000000000" }))
+		if code != 5 {
+			t.Errorf("the clone got CONNACK %d, want 5", code)
+		}
+		incumbent.ping()
+		if b.Stats().Refused["hub"] != 1 {
+			t.Errorf("refused %v", b.Stats().Refused)
+		}
+		conn.Close()
+	})
+}
+
+func TestOtherVersionsOfMQTTAreRefusedInTheirOwnWords(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		bytes      []byte
+	}{
+		{"MQTT 5", "2003008400", []byte{0x10, 17, 0, 4, 'M', 'Q', 'T', 'T', 5, 2, 0, 10, 0, 0, 4, 'p', 'i', '-', '1'}},
+		{"MQTT 3.1", "20020001", []byte{0x10, 18, 0, 6, 'M', 'Q', 'I', 's', 'd', 'p', 3, 2, 0, 10, 0, 4, 'p', 'i', '-', '1'}},
+		{"HTTP", "", []byte("GET / HTTP/1.1\r\n\r\n")},
+		{"a PUBLISH first", "", []byte{0x30, 3, 0, 1, 'x'}},
+		{"a malformed length", "", []byte{0x10, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		{"a CONNECT cut short inside", "", []byte{0x10, 2, 0, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, &doorman{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
+				conn, _ := n.Dial(t.Context(), "pi-1")
+				if _, err := conn.Write(c.bytes); err != nil && c.want != "" {
+					t.Fatal(err)
+				}
+				buf := make([]byte, 16)
+				k, _ := conn.Read(buf)
+				if got := fmt.Sprintf("%x", buf[:k]); got != c.want {
+					t.Errorf("answer %q, want %q", got, c.want)
+				}
+				conn.Close()
+			})
+		})
+	}
+}
+
+func TestS5OnlyOurCertificatesAreLetIn(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	hour := time.Now().Add(time.Hour)
+	device := pkix.Name{CommonName: "pi-1", Organization: []string{Organization}}
+	revoked := errors.New("certificate beef of pi-9 is revoked")
+	l := loopback(t)
+	d := &doorman{refuse: func(p Peer) error {
+		if p.Node == "pi-9" && p.Serial == "beef" {
+			return revoked
+		}
+		return nil
+	}}
+	b := start(t, Config{Door: d, Listen: l, TLS: ca.server()})
+	for _, c := range []struct {
+		name string
+		cfg  *tls.Config
+		node string
+		code int
+	}{
+		{"a device's certificate", ca.client(ca.device("pi-1")), "pi-1", 0},
+		{"none", ca.client(), "pi-1", -1},
+		{"an expired one", ca.client(ca.issue(device, time.Now().Add(-time.Minute))), "pi-1", -1},
+		{"one of another authority", ca.client(other.issue(device, hour)), "pi-1", -1},
+		{"a person's", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{"flotilla:users"}}, hour)), "pi-1", -1},
+		{"one with a second organization", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{Organization, "system:masters"}}, hour)), "pi-1", -1},
+		{"one whose name is no node's", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
+		{"another node's", ca.client(ca.device("pi-2")), "pi-1", 2},
+		{"a revoked one", ca.client(ca.device("pi-9")), "pi-9", 5},
+		{"TLS 1.1", func() *tls.Config {
+			c := ca.client(ca.device("pi-1"))
+			c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+			return c
+		}(), "pi-1", -1},
+		{"TLS 1.2", func() *tls.Config {
+			c := ca.client(ca.device("pi-1"))
+			c.MaxVersion = tls.VersionTLS12
+			return c
+		}(), "pi-1", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			raw, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			cl, code := connect(t, tls.Client(raw, c.cfg), connectPacket(c.node, func(pk *packets.Packet) {
+				pk.Connect.Username, pk.Connect.UsernameFlag = []byte("pi-2"), true // says nothing here
+			}))
+			if code != c.code {
+				t.Fatalf("CONNACK %d, want %d", code, c.code)
+			}
+			if code == 0 {
+				cl.ping()
+			}
+		})
+	}
+	t.Run("a certificate that is revoked while it is connected", func(t *testing.T) {
+		raw, _ := net.Dial("tcp", l.Addr().String())
+		defer raw.Close()
+		cl, code := connect(t, tls.Client(raw, ca.client(ca.device("pi-3"))), connectPacket("pi-3", nil))
+		if code != 0 {
+			t.Fatal(code)
+		}
+		await(t, "the session", func() bool { return b.Online("pi-3") })
+		b.Disconnect("pi-3")
+		if _, err := cl.read(); err == nil {
+			t.Error("the session lives")
+		}
+		await(t, "the end of the session", func() bool { return !b.Online("pi-3") && d.count("disconnected pi-3") == 1 })
+	})
+}
+
+func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
+	ca := newAuthority(t)
+	everywhere, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer everywhere.Close()
+	lax := ca.server()
+	lax.ClientAuth = tls.VerifyClientCertIfGiven
+	local := loopback(t)
+	defer local.Close()
+	for _, c := range []struct {
+		name, want string
+		cfg        Config
+	}{
+		{"the development listener on all addresses", "loopback", Config{Door: &doorman{}, DevListen: everywhere}},
+		{"TLS without client certificates", "client certificates", Config{Door: &doorman{}, Listen: local, TLS: lax}},
+		{"no TLS at all", "client certificates", Config{Door: &doorman{}, Listen: local}},
+		{"nothing to listen on", "no listener", Config{Door: &doorman{}}},
+		{"a prefix with a wildcard", "prefix", Config{Door: &doorman{}, DevListen: local, Prefix: "a/+"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error about %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestS6FiveThousandIdleConnectionsCostLittleAndEnd(t *testing.T) {
+	const idle = 5000
+	ca := newAuthority(t)
+	l, dev := loopback(t), loopback(t)
+	d := &doorman{}
+	b := start(t, Config{Door: d, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
+	good := dialDev(t, dev.Addr(), "pi-1", nil)
+	conns := make([]net.Conn, 0, idle)
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	before := memory()
+	for range idle {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatalf("after %d connections: %v", len(conns), err)
+		}
+		conns = append(conns, c)
+	}
+	await(t, "5,000 connections", func() bool { return b.Stats().Connections >= idle })
+	began := time.Now()
+	good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
+	if took := time.Since(began); took > 2*time.Second || d.count("lease pi-1") != 1 {
+		t.Errorf("a good node's lease took %s", took)
+	}
+	grown := memory() - before
+	t.Logf("%d idle connections, both ends in this process: %.1f MiB", idle, float64(grown)/(1<<20))
+	if grown > 32<<20 {
+		t.Errorf("5,000 idle connections made the process grow by %d MiB, both ends counted", grown>>20)
+	}
+	if testing.Short() {
+		return
+	}
+	for end := time.Now().Add(connectTimeout + 3*time.Second); b.Stats().Connections > 1; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are still open", b.Stats().Connections)
+		}
+	}
+}
+
+func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {
+	for _, payload := range []string{"", "x", "null", `{"boot":"b1","seq":1e308}`, "{\"boot\":\"\xff\"}", `{"boot":"b1"`, `{"x":"` + strings.Repeat("x", 250<<10) + `"}`} {
+		t.Run(fmt.Sprintf("%.20q", payload), func(t *testing.T) {
+			d := &doorman{}
+			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+				c := dialPipe(t, n, "pi-1", nil)
+				for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent, wire.ChannelPresence} {
+					if !c.publish1(topicOf("pi-1", ch), payload, false) {
+						t.Errorf("%s: not acknowledged", ch)
+					}
+				}
+				if got := b.Stats().Offences["payload"]; got != 5 || d.count("offence pi-1 lease: ") != 1 {
+					t.Errorf("%d counted; told %.300q", got, d.all())
+				}
+			})
+		})
+	}
+}
+
+func TestS8AFloodIsReadSlowlyAndOthersAreNotHeldUp(t *testing.T) {
+	d := &doorman{}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		flood, good := dialPipe(t, n, "pi-1", nil), dialPipe(t, n, "pi-2", nil)
+		one := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, ProtocolVersion: 4, TopicName: topicOf("pi-1", wire.ChannelLease), Payload: []byte(`{"boot":"b1","seq":1}`)})
+		stop := time.Now().Add(time.Minute)
+		go func() {
+			many := bytes.Repeat(one, 100)
+			for time.Now().Before(stop) {
+				_ = flood.conn.SetWriteDeadline(stop)
+				if _, err := flood.conn.Write(many); err != nil {
+					return
+				}
+			}
+		}()
+		for range 6 {
+			began := time.Now()
+			good.publish0(topicOf("pi-2", wire.ChannelLease), `{"boot":"b2","seq":1}`)
+			if took := time.Since(began); took > 0 {
+				t.Errorf("the good node waited %s", took)
+			}
+			time.Sleep(9 * time.Second)
+		}
+		if got := d.count("lease pi-1"); got > 100*64 || got < 100*50 {
+			t.Errorf("%d messages of the flood were read in about a minute, want about 100 per second", got)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestPerAddressLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := addresses{limits: Limits{PerAddress: 5, PerAddressRate: 1}}
+		ip := remoteIP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
+		var errs []string
+		for range 6 {
+			if err := a.enter(ip); err != nil {
+				errs = append(errs, err.Error())
+			}
+		}
+		if len(errs) != 2 || !strings.Contains(errs[0], "more than 1 connections a second") {
+			t.Errorf("six at once: %q; a burst of four may enter", errs)
+		}
+		time.Sleep(3 * time.Second)
+		_ = a.enter(ip)
+		if err := a.enter(ip); err == nil || !strings.Contains(err.Error(), "has 5 connections") {
+			t.Errorf("the sixth at a time: %v", err)
+		}
+		for range 5 {
+			a.leave(ip)
+		}
+		time.Sleep(time.Minute)
+		_ = a.enter(ip)
+		a.leave(ip)
+		for range 10 {
+			if err := a.enter(remoteIP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})); err != nil {
+				t.Errorf("loopback is limited: %v", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.by) > 1 {
+			t.Errorf("%d addresses are remembered", len(a.by))
+		}
+	})
+}
+
+type fakeConn struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (f *fakeConn) RemoteAddr() net.Addr { return f.addr }
+
+func TestRunEndsAlthoughTheDoorHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := pipe.New()
+		free := make(chan struct{})
+		d := &doorman{status: func(context.Context) error { <-free; return nil }}
+		b, err := New(Config{Door: d, DevListen: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		c := dialPipe(t, n, "pi-1", nil)
+		c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 1, TopicName: topicOf("pi-1", wire.ChannelStatus), Payload: []byte(`{"boot":"b1","seq":1}`)})
+		began := time.Now()
+		cancel()
+		if err := <-done; err != nil || time.Since(began) != closeTimeout {
+			t.Errorf("Run returned %v after %s, want nil after %s", err, time.Since(began), closeTimeout)
+		}
+		close(free)
+	})
+}
+
+func TestAtTheHubsEndNoWillsAreTold(t *testing.T) {
+	d := &doorman{}
+	synctest.Test(t, func(t *testing.T) {
+		n := pipe.New()
+		b, _ := New(Config{Door: d, DevListen: n})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", wire.ChannelPresence), lostWill))
+		synctest.Wait()
+		cancel()
+		<-done
+		if !slices.Equal(d.all(), []string{"connected pi-1 ", "disconnected pi-1 "}) {
+			t.Errorf("heard %q", d.all())
+		}
+	})
+}
+
+func TestAPanicEndsOneConnectionOnly(t *testing.T) {
+	d := &doorman{}
+	d.status = func(context.Context) error { panic("a bug") }
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		good, bad := dialPipe(t, n, "pi-2", nil), dialPipe(t, n, "pi-1", nil)
+		if bad.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false) {
+			t.Error("acknowledged")
+		}
+		good.ping()
+		dialPipe(t, n, "pi-1", nil).ping()
+		if d.count("disconnected pi-1") != 1 {
+			t.Errorf("heard %q", d.all())
+		}
+	})
+}
+
+func TestMochisLogTellsNoPayloads(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(redacting{slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})}).With("will", mqtt.Will{Payload: []byte("secret")})
+	pk := packets.Packet{TopicName: "x", Payload: []byte("secret")}
+	log.Warn("failed", "packet", pk, "pk", &pk, "error", errors.New("why"), "client", "pi-1", "raw", []byte("secret"))
+	got := out.String()
+	if strings.Contains(got, "secret") || strings.Contains(got, "115 101") || !strings.Contains(got, "err=why") || !strings.Contains(got, "node=pi-1") || !strings.Contains(got, "DEBUG") {
+		t.Errorf("logged %s", got)
+	}
+}
+
+func TestRequestsAndRepliesPass(t *testing.T) {
+	d := &doorman{}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		c := dialPipe(t, n, "pi-1", nil)
+		if err := b.Request("pi-1", "r1", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
+			t.Errorf("before its subscription: %v, want ErrOffline", err)
+		}
+		c.subscribeOwn("pi-1")
+		if err := b.Request("pi-1", "r1", wire.Request{Type: wire.RequestRefresh}); err != nil {
+			t.Fatal(err)
+		}
+		pk, err := c.read()
+		if err != nil || pk.TopicName != "fleet/v1/nodes/pi-1/request/r1" || string(pk.Payload) != `{"type":"refresh"}` || pk.FixedHeader.Qos != 0 || pk.FixedHeader.Retain {
+			t.Errorf("got %s %s, %v", pk.TopicName, pk.Payload, err)
+		}
+		c.publish1(wire.ReplyTopic(wire.DefaultPrefix, "pi-1", "r1"), `{"seq":0,"eof":true}`, false)
+		c.publish0(topicOf("pi-1", wire.ChannelPods), `{"boot":"b1","seq":3}`)
+		c.publish0(topicOf("pi-1", wire.ChannelEvent), `{"boot":"b1","type":"Normal","reason":"Pulled"}`)
+		c.publish0(topicOf("pi-1", wire.ChannelPresence), `{"boot":"b1","state":"shutdown"}`)
+		if want := []string{"connected pi-1 ", "reply pi-1 r1 0", "pods pi-1 3", "event pi-1 Pulled", "presence pi-1 b1 shutdown"}; !slices.Equal(d.all(), want) {
+			t.Errorf("heard %q, want %q", d.all(), want)
+		}
+		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil || !strings.Contains(err.Error(), "at most") {
+			t.Errorf("a payload over 4 MiB: %v", err)
+		}
+	})
+}

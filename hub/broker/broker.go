@@ -1,0 +1,244 @@
+// Package broker is the hub's MQTT door: it lets devices in by their
+// certificates, reads what they publish, and sends them what they are to do.
+//
+// Inside is mochi, which this package alone imports, behind a gate of our own:
+// connections are accepted, limited, identified and their CONNECT judged before
+// mochi sees them; topics, payloads and rates are checked in its hooks; what goes
+// out to a device goes through an outbox that never blocks the sender. Nothing is
+// retained, nothing is queued for one who is away, nothing is passed on from
+// device to device. The package decides nothing about nodes: what it hears it
+// tells the Door, which hub/control provides, in the words of shared/wire.
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Config is what the broker is made of. Door and one listener are required.
+type Config struct {
+	Door Door
+	Log  *slog.Logger // nil: slog.Default()
+
+	// Listen is for devices: TLS with client certificates by TLS. The broker
+	// closes both listeners when Run ends.
+	Listen net.Listener
+	TLS    *tls.Config
+	// DevListen is for development and simulation: no TLS, the user name is the
+	// node, loopback or in memory only.
+	DevListen net.Listener
+
+	Prefix string // of all topics; empty: wire.DefaultPrefix
+
+	Limits Limits
+}
+
+// Limits bound what the other side can make the broker do. A zero is the default.
+type Limits struct {
+	Connections int // at once; default 16384, and never more than the file limit allows
+	Greeting    int // at once that have not finished CONNECT; default 2048
+
+	// Per address, loopback excepted. A site is often one address.
+	PerAddress     int     // connections at once; default 2048
+	PerAddressRate float64 // new ones per second; default 50, with a burst of four seconds
+
+	// Per node. Faster senders are read more slowly, nothing of theirs is lost.
+	NodeRate float64 // messages per second, each 16 KiB of payload counts as one more; default 100, with a burst of four seconds
+}
+
+// Errors of Publish and Request.
+var (
+	ErrOffline = errors.New("node is not connected")
+	ErrBacklog = errors.New("node reads too slowly: its outbox is full")
+)
+
+// How long things may take.
+const (
+	connectTimeout  = 10 * time.Second // from accept to the end of CONNECT
+	writeTimeout    = 2 * time.Second  // for writeChunk bytes to a device
+	rememberTimeout = 30 * time.Second // for the Door to remember something
+	closeTimeout    = 5 * time.Second  // for everything to end after Run's context has
+	minKeepAlive    = 10               // seconds
+	maxKeepAlive    = 30
+)
+
+// A Broker serves devices. Make it with New.
+type Broker struct {
+	cfg  Config
+	log  *slog.Logger
+	mqtt *mqtt.Server
+
+	stats     counters
+	offences  offences
+	addresses addresses
+	greeting  chan struct{} // a slot for each connection before CONNECT
+	closing   atomic.Bool
+	handlers  sync.WaitGroup
+
+	mu       sync.Mutex
+	open     map[net.Conn]bool
+	sessions map[string]*session // by node
+}
+
+// New checks the configuration and returns a broker that listens once it runs.
+func New(cfg Config) (*Broker, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = wire.DefaultPrefix
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("start broker: %w", err)
+	}
+	if cfg.TLS != nil {
+		cfg.TLS = cfg.TLS.Clone()
+		cfg.TLS.MinVersion = max(cfg.TLS.MinVersion, tls.VersionTLS12)
+	}
+	cfg.Limits.fill()
+	b := &Broker{
+		cfg:      cfg,
+		log:      cfg.Log,
+		greeting: make(chan struct{}, cfg.Limits.Greeting),
+		open:     map[net.Conn]bool{},
+		sessions: map[string]*session{},
+	}
+	b.addresses.limits = cfg.Limits
+	b.mqtt = newMochi(b)
+	return b, nil
+}
+
+func (c *Config) validate() error {
+	if c.Door == nil {
+		return errors.New("no Door to tell: this is a mistake in the program")
+	}
+	if c.Listen == nil && c.DevListen == nil {
+		return errors.New("no listener is configured: set an MQTT address")
+	}
+	if c.Listen != nil && (c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert) {
+		return errors.New("the MQTT listener needs TLS that requires and verifies client certificates")
+	}
+	if c.DevListen != nil && !private(c.DevListen.Addr()) {
+		return fmt.Errorf("--mqtt-dev-listen %s has no encryption and no passwords, so it must be on a loopback address such as 127.0.0.1:1883", c.DevListen.Addr())
+	}
+	return wire.ValidPrefix(c.Prefix)
+}
+
+// private says whether an address cannot be reached from another machine.
+func private(a net.Addr) bool {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.IP.IsLoopback()
+	}
+	return a.Network() == "pipe"
+}
+
+// Run serves until the context ends, then closes listeners and connections. It
+// returns an error only if it could not serve.
+func (b *Broker) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, l := range []entrance{{"tls", b.cfg.Listen, b.cfg.TLS}, {"dev", b.cfg.DevListen, nil}} {
+		if l.Listener != nil {
+			g.Go(func() error { return b.accept(gctx, l) })
+			context.AfterFunc(gctx, func() { _ = l.Close() })
+		}
+	}
+	err := g.Wait()
+	b.shutDown()
+	return err
+}
+
+// shutDown ends all connections. Wills that this fires are not told: it is the
+// hub that goes away, not the devices.
+func (b *Broker) shutDown() {
+	b.closing.Store(true)
+	b.mu.Lock()
+	for c := range b.open {
+		_ = c.Close()
+	}
+	b.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.handlers.Wait()
+		_ = b.mqtt.Close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+		b.log.Warn("stop broker: some connections are still busy, leaving them behind", "after", closeTimeout)
+	}
+}
+
+// Publish sends a payload on one of the hub's channels to a node: at most once,
+// nothing retained. It never waits for the network. A desired state that was not
+// yet on its way is replaced by the newer one. ErrOffline and ErrBacklog say that
+// nothing was sent; the device's lease tells later what is missing.
+func (b *Broker) Publish(node string, c wire.Channel, payload []byte) error {
+	if c != wire.ChannelDesired {
+		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, c)
+	}
+	return b.send(node, message{channel: c, topic: wire.Topic(b.cfg.Prefix, node, c), payload: payload})
+}
+
+// Request asks a node for something; the answer comes to Door.Reply under the id.
+func (b *Broker) Request(node, id string, r wire.Request) error {
+	if err := wire.ValidID(id); err != nil {
+		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
+	}
+	payload, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
+	}
+	return b.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(b.cfg.Prefix, node, id), payload: payload})
+}
+
+func (b *Broker) send(node string, m message) error {
+	if len(m.payload) > wire.MaxToDevice {
+		b.stats.tooLarge.Add(1)
+		return fmt.Errorf("publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps", m.channel, node, len(m.payload), wire.MaxToDevice)
+	}
+	s := b.session(node)
+	if s == nil || !s.listens(m.channel) {
+		b.stats.offline.Add(1)
+		return fmt.Errorf("publish %s to %s: %w", m.channel, node, ErrOffline)
+	}
+	if !s.conn.send(m) {
+		b.stats.backlog.Add(1)
+		return fmt.Errorf("publish %s to %s: %w", m.channel, node, ErrBacklog)
+	}
+	return nil
+}
+
+// Disconnect closes the node's session, if there is one: its certificate was
+// revoked, or its Node deleted. Door.Connect must refuse it from now on.
+func (b *Broker) Disconnect(node string) {
+	if s := b.session(node); s != nil {
+		_ = s.conn.Close()
+	}
+}
+
+// Online says whether the node has a session now.
+func (b *Broker) Online(node string) bool { return b.session(node) != nil }
+
+// session returns the established session of a node, or nil.
+func (b *Broker) session(node string) *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[node]; s != nil && s.established.Load() {
+		return s
+	}
+	return nil
+}

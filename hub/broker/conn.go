@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Limits of an outbox.
+const (
+	writeChunk  = 16 << 10 // bytes that must pass within writeTimeout
+	maxRequests = 256      // requests that wait for the network
+	maxWaiting  = 64 << 10 // bytes of acknowledgements that wait for the network
+)
+
+// A message waits to be published to a node at QoS 0.
+type message struct {
+	channel wire.Channel
+	topic   string
+	payload []byte
+}
+
+// A conn is what mochi holds of a device's connection once CONNECT has been
+// judged. It gives mochi the bytes that were read for that, sets the deadlines
+// itself, and shares the way out between mochi's acknowledgements and the
+// messages of the hub. Nobody who has something to send to a device that does not
+// read waits for it: the hub's messages wait in the outbox, and a device that takes
+// no 16 KiB in 2 s is cut.
+type conn struct {
+	net.Conn          // encrypted, where it is
+	raw      net.Conn // what is below
+	session  *session
+	stats    *counters
+	idle     time.Duration // without a byte from the device, then it is cut
+	seen     []byte        // read by the gate, not yet by mochi
+
+	closed atomic.Bool
+
+	mu       sync.Mutex
+	busy     bool // somebody writes
+	replies  []byte
+	requests []message
+	desired  *message
+}
+
+// Read first gives back what the gate has read.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.seen) > 0 {
+		n := copy(p, c.seen)
+		if c.seen = c.seen[n:]; len(c.seen) == 0 {
+			c.seen = nil
+		}
+		return n, nil
+	}
+	if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+// SetDeadline is mochi's; ours are set with each Read and Write.
+func (c *conn) SetDeadline(time.Time) error { return nil }
+
+// Close cuts the connection without a farewell that could block.
+func (c *conn) Close() error {
+	c.closed.Store(true)
+	return c.raw.Close()
+}
+
+// Write takes one whole packet of mochi's. If nobody writes, it writes at once;
+// otherwise the packet goes out before the next message of the hub.
+func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	if c.busy {
+		defer c.mu.Unlock()
+		if len(c.replies)+len(p) > maxWaiting {
+			_ = c.Close()
+			return 0, net.ErrClosed
+		}
+		c.replies = append(c.replies, p...)
+		return len(p), nil
+	}
+	c.busy = true
+	c.mu.Unlock()
+	if err := c.put(p); err != nil {
+		return 0, err // busy stays: the connection is closed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.empty() {
+		c.busy = false
+	} else {
+		go c.drain()
+	}
+	return len(p), nil
+}
+
+// send puts a message of the hub into the outbox, and says whether there was room.
+func (c *conn) send(m message) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed.Load():
+		return false
+	case m.channel == wire.ChannelDesired:
+		if c.desired != nil {
+			c.stats.superseded.Add(1)
+		}
+		c.desired = &m
+	case len(c.requests) >= maxRequests:
+		return false
+	default:
+		c.requests = append(c.requests, m)
+	}
+	if !c.busy {
+		c.busy = true
+		go c.drain()
+	}
+	return true
+}
+
+func (c *conn) empty() bool { return len(c.replies) == 0 && len(c.requests) == 0 && c.desired == nil }
+
+// drain writes until the outbox is empty: acknowledgements, then requests, then
+// the desired state, which can be large.
+func (c *conn) drain() {
+	for {
+		c.mu.Lock()
+		var out [][]byte
+		switch {
+		case len(c.replies) > 0:
+			out, c.replies = [][]byte{c.replies}, nil
+		case len(c.requests) > 0:
+			out = publishPacket(c.requests[0])
+			if c.requests = c.requests[1:]; len(c.requests) == 0 {
+				c.requests = nil
+			}
+			c.stats.heard[requests].Add(1)
+		case c.desired != nil:
+			out, c.desired = publishPacket(*c.desired), nil
+			c.stats.heard[desireds].Add(1)
+		default:
+			c.busy = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		for _, p := range out {
+			if c.put(p) != nil {
+				return
+			}
+		}
+	}
+}
+
+// put writes in chunks, each with its own deadline. After an error the stream is
+// broken in the middle of a packet, so the connection is closed.
+func (c *conn) put(p []byte) error {
+	for len(p) > 0 {
+		chunk := p[:min(len(p), writeChunk)]
+		if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			_ = c.Close()
+			return err
+		}
+		if _, err := c.Conn.Write(chunk); err != nil {
+			_ = c.Close()
+			return err
+		}
+		p = p[len(chunk):]
+	}
+	return nil
+}
+
+// publishPacket is a PUBLISH at QoS 0: its header, and the payload as it is.
+func publishPacket(m message) [][]byte {
+	head := binary.AppendUvarint([]byte{0x30}, uint64(2+len(m.topic)+len(m.payload)))
+	head = binary.BigEndian.AppendUint16(head, uint16(len(m.topic)))
+	head = append(head, m.topic...)
+	if len(head)+len(m.payload) <= writeChunk {
+		return [][]byte{append(head, m.payload...)}
+	}
+	return [][]byte{head, m.payload}
+}

@@ -1,0 +1,52 @@
+package broker
+
+import (
+	"context"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A Peer is who is at the other end of a connection. Node is what the client
+// certificate says (on the development listener: the user name), never what the
+// client says of itself.
+type Peer struct {
+	Node    string
+	Machine string // 16 hex digits from the client id, empty: not known
+	Serial  string // of the client certificate, in hex; empty on the development listener
+	Addr    string // of the other end
+	Dev     bool   // came through the development listener
+}
+
+// A Door is what the broker tells the hub. Its methods are called on the
+// goroutine of the connection concerned: one node's calls come one after the
+// other, those of different nodes at the same time. One that blocks holds up
+// only its own node.
+type Door interface {
+	// Connect says whether the peer may connect now. An error refuses the
+	// CONNECT; its text is logged. While the incumbent of an identity lives,
+	// another machine must be refused here: whoever is let in takes the session
+	// over.
+	Connect(p Peer) error
+	// Connected and Disconnected frame a session. The sessions of one node never
+	// overlap: Disconnected of the old one, and its will, come before Connected
+	// of the next.
+	Connected(p Peer)
+	Disconnected(p Peer)
+
+	// Lease is the hot path: no allocation worth naming, no waiting.
+	Lease(node string, l wire.Lease)
+	// Status, Pods and Event return when what they were given is remembered, or
+	// is not worth it: the acknowledgement waits for them. After an error there
+	// is none, and the device sends again. The context ends with the connection.
+	Status(ctx context.Context, p Peer, s wire.Status) error
+	Pods(ctx context.Context, node string, pods wire.Pods) error
+	Event(ctx context.Context, node string, e wire.Event) error
+	// Presence is an orderly stop, or the will. A will can be of an earlier boot:
+	// compare p.Boot with the current one, and ignore it if it differs.
+	Presence(node string, p wire.Presence)
+	// Reply is a chunk of the answer to request id.
+	Reply(node, id string, r wire.Reply)
+	// Offence tells what a node did that it may not do, at most once per ten
+	// seconds and node; what was held back is counted in the next one's text.
+	Offence(node, what string)
+}

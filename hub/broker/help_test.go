@@ -1,0 +1,364 @@
+package broker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/shared/wire"
+)
+
+// doorman is a Door that writes down what it hears.
+type doorman struct {
+	mu     sync.Mutex
+	heard  []string
+	refuse func(Peer) error
+	status func(ctx context.Context) error
+}
+
+func (d *doorman) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.heard = append(d.heard, fmt.Sprintf(format, args...))
+}
+
+func (d *doorman) all() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.heard)
+}
+
+// count says how often something was heard that begins so.
+func (d *doorman) count(prefix string) (n int) {
+	for _, s := range d.all() {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *doorman) Connect(p Peer) error {
+	if d.refuse != nil {
+		return d.refuse(p)
+	}
+	return nil
+}
+func (d *doorman) Connected(p Peer)             { d.note("connected %s %s", p.Node, p.Machine) }
+func (d *doorman) Disconnected(p Peer)          { d.note("disconnected %s %s", p.Node, p.Machine) }
+func (d *doorman) Lease(n string, l wire.Lease) { d.note("lease %s %d", n, l.Seq) }
+func (d *doorman) Status(ctx context.Context, p Peer, s wire.Status) error {
+	if d.status != nil {
+		if err := d.status(ctx); err != nil {
+			return err
+		}
+	}
+	d.note("status %s %d", p.Node, s.Seq)
+	return nil
+}
+func (d *doorman) Pods(_ context.Context, n string, p wire.Pods) error {
+	d.note("pods %s %d", n, p.Seq)
+	return nil
+}
+func (d *doorman) Event(_ context.Context, n string, e wire.Event) error {
+	d.note("event %s %s", n, e.Reason)
+	return nil
+}
+func (d *doorman) Presence(n string, p wire.Presence) {
+	d.note("presence %s %s %s", n, p.Boot, p.State)
+}
+func (d *doorman) Reply(n, id string, r wire.Reply) { d.note("reply %s %s %d", n, id, r.Seq) }
+func (d *doorman) Offence(n, what string)           { d.note("offence %s %s", n, what) }
+
+// start runs a broker until the test ends.
+func start(t testing.TB, cfg Config) *Broker {
+	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return b
+}
+
+// loopback listens on a port of its own.
+func loopback(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// client is a device made of packets, so that it can misbehave.
+type client struct {
+	t    testing.TB
+	conn net.Conn
+	r    *bufio.Reader
+	id   uint16
+}
+
+// connectPacket is a CONNECT of a well-behaved device; mod makes it another.
+func connectPacket(node string, mod func(*packets.Packet)) packets.Packet {
+	pk := packets.Packet{
+		FixedHeader:     packets.FixedHeader{Type: packets.Connect},
+		ProtocolVersion: 4,
+		Connect: packets.ConnectParams{
+			ProtocolName: []byte("MQTT"), Clean: true, Keepalive: 10, ClientIdentifier: node,
+			UsernameFlag: true, Username: []byte(node),
+		},
+	}
+	if mod != nil {
+		mod(&pk)
+	}
+	return pk
+}
+
+func willOf(topic, payload string) func(*packets.Packet) {
+	return func(pk *packets.Packet) {
+		pk.Connect.WillFlag, pk.Connect.WillTopic, pk.Connect.WillPayload = true, topic, []byte(payload)
+	}
+}
+
+// connect sends a CONNECT on a connection and returns the code of the CONNACK,
+// -1 if there was none.
+func connect(t testing.TB, c net.Conn, pk packets.Packet) (*client, int) {
+	t.Helper()
+	cl := &client{t: t, conn: c, r: bufio.NewReader(c)}
+	cl.send(pk)
+	ack, err := cl.read()
+	if err != nil {
+		return cl, -1
+	}
+	return cl, int(ack.ReasonCode)
+}
+
+// dialDev connects a node over a development listener at an address.
+func dialDev(t testing.TB, addr net.Addr, node string, mod func(*packets.Packet)) *client {
+	t.Helper()
+	c, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	cl, code := connect(t, c, connectPacket(node, mod))
+	if code != 0 {
+		t.Fatalf("%s was refused with %d", node, code)
+	}
+	return cl
+}
+
+// dialPipe is dialDev in memory.
+func dialPipe(t testing.TB, n *pipe.Net, node string, mod func(*packets.Packet)) *client {
+	t.Helper()
+	c, err := n.Dial(context.Background(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, code := connect(t, c, connectPacket(node, mod))
+	if code != 0 {
+		t.Fatalf("%s was refused with %d", node, code)
+	}
+	return cl
+}
+
+func encode(pk packets.Packet) []byte {
+	buf := new(bytes.Buffer)
+	var err error
+	switch pk.FixedHeader.Type {
+	case packets.Connect:
+		err = pk.ConnectEncode(buf)
+	case packets.Publish:
+		err = pk.PublishEncode(buf)
+	case packets.Subscribe:
+		err = pk.SubscribeEncode(buf)
+	case packets.Pingreq:
+		err = pk.PingreqEncode(buf)
+	case packets.Disconnect:
+		err = pk.DisconnectEncode(buf)
+	default:
+		err = errors.ErrUnsupported
+	}
+	if err != nil {
+		panic(err)
+	}
+	return buf.Bytes()
+}
+
+func (c *client) send(pk packets.Packet) {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	_, _ = c.conn.Write(encode(pk))
+}
+
+// read returns the next packet, or an error after five seconds.
+func (c *client) read() (packets.Packet, error) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	var pk packets.Packet
+	pk.ProtocolVersion = 4
+	first, err := c.r.ReadByte()
+	if err != nil {
+		return pk, err
+	}
+	if err := pk.FixedHeader.Decode(first); err != nil {
+		return pk, err
+	}
+	n, _, err := packets.DecodeLength(c.r)
+	if err != nil {
+		return pk, err
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(c.r, body); err != nil {
+		return pk, err
+	}
+	switch pk.FixedHeader.Type {
+	case packets.Connack:
+		err = pk.ConnackDecode(body)
+	case packets.Publish:
+		err = pk.PublishDecode(body)
+	case packets.Puback:
+		err = pk.PubackDecode(body)
+	case packets.Suback:
+		err = pk.SubackDecode(body)
+	}
+	return pk, err
+}
+
+// subscribe returns the codes of the SUBACK.
+func (c *client) subscribe(filters ...string) []byte {
+	c.t.Helper()
+	c.id++
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4, PacketID: c.id}
+	for _, f := range filters {
+		pk.Filters = append(pk.Filters, packets.Subscription{Filter: f, Qos: 1})
+	}
+	c.send(pk)
+	ack, err := c.read()
+	if err != nil || ack.FixedHeader.Type != packets.Suback {
+		c.t.Fatalf("subscribe %q: got %v, %v, want a SUBACK", filters, ack.FixedHeader.Type, err)
+	}
+	return ack.ReasonCodes
+}
+
+// subscribeOwn subscribes what a device subscribes.
+func (c *client) subscribeOwn(node string) {
+	c.t.Helper()
+	f := wire.Filters(wire.DefaultPrefix, node)
+	if codes := c.subscribe(f[:]...); !slices.Equal(codes, []byte{1, 1}) {
+		c.t.Fatalf("own subscriptions: SUBACK %v", codes)
+	}
+}
+
+// publish0 publishes at QoS 0, and waits until the broker has read it.
+func (c *client) publish0(topic, payload string) {
+	c.t.Helper()
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, ProtocolVersion: 4, TopicName: topic, Payload: []byte(payload)})
+	c.ping()
+}
+
+// publish1 publishes at QoS 1 and says whether a PUBACK came.
+func (c *client) publish1(topic, payload string, retain bool) bool {
+	c.t.Helper()
+	c.id++
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1, Retain: retain}, ProtocolVersion: 4, PacketID: c.id, TopicName: topic, Payload: []byte(payload)})
+	ack, err := c.read()
+	return err == nil && ack.FixedHeader.Type == packets.Puback && ack.PacketID == c.id
+}
+
+// ping fails the test if the connection does not live.
+func (c *client) ping() {
+	c.t.Helper()
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}, ProtocolVersion: 4})
+	ack, err := c.read()
+	if err != nil || ack.FixedHeader.Type != packets.Pingresp {
+		c.t.Fatalf("the connection does not live: got packet %v, %v, want PINGRESP", ack.FixedHeader.Type, err)
+	}
+}
+
+// topicOf is a topic of a node.
+func topicOf(node string, c wire.Channel) string { return wire.Topic(wire.DefaultPrefix, node, c) }
+
+// await waits for something that happens on another goroutine.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited 10s for %s", what)
+		}
+	}
+}
+
+// authority makes certificates for tests.
+type authority struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t testing.TB) *authority {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	a := &authority{t: t, cert: cert, key: key, pool: x509.NewCertPool()}
+	a.pool.AddCert(cert)
+	return a
+}
+
+// issue makes a certificate; until is its end.
+func (a *authority) issue(subject pkix.Name, until time.Time) tls.Certificate {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template := &x509.Certificate{SerialNumber: big.NewInt(0xbeef), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: until, DNSNames: []string{"hub.test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (a *authority) device(node string) tls.Certificate {
+	return a.issue(pkix.Name{CommonName: node, Organization: []string{Organization}}, time.Now().Add(time.Hour))
+}
+
+func (a *authority) server() *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{a.issue(pkix.Name{CommonName: "hub.test"}, time.Now().Add(time.Hour))}, ClientCAs: a.pool, ClientAuth: tls.RequireAndVerifyClientCert}
+}
+
+func (a *authority) client(certs ...tls.Certificate) *tls.Config {
+	return &tls.Config{RootCAs: a.pool, ServerName: "hub.test", Certificates: certs}
+}

@@ -1,0 +1,94 @@
+package broker
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// offenceInterval is the shortest time between two tellings about one offender.
+const offenceInterval = 10 * time.Second
+
+// An offence is what a device did that it may not do. It is dropped and counted,
+// never answered by cutting the connection: the device would do it again.
+type offence struct {
+	kind sin
+	text string
+}
+
+func (o offence) Error() string { return o.text }
+
+// offences holds back what was told a moment ago.
+type offences struct {
+	mu sync.Mutex
+	by map[string]*told
+}
+
+type told struct {
+	at   time.Time
+	held int // since then
+}
+
+// due says whether to tell now, and how many times was held back before.
+func (o *offences) due(who string) (held int, now bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.by[who]
+	switch {
+	case t != nil && time.Since(t.at) < offenceInterval:
+		t.held++
+		return 0, false
+	case t == nil && len(o.by) >= 4096:
+		for k, t := range o.by {
+			if time.Since(t.at) >= offenceInterval {
+				delete(o.by, k)
+			}
+		}
+	}
+	if o.by == nil {
+		o.by = map[string]*told{}
+	}
+	if t != nil {
+		held = t.held
+	}
+	o.by[who] = &told{at: time.Now()}
+	return held, true
+}
+
+// more is the end of a text about something that happened more often.
+func more(held int) string {
+	if held == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more since the last message)", held)
+}
+
+// offence counts, and tells the Door if it is time.
+func (b *Broker) offence(node string, kind sin, text string) {
+	b.stats.offences[kind].Add(1)
+	if held, now := b.offences.due("node " + node); now {
+		b.cfg.Door.Offence(node, text+more(held))
+	}
+}
+
+// refused counts a connection that was not let in, and logs it. An identified
+// node whose CONNECT is wrong is an offender as well; one that the hub itself
+// refused is not, the hub knows.
+func (b *Broker) refused(c net.Conn, r *refusal) {
+	b.stats.refused[r.why].Add(1)
+	if b.closing.Load() {
+		return
+	}
+	b.warn("refused "+r.node+string(reasonNames[r.why]), "refuse MQTT connection", "node", r.node, "addr", c.RemoteAddr().String(), "reason", reasonNames[r.why], "err", r.err)
+	if r.node != "" && (r.why == clientID || r.why == badWill || r.why == connectTooLarge || r.why == noConnect) {
+		b.offence(r.node, badConnect, "tried to connect: "+r.err.Error())
+	}
+}
+
+// warn logs, at most once per interval and key.
+func (b *Broker) warn(key, msg string, args ...any) {
+	if held, now := b.offences.due("log " + key); now {
+		b.log.Warn(msg+more(held), args...)
+	}
+}

@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A session is one node's connection from an accepted CONNECT to its end. What is
+// not atomic belongs to the goroutine that reads the connection.
+type session struct {
+	peer      Peer
+	conn      *conn
+	base      string    // what the node's own topics begin with
+	filters   [2]string // its own two subscriptions
+	will      *wire.Presence
+	keepAlive uint16 // seconds
+	rate      bucket
+	forbidden string // topic of the publish being handled, if it is not the node's own
+
+	established atomic.Bool    // CONNACK is sent
+	listening   [2]atomic.Bool // to filters
+
+	ctx  context.Context // ends with the session
+	end  context.CancelFunc
+	gone chan struct{} // closed when all that the session told has been told
+}
+
+func (s *session) listen(filter string, on bool) {
+	for i, f := range s.filters {
+		if f == filter {
+			s.listening[i].Store(on)
+		}
+	}
+}
+
+func (s *session) listens(c wire.Channel) bool {
+	if c == wire.ChannelDesired {
+		return s.listening[0].Load()
+	}
+	return s.listening[1].Load()
+}
+
+// claim makes s the session of its node. The incumbent, if there is one, is
+// closed, and everything that it has to tell (its will too) is told before claim
+// returns, so that no late will can follow the new session.
+func (b *Broker) claim(s *session) error {
+	deadline := time.NewTimer(closeTimeout)
+	defer deadline.Stop()
+	for {
+		b.mu.Lock()
+		old := b.sessions[s.peer.Node]
+		if old == nil {
+			b.sessions[s.peer.Node] = s
+			b.mu.Unlock()
+			return nil
+		}
+		b.mu.Unlock()
+		_ = old.conn.Close()
+		select {
+		case <-old.gone:
+		case <-deadline.C:
+			return errors.New("its earlier session is still busy")
+		}
+	}
+}
+
+// release ends the session of its node.
+func (b *Broker) release(s *session) {
+	s.end()
+	if s.established.Load() {
+		b.cfg.Door.Disconnected(s.peer)
+	}
+	b.mu.Lock()
+	delete(b.sessions, s.peer.Node)
+	b.mu.Unlock()
+	close(s.gone)
+}
+
+// A bucket is a token bucket of one goroutine: who takes more than is there waits.
+type bucket struct {
+	perSecond float64
+	tokens    float64
+	at        time.Time
+}
+
+func newBucket(perSecond float64) bucket {
+	return bucket{perSecond: perSecond, tokens: 4 * perSecond, at: time.Now()}
+}
+
+// fill adds what has come since the last look; four seconds' worth is the most.
+func (b *bucket) fill(now time.Time) {
+	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*b.perSecond, 4*b.perSecond)
+	b.at = now
+}
+
+func (b *bucket) take(n float64) {
+	b.fill(time.Now())
+	b.tokens -= n
+	if b.tokens < 0 {
+		time.Sleep(time.Duration(-b.tokens / b.perSecond * float64(time.Second)))
+	}
+}

@@ -1,0 +1,106 @@
+package broker
+
+import "sync/atomic"
+
+// A kind is a kind of message.
+type kind int
+
+const (
+	leases kind = iota
+	statuses
+	podLists
+	events
+	presences
+	replies
+	desireds
+	requests
+	kinds
+)
+
+var kindNames = [kinds]string{"lease", "status", "pods", "event", "presence", "reply", "desired", "request"}
+
+// A reason is why a connection was refused.
+type reason int
+
+const (
+	silent reason = iota
+	badTLS
+	badIdentity
+	noConnect
+	connectTooLarge
+	version
+	clientID
+	badWill
+	refusedByHub
+	busy
+	capacity
+	perAddress
+	reasons
+)
+
+var reasonNames = [reasons]string{"silent", "tls", "identity", "malformed", "too-large", "version", "client-id", "will", "hub", "busy", "capacity", "per-address"}
+
+// A sin is what kind of offence it was.
+type sin int
+
+const (
+	forbiddenTopic sin = iota
+	forbiddenFilter
+	retained
+	badPayload
+	packetTooLarge
+	badConnect
+	sins
+)
+
+var sinNames = [sins]string{"topic", "filter", "retain", "payload", "packet-too-large", "connect"}
+
+// counters are what /metrics shows.
+type counters struct {
+	accepted     atomic.Uint64
+	acceptErrors atomic.Uint64
+	refused      [reasons]atomic.Uint64
+	heard        [kinds]atomic.Uint64 // messages from devices, and those sent to them
+	offences     [sins]atomic.Uint64
+	unremembered atomic.Uint64
+	offline      atomic.Uint64
+	backlog      atomic.Uint64
+	superseded   atomic.Uint64
+	tooLarge     atomic.Uint64
+}
+
+// Stats are the broker's counters since it was made, and its gauges now.
+type Stats struct {
+	Connections  int               // open now, identified or not
+	Sessions     int               // nodes connected now
+	Accepted     uint64            // CONNECTs accepted
+	AcceptErrors uint64            // failed accepts, each tried again
+	Refused      map[string]uint64 // connections refused, by reason
+	Messages     map[string]uint64 // by channel, either direction
+	Offences     map[string]uint64 // dropped messages and refused filters, by kind
+	Unremembered uint64            // messages left unacknowledged because the Door could not remember them
+	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
+}
+
+// Stats returns the counters.
+func (b *Broker) Stats() Stats {
+	c := &b.stats
+	s := Stats{
+		Accepted: c.accepted.Load(), AcceptErrors: c.acceptErrors.Load(), Unremembered: c.unremembered.Load(),
+		Refused: map[string]uint64{}, Messages: map[string]uint64{}, Offences: map[string]uint64{},
+		Dropped: map[string]uint64{"offline": c.offline.Load(), "backlog": c.backlog.Load(), "superseded": c.superseded.Load(), "too-large": c.tooLarge.Load()},
+	}
+	for i, n := range reasonNames {
+		s.Refused[n] = c.refused[i].Load()
+	}
+	for i, n := range kindNames {
+		s.Messages[n] = c.heard[i].Load()
+	}
+	for i, n := range sinNames {
+		s.Offences[n] = c.offences[i].Load()
+	}
+	b.mu.Lock()
+	s.Connections, s.Sessions = len(b.open), len(b.sessions)
+	b.mu.Unlock()
+	return s
+}

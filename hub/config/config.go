@@ -1,0 +1,126 @@
+// Package config is the whole configuration of `flotilla-hub serve`: what can be
+// set, what it is when nobody sets it, where it is read from (flag, environment,
+// file), and what is refused.
+//
+// It only reads: package main gives the values to the rooms that they concern.
+// Every mistake is found before anything starts, and all of them are told at
+// once, each with what to write instead.
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A Config is every setting. Load returns one that is valid.
+type Config struct {
+	DataDir          string
+	HTTPSListen      string // host:port; no host: every address
+	MQTTListen       string
+	MQTTDevListen    string // without TLS, loopback only; "": off
+	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
+	LogLevel         slog.Level
+	LogFormat        string // text or json
+
+	RegisterNode  bool // a device that reports for the first time becomes a node
+	LeaseInterval time.Duration
+
+	NodeMonitorGracePeriod    time.Duration
+	NodeStartupGracePeriod    time.Duration
+	NodeEvictionRate          float64 // nodes per second and site
+	SecondaryNodeEvictionRate float64
+	UnhealthyZoneThreshold    float64 // 0..1
+	LargeClusterSizeThreshold int
+	SiteDisruptionPolicy      fleet.DisruptionPolicy
+
+	DefaultNotReadyTolerationSeconds    int64
+	DefaultUnreachableTolerationSeconds int64
+	TerminatedPodGCThreshold            int
+
+	sources map[string]Source
+}
+
+// A setting is one thing that can be set, under one name everywhere.
+type setting struct {
+	name     string
+	usage    string
+	kind     string // of value, for the help: duration, number, ...
+	fallback string // the default
+	// set parses a value; its error says only what would be right.
+	set func(c *Config, value string) error
+	get func(c *Config) string
+}
+
+// settings are all of them, in the order in which they are shown.
+var settings = []setting{
+	text("data-dir", "directory", "/var/lib/flotilla/hub", "directory that holds the database, the certificates and the backups", func(c *Config) *string { return &c.DataDir }),
+	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining", func(c *Config) *string { return &c.HTTPSListen }),
+	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
+	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
+	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),
+	{
+		name: "log-level", kind: "level", fallback: "info", usage: "what is logged: debug, info, warn or error",
+		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },
+		get: func(c *Config) string { return nameOf(c.LogLevel, levels) },
+	},
+	{
+		name: "log-format", kind: "format", fallback: "text", usage: "how it is logged: text or json",
+		set: func(c *Config, v string) error {
+			return oneOf(v, []choice[string]{{"text", "text"}, {"json", "json"}}, &c.LogFormat)
+		},
+		get: func(c *Config) string { return c.LogFormat },
+	},
+	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself", func(c *Config) *bool { return &c.RegisterNode }),
+	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration { return &c.LeaseInterval }),
+	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown", func(c *Config) *time.Duration { return &c.NodeMonitorGracePeriod }),
+	duration("node-startup-grace-period", "60s", "the same for a node that has never reported", func(c *Config) *time.Duration { return &c.NodeStartupGracePeriod }),
+	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site", func(c *Config) *float64 { return &c.NodeEvictionRate }),
+	number("secondary-node-eviction-rate", "0.01", "the same in a large site that is partially disrupted", func(c *Config) *float64 { return &c.SecondaryNodeEvictionRate }),
+	number("unhealthy-zone-threshold", "0.55", "fraction of not-ready nodes, at least 3, from which a site is partially disrupted", func(c *Config) *float64 { return &c.UnhealthyZoneThreshold }),
+	integer("large-cluster-size-threshold", "50", "a site with at most so many nodes evicts nothing while it is partially disrupted", func(c *Config) *int { return &c.LargeClusterSizeThreshold }),
+	{
+		name: "site-disruption-policy", kind: "policy", fallback: "Evict", usage: "what a site without any ready node does while another lives: Evict or Hold",
+		set: func(c *Config, v string) error {
+			return oneOf(v, []choice[fleet.DisruptionPolicy]{{"Evict", fleet.Evict}, {"Hold", fleet.Hold}}, &c.SiteDisruptionPolicy)
+		},
+		get: func(c *Config) string { return string(c.SiteDisruptionPolicy) },
+	},
+	integer("default-not-ready-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 { return &c.DefaultNotReadyTolerationSeconds }),
+	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable", func(c *Config) *int64 { return &c.DefaultUnreachableTolerationSeconds }),
+	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int { return &c.TerminatedPodGCThreshold }),
+}
+
+// podEvictionTimeout is the older name under which both default tolerations are set.
+const podEvictionTimeout = "pod-eviction-timeout"
+
+var aliased = []string{"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds"}
+
+// absent are names that people know from Kubernetes and will try, with the reason why they do nothing here.
+var absent = map[string]string{
+	"node-monitor-period":       "there is no period: the hub wakes at each node's deadline itself, so remove it",
+	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
+	"node-status-update-period": "it is called lease-interval here",
+}
+
+// Default is the configuration when nobody sets anything.
+func Default() Config {
+	c := Config{sources: map[string]Source{}}
+	for _, s := range settings {
+		if err := s.set(&c, s.fallback); err != nil {
+			panic(fmt.Sprintf("config: default of %s: %v", s.name, err))
+		}
+	}
+	return c
+}
+
+func find(name string) (setting, bool) {
+	for _, s := range settings {
+		if s.name == name {
+			return s, true
+		}
+	}
+	return setting{}, false
+}

@@ -1,0 +1,184 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"flotilla.dev/shared/fleet"
+)
+
+func load(t *testing.T, args, env []string) (Config, []string, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	Bind(flags)
+	if err := flags.Parse(args); err != nil {
+		return Config{}, nil, FlagError(err)
+	}
+	return Load(flags, env)
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "hub.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestDefaultsAreKubernetes(t *testing.T) {
+	c, _, err := load(t, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.NodeMonitorGracePeriod != 40*time.Second || c.NodeStartupGracePeriod != time.Minute || c.NodeEvictionRate != 0.1 ||
+		c.SecondaryNodeEvictionRate != 0.01 || c.UnhealthyZoneThreshold != 0.55 || c.LargeClusterSizeThreshold != 50 ||
+		c.DefaultNotReadyTolerationSeconds != 300 || c.DefaultUnreachableTolerationSeconds != 300 || c.TerminatedPodGCThreshold != 1000 ||
+		c.SiteDisruptionPolicy != fleet.Evict || c.LeaseInterval != 10*time.Second || !c.RegisterNode ||
+		c.HTTPSListen != ":8443" || c.MQTTListen != ":8883" || c.MQTTDevListen != "" || c.DataDir != "/var/lib/flotilla/hub" {
+		t.Fatalf("%+v", c)
+	}
+}
+
+func TestAFlagBeatsTheEnvironmentBeatsTheFileBeatsTheDefault(t *testing.T) {
+	f := file(t, "lease-interval: 5s\nnode-monitor-grace-period: 50s\nnode-eviction-rate: 0.5\nregister-node: false\n")
+	c, _, err := load(t, []string{"--config", f, "--lease-interval=7s", "--register-node"},
+		[]string{"FLOTILLA_LEASE_INTERVAL=6s", "FLOTILLA_NODE_MONITOR_GRACE_PERIOD=55s", "PATH=/bin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.LeaseInterval != 7*time.Second || c.NodeMonitorGracePeriod != 55*time.Second || c.NodeEvictionRate != 0.5 || c.NodeStartupGracePeriod != time.Minute || !c.RegisterNode {
+		t.Fatalf("%+v", c)
+	}
+	var b strings.Builder
+	if err := c.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"lease-interval: 7s # flag --lease-interval",
+		"node-monitor-grace-period: 55s # FLOTILLA_NODE_MONITOR_GRACE_PERIOD",
+		"node-eviction-rate: 0.5 # " + f + ":3",
+		"node-startup-grace-period: 1m0s # default",
+		"mqtt-dev-listen: \"\" # default",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	// What is printed is a configuration file that says the same.
+	again, _, err := load(t, nil, []string{"FLOTILLA_CONFIG=" + file(t, b.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if s.get(&again) != s.get(&c) {
+			t.Errorf("%s is %s after printing %s", s.name, s.get(&again), s.get(&c))
+		}
+	}
+}
+
+func TestPodEvictionTimeoutSetsBothTolerations(t *testing.T) {
+	c, _, err := load(t, []string{"--pod-eviction-timeout=2m"}, []string{"FLOTILLA_DEFAULT_NOT_READY_TOLERATION_SECONDS=30"})
+	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 120 {
+		t.Fatalf("%v %+v", err, c)
+	}
+	c, _, err = load(t, []string{"--default-unreachable-toleration-seconds=30"}, []string{"FLOTILLA_POD_EVICTION_TIMEOUT=2m"})
+	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 30 {
+		t.Fatalf("%v %+v", err, c)
+	}
+}
+
+func TestMistakesAreNamedWithWhatToWriteInstead(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		env  []string
+		file string
+		want []string // each stands in the message
+	}{
+		{"a grace period of fewer than four leases", []string{"--node-monitor-grace-period=15s"}, nil, "",
+			[]string{"flag --node-monitor-grace-period: node-monitor-grace-period is 15s; devices renew every 10s, so a few lost leases would evict; use 40s or more"}},
+		{"longer leases make the default grace too short", nil, []string{"FLOTILLA_LEASE_INTERVAL=20s"}, "",
+			[]string{"default: node-monitor-grace-period is 40s; devices renew every 20s", "node-startup-grace-period is 1m0s", "use 1m20s or more"}},
+		{"a lease interval of half a second", []string{"--lease-interval=500ms"}, nil, "", []string{"between 1s and 5m, such as 10s"}},
+		{"a development listener for everybody", []string{"--mqtt-dev-listen=0.0.0.0:1883"}, nil, "", []string{"mqtt-dev-listen is 0.0.0.0:1883; it has no TLS and no passwords", "127.0.0.1:1883"}},
+		{"a development listener without a host", []string{"--mqtt-dev-listen=:1883"}, nil, "", []string{"write a loopback address"}},
+		{"two listeners on one port", []string{"--mqtt-listen=:8443"}, nil, "", []string{"https-listen has that port"}},
+		{"an address without a port", []string{"--https-listen=localhost"}, nil, "", []string{"https-listen is localhost; write host:port or :port, such as :8443"}},
+		{"a port that is none", []string{"--https-listen=:99999"}, nil, "", []string{":8443"}},
+		{"a name to advertise with a port", []string{"--advertise-address=gw:8443"}, nil, "", []string{"without a port"}},
+		{"an address to advertise that is none", []string{"--advertise-address=300.1.1.1"}, nil, "", []string{"advertise-address is 300.1.1.1"}},
+		{"a negative rate", []string{"--node-eviction-rate=-1", "--secondary-node-eviction-rate=-0.5"}, nil, "", []string{"node-eviction-rate is -1; write 0 or more nodes per second, such as 0.1", "secondary-node-eviction-rate is -0.5"}},
+		{"a rate that is no number", []string{"--node-eviction-rate=NaN"}, nil, "", []string{`node-eviction-rate is "NaN"; write a decimal number, such as 0.1`}},
+		{"a threshold above one", []string{"--unhealthy-zone-threshold=55"}, nil, "", []string{"unhealthy-zone-threshold is 55; write a fraction between 0 and 1, such as 0.55"}},
+		{"a duration without a unit", []string{"--node-monitor-grace-period=40"}, nil, "", []string{`node-monitor-grace-period is "40"; write a number with its unit, such as 40s`}},
+		{"a number beyond every int32", []string{"--terminated-pod-gc-threshold=99999999999"}, nil, "", []string{"write a whole number, such as 1000"}},
+		{"an unknown policy", []string{"--site-disruption-policy=evict"}, nil, "", []string{"write Evict or Hold"}},
+		{"an unknown log level", nil, []string{"FLOTILLA_LOG_LEVEL=loud"}, "", []string{`FLOTILLA_LOG_LEVEL: log-level is "loud"; write debug, info, warn or error`}},
+		{"no data directory", []string{"--data-dir="}, nil, "", []string{"data-dir is empty"}},
+		{"two names for one thing", []string{"--pod-eviction-timeout=5m", "--default-not-ready-toleration-seconds=1"}, nil, "", []string{"set the same; write one of them"}},
+		{"a timeout of parts of a second", []string{"--pod-eviction-timeout=1500ms"}, nil, "", []string{"whole seconds"}},
+		{"a misspelt name in the file", nil, nil, "\n\nnode-monitor-grace-perod: 40s\n", []string{"hub.yaml:3: node-monitor-grace-perod is no setting; did you mean node-monitor-grace-period?"}},
+		{"a name twice in the file", nil, nil, "log-level: info\nlog-level: warn\n", []string{"hub.yaml:2: log-level stands in line 1 already"}},
+		{"a list in the file", nil, nil, "log-level: [info]\n", []string{"write a single one"}},
+		{"a name without a value in the file", nil, nil, "log-level:\n", []string{"log-level has no value"}},
+		{"a file that is a list", nil, nil, "- a\n", []string{"hub.yaml:1", "`name: value`"}},
+		{"a file that is not YAML", nil, nil, "a: b: c\n\t", []string{"hub.yaml"}},
+		{"a file that is not there", []string{"--config=/nowhere/hub.yaml"}, nil, "", []string{"/nowhere/hub.yaml", "correct --config"}},
+		{"a misspelt flag", []string{"--leese-interval=1s"}, nil, "", []string{"--leese-interval is no setting; did you mean lease-interval?"}},
+		{"a misspelt variable", nil, []string{"FLOTILLA_LOG_LEVLE=info"}, "", []string{"FLOTILLA_LOG_LEVLE: log-levle is no setting; did you mean log-level?"}},
+		{"a Kubernetes flag without a meaning here", []string{"--node-monitor-period=5s"}, nil, "", []string{"--node-monitor-period does nothing here", "wakes at each node's deadline"}},
+		{"the same in the file", nil, nil, "node-monitor-period: 5s\n", []string{"hub.yaml:1", "does nothing here"}},
+		{"several at once", []string{"--node-eviction-rate=-1", "--unhealthy-zone-threshold=2", "--log-format=xml"}, []string{"FLOTILLA_LEASE_INTERVAL=x"}, "",
+			[]string{"node-eviction-rate", "unhealthy-zone-threshold", "write text or json", "FLOTILLA_LEASE_INTERVAL"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.file != "" {
+				c.env = append(c.env, "FLOTILLA_CONFIG="+file(t, c.file))
+			}
+			_, _, err := load(t, c.args, c.env)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("no %q in %q", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestGoodValuesAreAccepted(t *testing.T) {
+	for name, args := range map[string][]string{
+		"loopback by name and number":   {"--mqtt-dev-listen=localhost:1883"},
+		"IPv6 loopback":                 {"--mqtt-dev-listen=[::1]:1883"},
+		"any free port twice":           {"--mqtt-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--mqtt-dev-listen=127.0.0.1:0"},
+		"one port on two addresses":     {"--mqtt-listen=10.0.0.1:8443", "--https-listen=10.0.0.2:8443"},
+		"no eviction at all":            {"--node-eviction-rate=0", "--secondary-node-eviction-rate=0"},
+		"a host name to advertise":      {"--advertise-address=gateway.example.org"},
+		"an IPv6 address to advertise":  {"--advertise-address=fd00::1"},
+		"exactly four leases of grace":  {"--lease-interval=2s", "--node-monitor-grace-period=8s", "--node-startup-grace-period=8s"},
+		"an empty configuration":        nil,
+		"pods that leave at once":       {"--pod-eviction-timeout=0s"},
+		"a data directory of one's own": {"--data-dir=../data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := load(t, args, []string{"FLOTILLA_CONFIG=" + file(t, "# nothing yet\n")}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestAForeignVariableIsOnlyAWarning(t *testing.T) {
+	_, warnings, err := load(t, nil, []string{"FLOTILLA_TEST_DOCKER=unix:///x", "HOME=/"})
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "FLOTILLA_TEST_DOCKER") {
+		t.Fatal(warnings, err)
+	}
+}

@@ -1,0 +1,201 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// A Source is where a value comes from: "default", "flag --x", "FLOTILLA_X", "hub.yaml:3".
+type Source string
+
+// A value is what one source says about one name.
+type value struct {
+	name, text string
+	from       Source
+}
+
+// Bind declares the flags of every setting, --config and --print-config.
+func Bind(flags *pflag.FlagSet) {
+	for _, s := range settings {
+		f := flags.VarPF(&flagValue{text: s.fallback, kind: s.kind}, s.name, "", s.usage)
+		if s.kind == "bool" {
+			f.NoOptDefVal = "true"
+		}
+	}
+	flags.Var(&flagValue{kind: "duration"}, podEvictionTimeout, "older name that sets default-not-ready- and default-unreachable-toleration-seconds")
+	flags.String("config", "", "YAML file with the same names as the flags")
+	flags.Bool("print-config", false, "print every setting and where its value comes from, and end")
+}
+
+// A flagValue keeps what was typed; Load parses it with the other sources.
+type flagValue struct{ text, kind string }
+
+func (v *flagValue) String() string     { return v.text }
+func (v *flagValue) Set(s string) error { v.text = s; return nil }
+func (v *flagValue) Type() string       { return v.kind }
+
+// Load reads every source, later ones over earlier ones: default, file (of
+// --config or FLOTILLA_CONFIG), environment ("NAME=value", as from os.Environ),
+// flags. The error names every mistake. The warnings name FLOTILLA_ variables
+// that mean nothing to the hub.
+func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, err error) {
+	c = Default()
+	var mistakes []error
+	fromEnv, file, warnings, errs := readEnvironment(environ)
+	mistakes = append(mistakes, errs...)
+	if f := flags.Lookup("config"); f != nil && f.Changed {
+		file = f.Value.String()
+	}
+	var fromFile []value
+	if file != "" {
+		fromFile, errs = readFile(file)
+		mistakes = append(mistakes, errs...)
+	}
+	var fromFlags []value
+	flags.Visit(func(f *pflag.Flag) {
+		if v, ok := f.Value.(*flagValue); ok {
+			fromFlags = append(fromFlags, value{f.Name, v.text, Source("flag --" + f.Name)})
+		}
+	})
+	for _, level := range [][]value{fromFile, fromEnv, fromFlags} {
+		mistakes = append(mistakes, c.take(level)...)
+	}
+	return c, warnings, errors.Join(append(mistakes, c.Validate())...)
+}
+
+// take sets what one source says.
+func (c *Config) take(level []value) (mistakes []error) {
+	at := slices.IndexFunc(level, func(v value) bool { return v.name == podEvictionTimeout })
+	if at >= 0 { // first: the other names are more exact
+		alias := level[at]
+		for _, v := range level {
+			if slices.Contains(aliased, v.name) {
+				mistakes = append(mistakes, fmt.Errorf("%s: %s and %s set the same; write one of them", alias.from, alias.name, v.name))
+			}
+		}
+		d, err := time.ParseDuration(alias.text)
+		if err != nil || d%time.Second != 0 {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s is %q; write whole seconds or minutes with their unit, such as 5m0s", alias.from, alias.name, alias.text))
+		} else {
+			for _, name := range aliased {
+				mistakes = append(mistakes, c.takeOne(value{name, strconv.FormatInt(int64(d/time.Second), 10), alias.from})...)
+			}
+		}
+	}
+	for i, v := range level {
+		if i != at {
+			mistakes = append(mistakes, c.takeOne(v)...)
+		}
+	}
+	return mistakes
+}
+
+func (c *Config) takeOne(v value) []error {
+	s, ok := find(v.name)
+	if !ok {
+		return []error{fmt.Errorf("%s: %w", v.from, unknown(v.name))}
+	}
+	if err := s.set(c, v.text); err != nil {
+		return []error{fmt.Errorf("%s: %s is %q; %w", v.from, v.name, v.text, err)}
+	}
+	c.sources[v.name] = v.from
+	return nil
+}
+
+// Print writes every setting as YAML that --config would read, with where it comes from.
+func (c *Config) Print(w io.Writer) error {
+	for _, s := range settings {
+		text, err := yaml.Marshal(s.get(c))
+		if err != nil {
+			return err
+		}
+		shown := strings.TrimSpace(string(text))
+		if s.kind == "bool" || s.kind == "number" || s.kind == "int" {
+			shown = s.get(c)
+		}
+		if _, err := fmt.Fprintf(w, "%-60s # %s\n", s.name+": "+shown, c.source(s.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) source(name string) Source {
+	if from, ok := c.sources[name]; ok {
+		return from
+	}
+	return "default"
+}
+
+const envPrefix = "FLOTILLA_"
+
+func envName(name string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+func readEnvironment(environ []string) (values []value, file string, warnings []string, mistakes []error) {
+	for _, pair := range environ {
+		key, text, ok := strings.Cut(pair, "=")
+		if !ok || !strings.HasPrefix(key, envPrefix) {
+			continue
+		}
+		name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(key, envPrefix), "_", "-"))
+		_, known := find(name)
+		switch {
+		case key == envName("config"):
+			file = text
+		case known || name == podEvictionTimeout:
+			values = append(values, value{name, text, Source(key)})
+		case absent[name] != "" || closest(name) != "":
+			mistakes = append(mistakes, fmt.Errorf("%s: %w", key, unknown(name)))
+		default: // the device and the tests have variables of their own
+			warnings = append(warnings, key+" in the environment is no setting of the hub")
+		}
+	}
+	return values, file, warnings, mistakes
+}
+
+// readFile reads a flat YAML file of names and values. Unknown and repeated names are mistakes.
+func readFile(file string) (values []value, mistakes []error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, []error{fmt.Errorf("read configuration: %w; correct --config or leave it out", err)}
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(raw, &doc); err != nil {
+		return nil, []error{fmt.Errorf("%s: %w; write one `name: value` per line", file, err)}
+	}
+	if len(doc.Content) == 0 { // empty, or only comments
+		return nil, nil
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return nil, []error{fmt.Errorf("%s:%d: this is no list of settings; write one `name: value` per line", file, top.Line)}
+	}
+	lines := map[string]int{}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, val := top.Content[i], top.Content[i+1]
+		from := Source(fmt.Sprintf("%s:%d", file, key.Line))
+		switch first := lines[key.Value]; {
+		case first != 0:
+			mistakes = append(mistakes, fmt.Errorf("%s: %s stands in line %d already; write it once", from, key.Value, first))
+		case val.Kind != yaml.ScalarNode:
+			mistakes = append(mistakes, fmt.Errorf("%s: %s has a list or a block of values; write a single one", from, key.Value))
+		case val.Tag == "!!null":
+			mistakes = append(mistakes, fmt.Errorf("%s: %s has no value; write one or remove the line", from, key.Value))
+		default:
+			values = append(values, value{key.Value, val.Value, from})
+		}
+		lines[key.Value] = key.Line
+	}
+	return values, mistakes
+}

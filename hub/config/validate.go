@@ -1,0 +1,141 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Validate names every value that cannot work, each with what to write instead.
+func (c *Config) Validate() error {
+	v := verdict{c: c}
+	if c.DataDir == "" {
+		v.wrong("data-dir", "write the path of a directory, such as /var/lib/flotilla/hub")
+	}
+	v.addresses()
+	v.periods()
+
+	v.min("node-eviction-rate", c.NodeEvictionRate, 0, "write 0 or more nodes per second, such as 0.1")
+	v.min("secondary-node-eviction-rate", c.SecondaryNodeEvictionRate, 0, "write 0 or more nodes per second, such as 0.01")
+	if c.UnhealthyZoneThreshold < 0 || c.UnhealthyZoneThreshold > 1 {
+		v.wrong("unhealthy-zone-threshold", "write a fraction between 0 and 1, such as 0.55")
+	}
+	v.min("large-cluster-size-threshold", float64(c.LargeClusterSizeThreshold), 0, "write 0 or more nodes, such as 50")
+	v.min("default-not-ready-toleration-seconds", float64(c.DefaultNotReadyTolerationSeconds), 0, "write 0 or more seconds, such as 300")
+	v.min("default-unreachable-toleration-seconds", float64(c.DefaultUnreachableTolerationSeconds), 0, "write 0 or more seconds, such as 300")
+	v.min("terminated-pod-gc-threshold", float64(c.TerminatedPodGCThreshold), 0, "write 0 or more pods, such as 1000")
+	return errors.Join(v.mistakes...)
+}
+
+type verdict struct {
+	c        *Config
+	mistakes []error
+}
+
+// wrong notes that a setting's value cannot work.
+func (v *verdict) wrong(name, instead string) {
+	s, _ := find(name)
+	v.mistakes = append(v.mistakes, fmt.Errorf("%s: %s is %s; %s", v.c.source(name), name, quoted(s.get(v.c)), instead))
+}
+
+func (v *verdict) min(name string, is, least float64, instead string) {
+	if is < least {
+		v.wrong(name, instead)
+	}
+}
+
+func quoted(s string) string {
+	if s == "" {
+		return "empty"
+	}
+	return s
+}
+
+// leasesPerGrace: fewer lost leases than this never make a node Unknown.
+const leasesPerGrace = 4
+
+func (v *verdict) periods() {
+	c := v.c
+	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 { // as the wire protocol has it
+		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")
+		return // the others are judged by it
+	}
+	for _, p := range []struct {
+		name string
+		is   time.Duration
+	}{{"node-monitor-grace-period", c.NodeMonitorGracePeriod}, {"node-startup-grace-period", c.NodeStartupGracePeriod}} {
+		if least := leasesPerGrace * c.LeaseInterval; p.is < least {
+			v.wrong(p.name, fmt.Sprintf("devices renew every %s, so a few lost leases would evict; use %s or more", c.LeaseInterval, least))
+		}
+	}
+}
+
+func (v *verdict) addresses() {
+	c := v.c
+	https := v.listen("https-listen", c.HTTPSListen, "write host:port or :port, such as :8443")
+	mqtt := v.listen("mqtt-listen", c.MQTTListen, "write host:port or :port, such as :8883")
+	if mqtt != "" && mqtt == https && overlap(c.MQTTListen, c.HTTPSListen) {
+		v.wrong("mqtt-listen", "https-listen has that port; use another one, such as :8883")
+	}
+	if c.MQTTDevListen != "" {
+		const instead = "it has no TLS and no passwords, so write a loopback address and a port, such as 127.0.0.1:1883"
+		dev := v.listen("mqtt-dev-listen", c.MQTTDevListen, instead)
+		switch host, _, _ := net.SplitHostPort(c.MQTTDevListen); {
+		case dev == "":
+		case !loopback(host):
+			v.wrong("mqtt-dev-listen", instead)
+		case dev == https && overlap(c.MQTTDevListen, c.HTTPSListen) || dev == mqtt && overlap(c.MQTTDevListen, c.MQTTListen):
+			v.wrong("mqtt-dev-listen", "another listener has that port; use another one, such as 127.0.0.1:1883")
+		}
+	}
+	if a := c.AdvertiseAddress; a != "" && !host(a) {
+		v.wrong("advertise-address", "write a host name or an IP address without a port, such as gateway.example.org or 192.168.1.10")
+	}
+}
+
+// listen returns the port of a listen address, "" for one that is wrong or leaves the port to the system.
+func (v *verdict) listen(name, address, instead string) string {
+	h, port, err := net.SplitHostPort(address)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || h != "" && !host(h) {
+		v.wrong(name, instead)
+		return ""
+	}
+	if n == 0 {
+		return "" // any free port
+	}
+	return port
+}
+
+// overlap tells whether two listen addresses with the same port meet.
+func overlap(a, b string) bool {
+	ha, _, _ := net.SplitHostPort(a)
+	hb, _, _ := net.SplitHostPort(b)
+	every := func(h string) bool { return h == "" || h == "0.0.0.0" || h == "::" }
+	return every(ha) || every(hb) || ha == hb
+}
+
+func loopback(h string) bool {
+	if h == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(h)
+	return err == nil && a.IsLoopback()
+}
+
+var hostForm = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.?$`)
+
+func host(h string) bool {
+	if _, err := netip.ParseAddr(h); err == nil {
+		return true
+	}
+	if strings.Trim(h, "0123456789.") == "" { // 300.1.1.1 is no name
+		return false
+	}
+	return len(h) <= 253 && hostForm.MatchString(h)
+}

@@ -1,0 +1,104 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func text(name, kind, fallback, usage string, field func(*Config) *string) setting {
+	return setting{
+		name: name, kind: kind, fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error { *field(c) = v; return nil },
+		get: func(c *Config) string { return *field(c) },
+	}
+}
+
+func boolean(name, fallback, usage string, field func(*Config) *bool) setting {
+	return setting{
+		name: name, kind: "bool", fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error {
+			return oneOf(v, []choice[bool]{{"true", true}, {"false", false}}, field(c))
+		},
+		get: func(c *Config) string { return strconv.FormatBool(*field(c)) },
+	}
+}
+
+func duration(name, fallback, usage string, field func(*Config) *time.Duration) setting {
+	return setting{
+		name: name, kind: "duration", fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil {
+				return errors.New("write a number with its unit, such as 40s, 5m or 1h30m")
+			}
+			*field(c) = d
+			return nil
+		},
+		get: func(c *Config) string { return field(c).String() },
+	}
+}
+
+func number(name, fallback, usage string, field func(*Config) *float64) setting {
+	return setting{
+		name: name, kind: "number", fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error {
+			f, err := strconv.ParseFloat(v, 64)
+			if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
+				return fmt.Errorf("write a decimal number, such as %s", fallback)
+			}
+			*field(c) = f
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatFloat(*field(c), 'g', -1, 64) },
+	}
+}
+
+func integer[T int | int64](name, fallback, usage string, field func(*Config) *T) setting {
+	return setting{
+		name: name, kind: "int", fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error {
+			n, err := strconv.ParseInt(v, 10, 32)
+			if err != nil {
+				return fmt.Errorf("write a whole number, such as %s", fallback)
+			}
+			*field(c) = T(n)
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatInt(int64(*field(c)), 10) },
+	}
+}
+
+// A choice is one word and what it means.
+type choice[T any] struct {
+	word  string
+	value T
+}
+
+var levels = []choice[slog.Level]{{"debug", slog.LevelDebug}, {"info", slog.LevelInfo}, {"warn", slog.LevelWarn}, {"error", slog.LevelError}}
+
+func oneOf[T any](v string, choices []choice[T], to *T) error {
+	var words []string
+	for _, c := range choices {
+		if v == c.word {
+			*to = c.value
+			return nil
+		}
+		words = append(words, c.word)
+	}
+	last := len(words) - 1
+	return errors.New("write " + strings.Join(words[:last], ", ") + " or " + words[last])
+}
+
+func nameOf[T comparable](v T, choices []choice[T]) string {
+	for _, c := range choices {
+		if c.value == v {
+			return c.word
+		}
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,344 @@
+package control_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/schedule"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/workload"
+	"flotilla.dev/shared/fleet"
+)
+
+var update = flag.Bool("update", false, "rewrite the stories' outcomes")
+
+// TestStories plays every story of testdata and compares what the hub says.
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := newStage(t).play(string(want))
+			if got == string(want) {
+				return
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			t.Errorf("the story goes otherwise:\n%s\nwants:\n%s", got, want)
+		})
+	}
+}
+
+// A stage plays stories: the hub's deciders are real, devices are those that obey
+// within a second and renew their leases unless they are silent.
+type stage struct {
+	t       *testing.T
+	s       state.Snapshot
+	settler *control.Settler
+	start   time.Time
+	now     time.Time
+	silent  map[string]bool
+	out     strings.Builder
+}
+
+var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+func deciders() []control.Decider {
+	return []control.Decider{
+		lifecycle.Decider{Settings: lifecycle.Defaults},
+		eviction.Decider{Grace: lifecycle.Defaults.Grace},
+		workload.Decider{Admit: func(p *corev1.Pod) {
+			admission.DefaultPod(p, admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300})
+		}},
+		schedule.Decider{},
+	}
+}
+
+func newStage(t *testing.T) *stage {
+	return &stage{
+		t: t, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{},
+		settler: control.NewSettler(append(deciders(), control.Deliver{})...),
+	}
+}
+
+func (g *stage) play(story string) string {
+	for line := range strings.Lines(story) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "=") {
+			continue
+		}
+		g.out.WriteString(line + "\n")
+		if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(line, "#") {
+			g.do(f[0], f[1:])
+		}
+	}
+	return g.out.String()
+}
+
+func (g *stage) do(verb string, args []string) {
+	g.t.Helper()
+	opts := map[string]string{}
+	var names []string
+	for _, a := range args {
+		if k, v, ok := strings.Cut(a, "="); ok {
+			opts[k] = v
+		} else {
+			names = append(names, a)
+		}
+	}
+	switch verb {
+	case "wait":
+		d, err := time.ParseDuration(names[0])
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		g.wait(d)
+	case "silence":
+		for _, n := range g.nodes(names) {
+			g.silent[n] = true
+		}
+	case "return": // the devices are back: they report, and stop what they are to stop
+		for _, n := range g.nodes(names) {
+			delete(g.silent, n)
+			g.report(n, corev1.ConditionTrue)
+		}
+	case "unwell":
+		for _, n := range g.nodes(names) {
+			g.report(n, corev1.ConditionFalse)
+		}
+	case "node":
+		for _, n := range expand(names[0]) {
+			g.node(n, opts)
+		}
+	case "site":
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: names[0]}}
+		if have := g.s.Site(names[0]); have != nil {
+			site = have.DeepCopy()
+		}
+		site.Spec.DisruptionPolicy = fleet.DisruptionPolicy(opts["policy"])
+		g.put(site)
+	case "cordon", "taint", "untaint":
+		n := g.s.Node(names[0]).DeepCopy()
+		switch verb {
+		case "cordon":
+			n.Spec.Unschedulable = true
+		case "taint":
+			key, effect, _ := strings.Cut(names[1], ":")
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffect(effect)})
+		default:
+			var keep []corev1.Taint
+			for _, t := range n.Spec.Taints {
+				if t.Key != names[1] {
+					keep = append(keep, t)
+				}
+			}
+			n.Spec.Taints = keep
+		}
+		g.put(n)
+	case "deployment":
+		g.put(g.deployment(names[0], opts))
+	case "daemonset":
+		spec := template(names[0], opts)
+		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: appsv1.DaemonSetSpec{
+			Selector: spec.selector, Template: spec.template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
+	case "delete-node":
+		g.apply(state.Remove(g.s.Node(names[0]), "delete node "+names[0]))
+	case "restart": // of the hub: what is remembered stays, and everybody counts as seen now
+		g.s = g.s.Forgive(g.now)
+		g.s.Started = g.now
+		g.settler = control.NewSettler(append(deciders(), control.Deliver{})...)
+		g.settle(nil)
+	default:
+		g.t.Fatalf("unknown verb %q", verb)
+	}
+}
+
+// expand makes pi-1..3 into three names.
+func expand(name string) (out []string) {
+	head, last, ok := strings.Cut(name, "..")
+	if !ok {
+		return []string{name}
+	}
+	i := strings.LastIndex(head, "-")
+	from, _ := strconv.Atoi(head[i+1:])
+	to, _ := strconv.Atoi(last)
+	for n := from; n <= to; n++ {
+		out = append(out, fmt.Sprintf("%s-%d", head[:i], n))
+	}
+	return out
+}
+
+func (g *stage) nodes(args []string) (out []string) {
+	for _, a := range args {
+		out = append(out, expand(a)...)
+	}
+	return out
+}
+
+func (g *stage) node(name string, opts map[string]string) {
+	cpu, memory := resource.MustParse("4"), resource.MustParse("4Gi")
+	if v := opts["cpu"]; v != "" {
+		cpu = resource.MustParse(v)
+	}
+	list := corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory, corev1.ResourcePods: resource.MustParse("110")}
+	g.put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"})
+	g.put(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(g.now), Labels: map[string]string{corev1.LabelTopologyZone: opts["site"], corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(g.now), LastHeartbeatTime: metav1.NewTime(g.now)}}},
+	})
+}
+
+type podTemplate struct {
+	selector *metav1.LabelSelector
+	template corev1.PodTemplateSpec
+}
+
+func template(name string, opts map[string]string) podTemplate {
+	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/" + name + ":" + opts["version"]}}}
+	if v := opts["tolerate"]; v != "" {
+		d, _ := time.ParseDuration(v)
+		seconds := int64(d / time.Second)
+		for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+			spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+		}
+	}
+	if v := opts["cpu"]; v != "" {
+		spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(v)}
+	}
+	labels := map[string]string{"app": name}
+	t := podTemplate{&metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}}
+	admission.DefaultPodTemplate(&t.template)
+	return t
+}
+
+func (g *stage) deployment(name string, opts map[string]string) *appsv1.Deployment {
+	n, _ := strconv.Atoi(opts["replicas"])
+	replicas := int32(n)
+	t := template(name, opts)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Generation: 1}}
+	if have := g.s.Deployment("default", name); have != nil {
+		d = have.DeepCopy()
+		d.Generation++
+	}
+	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = &replicas, t.selector, t.template
+	admission.Default(d, admission.Settings{})
+	return d
+}
+
+func (g *stage) put(o state.Object) { g.apply(state.Put(o, "")) }
+
+func (g *stage) apply(changes ...state.Change) {
+	var done []state.Applied
+	g.s, done = state.Apply(g.s, changes)
+	g.settle(done)
+}
+
+func (g *stage) report(node string, ready corev1.ConditionStatus) {
+	g.s = g.s.WithSeen(node, g.now)
+	n := g.s.Node(node).DeepCopy()
+	var conditions []corev1.NodeCondition
+	for _, c := range n.Status.Conditions {
+		if c.Type == fleet.ConditionFlapping {
+			conditions = append(conditions, c)
+		}
+	}
+	n.Status.Conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(g.now)})
+	c := state.Put(n, fmt.Sprintf("node %s Ready=%s", node, ready))
+	g.apply(c)
+}
+
+// settle lets the hub come to rest, and writes down what it says.
+func (g *stage) settle(recent []state.Applied) {
+	g.t.Helper()
+	for n := range g.s.Nodes() {
+		if !g.silent[n.Name] {
+			g.s = g.s.WithSeen(n.Name, g.now)
+		}
+	}
+	for _, a := range recent {
+		g.say(a)
+	}
+	next, made, settled := g.settler.Settle(g.s, recent, g.now)
+	if !settled {
+		g.t.Fatalf("the deciders find no end; last: %s", made[len(made)-1].Change)
+	}
+	for _, a := range made {
+		g.say(a)
+	}
+	g.s = next
+	// A second look at the same moment, at everything, wants nothing: incremental = full.
+	if _, again, _ := control.NewSettler(append(deciders(), control.Deliver{})...).Settle(g.s, nil, g.now); len(again) > 0 {
+		g.t.Fatalf("at %s a full look still wants: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
+	}
+}
+
+func (g *stage) say(a state.Applied) {
+	if why := a.Change.Why; why != "" {
+		fmt.Fprintf(&g.out, "= %8s  %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), why)
+	}
+}
+
+// wait lets time pass: alarms ring, and every second the devices obey.
+func (g *stage) wait(d time.Duration) {
+	end := g.now.Add(d)
+	for g.now.Before(end) {
+		next := g.now.Truncate(time.Second).Add(time.Second)
+		if wake := g.settler.Wake(); !wake.IsZero() && wake.Before(next) && wake.After(g.now) {
+			next = wake
+		}
+		if next.After(end) {
+			next = end
+		}
+		g.now = next
+		g.settle(g.obey())
+	}
+}
+
+// obey is what the devices that can hear did since.
+func (g *stage) obey() (done []state.Applied) {
+	var changes []state.Change
+	for n := range g.s.Nodes() {
+		if g.silent[n.Name] {
+			continue
+		}
+		for p := range g.s.PodsOn(n.Name) {
+			switch {
+			case p.DeletionTimestamp != nil:
+				changes = append(changes, state.Remove(p, fmt.Sprintf("pod %s on %s has stopped", p.Name, n.Name)))
+			case p.Status.Phase != corev1.PodRunning || state.PodCondition(p, corev1.PodReady) == nil || state.PodCondition(p, corev1.PodReady).Status != corev1.ConditionTrue && state.ReadyOf(n) == corev1.ConditionTrue:
+				p = p.DeepCopy()
+				p.Status.Phase = corev1.PodRunning
+				state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, g.now)
+				changes = append(changes, state.Put(p, ""))
+			}
+		}
+	}
+	g.s, done = state.Apply(g.s, changes)
+	return done
+}

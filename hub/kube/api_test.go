@@ -1,0 +1,252 @@
+package kube
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var updateGoldens = flag.Bool("update", false, "write the golden files anew")
+
+// A request is sent as role admin unless it says otherwise.
+type request struct {
+	role, method, path, accept, contentType, body string
+}
+
+func (q request) do(h http.Handler) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(q.method, q.path, strings.NewReader(q.body))
+	if q.role == "" {
+		q.role = "admin"
+	}
+	if q.role != "nobody" {
+		r.Header.Set("Authorization", "Bearer "+q.role)
+	}
+	if q.accept != "" {
+		r.Header.Set("Accept", q.accept)
+	}
+	if q.contentType != "" {
+		r.Header.Set("Content-Type", q.contentType)
+	}
+	r.Header.Set("User-Agent", "tester/1.0")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+const (
+	ns    = "/api/v1/namespaces/default"
+	apps  = "/apis/apps/v1/namespaces/default"
+	smp   = "application/strategic-merge-patch+json"
+	mp    = "application/merge-patch+json"
+	jp    = "application/json-patch+json"
+	ssa   = "application/apply-patch+yaml"
+	aTab  = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	aMeta = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
+	agg   = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+)
+
+const configMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"b"}}`
+
+// Each case stands for itself, on a fleet of two nodes and two pods.
+var cases = []struct {
+	name string
+	request
+}{
+	{"nobody is told to log in", request{role: "nobody", method: "GET", path: "/api/v1/nodes"}},
+	{"a viewer does not read secrets", request{role: "viewer", method: "GET", path: ns + "/secrets"}},
+	{"a viewer deletes nothing", request{role: "viewer", method: "DELETE", path: ns + "/pods/kiosk-1"}},
+	{"a path that nothing is served under", request{method: "GET", path: "/api/v1/foos"}},
+	{"a node has no namespace", request{method: "GET", path: ns + "/nodes"}},
+	{"an object needs its namespace", request{method: "GET", path: "/api/v1/pods/kiosk-1"}},
+	{"a subresource that is not one", request{method: "GET", path: ns + "/pods/kiosk-1/exec2"}},
+	{"the legacy discovery of all groups", request{method: "GET", path: "/apis"}},
+	{"the legacy discovery of the core group names eviction's own group", request{method: "GET", path: "/api/v1"}},
+	{"the aggregated discovery", request{method: "GET", path: "/apis", accept: agg}},
+	{"a group", request{method: "GET", path: "/apis/policy"}},
+	{"a group that is not served", request{method: "GET", path: "/apis/batch"}},
+
+	{"a node", request{method: "GET", path: "/api/v1/nodes/pi-1"}},
+	{"a node as YAML", request{method: "GET", path: "/api/v1/nodes/pi-2", accept: "application/yaml"}},
+	{"a node that is not there", request{method: "GET", path: "/api/v1/nodes/nope"}},
+	{"a deployment that is not there is named with its group", request{method: "GET", path: apps + "/deployments/nope"}},
+	{"a format that is not one", request{method: "GET", path: "/api/v1/nodes", accept: "text/html"}},
+	{"nodes as a table", request{method: "GET", path: "/api/v1/nodes", accept: aTab}},
+	{"a table without its objects", request{method: "GET", path: "/api/v1/nodes?includeObject=None&limit=1", accept: aTab}},
+	{"a table with something else", request{method: "GET", path: "/api/v1/nodes?includeObject=Some", accept: aTab}},
+	{"pods by their metadata", request{method: "GET", path: ns + "/pods", accept: aMeta}},
+	{"services are the empty list", request{method: "GET", path: ns + "/services"}},
+	{"a service cannot be created", request{method: "POST", path: ns + "/services", body: `{}`}},
+	{"leases of nodes come from the hub's memory", request{method: "GET", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},
+	{"leases of nodes are not written", request{method: "DELETE", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},
+	{"an event in its newer shape", request{method: "GET", path: "/apis/events.k8s.io/v1/namespaces/default/events/kiosk-1.1"}},
+
+	{"a limit that is not a number", request{method: "GET", path: "/api/v1/nodes?limit=many"}},
+	{"a limit below zero", request{method: "GET", path: "/api/v1/nodes?limit=-1"}},
+	{"a label selector that is not one", request{method: "GET", path: "/api/v1/nodes?labelSelector=a%20b"}},
+	{"a field that cannot be selected by", request{method: "GET", path: "/api/v1/nodes?fieldSelector=spec.podCIDR%3Dx"}},
+	{"a revision that is not a number", request{method: "GET", path: "/api/v1/nodes?resourceVersion=x"}},
+	{"a revision that is yet to come", request{method: "GET", path: "/api/v1/nodes?resourceVersion=99999"}},
+	{"a revision that has passed cannot be listed exactly", request{method: "GET", path: "/api/v1/nodes?resourceVersion=1&resourceVersionMatch=Exact"}},
+	{"a match without its revision", request{method: "GET", path: "/api/v1/nodes?resourceVersionMatch=NotOlderThan"}},
+	{"a continue token that is not one", request{method: "GET", path: "/api/v1/nodes?continue=x"}},
+	{"initial events of a list", request{method: "GET", path: "/api/v1/nodes?sendInitialEvents=true"}},
+	{"a watch from a revision that is not a number", request{method: "GET", path: "/api/v1/nodes?watch=1&resourceVersion=x"}},
+
+	{"a config map is created", request{method: "POST", path: ns + "/configmaps", body: configMap}},
+	{"a config map from YAML", request{method: "POST", path: ns + "/configmaps", contentType: "application/yaml", body: "metadata:\n  name: c\ndata:\n  a: b\n"}},
+	{"a dry run answers and creates nothing", request{method: "POST", path: ns + "/configmaps?dryRun=All", body: configMap}},
+	{"a dry run of something else", request{method: "POST", path: ns + "/configmaps?dryRun=Some", body: configMap}},
+	{"a field manager that is too long", request{method: "POST", path: ns + "/configmaps?fieldManager=" + strings.Repeat("x", 129), body: configMap}},
+	{"an empty body", request{method: "POST", path: ns + "/configmaps"}},
+	{"a body that is not JSON", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":`}},
+	{"a body of another kind", request{method: "POST", path: ns + "/configmaps", body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"c"}}`}},
+	{"a body of another version", request{method: "POST", path: apps + "/deployments", body: `{"apiVersion":"apps/v1beta1","kind":"Deployment","metadata":{"name":"c"}}`}},
+	{"a body in a format that is not one", request{method: "POST", path: ns + "/configmaps", contentType: "text/plain", body: "x"}},
+	{"a body for another namespace", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c","namespace":"other"}}`}},
+	{"an unknown field is refused when that is asked for", request{method: "POST", path: ns + "/configmaps?fieldValidation=Strict", body: `{"metadata":{"name":"c"},"dada":{}}`}},
+	{"an unknown field is warned about by default", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c"},"dada":{},"data":{"a":"b","a":"c"}}`}},
+	{"an unknown field is let pass when that is asked for", request{method: "POST", path: ns + "/configmaps?fieldValidation=Ignore", body: `{"metadata":{"name":"c"},"dada":{}}`}},
+	{"a field validation that is not one", request{method: "POST", path: ns + "/configmaps?fieldValidation=Maybe", body: configMap}},
+	{"an object without a name", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{}}`}},
+	{"a name that is not one", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"A_b"}}`}},
+	{"a revision at creation", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c","resourceVersion":"1"}}`}},
+	{"a namespace that is not there", request{method: "POST", path: "/api/v1/namespaces/nope/configmaps", body: configMap}},
+	{"a namespace that is on its way out", request{method: "POST", path: "/api/v1/namespaces/leaving/configmaps", body: configMap}},
+	{"a pod that is there already", request{method: "POST", path: ns + "/pods", body: `{"metadata":{"name":"kiosk-1"},"spec":{"containers":[{"name":"a","image":"b"}]}}`}},
+	{"a creation over all namespaces", request{method: "POST", path: "/api/v1/configmaps", body: configMap}},
+	{"a namespace is created whole", request{method: "POST", path: "/api/v1/namespaces", body: `{"metadata":{"name":"team-a"}}`}},
+
+	{"a name that differs from the path", request{method: "PUT", path: ns + "/configmaps/d", body: configMap}},
+	{"an update creates nothing", request{method: "PUT", path: ns + "/configmaps/c", body: configMap}},
+	{"an update of an older revision", request{method: "PUT", path: "/api/v1/nodes/pi-1", body: `{"metadata":{"name":"pi-1","resourceVersion":"1"}}`}},
+	{"an update of another object of the name", request{method: "PUT", path: "/api/v1/nodes/pi-1", body: `{"metadata":{"name":"pi-1","uid":"x"}}`}},
+	{"a lease's update needs its revision", request{method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/default/leases/leader", body: `{"metadata":{"name":"leader"}}`}},
+	{"a post to an object", request{method: "POST", path: ns + "/pods/kiosk-1", body: `{}`}},
+	{"a put to a list", request{method: "PUT", path: ns + "/pods", body: `{}`}},
+	{"namespaces are deleted one by one", request{method: "DELETE", path: "/api/v1/namespaces"}},
+
+	{"a node is cordoned", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: smp, body: `{"spec":{"unschedulable":true}}`}},
+	{"a label by a merge patch", request{method: "PATCH", path: "/api/v1/nodes/pi-2", contentType: mp, body: `{"metadata":{"labels":{"a":"b","topology.kubernetes.io/zone":null}}}`}},
+	{"a JSON patch whose test fails", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"test","path":"/metadata/name","value":"x"}]`}},
+	{"a JSON patch to a place that is not there", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"remove","path":"/spec/nope"}]`}},
+	{"a JSON patch that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `{}`}},
+	{"a merge patch that is a list", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `[]`}},
+	{"a patch in a format that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mediaJSON, body: `{}`}},
+	{"a patch to a wrong type", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"spec":{"unschedulable":"maybe"}}`}},
+	{"a patch with an unknown field", request{method: "PATCH", path: "/api/v1/nodes/pi-1?fieldValidation=Strict", contentType: mp, body: `{"spec":{"color":"red"}}`}},
+	{"a JSON patch that copies its copies", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"add","path":"/x","value":["` + strings.Repeat("x", 1000) + `"]}` + strings.Repeat(`,{"op":"copy","from":"/x","path":"/x/-"}`, 20) + `]`}},
+	{"a patch that is nested too deep", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: strings.Repeat(`{"spec":`, 20000) + "{}" + strings.Repeat("}", 20000)}},
+	{"an apply that is nested too deep", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: strings.Repeat(`{"data":`, 20000) + "{}" + strings.Repeat("}", 20000)}},
+	{"a body that is too large", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"` + strings.Repeat("x", maxBody) + `"}}`}},
+	{"a patch of the name", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"metadata":{"name":"x"}}`}},
+	{"a patch of the kind", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"kind":"Pod"}`}},
+	{"a patch of an older revision", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"metadata":{"resourceVersion":"1"}}`}},
+	{"force is for apply only", request{method: "PATCH", path: "/api/v1/nodes/pi-1?force=true", contentType: mp, body: `{}`}},
+	{"an apply needs its manager", request{method: "PATCH", path: ns + "/configmaps/c", contentType: ssa, body: configMap}},
+	{"an apply creates", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: configMap}},
+	{"an apply with managed fields", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","managedFields":[{}]}}`}},
+	{"an apply that is not YAML", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: "a: b: c"}},
+
+	{"the scale of a deployment", request{method: "GET", path: apps + "/deployments/web/scale"}},
+	{"a deployment is scaled", request{method: "PATCH", path: apps + "/deployments/web/scale", contentType: mp, body: `{"spec":{"replicas":5}}`}},
+	{"a scale below zero", request{method: "PATCH", path: apps + "/deployments/web/scale", contentType: mp, body: `{"spec":{"replicas":-1}}`}},
+	{"a status without its spec", request{method: "PATCH", path: apps + "/deployments/web/status", contentType: mp, body: `{"spec":{"replicas":7},"status":{"replicas":1}}`}},
+	{"a deployment leaves its status alone", request{method: "PATCH", path: apps + "/deployments/web", contentType: mp, body: `{"spec":{"replicas":7},"status":{"replicas":1}}`}},
+
+	{"a running pod is asked to stop", request{method: "DELETE", path: ns + "/pods/kiosk-1", body: `{"gracePeriodSeconds":5}`}},
+	{"a running pod without grace", request{method: "DELETE", path: ns + "/pods/kiosk-1?gracePeriodSeconds=0"}},
+	{"a pod without a node goes at once", request{method: "DELETE", path: ns + "/pods/kiosk-2"}},
+	{"another object's deletion", request{method: "DELETE", path: ns + "/pods/kiosk-1", body: `{"preconditions":{"uid":"x"}}`}},
+	{"a deployment is deleted in the background", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Background"}`}},
+	{"a deployment is deleted after its pods", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Foreground"}`}},
+	{"a deployment leaves its pods behind", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Orphan"}`}},
+	{"a propagation that is not one", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Sideways"}`}},
+	{"a namespace ends", request{method: "DELETE", path: "/api/v1/namespaces/team"}},
+	{"the namespaces that the hub needs stay", request{method: "DELETE", path: "/api/v1/namespaces/default"}},
+	{"pods are deleted by a selector", request{method: "DELETE", path: ns + "/pods?labelSelector=app%3Dkiosk&fieldSelector=spec.nodeName%3D"}},
+
+	{"a pod is bound", request{method: "POST", path: ns + "/pods/kiosk-2/binding", body: `{"metadata":{"name":"kiosk-2"},"target":{"kind":"Node","name":"pi-2"}}`}},
+	{"a pod is bound to nothing", request{method: "POST", path: ns + "/pods/kiosk-2/binding", body: `{"target":{"kind":"Node","name":"nope"}}`}},
+	{"a pod is bound twice", request{method: "POST", path: ns + "/pods/kiosk-1/binding", body: `{"target":{"kind":"Node","name":"pi-2"}}`}},
+	{"a pod is evicted", request{method: "POST", path: ns + "/pods/kiosk-1/eviction", body: `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"kiosk-1"}}`}},
+	{"a budget keeps a pod", request{method: "POST", path: ns + "/pods/guarded/eviction", body: `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"guarded"}}`}},
+
+	{"a log", request{method: "GET", path: ns + "/pods/kiosk-1/log"}},
+	{"the log of a container that is not there", request{method: "GET", path: ns + "/pods/kiosk-1/log?container=x"}},
+	{"the log of a pod without a node", request{method: "GET", path: ns + "/pods/kiosk-2/log"}},
+	{"a log's options that make no sense", request{method: "GET", path: ns + "/pods/kiosk-1/log?tailLines=-1&sinceSeconds=x&sinceTime=yesterday"}},
+	{"what a node uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes"}},
+	{"what a node that was not measured uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes/pi-2"}},
+	{"who I am", request{role: "viewer", method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{}`}},
+	{"what I may not do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"delete","resource":"pods"}}}`}},
+	{"what I may do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"list","group":"apps","resource":"deployments"}}}`}},
+	{"all that I may do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}},
+}
+
+var (
+	anyTime   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	anyAge    = regexp.MustCompile(`"\d+[smhdy](\d+[smhdy])?"`)
+	anyCells  = regexp.MustCompile(`"cells":\[[^]]*\]`)
+	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00.000000Z": true}
+)
+
+// golden is an answer as it stands in the golden file: moments of this run are
+// named, not told.
+func golden(w *httptest.ResponseRecorder) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s\n", w.Code, w.Header().Get("Content-Type"))
+	for _, line := range w.Header().Values("Warning") {
+		fmt.Fprintf(&b, "Warning: %s\n", line)
+	}
+	if s := w.Header().Get("Retry-After"); s != "" {
+		fmt.Fprintf(&b, "Retry-After: %s\n", s)
+	}
+	body := anyTime.ReplaceAllStringFunc(w.Body.String(), func(s string) string {
+		if wellKnown[s] {
+			return s
+		}
+		return "<now>"
+	})
+	body = anyCells.ReplaceAllStringFunc(body, func(s string) string { return anyAge.ReplaceAllString(s, `"<age>"`) })
+	b.WriteString(strings.TrimRight(body, "\n"))
+	return b.String() + "\n"
+}
+
+func TestAPI(t *testing.T) {
+	const file = "testdata/api.golden"
+	have, err := os.ReadFile(file)
+	if err != nil && !*updateGoldens {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for part := range strings.SplitSeq(string(have), "\n# ") {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(part, "# "), "\n")
+		want[name] = strings.TrimRight(rest, "\n") + "\n"
+	}
+	var all strings.Builder
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			f := seeded()
+			before := f.Snapshot().Revision
+			w := c.do(newServer(f))
+			got := c.method + " " + c.path + "\n" + golden(w)
+			fmt.Fprintf(&all, "# %s\n%s\n", c.name, got)
+			if !*updateGoldens && got != want[c.name] {
+				t.Errorf("got\n%s\nwant\n%s", got, want[c.name])
+			}
+			if w.Code >= 400 && f.Snapshot().Revision != before {
+				t.Errorf("the request failed with %d, and changed the fleet", w.Code)
+			}
+		})
+	}
+	if *updateGoldens {
+		if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// An applier keeps managedFields: who set which field. It reads the schemas the
+// first time that it is needed.
+type applier struct {
+	settings admission.Settings
+	types    func() (managedfields.TypeConverter, error)
+
+	mu       sync.Mutex
+	managers map[managerKey]*managedfields.FieldManager
+}
+
+type managerKey struct {
+	res *resource
+	sub string
+}
+
+func newApplier(s admission.Settings) *applier {
+	return &applier{settings: s, types: sync.OnceValues(typeConverter), managers: map[managerKey]*managedfields.FieldManager{}}
+}
+
+// Default fills in what an applied object leaves out.
+func (a *applier) Default(o runtime.Object) {
+	if o, ok := o.(state.Object); ok && state.KindOf(o) != "" {
+		admission.Default(o, a.settings)
+	}
+}
+
+// of returns the manager of a resource's fields.
+func (a *applier) of(r *resource, sub string) (*managedfields.FieldManager, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := managerKey{r, sub}
+	if m := a.managers[key]; m != nil {
+		return m, nil
+	}
+	tc, err := a.types()
+	if err != nil {
+		return nil, fmt.Errorf("read the API's schemas: %w", err)
+	}
+	m, err := managedfields.NewDefaultFieldManager(tc, scheme, a, scheme, r.GroupVersionKind, r.GroupVersion(), sub, r.resets(sub))
+	if err != nil {
+		return nil, fmt.Errorf("keep the managed fields of %s: %w", r.plural, err)
+	}
+	a.managers[key] = m
+	return m, nil
+}
+
+// resets are the fields that a path leaves as they are, whatever is sent: nobody
+// comes to own them there.
+func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter {
+	version := fieldpath.APIVersion(r.GroupVersion().String())
+	var set *fieldpath.Set
+	switch {
+	case sub == "status":
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
+	case r.sub("status") != nil && r.kind != state.Nodes:
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
+	default:
+		return nil
+	}
+	return map[fieldpath.APIVersion]fieldpath.Filter{version: fieldpath.NewExcludeSetFilter(set)}
+}
+
+// update notes in next who has set what differs from live (nil: all of it).
+func (a *applier) update(r *resource, live, next state.Object, manager, sub string) error {
+	m, err := a.of(r, sub)
+	if err != nil {
+		return err
+	}
+	var was runtime.Object
+	if live == nil {
+		if was, err = scheme.New(r.GroupVersionKind); err != nil {
+			return err
+		}
+		was.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	} else {
+		was = r.show(live)
+	}
+	shown := shallow(next)
+	shown.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	out := m.UpdateNoErrors(was, shown, manager)
+	if o, ok := out.(state.Object); ok {
+		next.SetManagedFields(o.GetManagedFields())
+	}
+	return nil
+}
+
+// applied is the step of a server-side apply: create what is not there, else
+// merge what is sent into it.
+func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write, now time.Time) (step, error) {
+	patch := &unstructured.Unstructured{}
+	if err := yaml.UnmarshalStrict(body, &patch.Object); err != nil {
+		return step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	if patch.GroupVersionKind() != c.res.GroupVersionKind {
+		return step{}, wrongKind(patch.GroupVersionKind(), c.res.GroupVersionKind)
+	}
+	if patch.GetManagedFields() != nil {
+		return step{}, apierrors.NewBadRequest("metadata.managedFields must be nil")
+	}
+	if err := c.place(patch); err != nil {
+		return step{}, err
+	}
+	warnings, err := c.checkFields(patch)
+	if err != nil {
+		return step{}, err
+	}
+	m, err := c.apply.of(c.res, c.target.sub)
+	if err != nil {
+		return step{}, err
+	}
+	var base runtime.Object
+	switch {
+	case live != nil:
+		base = c.res.show(live)
+	case c.sub != nil:
+		return step{}, c.missing()
+	case patch.GetUID() != "":
+		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
+	default:
+		if base, err = scheme.New(c.res.GroupVersionKind); err != nil {
+			return step{}, err
+		}
+		base.GetObjectKind().SetGroupVersionKind(c.res.GroupVersionKind)
+	}
+	merged, err := m.Apply(base, patch, w.manager, w.force)
+	if err != nil {
+		return step{}, err
+	}
+	next, ok := merged.(state.Object)
+	if !ok {
+		return step{}, fmt.Errorf("apply %s %s: merging gave a %T", c.res.singular, c.name, merged)
+	}
+	next = next.DeepCopyObject().(state.Object)
+	var st step
+	if live == nil {
+		next.SetName(c.name)
+		next.SetNamespace(c.namespace)
+		st, err = c.creation(s, next, write{settled: true}, now)
+	} else {
+		st, err = c.replacement(s, live, next, now)
+	}
+	st.warnings = append(warnings, st.warnings...)
+	return st, err
+}
+
+// checkFields checks that the kind has the fields that are applied.
+func (c *call) checkFields(patch *unstructured.Unstructured) ([]string, error) {
+	b, err := patch.MarshalJSON()
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	kind := c.res.GroupVersionKind
+	_, _, err = strictJSON.Decode(b, &kind, nil)
+	strict, ok := runtime.AsStrictDecodingError(err)
+	switch {
+	case err == nil:
+		return nil, nil
+	case !ok, c.fieldValidation() == metav1.FieldValidationStrict:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+	case c.fieldValidation() == metav1.FieldValidationIgnore:
+		return nil, nil
+	}
+	var warnings []string
+	for _, e := range strict.Errors() {
+		warnings = append(warnings, e.Error())
+	}
+	return warnings, nil
+}

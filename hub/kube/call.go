@@ -1,0 +1,209 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A call is one request on its way to its answer.
+type call struct {
+	*Server
+	w http.ResponseWriter
+	r *http.Request
+
+	target
+	res  *resource
+	sub  *sub // nil: the resource itself
+	verb string
+
+	user   string
+	groups []string
+	role   string
+}
+
+// errNotFound is a path that nothing is served under; it is answered in plain
+// text, as by Kubernetes.
+var errNotFound = errors.New("404 page not found")
+
+func (c *call) serve() error {
+	var err error
+	if c.user, c.groups, c.role, err = c.Access.Authenticate(c.r); err != nil {
+		var known apierrors.APIStatus
+		if errors.As(err, &known) {
+			return err
+		}
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+		return apierrors.NewUnauthorized("Unauthorized: " + err.Error())
+	}
+	var ok bool
+	if c.target, ok = parsePath(c.r.URL.EscapedPath()); !ok {
+		return errNotFound
+	}
+	if c.root == "openapi" {
+		c.OpenAPI.ServeHTTP(c.w, c.r)
+		return nil
+	}
+	if c.resource == "" {
+		return c.discover()
+	}
+	if err := c.route(); err != nil {
+		return err
+	}
+	what := c.resource
+	if c.sub != nil {
+		what += "/" + c.sub.name
+	}
+	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Access.Allow(c.role, c.verb, what) {
+		return c.forbidden(what)
+	}
+	return c.answer()
+}
+
+// Group is the API group of the resource that is asked for.
+func (c *call) Group() string { return c.target.group }
+
+// route finds the resource and the verb of the request.
+func (c *call) route() error {
+	if c.res = c.find(c.target); c.res == nil {
+		return errNotFound
+	}
+	if !c.res.namespaced && c.namespace != "" || c.res.namespaced && c.namespace == "" && c.name != "" {
+		return errNotFound
+	}
+	if c.target.sub != "" {
+		if c.sub = c.res.sub(c.target.sub); c.sub == nil {
+			return errNotFound
+		}
+	}
+	named := c.name != ""
+	switch c.r.Method {
+	case http.MethodGet, http.MethodHead:
+		c.verb = "get"
+		if !named {
+			c.verb = "list"
+			if w := c.r.URL.Query()["watch"]; len(w) > 0 && w[0] != "false" && w[0] != "0" {
+				c.verb = "watch"
+			}
+		}
+	case http.MethodPost:
+		if !named || c.sub != nil {
+			c.verb = "create"
+		}
+	case http.MethodPut:
+		if named {
+			c.verb = "update"
+		}
+	case http.MethodPatch:
+		if named {
+			c.verb = "patch"
+		}
+	case http.MethodDelete:
+		c.verb = "delete"
+		if !named {
+			c.verb = "deletecollection"
+		}
+	}
+	verbs := c.res.verbs
+	if c.sub != nil {
+		verbs = c.sub.verbs
+	}
+	if c.verb == "" || !slices.Contains(verbs, c.verb) {
+		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
+		if c.res.kind == services {
+			e.ErrStatus.Message = "services are not implemented: the list is always empty; publish a pod's port with hostPort"
+		}
+		return e
+	}
+	if c.res.namespaced && c.namespace == "" && c.verb == "create" {
+		e := apierrors.NewMethodNotSupported(c.res.groupResource(), "post")
+		e.ErrStatus.Message = "an object of this kind is created in its namespace: post to /namespaces/{namespace}/" + c.resource
+		return e
+	}
+	return nil
+}
+
+func (c *call) answer() error {
+	switch c.res.Kind {
+	case "SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview":
+		return c.review()
+	case "NodeMetrics", "PodMetrics":
+		return c.usage()
+	}
+	if c.sub != nil {
+		switch c.sub.name {
+		case "log":
+			return c.log()
+		case "eviction":
+			return c.evict()
+		case "binding":
+			return c.bind()
+		case "scale":
+			return c.scale()
+		}
+	}
+	switch c.verb {
+	case "get":
+		return c.get()
+	case "list":
+		return c.list()
+	case "watch":
+		return c.watch()
+	case "create":
+		return c.create()
+	case "update":
+		return c.update()
+	case "patch":
+		return c.patch()
+	case "delete":
+		return c.delete()
+	default:
+		return c.deleteCollection()
+	}
+}
+
+func (c *call) forbidden(what string) error {
+	e := apierrors.NewForbidden(c.res.groupResource(), c.name, nil)
+	scope := "at the cluster scope"
+	if c.namespace != "" {
+		scope = `in the namespace "` + c.namespace + `"`
+	}
+	group := c.res.Group
+	e.ErrStatus.Message = c.plainForbidden() + `: User "` + c.user + `" cannot ` + c.verb + ` resource "` + what +
+		`" in API group "` + group + `" ` + scope + `: role "` + c.role + `" does not allow it`
+	return e
+}
+
+func (c *call) plainForbidden() string {
+	if c.name == "" {
+		return c.res.groupResource().String() + " is forbidden"
+	}
+	return c.res.groupResource().String() + ` "` + c.name + `" is forbidden`
+}
+
+// missing is the answer to a request about an object that is not there.
+func (c *call) missing() error { return apierrors.NewNotFound(c.res.groupResource(), c.name) }
+
+// fail answers with an error.
+func (c *call) fail(err error) {
+	if errors.Is(err, errNotFound) {
+		http.Error(c.w, err.Error(), http.StatusNotFound)
+		return
+	}
+	c.writeStatus(statusOf(err))
+}
+
+// statusOf turns any error into the Status that tells it.
+func statusOf(err error) *metav1.Status {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	st := known.Status()
+	st.Kind, st.APIVersion = "Status", "v1"
+	return &st
+}

@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/state"
+)
+
+// deleting reads the options of a deletion and checks them.
+func (c *call) deleting() (*metav1.DeleteOptions, form, error) {
+	o, err := c.deleteOptions()
+	if err != nil {
+		return nil, form{}, err
+	}
+	if errs := validation.ValidateDeleteOptions(o); len(errs) > 0 {
+		return nil, form{}, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+	}
+	if err := c.ownLeases(); err != nil {
+		return nil, form{}, err
+	}
+	f, err := negotiate(c.r, c.res.media())
+	return o, f, err
+}
+
+func (c *call) delete() error {
+	o, f, err := c.deleting()
+	if err != nil {
+		return err
+	}
+	gone := false
+	st, err := c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {
+		live := c.lookup(s)
+		if live == nil {
+			return step{}, c.missing()
+		}
+		change, ok, err := c.deletion(live, o, now)
+		if err != nil {
+			return step{}, err
+		}
+		gone = ok && change.Delete
+		st := step{result: live, base: map[state.Key]state.Object{state.KeyOf(live): live}}
+		if ok {
+			st.changes, st.result = []state.Change{change}, change.Object
+		}
+		return st, nil
+	})
+	if err != nil {
+		return err
+	}
+	if !gone || c.res.kind == state.Pods || c.res.kind == state.Namespaces {
+		return c.write(http.StatusOK, c.res.show(st.result), f.media)
+	}
+	return c.write(http.StatusOK, &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Name: c.name, Group: c.res.Group, Kind: c.res.plural, UID: st.result.GetUID()},
+	}, f.media)
+}
+
+// deletion is the change that deletes an object: at once, or, where a finalizer
+// or a device holds it, by a mark. Where that changes nothing, ok is false.
+func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Time) (change state.Change, ok bool, err error) {
+	if p := o.Preconditions; p != nil {
+		if p.UID != nil && *p.UID != live.GetUID() {
+			return change, false, apierrors.NewConflict(c.res.groupResource(), live.GetName(), fmt.Errorf(
+				"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
+		}
+		if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
+			return change, false, apierrors.NewConflict(c.res.groupResource(), live.GetName(), fmt.Errorf(
+				"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
+		}
+	}
+	why := c.why("delete", live)
+	next := live.DeepCopyObject().(state.Object)
+	changed := false
+	if live.GetDeletionTimestamp() == nil {
+		changed = setPropagation(next, o)
+	}
+	switch next := next.(type) {
+	case *corev1.Pod:
+		change, ok = state.Delete(next, now, o.GracePeriodSeconds, why)
+		return change, ok, nil
+	case *corev1.Namespace:
+		if next.DeletionTimestamp != nil {
+			return change, false, nil
+		}
+		switch next.Name {
+		case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
+			return change, false, apierrors.NewForbidden(c.res.groupResource(), next.Name, errors.New("this namespace may not be deleted"))
+		}
+		mark(next, now)
+		next.Status.Phase = corev1.NamespaceTerminating
+		return state.Put(next, why), true, nil
+	}
+	if len(next.GetFinalizers()) == 0 {
+		return state.Remove(live, why), true, nil
+	}
+	if next.GetDeletionTimestamp() == nil {
+		mark(next, now)
+		if c.res.generation {
+			next.SetGeneration(next.GetGeneration() + 1)
+		}
+		changed = true
+	}
+	return state.Put(next, why), changed, nil
+}
+
+// mark notes that an object is to go.
+func mark(o state.Object, now time.Time) {
+	at := metav1.NewTime(now.UTC().Truncate(time.Second))
+	zero := int64(0)
+	o.SetDeletionTimestamp(&at)
+	o.SetDeletionGracePeriodSeconds(&zero)
+}
+
+// setPropagation notes in an object's finalizers what is to become of those that
+// it owns; the garbage collection of package workload does it. In the background
+// needs no note: they go when their owner has gone.
+func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
+	want := ""
+	switch p := opts.PropagationPolicy; {
+	case p != nil && *p == metav1.DeletePropagationOrphan:
+		want = metav1.FinalizerOrphanDependents
+	case p != nil && *p == metav1.DeletePropagationForeground:
+		want = metav1.FinalizerDeleteDependents
+	//lint:ignore SA1019 older clients still send it
+	case p == nil && opts.OrphanDependents != nil && *opts.OrphanDependents:
+		want = metav1.FinalizerOrphanDependents
+	}
+	var keep []string
+	for _, f := range o.GetFinalizers() {
+		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+			keep = append(keep, f)
+		}
+	}
+	if want != "" {
+		keep = append(keep, want)
+	}
+	if slices.Equal(keep, o.GetFinalizers()) {
+		return false
+	}
+	o.SetFinalizers(keep)
+	return true
+}
+
+func (c *call) deleteCollection() error {
+	o, f, err := c.deleting()
+	if err != nil {
+		return err
+	}
+	list, sel, err := c.options(c.res.kind)
+	if err != nil {
+		return err
+	}
+	if c.res.kind == state.Leases && c.namespace == "" {
+		return apierrors.NewMethodNotSupported(c.res.groupResource(), "delete")
+	}
+	var gone []state.Object
+	_, err = c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {
+		st := step{}
+		gone = nil
+		for live := range c.walk(s, sel, "", "") {
+			if list.Limit > 0 && int64(len(gone)) == list.Limit {
+				break
+			}
+			change, ok, err := c.deletion(live, o, now)
+			if err != nil {
+				return step{}, err
+			}
+			gone = append(gone, live)
+			if ok {
+				st.changes, st.result = append(st.changes, change), change.Object
+			}
+		}
+		return st, nil
+	})
+	if err != nil {
+		return err
+	}
+	answer, err := c.many(gone, f, metav1.ListMeta{ResourceVersion: formatRev(c.Fleet.Snapshot().Revision)})
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusOK, answer, f.media)
+}

@@ -1,0 +1,132 @@
+// Package kube is the hub's Kubernetes-compatible API: what kubectl, k9s,
+// Headlamp and client-go speak.
+//
+// One handler answers everything below /api, /apis, /openapi and /version. Reads
+// are answered from a snapshot of package state. Writes are news: a pure function
+// from the newest snapshot to changes, which the control loop runs, remembers and
+// only then reports back. Watchers follow the loop's bounded feed of changes.
+//
+// The room decides nothing about the fleet and keeps nothing but encodings of
+// the newest changes. What an object's fields may be is package admission's
+// rule, the columns of tables are package table's, the schemas package openapi's.
+package kube
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// News asks for changes to the snapshot that it is given. It is pure; an error
+// means that nothing is to change.
+type News = func(s state.Snapshot, now time.Time) ([]state.Change, error)
+
+// A Fleet is the control loop as this room sees it.
+type Fleet interface {
+	// Snapshot returns the newest snapshot.
+	Snapshot() state.Snapshot
+	// Do has the only writer run the news, and returns what it did once that is
+	// durable. An error of the news itself comes back as it is.
+	Do(ctx context.Context, news News) ([]state.Applied, error)
+	// Since returns every change after the revision, in order, and a channel that
+	// is closed when there is more. It fails only when the history does not reach
+	// back that far.
+	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
+}
+
+// Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
+type Leases interface {
+	Lease(node string) *coordv1.Lease // nil: no such node
+	Leases() []*coordv1.Lease
+}
+
+// Logs copies a container's log to w until its end, or, with opts.Follow, until
+// the container ends or ctx does. An error before the first byte is told to the client.
+type Logs interface {
+	Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
+}
+
+// Metrics is the devices' measured usage.
+type Metrics interface {
+	NodeMetrics() []metricsv1beta1.NodeMetrics
+	PodMetrics() []metricsv1beta1.PodMetrics
+}
+
+// Access knows people and their roles.
+type Access interface {
+	// Authenticate tells who asks, by client certificate or bearer token.
+	Authenticate(r *http.Request) (user string, groups []string, role string, err error)
+	// Allow tells whether a role may do a verb to a resource, such as "pods" or "pods/log".
+	Allow(role, verb, resource string) bool
+}
+
+// An Audit keeps what people have changed. err is nil where it succeeded.
+type Audit interface {
+	Audit(r *http.Request, user, verb, object string, err error)
+}
+
+// A Config is what a Server needs. Logs, Metrics and Audit may be nil: what
+// depends on them is then not served.
+type Config struct {
+	Fleet    Fleet
+	Leases   Leases
+	Access   Access
+	Logs     Logs
+	Metrics  Metrics
+	Audit    Audit
+	Settings admission.Settings
+	Version  string       // of the hub, such as "1.0.0"; stands behind Kubernetes' version
+	OpenAPI  http.Handler // serves /openapi; nil: the documents of package openapi
+	Log      *slog.Logger // nil: slog.Default()
+}
+
+// A Server answers the API. It is an http.Handler.
+type Server struct {
+	Config
+	resources []*resource
+	frames    *frames
+	apply     *applier
+}
+
+// New returns the API of a fleet.
+func New(c Config) *Server {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.OpenAPI == nil {
+		c.OpenAPI = openapiHandler()
+	}
+	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings)}
+}
+
+// Register mounts the API on the paths that it answers.
+func (s *Server) Register(e *echo.Echo) {
+	h := echo.WrapHandler(s)
+	for _, path := range []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version"} {
+		e.Any(path, h)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-cache, private")
+	if strings.TrimSuffix(r.URL.Path, "/") == "/version" {
+		s.version(w, r)
+		return
+	}
+	c := &call{Server: s, w: w, r: r}
+	if err := c.serve(); err != nil {
+		c.fail(err)
+	}
+}

@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+const webYAML = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: site}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: site}}
+  template:
+    metadata: {labels: {app: site}}
+    spec:
+      containers:
+      - {name: site, image: "nginx:1.28"}
+`
+
+// kubectl finds the program, or says why the test cannot run.
+func kubectl(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("kubectl")
+	switch {
+	case err == nil:
+		return path
+	case os.Getenv("CI") == "true":
+		t.Fatal("kubectl is not installed: put it into PATH")
+	}
+	t.Skip("kubectl is not installed: the real client cannot be tried")
+	return ""
+}
+
+// serveTLS serves over TLS, without which kubectl sends no token, and returns a
+// kubeconfig for the role.
+func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
+	t.Helper()
+	e := echo.New()
+	s.Register(e)
+	srv := httptest.NewUnstartedServer(e)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.CloseClientConnections)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"f","contexts":[{"name":"f","context":{"cluster":"f","user":"u"}}],
+"clusters":[{"name":"f","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[{"name":"u","user":{"token":%q}}]}`,
+		srv.URL, base64.StdEncoding.EncodeToString(ca), role)
+	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+func TestKubectl(t *testing.T) {
+	program := kubectl(t)
+	f := seeded()
+	config := serveTLS(t, newServer(f), "admin")
+	home := t.TempDir()
+	for _, c := range []struct {
+		args  string
+		stdin string
+		code  int
+		want  []string // parts of what it prints
+	}{
+		{args: "version", want: []string{"Server Version: " + kubernetesVersion}},
+		{args: "api-resources", want: []string{"deployments", "boardprofiles", "flotilla.dev/v1alpha1"}},
+		{args: "get nodes", want: []string{"NAME   STATUS   ROLES    AGE", "pi-1   Ready"}},
+		{args: "get nodes -o wide", want: []string{"SITE", "oslo", "raspberrypi4"}},
+		{args: "get nodes -o name", want: []string{"node/pi-1\nnode/pi-2\n"}},
+		{args: "get nodes -o json", want: []string{`"kind": "List"`, `"kind": "Node"`}},
+		{args: "get nodes --chunk-size=1", want: []string{"pi-1", "pi-2"}},
+		{args: "get nodes --sort-by=.metadata.name", want: []string{"pi-1"}},
+		{args: "get node nope", code: 1, want: []string{`Error from server (NotFound): nodes "nope" not found`}},
+		{args: "get foo", code: 1, want: []string{`the server doesn't have a resource type "foo"`}},
+		{args: "get pods -A -o wide", want: []string{"default     kiosk-1   1/1     Running", "pi-1"}},
+		{args: "get leases -n kube-node-lease", want: []string{"pi-1   pi-1"}},
+		{args: "get events", want: []string{"Started container main"}},
+		{args: "events", want: []string{"Started container main"}},
+		{args: "get svc", want: []string{"No resources found"}},
+		{args: "describe node pi-1", want: []string{"RenewTime:", "kiosk-1", "Allocatable:"}},
+		{args: "describe pod kiosk-1", want: []string{"Node:", "Started container main"}},
+		{args: "cordon pi-1", want: []string{"node/pi-1 cordoned"}},
+		{args: "get node pi-1", want: []string{"Ready,SchedulingDisabled"}},
+		{args: "uncordon pi-1", want: []string{"node/pi-1 uncordoned"}},
+		{args: "taint nodes pi-1 a=b:NoSchedule", want: []string{"node/pi-1 tainted"}},
+		{args: "taint nodes pi-1 a:NoSchedule-", want: []string{"node/pi-1 untainted"}},
+		{args: "taint nodes pi-1 nope-", code: 1},
+		{args: "label node pi-1 shelf=3", want: []string{"node/pi-1 labeled"}},
+		{args: "get nodes -l shelf=3 -L shelf", want: []string{"SHELF", "pi-1"}},
+		{args: "annotate node pi-1 note=hello", want: []string{"node/pi-1 annotated"}},
+		{args: "create configmap c1 --from-literal=a=b", want: []string{"configmap/c1 created"}},
+		{args: "create secret generic s1 --from-literal=p=w", want: []string{"secret/s1 created"}},
+		{args: "get secret s1 -o jsonpath={.data.p}", want: []string{"dw=="}},
+		{args: "create namespace team-a", want: []string{"namespace/team-a created"}},
+		{args: "create deployment d2 --image=busybox:1", want: []string{"deployment.apps/d2 created"}},
+		{args: "apply -f -", stdin: webYAML, want: []string{"deployment.apps/site created"}},
+		{args: "apply -f -", stdin: webYAML, want: []string{"deployment.apps/site unchanged"}},
+		{args: "apply -f -", stdin: strings.Replace(webYAML, "1.28", "1.29", 1), want: []string{"deployment.apps/site configured"}},
+		{args: "apply -f -", stdin: strings.Replace(webYAML, "replicas", "repliques", 1), code: 1, want: []string{`unknown field "spec.repliques"`}},
+		{args: "apply --server-side -f -", stdin: webYAML, code: 1, want: []string{"Apply failed with 1 conflict", "kubectl-client-side-apply"}},
+		{args: "apply --server-side --force-conflicts -f -", stdin: webYAML, want: []string{"serverside-applied"}},
+		{args: "scale deploy site --replicas=1", want: []string{"deployment.apps/site scaled"}},
+		{args: "set image deploy/site site=nginx:1.30", want: []string{"image updated"}},
+		{args: "rollout restart deploy/site", want: []string{"restarted"}},
+		{args: "patch deploy site --type=json -p [{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":2}]", want: []string{"patched"}},
+		{args: "explain pod.spec.nodeName", want: []string{"nodeName"}},
+		{args: "run r1 --image=busybox:1 --restart=Never", want: []string{"pod/r1 created"}},
+		{args: "get all", want: []string{"pod/r1", "deployment.apps/site"}},
+		{args: "logs kiosk-1", want: []string{"hello from main of kiosk-1"}},
+		{args: "top nodes", want: []string{"pi-1", "250m"}},
+		{args: "auth whoami", want: []string{"admin", "flotilla:admin"}},
+		{args: "auth can-i delete pods", want: []string{"yes"}},
+		{args: "wait --for=condition=Ready node/pi-1 --timeout=10s", want: []string{"condition met"}},
+		{args: "wait --for=condition=Nope node/pi-1 --timeout=1s", code: 1, want: []string{"timed out"}},
+		{args: "drain pi-2 --force --ignore-daemonsets --timeout=1s", code: 1, want: []string{"Cannot evict pod as it would violate the pod's disruption budget"}},
+		{args: "delete pod r1", want: []string{`"r1" deleted`}},
+		{args: "delete pod kiosk-1 --wait=false", want: []string{`"kiosk-1" deleted`}},
+		{args: "get pod kiosk-1", want: []string{"Terminating"}},
+		{args: "delete pod kiosk-1 --force", want: []string{`"kiosk-1" force deleted`}},
+		{args: "delete deploy site d2", want: []string{`"site" deleted`, `"d2" deleted`}},
+		{args: "delete namespace team-a --wait=false", want: []string{`"team-a" deleted`}},
+		{args: "get ns team-a", want: []string{"Terminating"}},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			out, code := run(t, program, config, home, c.stdin, strings.Fields(c.args)...)
+			if code != c.code {
+				t.Errorf("exit %d, want %d:\n%s", code, c.code, out)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(out, part) {
+					t.Errorf("%q is missing in\n%s", part, out)
+				}
+			}
+		})
+	}
+}
+
+// A viewer is told what he may not do, by name.
+func TestKubectlAsViewer(t *testing.T) {
+	program := kubectl(t)
+	config := serveTLS(t, newServer(seeded()), "viewer")
+	out, code := run(t, program, config, t.TempDir(), "", "label", "node", "pi-1", "a=b")
+	if code == 0 || !strings.Contains(out, `User "viewer" cannot patch resource "nodes"`) {
+		t.Errorf("label: exit %d: %s", code, out)
+	}
+}
+
+// kubectl get -w prints what changes while it looks.
+func TestKubectlWatches(t *testing.T) {
+	program := kubectl(t)
+	f := seeded()
+	config := serveTLS(t, newServer(f), "viewer")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "get", "pods", "-o", "wide", "-w")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+config, "HOME="+t.TempDir())
+	lines, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	var out bytes.Buffer
+	await := func(part string) {
+		t.Helper()
+		buf := make([]byte, 4096)
+		for !strings.Contains(out.String(), part) {
+			n, err := lines.Read(buf)
+			out.Write(buf[:n])
+			if err != nil {
+				t.Fatalf("%q is missing in\n%s", part, out.String())
+			}
+		}
+	}
+	await("kiosk-2")
+	f.put(fakePod("late", "pi-2"))
+	await("late")
+	f.remove(fakePod("late", ""))
+	f.put(fakePod("later", "pi-1"))
+	await("later")
+}
+
+func run(t *testing.T, program, config, home, stdin string, args ...string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+config, "HOME="+home)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatalf("run kubectl %s: %v", strings.Join(args, " "), err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}

@@ -1,0 +1,184 @@
+// Package kubectltest gives tests the real kubectl, in several versions.
+//
+// Each is built from its module under testdata/kubectl, once, into the user's cache
+// directory, where later test runs find it. The package knows nothing of the hub:
+// whom kubectl talks to is what the test writes into its kubeconfig.
+package kubectltest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Minors are the versions that can be built, the oldest first.
+var Minors = []string{"1.29", "1.32", "1.34", "1.37"}
+
+// Newest is the version to use where one will do.
+const Newest = "1.37"
+
+// patience is how long one command may take. Tests that watch end it themselves.
+const patience = time.Minute
+
+// Build returns the path of kubectl of a minor version such as "1.34". Building it
+// takes a minute or two and the Go module proxy, the first time. Where it cannot be
+// built the test is skipped, or fails where CI is true.
+func Build(t testing.TB, minor string) string {
+	t.Helper()
+	path, err := build(minor)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("build kubectl %s: %v", minor, err)
+	}
+	t.Skipf("no kubectl %s: %v", minor, err)
+	return ""
+}
+
+func build(minor string) (string, error) {
+	source, err := sourceOf(minor)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		b, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(b)
+	}
+	sum.Write([]byte(runtime.Version()))
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "flotilla-test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// the program's name stands in what it sends: it must be kubectl
+	path := filepath.Join(dir, fmt.Sprintf("kubectl-%s-%s", minor, hex.EncodeToString(sum.Sum(nil))[:12]), "kubectl")
+
+	// tests of several packages run at once: one builds, the others wait
+	lock, err := os.OpenFile(filepath.Join(dir, "kubectl-"+minor+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }() // and with it goes the lock
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("wait for another build: %w", err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	fresh := path + ".new"
+	version := release(source)
+	const pkg = " -X k8s.io/component-base/version."
+	flags := "-s -w" + pkg + "gitVersion=" + version + pkg + "gitMajor=1" + pkg + "gitMinor=" + strings.TrimPrefix(minor, "1.")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", fresh, ".")
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, last(string(out), 500))
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// release is the version of Kubernetes that a module is of: v1.34.13 for v0.34.13.
+func release(source string) string {
+	b, err := os.ReadFile(filepath.Join(source, "go.mod"))
+	if err != nil {
+		return "v0.0.0" // it was there a moment ago; kubectl works without
+	}
+	_, rest, _ := strings.Cut(string(b), "k8s.io/kubectl v0.")
+	patch, _, _ := strings.Cut(rest, "\n")
+	return "v1." + strings.TrimSpace(patch)
+}
+
+// sourceOf finds the module of a version, from wherever in the repository a test runs.
+func sourceOf(minor string) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		source := filepath.Join(dir, "hub", "kube", "testdata", "kubectl", "v"+minor)
+		if _, err := os.Stat(filepath.Join(source, "go.mod")); err == nil {
+			return source, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("there is no module for version %s: use one of %s", minor, strings.Join(Minors, ", "))
+		}
+	}
+}
+
+// Run runs kubectl against the cluster of a kubeconfig file and returns what it said
+// and its exit code. Its home and its caches are the test's own.
+func Run(t testing.TB, kubectl, kubeconfig string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return RunInput(t, kubectl, kubeconfig, "", args...)
+}
+
+// RunInput is Run with something to read on standard input.
+func RunInput(t testing.TB, kubectl, kubeconfig, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, kubectl, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	cmd.Env = Env(t, kubeconfig)
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		t.Fatalf("kubectl %s did not end within %s\n%s%s", strings.Join(args, " "), patience, out.String(), errs.String())
+	case err != nil && !errors.As(err, &exit):
+		t.Fatalf("run kubectl: %v", err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Env is the environment in which to run kubectl: nothing of the user's own
+// configuration, a home that is the test's.
+func Env(t testing.TB, kubeconfig string) []string {
+	t.Helper()
+	return []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + home(t), "KUBECONFIG=" + kubeconfig, "TZ=UTC", "LANG=C.UTF-8", "TERM=dumb",
+	}
+}
+
+// home returns a directory for a test, the same each time, so that kubectl finds
+// what it has cached of the API.
+func home(t testing.TB) string {
+	sum := sha256.Sum256([]byte(t.Name()))
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("kubectltest-%d-%x", os.Getpid(), sum[:6]))
+	if os.Mkdir(dir, 0o700) == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) }) // only a cache
+	}
+	return dir
+}
+
+func last(s string, n int) string {
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}

@@ -1,0 +1,48 @@
+package kubectltest
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The real kubectl of every version runs, knows its version, and asks the server
+// of the kubeconfig.
+func TestEveryKubectlAsksItsServer(t *testing.T) {
+	for _, minor := range Minors {
+		t.Run(minor, func(t *testing.T) {
+			kubectl := Build(t, minor)
+			if again := Build(t, minor); again != kubectl {
+				t.Errorf("built twice: %s and %s", kubectl, again)
+			}
+			agent := ""
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				agent = r.UserAgent()
+				_, _ = w.Write([]byte(`{"major":"1","minor":"37","gitVersion":"v1.37.0+test"}`))
+			}))
+			defer server.Close()
+			config := filepath.Join(t.TempDir(), "config")
+			if err := os.WriteFile(config, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+server.URL+
+				"'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, errs, code := Run(t, kubectl, config, "version", "-o", "json")
+			if code != 0 || !strings.Contains(out, "v1.37.0+test") || !strings.Contains(out, `"gitVersion": "v`+minor+".") || !strings.HasPrefix(agent, "kubectl/v"+minor+".") {
+				t.Errorf("exit code %d, user agent %q\n%s%s", code, agent, out, errs)
+			}
+			if _, errs, code := Run(t, kubectl, config, "no-such-command"); code != 1 || !strings.Contains(errs, "unknown command") {
+				t.Errorf("a wrong command: exit code %d, %q", code, errs)
+			}
+		})
+	}
+}
+
+func TestAVersionThatIsNotThereIsNamed(t *testing.T) {
+	_, err := sourceOf("1.12")
+	if err == nil || !strings.Contains(err.Error(), "use one of 1.29, 1.32") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,26 @@
+package kube
+
+import (
+	"time"
+
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// renewed returns the moment of a lease's last renewal, zero for none.
+func renewed(o state.Object) time.Time {
+	if l, ok := o.(*coordv1.Lease); ok && l.Spec.RenewTime != nil {
+		return l.Spec.RenewTime.Time
+	}
+	return time.Time{}
+}
+
+// leaseNamed is what is left to say of the lease of a node that is no more.
+func leaseNamed(node string, snap state.Snapshot) *coordv1.Lease {
+	return &coordv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: node, Namespace: corev1.NamespaceNodeLease, ResourceVersion: formatRev(snap.Revision),
+	}}
+}

@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// log copies a container's log.
+func (c *call) log() error {
+	opts, errs := logOptions(c.r.URL.Query())
+	if opts.TailLines != nil && *opts.TailLines < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *opts.TailLines, "must be greater than or equal to 0"))
+	}
+	if opts.LimitBytes != nil && *opts.LimitBytes < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *opts.LimitBytes, "must be greater than 0"))
+	}
+	if opts.SinceSeconds != nil && opts.SinceTime != nil {
+		errs = append(errs, field.Forbidden(field.NewPath("sinceSeconds"), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+	}
+	if opts.SinceSeconds != nil && *opts.SinceSeconds < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *opts.SinceSeconds, "must be greater than 0"))
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, c.name, errs)
+	}
+	p := c.Fleet.Snapshot().Pod(c.namespace, c.name)
+	if p == nil {
+		return c.missing()
+	}
+	var names []string
+	for _, ct := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		names = append(names, ct.Name)
+	}
+	switch {
+	case opts.Container == "" && len(names) == 1:
+		opts.Container = names[0]
+	case opts.Container == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", c.name, strings.Join(names, " ")))
+	case !slices.Contains(names, opts.Container):
+		return apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", opts.Container, c.name))
+	}
+	if p.Spec.NodeName == "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", c.name))
+	}
+	ws, err := c.upgrades()
+	if err != nil {
+		return err
+	}
+	if ws {
+		return c.logOverWebSocket(func(ctx context.Context, w io.Writer) error { return c.Logs.Logs(ctx, p, opts, w) })
+	}
+	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
+	err = c.Logs.Logs(c.r.Context(), p, opts, out)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		out.begin()
+		return nil
+	case out.begun:
+		c.Log.Warn("copy a log", "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName, "err", err)
+		return nil
+	}
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// logOptions reads what part of a log is asked for. An option that is not known
+// is left out, as by Kubernetes.
+func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
+	flag := func(name string) bool {
+		v := q.Get(name)
+		return q.Has(name) && v != "false" && v != "0"
+	}
+	number := func(name string) *int64 {
+		if q.Get(name) == "" {
+			return nil
+		}
+		n, err := strconv.ParseInt(q.Get(name), 10, 64)
+		if err != nil {
+			errs = append(errs, field.Invalid(field.NewPath(name), q.Get(name), "must be a whole number"))
+			return nil
+		}
+		return &n
+	}
+	o = corev1.PodLogOptions{
+		Container: q.Get("container"), Follow: flag("follow"), Previous: flag("previous"), Timestamps: flag("timestamps"),
+		SinceSeconds: number("sinceSeconds"), TailLines: number("tailLines"), LimitBytes: number("limitBytes"),
+	}
+	if v := q.Get("sinceTime"); v != "" {
+		at, err := time.Parse(time.RFC3339, v)
+		if err != nil {
+			errs = append(errs, field.Invalid(field.NewPath("sinceTime"), v, "must be a time such as 2026-01-31T12:00:00Z"))
+		}
+		since := metav1.NewTime(at)
+		o.SinceTime = &since
+	}
+	if v := q.Get("stream"); v != "" {
+		if v != corev1.LogStreamAll && v != corev1.LogStreamStdout && v != corev1.LogStreamStderr {
+			errs = append(errs, field.NotSupported(field.NewPath("stream"), v, []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}))
+		}
+		o.Stream = &v
+	}
+	return o, errs
+}
+
+// A stream is an answer of plain text that is sent as it comes.
+type stream struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	begun bool
+}
+
+func (s *stream) begin() {
+	if !s.begun {
+		s.begun = true
+		s.w.Header().Set("Content-Type", "text/plain")
+		s.w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (s *stream) Write(b []byte) (int, error) {
+	s.begin()
+	n, err := s.w.Write(b)
+	if err == nil {
+		err = s.rc.Flush()
+	}
+	return n, err
+}

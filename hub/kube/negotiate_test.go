@@ -1,0 +1,42 @@
+package kube
+
+import (
+	"net/http/httptest"
+	"testing"
+)
+
+func TestNegotiate(t *testing.T) {
+	all := []string{mediaJSON, mediaYAML, mediaProto}
+	kubectlGet := "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+	for _, c := range []struct {
+		name, accept string
+		media        []string
+		want         form
+		bad          bool
+	}{
+		{name: "kubectl get asks for a table", accept: kubectlGet, media: all, want: form{media: mediaJSON, as: "Table", include: "Metadata"}},
+		{name: "the order of parameters does not matter", accept: "application/json;g=meta.k8s.io;v=v1;as=Table", media: all, want: form{media: mediaJSON, as: "Table", include: "Metadata"}},
+		{name: "an older table is passed over", accept: "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", media: all, want: form{media: mediaJSON}},
+		{name: "no header means JSON", media: all, want: form{media: mediaJSON}},
+		{name: "anything means JSON", accept: "*/*", media: all, want: form{media: mediaJSON}},
+		{name: "protobuf first", accept: "application/vnd.kubernetes.protobuf,application/json", media: all, want: form{media: mediaProto}},
+		{name: "protobuf is passed over where there is none", accept: "application/vnd.kubernetes.protobuf,application/json", media: []string{mediaJSON}, want: form{media: mediaJSON}},
+		{name: "a table has no protobuf form", accept: "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", media: all, want: form{media: mediaJSON}},
+		{name: "metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", media: all, want: form{media: mediaProto, as: "PartialObjectMetadata"}},
+		{name: "the quality decides", accept: "application/json;q=0.1, application/yaml;q=0.9", media: all, want: form{media: mediaYAML}},
+		{name: "a clause that cannot be read is passed over", accept: ";;,application/yaml", media: all, want: form{media: mediaYAML}},
+		{name: "nothing that can be written", accept: "text/html", media: all, bad: true},
+		{name: "a kind that is not one", accept: "application/json;as=Poem;v=v1;g=meta.k8s.io", media: all, bad: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest("GET", "/api/v1/nodes", nil)
+			if c.accept != "" {
+				r.Header.Set("Accept", c.accept)
+			}
+			got, err := negotiate(r, c.media, "Table", "PartialObjectMetadata")
+			if (err != nil) != c.bad || got != c.want {
+				t.Errorf("negotiate(%q) = %+v, %v; want %+v", c.accept, got, err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/admission"
+
+	_ "embed"
+)
+
+type object = map[string]any
+
+// A document is an OpenAPI document of version 2 or 3.
+type document struct{ object }
+
+//go:embed own.yaml
+var own []byte // our schemas, as in documents of version 3
+
+const (
+	refs3 = "#/components/schemas/"
+	refs2 = "#/definitions/"
+)
+
+func load(file string) (document, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return document{}, err
+	}
+	var d object
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(&d); err != nil {
+		return document{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return document{d}, nil
+}
+
+func (d document) at(keys ...string) object {
+	o := d.object
+	for _, k := range keys {
+		next, _ := o[k].(object)
+		if next == nil {
+			next = object{}
+			o[k] = next
+		}
+		o = next
+	}
+	return o
+}
+
+func (d document) schemas() object {
+	if d.object["swagger"] != nil {
+		return d.at("definitions")
+	}
+	return d.at("components", "schemas")
+}
+
+func (d document) refs() string {
+	if d.object["swagger"] != nil {
+		return refs2
+	}
+	return refs3
+}
+
+// bytes is compact JSON with sorted keys: the same input gives the same bytes.
+func (d document) bytes() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(d.object); err != nil {
+		panic(err) // it was decoded from JSON
+	}
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// version3 makes the document of one version.
+func version3(dir, version string) (document, error) {
+	upstream := func(version string) (document, error) {
+		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+"_openapi.json"))
+	}
+	from := version
+	if strings.HasPrefix(version, "flotilla.dev/") || strings.HasPrefix(version, "metrics.k8s.io/") {
+		from = "v1" // our paths are made after it
+	}
+	d, err := upstream(from)
+	if err != nil {
+		return document{}, err
+	}
+	return d, d.keep(func(r resource) bool { return r.version == version })
+}
+
+// version2 makes the one document of version 2.
+func version2(dir string) (document, error) {
+	d, err := load(filepath.Join(dir, "swagger.json"))
+	if err != nil {
+		return document{}, err
+	}
+	return d, d.keep(func(resource) bool { return true })
+}
+
+// keep leaves of a document what is served of the resources, and what that needs.
+func (d document) keep(mine func(resource) bool) error {
+	d.at("info")["title"] = "Flotilla, a Kubernetes-compatible API"
+	if err := d.addOwn(); err != nil {
+		return err
+	}
+	have, keep := d.at("paths"), object{}
+	for _, r := range served {
+		if !mine(r) {
+			continue
+		}
+		for path, methods := range r.paths() {
+			like := path
+			if r.like != "" {
+				like = strings.Replace(strings.Replace(path, root(r.version), root("v1"), 1), "/"+r.plural, "/"+r.like, 1)
+			}
+			item, ok := have[like].(object)
+			if !ok {
+				return fmt.Errorf("upstream has no path %s", like)
+			}
+			item = d.renamed(item, r)
+			for _, method := range []string{"get", "put", "post", "delete", "patch", "head", "options"} {
+				if !slices.Contains(methods, method) {
+					delete(item, method)
+				}
+			}
+			for _, method := range methods {
+				if item[method] == nil {
+					return fmt.Errorf("upstream has no method %s of %s", method, like)
+				}
+			}
+			keep[path] = item
+		}
+	}
+	d.object["paths"] = keep
+	truthful(d.object["paths"])
+	for name, s := range d.schemas() {
+		annotate(name, s.(object))
+		ofServed(s.(object))
+	}
+	d.prune()
+	return nil
+}
+
+// addOwn adds the schemas that upstream does not have.
+func (d document) addOwn() error {
+	text := own
+	if d.refs() == refs2 {
+		text = bytes.ReplaceAll(text, []byte(refs3), []byte(refs2))
+	}
+	var schemas object
+	if err := yaml.UnmarshalStrict(text, &schemas); err != nil {
+		return fmt.Errorf("read own.yaml: %w", err)
+	}
+	maps.Copy(d.schemas(), schemas)
+	return nil
+}
+
+// renamed returns a copy of a path item, for our kind where it was made after
+// another.
+func (d document) renamed(item object, r resource) object {
+	text := string(document{item}.bytes())
+	if r.like != "" {
+		group, version, _ := strings.Cut(r.version, "/")
+		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.", "metrics.k8s.io": "io.k8s.metrics.pkg.apis.metrics.v1beta1."}[group]
+		id := map[string]string{"flotilla.dev": "FlotillaV1alpha1", "metrics.k8s.io": "MetricsV1beta1"}[group]
+		for _, pair := range [][2]string{
+			{`"io.k8s.api.core.v1.` + r.likeKind + `"`, `"` + name + r.kind + `"`},
+			{d.refs() + "io.k8s.api.core.v1." + r.likeKind + `"`, d.refs() + name + r.kind + `"`},
+			{d.refs() + "io.k8s.api.core.v1." + r.likeKind + `List"`, d.refs() + name + r.kind + `List"`},
+			{`{"group":"","kind":"` + r.likeKind + `","version":"v1"}`, `{"group":"` + group + `","kind":"` + r.kind + `","version":"` + version + `"}`},
+			{`"core_v1"`, `"` + strings.ReplaceAll(group, ".", "") + "_" + version + `"`},
+			{"CoreV1Namespaced" + r.likeKind, id + "Namespaced" + r.kind},
+			{"CoreV1Collection" + r.likeKind, id + "Collection" + r.kind},
+			{"CoreV1CollectionNamespaced" + r.likeKind, id + "CollectionNamespaced" + r.kind},
+			{"CoreV1" + r.likeKind, id + r.kind},
+			{" " + r.likeKind + `"`, " " + r.kind + `"`},
+			{"kind " + r.likeKind, "kind " + r.kind},
+			{"the " + r.likeKind + `"`, "the " + r.kind + `"`},
+			{"specified " + r.likeKind, "specified " + r.kind},
+		} {
+			text = strings.ReplaceAll(text, pair[0], pair[1])
+		}
+	}
+	var out object
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&out); err != nil {
+		panic(err) // the replacements keep the form
+	}
+	return out
+}
+
+// truthful takes the media types out that the hub does not speak.
+func truthful(v any) {
+	silent := func(media string) bool { return strings.Contains(media, "cbor") }
+	switch v := v.(type) {
+	case object:
+		for key, value := range v {
+			if list, ok := value.([]any); ok && (key == "consumes" || key == "produces") {
+				v[key] = slices.DeleteFunc(list, func(media any) bool { return silent(fmt.Sprint(media)) })
+			}
+			if silent(key) {
+				delete(v, key)
+				continue
+			}
+			truthful(v[key])
+		}
+	case []any:
+		for _, item := range v {
+			truthful(item)
+		}
+	}
+}
+
+var typeOf = regexp.MustCompile(`^io\.k8s\.api\.(core|coordination)\.v1\.(\w+)$`)
+
+// annotate says of the fields of a schema what becomes of them here. What is
+// refused needs no schema of its own.
+func annotate(name string, schema object) {
+	m := typeOf.FindStringSubmatch(name)
+	if m == nil {
+		return
+	}
+	properties, _ := schema["properties"].(object)
+	for field, p := range properties {
+		p := p.(object)
+		text, _ := p["description"].(string)
+		switch support, why := admission.SupportOf(m[2], field); support {
+		case admission.Ignored:
+			p["description"] = "Has no effect here: " + why + ". " + text
+		case admission.Refused:
+			refused := object{"description": "Not supported here: " + why + "."}
+			switch p["type"] {
+			case "string", "boolean", "integer", "number":
+				refused["type"] = p["type"]
+			case "array":
+				refused["type"], refused["items"] = "array", object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+				if items, _ := p["items"].(object); items != nil && items["type"] == "string" {
+					refused["items"] = object{"type": "string"}
+				}
+			default:
+				refused["type"], refused["x-kubernetes-preserve-unknown-fields"] = "object", true
+			}
+			properties[field] = refused
+		}
+	}
+}
+
+// ofServed shortens the list of the groups that share a schema, such as DeleteOptions.
+func ofServed(schema object) {
+	list, _ := schema["x-kubernetes-group-version-kind"].([]any)
+	if len(list) < 2 {
+		return
+	}
+	schema["x-kubernetes-group-version-kind"] = slices.DeleteFunc(list, func(v any) bool {
+		gvk := v.(object)
+		version := strings.TrimPrefix(fmt.Sprint(gvk["group"], "/", gvk["version"]), "/")
+		return !slices.Contains(versions(), version)
+	})
+}
+
+// prune removes the schemas and parameters that nothing refers to.
+func (d document) prune() {
+	need := map[string]bool{}
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case object:
+			if ref, ok := v["$ref"].(string); ok && !need[ref] {
+				need[ref] = true
+				name := ref[strings.LastIndex(ref, "/")+1:]
+				if strings.HasPrefix(ref, d.refs()) {
+					walk(d.schemas()[name])
+				} else {
+					walk(d.at("parameters")[name])
+				}
+			}
+			for _, value := range v {
+				walk(value)
+			}
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		}
+	}
+	walk(d.object["paths"])
+	maps.DeleteFunc(d.schemas(), func(name string, _ any) bool { return !need[d.refs()+name] })
+	if d.refs() == refs2 {
+		maps.DeleteFunc(d.at("parameters"), func(name string, _ any) bool { return !need["#/parameters/"+name] })
+	}
+}
+
+// bare takes out of schemas what only people read.
+func bare(v any) {
+	switch v := v.(type) {
+	case object:
+		for key, value := range v {
+			if _, text := value.(string); text && key == "description" {
+				delete(v, key)
+				continue
+			}
+			bare(value)
+		}
+	case []any:
+		for _, item := range v {
+			bare(item)
+		}
+	}
+}

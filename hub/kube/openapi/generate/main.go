@@ -1,0 +1,147 @@
+// Program generate makes the API's OpenAPI documents out of Kubernetes' own: it
+// keeps the paths that the hub serves and the schemas that they reach, says of
+// every field that devices do not honour that they do not, and adds our kinds. It
+// runs under go generate in package openapi, whose directory it writes to.
+//
+// It needs the Go module proxy, from which it takes the documents as data: nothing
+// of Kubernetes' code becomes part of the hub.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
+	"google.golang.org/protobuf/proto"
+)
+
+// source is where the documents come from.
+const source = "k8s.io/kubernetes@v1.37.0"
+
+func main() {
+	log.SetFlags(0)
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
+	dir, err := download()
+	if err != nil {
+		return err
+	}
+	for _, old := range []string{"v2.json.gz", "v2.pb.gz", "v3", "schemas.json.gz", "index.json"} {
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir("v3", 0o755); err != nil {
+		return err
+	}
+	hashes := map[string]string{}
+	schemas := object{}
+	for _, version := range versions() {
+		d, err := version3(dir, version)
+		if err != nil {
+			return fmt.Errorf("make the document of %s: %w", version, err)
+		}
+		maps.Copy(schemas, d.schemas())
+		b := d.bytes()
+		name := strings.TrimPrefix(root(version), "/")
+		hashes["v3/"+name] = hash(b)
+		if err := write("v3/"+strings.ReplaceAll(name, "/", "__")+".json.gz", b); err != nil {
+			return err
+		}
+	}
+	v2, err := version2(dir)
+	if err != nil {
+		return fmt.Errorf("make the document of version 2: %w", err)
+	}
+	b := v2.bytes()
+	hashes["v2"] = hash(b)
+	if err := write("v2.json.gz", b); err != nil {
+		return err
+	}
+	doc, err := openapi_v2.ParseDocument(b)
+	if err != nil {
+		return fmt.Errorf("read the document of version 2: %w", err)
+	}
+	if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(doc); err != nil {
+		return err
+	}
+	hashes["v2.pb"] = hash(b)
+	if err := write("v2.pb.gz", b); err != nil {
+		return err
+	}
+	bare(schemas)
+	if err := write("schemas.json.gz", document{schemas}.bytes()); err != nil {
+		return err
+	}
+	index, err := json.MarshalIndent(hashes, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile("index.json", append(index, '\n'), 0o644)
+}
+
+// versions returns the versions that are served, each once, sorted.
+func versions() []string {
+	var out []string
+	for _, r := range served {
+		out = append(out, r.version)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// download fetches the source through the Go module proxy and returns where the
+// documents lie.
+func download() (string, error) {
+	tmp, err := os.MkdirTemp("", "openapi")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	if err := os.WriteFile(filepath.Join(tmp, "go.mod"), []byte("module scratch\n"), 0o644); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "mod", "download", "-json", source)
+	cmd.Dir, cmd.Stderr = tmp, os.Stderr
+	out, err := cmd.Output()
+	var module struct{ Dir, Error string }
+	if e := json.Unmarshal(out, &module); e != nil || err != nil {
+		return "", fmt.Errorf("download %s: %v %v %s", source, err, e, module.Error)
+	}
+	return filepath.Join(module.Dir, "api", "openapi-spec"), nil
+}
+
+func hash(b []byte) string {
+	sum := sha512.Sum512(b)
+	return strings.ToUpper(hex.EncodeToString(sum[:]))
+}
+
+func write(name string, b []byte) error {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(b); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(name, out.Bytes(), 0o644)
+}

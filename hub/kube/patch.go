@@ -1,0 +1,207 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// maxPatchOperations bounds a JSON patch, as in Kubernetes: each may copy the
+// whole object.
+const maxPatchOperations = 10000
+
+// A patch may also copy copies of copies: the whole of what it copies is bounded
+// as a request is.
+func init() { jsonpatch.AccumulatedCopySizeLimit = maxBody }
+
+func (c *call) patch() error {
+	kind := types.PatchType(c.contentType())
+	switch kind {
+	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
+	default:
+		return unsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	}
+	w, err := c.writing(kind)
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	if err := c.ownLeases(); err != nil {
+		return err
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
+		live := c.lookup(s)
+		if kind == types.ApplyYAMLPatchType {
+			return c.applied(s, live, body, w, now)
+		}
+		if live == nil {
+			return step{}, c.missing()
+		}
+		next, warnings, err := c.patched(live, body, kind)
+		if err != nil {
+			return step{}, err
+		}
+		admission.Default(next, c.Settings)
+		if err := c.apply.update(c.res, live, next, w.manager, c.target.sub); err != nil {
+			return step{}, err
+		}
+		st, err := c.replacement(s, live, next, now)
+		st.warnings = append(warnings, st.warnings...)
+		return st, err
+	})
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	if st.created {
+		code = http.StatusCreated
+	}
+	return c.write(code, c.one(st.result, f, true), f.media)
+}
+
+// patched returns the object that a patch makes of live.
+func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
+	shown := c.res.show(live)
+	was, err := json.Marshal(shown)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode %s for a patch: %w", state.KeyOf(live), err)
+	}
+	is, err := patchJSON(was, patch, kind, shown)
+	if err != nil {
+		return nil, nil, err
+	}
+	o, warnings, err := c.decodePatched(is)
+	if err != nil {
+		return nil, nil, err
+	}
+	next, ok := o.(state.Object)
+	if !ok {
+		return nil, nil, wrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
+	}
+	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
+		return nil, nil, apierrors.NewBadRequest("the patch changes metadata.name or metadata.namespace: those are fixed; create another object instead")
+	}
+	return next, warnings, nil
+}
+
+// patchJSON applies a patch to an encoded object. like is the object itself: its
+// type says how lists are merged.
+func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]byte, error) {
+	// YAML is read too, as by Kubernetes for all but JSON patches.
+	if kind != types.JSONPatchType && !json.Valid(patch) {
+		asJSON, err := yaml.YAMLToJSON(patch)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+		}
+		patch = asJSON
+	}
+	switch kind {
+	case types.JSONPatchType:
+		p, err := jsonpatch.DecodePatch(patch)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+		}
+		if len(p) > maxPatchOperations {
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(p)))
+		}
+		is, err := p.Apply(was)
+		var tooBig *jsonpatch.AccumulatedCopySizeError
+		if errors.As(err, &tooBig) {
+			return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+		}
+		if err != nil {
+			return nil, unprocessable(err.Error())
+		}
+		return is, nil
+	case types.MergePatchType:
+		if err := isObject(patch); err != nil {
+			return nil, err
+		}
+		is, err := jsonpatch.MergePatch(was, patch)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("error applying patch: " + err.Error())
+		}
+		return is, nil
+	}
+	if err := isObject(patch); err != nil {
+		return nil, err
+	}
+	is, err := strategicpatch.StrategicMergePatch(was, patch, like)
+	switch {
+	case err == nil:
+		return is, nil
+	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return nil, unprocessable(err.Error())
+}
+
+// unprocessable is the answer to a patch that can be read, but not applied.
+func unprocessable(why string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: "the patch cannot be applied: " + why,
+	}}
+}
+
+func isObject(patch []byte) error {
+	var o map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &o); err != nil || o == nil {
+		return apierrors.NewBadRequest("error decoding patch: it is not a JSON object")
+	}
+	return nil
+}
+
+// decodePatched reads a patched object. Unlike a body it cannot be of another
+// kind by mistake, and it has no fields unknown but those of the patch.
+func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
+	kind := c.res.GroupVersionKind
+	o, have, err := strictJSON.Decode(b, &kind, nil)
+	strict, isStrict := runtime.AsStrictDecodingError(err)
+	if err != nil && !isStrict {
+		if runtime.IsNotRegisteredError(err) && have != nil {
+			return nil, nil, wrongKind(*have, kind)
+		}
+		return nil, nil, unprocessable("patched object: " + err.Error())
+	}
+	if *have != kind {
+		return nil, nil, wrongKind(*have, kind)
+	}
+	if !isStrict {
+		return o, nil, nil
+	}
+	switch c.fieldValidation() {
+	case metav1.FieldValidationStrict:
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+	case metav1.FieldValidationIgnore:
+		return o, nil, nil
+	}
+	var warnings []string
+	for _, e := range strict.Errors() {
+		warnings = append(warnings, e.Error())
+	}
+	return o, warnings, nil
+}

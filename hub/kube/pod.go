@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/state"
+)
+
+// done answers a request that creates nothing that could be shown.
+func (c *call) done(f form) error {
+	return c.write(http.StatusCreated, &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated,
+	}, f.media)
+}
+
+// bind places a pod on a node by hand.
+func (c *call) bind() error {
+	w, err := c.writing("")
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, c.res.media())
+	if err != nil {
+		return err
+	}
+	b, err := c.body()
+	if err != nil {
+		return err
+	}
+	o, err := c.decode(b, c.contentType(), c.sub.kind)
+	if err != nil {
+		return err
+	}
+	binding := o.(*corev1.Binding)
+	if err := c.place(binding); err != nil {
+		return err
+	}
+	node := binding.Target.Name
+	if k := binding.Target.Kind; node == "" || k != "" && k != "Node" {
+		return apierrors.NewBadRequest(`target is not a node: give its name in target.name, with target.kind "Node"`)
+	}
+	_, err = c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
+		p := s.Pod(c.namespace, c.name)
+		switch {
+		case p == nil:
+			return step{}, c.missing()
+		case p.Spec.NodeName != "":
+			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is already assigned to node \""+p.Spec.NodeName+"\""))
+		case p.DeletionTimestamp != nil:
+			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is being deleted, cannot be assigned to a host"))
+		case s.Node(node) == nil:
+			return step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
+		}
+		next := p.DeepCopy()
+		next.Spec.NodeName = node
+		state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, now)
+		return step{changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+c.user)}, result: next}, nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.done(f)
+}
+
+// evict deletes a pod, unless a disruption budget would not have it.
+func (c *call) evict() error {
+	f, err := negotiate(c.r, c.res.media())
+	if err != nil {
+		return err
+	}
+	b, err := c.body()
+	if err != nil {
+		return err
+	}
+	o, err := c.decode(b, c.contentType(), c.sub.kind)
+	if err != nil {
+		return err
+	}
+	eviction := o.(*policyv1.Eviction)
+	if err := c.place(eviction); err != nil {
+		return err
+	}
+	opts := eviction.DeleteOptions
+	if opts == nil {
+		opts = new(metav1.DeleteOptions)
+	}
+	if errs := validation.ValidateDeleteOptions(opts); len(errs) > 0 {
+		return apierrors.NewInvalid(c.sub.kind.GroupKind(), c.name, errs)
+	}
+	dry := len(opts.DryRun) > 0 || c.r.URL.Query().Get("dryRun") == metav1.DryRunAll
+	_, err = c.commit(dry, func(s state.Snapshot, now time.Time) (step, error) {
+		p := s.Pod(c.namespace, c.name)
+		if p == nil {
+			return step{}, c.missing()
+		}
+		st := step{result: p}
+		if p.DeletionTimestamp == nil && !state.Terminated(p) && p.Spec.NodeName != "" {
+			if err := permit(s, p); err != nil {
+				return step{}, err
+			}
+		}
+		change, ok, err := c.deletion(p, opts, now)
+		if err != nil || !ok {
+			return st, err
+		}
+		change.Why = "evict " + state.Display(p) + " from " + p.Spec.NodeName + ": asked by " + c.user
+		if gone, isPod := change.Object.(*corev1.Pod); isPod && !change.Delete {
+			state.SetPodCondition(gone, corev1.PodCondition{
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			}, now)
+		}
+		st.changes, st.result = []state.Change{change}, change.Object
+		return st, nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.done(f)
+}

@@ -1,0 +1,193 @@
+package kube
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metascheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/state"
+)
+
+// lookup returns the object that the path names, nil if it is not there.
+func (c *call) lookup(snap state.Snapshot) state.Object {
+	switch {
+	case c.res.kind == services:
+		return nil
+	case c.nodeLease():
+		if l := c.Leases.Lease(c.name); l != nil {
+			return stamped(l, snap)
+		}
+		return nil
+	}
+	return snap.Get(state.Key{Kind: c.res.kind, Namespace: c.namespace, Name: c.name})
+}
+
+// nodeLease tells whether the path is one of the leases that the hub keeps in
+// memory: they say when each node was last heard of.
+func (c *call) nodeLease() bool {
+	return c.res.kind == state.Leases && c.namespace == corev1.NamespaceNodeLease
+}
+
+// leases returns the leases of a namespace, "" for all, those of the nodes included.
+func (c *call) leases(snap state.Snapshot, namespace string) (list []state.Object) {
+	for o := range snap.All(state.Leases, namespace) {
+		list = append(list, o)
+	}
+	if namespace == "" || namespace == corev1.NamespaceNodeLease {
+		for _, l := range c.Leases.Leases() {
+			list = append(list, stamped(l, snap))
+		}
+	}
+	slices.SortFunc(list, func(a, b state.Object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return list
+}
+
+// stamped gives an object from memory the revision at which it is read.
+func stamped(o state.Object, snap state.Snapshot) state.Object {
+	o = shallow(o)
+	o.SetResourceVersion(formatRev(snap.Revision))
+	return o
+}
+
+func (c *call) get() error {
+	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	snap := c.Fleet.Snapshot()
+	if err := checkRev(c.r.URL.Query().Get("resourceVersion"), snap.Revision); err != nil {
+		return err
+	}
+	o := c.lookup(snap)
+	if o == nil {
+		return c.missing()
+	}
+	return c.write(http.StatusOK, c.one(o, f, true), f.media)
+}
+
+// options reads and checks what a list or watch asks for.
+func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *selected, error) {
+	var o internalversion.ListOptions
+	if err := metascheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), metav1.SchemeGroupVersion, &o); err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
+	if errs := metavalidation.ValidateListOptions(&o, true); len(errs) > 0 {
+		return nil, nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if o.Limit < 0 {
+		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) + ": use 0 for no limit, or more")
+	}
+	sel, err := newSelected(kind, c.namespace, o.LabelSelector, o.FieldSelector)
+	return &o, sel, err
+}
+
+func (c *call) list() error {
+	o, sel, err := c.options(c.res.kind)
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadataList")
+	if err != nil {
+		return err
+	}
+	snap := c.Fleet.Snapshot()
+	if err := checkRev(o.ResourceVersion, snap.Revision); err != nil {
+		return err
+	}
+	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact && o.ResourceVersion != formatRev(snap.Revision) {
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old: only the newest state can be listed; leave resourceVersionMatch out")
+	}
+	m := metav1.ListMeta{ResourceVersion: formatRev(snap.Revision)}
+	var from page
+	if o.Continue != "" {
+		if from, err = parsePage(o.Continue, snap.Revision); err != nil {
+			return err
+		}
+		// Pages are cut from what is now, and all carry the revision of the first: a
+		// watch from there tells all that changed meanwhile.
+		m.ResourceVersion = formatRev(from.Rev)
+	} else {
+		from.Rev = snap.Revision
+	}
+	var objs []state.Object
+	more := int64(0)
+	for obj := range c.walk(snap, sel, from.Namespace, from.Name) {
+		if o.Limit > 0 && int64(len(objs)) == o.Limit {
+			more++
+			if !sel.any() {
+				break
+			}
+			continue
+		}
+		objs = append(objs, obj)
+	}
+	if more > 0 {
+		last := objs[len(objs)-1]
+		m.Continue = page{Rev: from.Rev, Namespace: last.GetNamespace(), Name: last.GetName()}.String()
+		if sel.any() {
+			m.RemainingItemCount = &more
+		}
+	}
+	list, err := c.many(objs, f, m)
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusOK, list, f.media)
+}
+
+// checkRev checks the revision that a client wants the answer to be as new as.
+func checkRev(want string, have uint64) error {
+	if want == "" {
+		return nil
+	}
+	rev, err := strconv.ParseUint(want, 10, 64)
+	if err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave", want))
+	}
+	if rev > have {
+		e := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rev, have), 1)
+		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+		return e
+	}
+	return nil
+}
+
+// A page is where the next page of a list begins. Clients see it as an opaque token.
+type page struct {
+	Rev       uint64 `json:"rv"`
+	Namespace string `json:"ns,omitempty"`
+	Name      string `json:"start"`
+}
+
+func (p page) String() string {
+	b, _ := json.Marshal(p) // strings and a number: cannot fail
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parsePage(token string, have uint64) (p page, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || p.Name == "" || p.Rev == 0 {
+		return page{}, apierrors.NewBadRequest("continue key is not valid: begin the list again without continue")
+	}
+	if p.Rev > have {
+		return page{}, apierrors.NewResourceExpired("The provided continue parameter is from another state of the fleet: begin the list again without continue")
+	}
+	return p, nil
+}

@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// compressAbove is the size in bytes from which an answer is compressed for a
+// client that can read it: the limit of Kubernetes.
+const compressAbove = 128 << 10
+
+// marshal encodes an object that has its kind set.
+func marshal(o runtime.Object, media string) ([]byte, error) {
+	switch media {
+	case mediaProto:
+		var b bytes.Buffer
+		if err := protoCodec.Encode(o, &b); err != nil {
+			return nil, err
+		}
+		return b.Bytes(), nil
+	case mediaYAML:
+		return yaml.Marshal(o)
+	}
+	b, err := json.Marshal(o)
+	return append(b, '\n'), err
+}
+
+// write answers with an object that has its kind set.
+func (c *call) write(code int, o runtime.Object, media string) error {
+	b, err := marshal(o, media)
+	if err != nil {
+		return fmt.Errorf("encode the answer to %s %s: %w", c.verb, c.resource, err)
+	}
+	c.send(code, b, media)
+	return nil
+}
+
+// send answers with an encoded body.
+func (c *call) send(code int, body []byte, media string) {
+	h := c.w.Header()
+	h.Set("Content-Type", media)
+	if len(body) > compressAbove && strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		h.Set("Vary", "Accept-Encoding, Accept")
+		c.w.WriteHeader(code)
+		z, _ := gzip.NewWriterLevel(c.w, gzip.BestSpeed) // the level is a valid one
+		_, _ = z.Write(body)                             // the client is gone: nobody to tell
+		_ = z.Close()
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(code)
+	_, _ = c.w.Write(body)
+}
+
+// writeStatus answers with a Status, in the encoding that the client can read.
+func (c *call) writeStatus(st *metav1.Status) {
+	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto})
+	if err != nil {
+		f.media = mediaJSON
+	}
+	if d := st.Details; d != nil && d.RetryAfterSeconds > 0 {
+		c.w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
+	}
+	code := int(st.Code)
+	if code == 0 {
+		code = http.StatusOK
+	}
+	b, err := marshal(st, f.media)
+	if err != nil {
+		http.Error(c.w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	c.send(code, b, f.media)
+}
+
+// warn has the client print a line to its user.
+func (c *call) warn(lines ...string) {
+	for _, line := range lines {
+		line = strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return ' '
+			}
+			return r
+		}, line)
+		c.w.Header().Add("Warning", `299 - `+quoted(line))
+	}
+}
+
+// quoted is a quoted-string of RFC 9110, section 5.6.4.
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}

@@ -1,0 +1,140 @@
+package kube
+
+import (
+	"reflect"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/kube/table"
+	"flotilla.dev/hub/state"
+)
+
+// shallow returns a copy of an object whose own fields can be set; what they
+// point to is shared with the original.
+func shallow(o state.Object) state.Object {
+	v := reflect.New(reflect.TypeOf(o).Elem())
+	v.Elem().Set(reflect.ValueOf(o).Elem())
+	return v.Interface().(state.Object)
+}
+
+// show returns an object as its resource's version shows it, with its kind set.
+func (r *resource) show(o state.Object) runtime.Object {
+	if e, ok := o.(*corev1.Event); ok && r.Group == eventsv1.GroupName {
+		return newEvent(e)
+	}
+	o = shallow(o)
+	o.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	return o
+}
+
+// newEvent is an event in the shape of events.k8s.io.
+func newEvent(e *corev1.Event) *eventsv1.Event {
+	out := &eventsv1.Event{
+		TypeMeta:   metav1.TypeMeta{Kind: "Event", APIVersion: eventsv1.SchemeGroupVersion.String()},
+		ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
+		ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
+		Action: e.Action, Reason: e.Reason, Regarding: e.InvolvedObject, Related: e.Related, Note: e.Message, Type: e.Type,
+		DeprecatedSource: e.Source, DeprecatedFirstTimestamp: e.FirstTimestamp, DeprecatedLastTimestamp: e.LastTimestamp, DeprecatedCount: e.Count,
+	}
+	if e.Series != nil {
+		out.Series = &eventsv1.EventSeries{Count: e.Series.Count, LastObservedTime: e.Series.LastObservedTime}
+	}
+	return out
+}
+
+// partial returns an object's metadata alone.
+func partial(o state.Object) *metav1.PartialObjectMetadata {
+	m := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+	return &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()},
+		ObjectMeta: *m,
+	}
+}
+
+// one returns an object in the form that is asked for.
+func (c *call) one(o state.Object, f form, headers bool) runtime.Object {
+	switch f.as {
+	case "Table":
+		t := c.table([]state.Object{o}, f, headers)
+		t.ResourceVersion = o.GetResourceVersion()
+		return t
+	case "PartialObjectMetadata":
+		return partial(o)
+	}
+	return c.res.show(o)
+}
+
+// many returns a list in the form that is asked for.
+func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Object, error) {
+	switch f.as {
+	case "Table":
+		t := c.table(objs, f, true)
+		t.ListMeta = m
+		return t, nil
+	case "PartialObjectMetadataList":
+		list := &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{Kind: f.as, APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
+			Items: make([]metav1.PartialObjectMetadata, 0, len(objs)),
+		}
+		for _, o := range objs {
+			item := partial(o)
+			item.TypeMeta = metav1.TypeMeta{}
+			list.Items = append(list.Items, *item)
+		}
+		return list, nil
+	}
+	list, err := scheme.New(c.res.listKind())
+	if err != nil {
+		return nil, err
+	}
+	items := make([]runtime.Object, 0, len(objs))
+	for _, o := range objs {
+		item := c.res.show(o)
+		if c.res.ours() {
+			items = append(items, item) // as Kubernetes does for kinds of others
+			continue
+		}
+		item.GetObjectKind().SetGroupVersionKind(noKind)
+		items = append(items, item)
+	}
+	if err := meta.SetList(list, items); err != nil {
+		return nil, err
+	}
+	list.GetObjectKind().SetGroupVersionKind(c.res.listKind())
+	acc, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	acc.SetResourceVersion(m.ResourceVersion)
+	acc.SetContinue(m.Continue)
+	acc.SetRemainingItemCount(m.RemainingItemCount)
+	return list, nil
+}
+
+// noKind is no kind at all: items of a list carry none.
+var noKind = schema.GroupVersionKind{}
+
+func (c *call) table(objs []state.Object, f form, headers bool) *metav1.Table {
+	kind := c.res.kind
+	return table.For(kind, objs, table.Options{
+		Include: f.include, NoHeaders: !headers, Now: time.Now(), LastSeen: c.lastSeen,
+		Object: c.res.show,
+	})
+}
+
+// lastSeen returns when a node was last heard of.
+func (c *call) lastSeen(node string) time.Time {
+	if l := c.Leases.Lease(node); l != nil && l.Spec.RenewTime != nil {
+		return l.Spec.RenewTime.Time
+	}
+	return time.Time{}
+}
+
+func formatRev(rev uint64) string { return strconv.FormatUint(rev, 10) }

@@ -1,0 +1,79 @@
+package table
+
+import (
+	"strings"
+
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+var (
+	namespaceColumns = columns("Name Status Age")
+	configMapColumns = columns("Name Data Age")
+	secretColumns    = columns("Name Type Data Age")
+	leaseColumns     = columns("Name Holder Age")
+	serviceColumns   = columns("Name Type Cluster-IP External-IP Port(s) Age (w)Selector")
+	eventColumns     = columns("Last Seen", "Type", "Reason", "Object", "(w)Subobject", "(w)Source", "Message",
+		"(w)First Seen", "(w)Count", "(w)Name")
+)
+
+func namespaceCells(obj state.Object, o *Options) []any {
+	n := obj.(*corev1.Namespace)
+	return []any{n.Name, string(n.Status.Phase), age(n.CreationTimestamp, o)}
+}
+
+func configMapCells(obj state.Object, o *Options) []any {
+	c := obj.(*corev1.ConfigMap)
+	return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), age(c.CreationTimestamp, o)}
+}
+
+func secretCells(obj state.Object, o *Options) []any {
+	s := obj.(*corev1.Secret)
+	return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp, o)}
+}
+
+func leaseCells(obj state.Object, o *Options) []any {
+	l := obj.(*coordv1.Lease)
+	holder := ""
+	if l.Spec.HolderIdentity != nil {
+		holder = *l.Spec.HolderIdentity
+	}
+	return []any{l.Name, holder, age(l.CreationTimestamp, o)}
+}
+
+// eventCells knows both generations of events: those with first and last
+// timestamps and a count, and those with an event time and a series.
+func eventCells(obj state.Object, o *Options) []any {
+	e := obj.(*corev1.Event)
+	first, count := e.FirstTimestamp.Time, e.Count
+	if first.IsZero() {
+		first = e.EventTime.Time
+	}
+	last := e.LastTimestamp.Time
+	switch {
+	case e.Series != nil:
+		last, count = e.Series.LastObservedTime.Time, e.Series.Count
+	case last.IsZero():
+		last = first
+	}
+	if e.Series == nil && count == 0 {
+		count = 1
+	}
+	object := strings.ToLower(e.InvolvedObject.Kind)
+	if e.InvolvedObject.Name != "" {
+		object += "/" + e.InvolvedObject.Name
+	}
+	source := or(e.Source.Component, e.ReportingController)
+	if host := or(e.Source.Host, e.ReportingInstance); host != "" {
+		source += ", " + host
+	}
+	return []any{
+		since(last, o), e.Type, e.Reason, object, e.InvolvedObject.FieldPath, source, strings.TrimSpace(e.Message),
+		since(first, o), int64(count), e.Name,
+	}
+}
+
+func until(t metav1.Time) string { return t.UTC().Format("2006-01-02T15:04Z") }

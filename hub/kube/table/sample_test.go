@@ -1,0 +1,126 @@
+package table
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: ago(3 * time.Hour)}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+var template = corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+	NodeSelector: map[string]string{"flotilla.dev/board": "raspberrypi4"},
+	Containers:   []corev1.Container{{Name: "web", Image: "kiosk:1"}, {Name: "log", Image: "log:2"}},
+}}
+
+// samples are objects of a kind that show the rules of its cells.
+func samples(k state.Kind) []state.Object {
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}
+	switch k {
+	case state.Nodes:
+		return nodes()
+	case state.Pods:
+		return []state.Object{
+			&corev1.Pod{ObjectMeta: meta("waits"), Status: corev1.PodStatus{Phase: corev1.PodPending},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}},
+			&corev1.Pod{ObjectMeta: meta("runs"), Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a"}}},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.64.1.2"}},
+					ContainerStatuses: []corev1.ContainerStatus{{Name: "a", Ready: true, RestartCount: 2, State: running,
+						LastTerminationState: ended(1, "Error", 5*time.Minute)}}}},
+		}
+	case state.Deployments:
+		d := &appsv1.Deployment{ObjectMeta: meta("kiosk"), Spec: appsv1.DeploymentSpec{Replicas: ptr(int32(3)), Selector: selector, Template: template},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 2, UpdatedReplicas: 3, AvailableReplicas: 2}}
+		return []state.Object{d, &appsv1.Deployment{ObjectMeta: meta("bare")}}
+	case state.ReplicaSets:
+		return []state.Object{&appsv1.ReplicaSet{ObjectMeta: meta("kiosk-5d4f"), Spec: appsv1.ReplicaSetSpec{Replicas: ptr(int32(3)), Selector: selector, Template: template},
+			Status: appsv1.ReplicaSetStatus{Replicas: 3, ReadyReplicas: 2}}}
+	case state.DaemonSets:
+		return []state.Object{&appsv1.DaemonSet{ObjectMeta: meta("probe"), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, CurrentNumberScheduled: 4, NumberReady: 3, UpdatedNumberScheduled: 2, NumberAvailable: 1}}}
+	case state.ControllerRevisions:
+		r := &appsv1.ControllerRevision{ObjectMeta: meta("probe-7f"), Revision: 4}
+		r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "probe", Controller: ptr(true)}}
+		return []state.Object{r, &appsv1.ControllerRevision{ObjectMeta: meta("orphan"), Revision: 1}}
+	case state.PodDisruptionBudgets:
+		return []state.Object{
+			&policyv1.PodDisruptionBudget{ObjectMeta: meta("two"), Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr(intstr.FromInt32(2))}, Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}},
+			&policyv1.PodDisruptionBudget{ObjectMeta: meta("third"), Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr(intstr.FromString("30%"))}},
+		}
+	case state.Namespaces:
+		return []state.Object{&corev1.Namespace{ObjectMeta: meta("shop"), Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}}
+	case state.ConfigMaps:
+		return []state.Object{&corev1.ConfigMap{ObjectMeta: meta("conf"), Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"c": {1}}}}
+	case state.Secrets:
+		return []state.Object{&corev1.Secret{ObjectMeta: meta("pull"), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"password": []byte("hunter2")}}}
+	case state.Leases:
+		return []state.Object{
+			&coordv1.Lease{ObjectMeta: meta("pi-1"), Spec: coordv1.LeaseSpec{HolderIdentity: ptr("pi-1")}},
+			&coordv1.Lease{ObjectMeta: meta("free")},
+		}
+	case state.Events:
+		return []state.Object{
+			&corev1.Event{ObjectMeta: meta("old.1"), Type: "Warning", Reason: "NodeNotReady", Message: "no heartbeat for 40s\n", Count: 3,
+				FirstTimestamp: ago(time.Hour), LastTimestamp: ago(time.Minute), Source: corev1.EventSource{Component: "flotilla-hub", Host: "gateway"},
+				InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "pi-1", FieldPath: "status.conditions"}},
+			&corev1.Event{ObjectMeta: meta("new.2"), Type: "Normal", Reason: "Scheduled", Message: "bound", EventTime: metav1.NewMicroTime(now.Add(-90 * time.Second)),
+				ReportingController: "flotilla-hub", InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "kiosk-1"}},
+			&corev1.Event{ObjectMeta: meta("series.3"), Type: "Normal", Reason: "Pulled", EventTime: metav1.NewMicroTime(now.Add(-time.Hour)),
+				Series: &corev1.EventSeries{Count: 9, LastObservedTime: metav1.NewMicroTime(now.Add(-2 * time.Second))}, InvolvedObject: corev1.ObjectReference{Kind: "Pod"}},
+		}
+	case state.Sites:
+		return []state.Object{
+			&fleet.Site{ObjectMeta: meta("oslo"),
+				Spec:   fleet.SiteSpec{DisruptionPolicy: fleet.Hold, Location: "Oslo S", Maintenance: &fleet.Maintenance{Until: ago(-2 * time.Hour)}},
+				Status: fleet.SiteStatus{State: fleet.SitePartialDisruption, Since: ptr(ago(4 * time.Minute)), Ready: 2, NotReady: 5, NeverSeen: 1, Waiting: 3, EvictionRate: "0.1", Held: "maintenance"}},
+			&fleet.Site{ObjectMeta: meta("new"), Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: ago(time.Hour)}}},
+		}
+	case state.BoardProfiles:
+		p := &fleet.BoardProfile{ObjectMeta: meta("raspberrypi-4"), Spec: fleet.BoardProfileSpec{Title: "Raspberry Pi 4", Platforms: []string{"linux/arm64", "linux/arm/v7"}}}
+		p.Spec.Match = fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 900}}
+		p.Spec.Resources = fleet.BoardResources{SystemReserved: map[string]string{"memory": "160Mi", "cpu": "200m"}, EvictionHard: map[string]string{"memory.available": "64Mi"}}
+		small := &fleet.BoardProfile{ObjectMeta: meta("small")}
+		small.Spec.Match.MemoryMiB = &fleet.MiBBounds{Max: 512}
+		between := &fleet.BoardProfile{ObjectMeta: meta("between")}
+		between.Spec.Match.MemoryMiB = &fleet.MiBBounds{Min: 512, Max: 1024}
+		return []state.Object{p, small, between}
+	case "widgets": // a kind without a layout
+		return []state.Object{&corev1.ConfigMap{ObjectMeta: meta("stranger")}}
+	}
+	return nil
+}
+
+func nodes() []state.Object {
+	ready := func(n *corev1.Node, s corev1.ConditionStatus) {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: s})
+	}
+	full := &corev1.Node{ObjectMeta: meta("pi-1"), Spec: corev1.NodeSpec{Unschedulable: true}}
+	full.Labels = map[string]string{
+		"node-role.kubernetes.io/gateway": "", "kubernetes.io/role": "edge", "node-role.kubernetes.io/": "",
+		corev1.LabelTopologyZone: "oslo", fleet.LabelBoard: "raspberrypi4",
+	}
+	full.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.2.3", KernelVersion: "6.1.21-v8+", Architecture: "arm64",
+		OSImage: "Debian GNU/Linux 12", ContainerRuntimeVersion: "docker://27.1"}
+	full.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "pi-1"},
+		{Type: corev1.NodeInternalIP, Address: "192.168.1.7"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"}}
+	ready(full, corev1.ConditionTrue)
+	silent := &corev1.Node{ObjectMeta: meta("pi-2")}
+	ready(silent, corev1.ConditionUnknown)
+	broken := &corev1.Node{ObjectMeta: meta("pi-3")}
+	ready(broken, corev1.ConditionFalse)
+	return []state.Object{full, silent, broken, &corev1.Node{ObjectMeta: meta("pi-4")}}
+}

@@ -1,0 +1,176 @@
+// Package table lays objects out as the API's Tables: what `kubectl get` prints.
+// Columns and cells are those of kube-apiserver, so that scripts and eyes find
+// what they know; nodes have three more (Site, Board, Last-Seen) behind `-o wide`,
+// and our own kinds have columns of their own.
+//
+// It turns values into values: it reads no clock (Options.Now), no snapshot, and
+// serves nothing; hub/kube does that. It sets no list metadata (resourceVersion,
+// continue): the caller does.
+package table
+
+import (
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/hub/state"
+)
+
+// Options say how a table is wanted.
+type Options struct {
+	// Include is what stands in rows[].object: metadata only ("" or Metadata),
+	// nothing (None) or the whole object (Object).
+	Include metav1.IncludeObjectPolicy
+	// NoHeaders leaves the column definitions out, as in every event of a watch but
+	// the first.
+	NoHeaders bool
+	// Now is the moment that ages are counted to.
+	Now time.Time
+	// LastSeen returns when a node was last heard, the zero time for never. nil:
+	// the column says <unknown>.
+	LastSeen func(node string) time.Time
+	// Object returns what stands in a row when the whole object is asked for: the
+	// object in the version asked for, with its kind and apiVersion. nil: the object as
+	// it is kept, with the kind and apiVersion under which it is kept.
+	Object func(state.Object) runtime.Object
+}
+
+// A layout is how objects of one kind are shown.
+type layout struct {
+	columns []metav1.TableColumnDefinition
+	cells   func(state.Object, *Options) []any // one for each column
+}
+
+var layouts = map[state.Kind]layout{
+	state.ConfigMaps:           {configMapColumns, configMapCells},
+	state.ControllerRevisions:  {revisionColumns, revisionCells},
+	state.DaemonSets:           {daemonSetColumns, daemonSetCells},
+	state.Deployments:          {deploymentColumns, deploymentCells},
+	state.Events:               {eventColumns, eventCells},
+	state.Leases:               {leaseColumns, leaseCells},
+	state.Namespaces:           {namespaceColumns, namespaceCells},
+	state.Nodes:                {nodeColumns, nodeCells},
+	state.PodDisruptionBudgets: {budgetColumns, budgetCells},
+	state.Pods:                 {podColumns, podCells},
+	state.ReplicaSets:          {replicaSetColumns, replicaSetCells},
+	state.Secrets:              {secretColumns, secretCells},
+	state.Sites:                {siteColumns, siteCells},
+	state.BoardProfiles:        {profileColumns, profileCells},
+
+	"services": {columns: serviceColumns}, // served, always empty
+}
+
+// any other kind
+var plain = layout{columns("Name", "Created At"), func(o state.Object, _ *Options) []any {
+	return []any{o.GetName(), o.GetCreationTimestamp().UTC().Format(time.RFC3339)}
+}}
+
+// For lays objects of one kind out. Every row has all cells: the client hides
+// those of priority 1 by itself. Objects are read, never changed.
+func For(kind state.Kind, objs []state.Object, o Options) *metav1.Table {
+	l, ok := layouts[kind]
+	if !ok || l.cells == nil && len(objs) > 0 {
+		l = plain
+	}
+	t := &metav1.Table{
+		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
+		Rows:     make([]metav1.TableRow, 0, len(objs)),
+	}
+	if !o.NoHeaders {
+		t.ColumnDefinitions = l.columns
+	}
+	for _, obj := range objs {
+		t.Rows = append(t.Rows, metav1.TableRow{
+			Cells:      l.cells(obj, &o),
+			Conditions: rowConditions(obj),
+			Object:     runtime.RawExtension{Object: rowObject(obj, &o)},
+		})
+	}
+	return t
+}
+
+func rowObject(obj state.Object, o *Options) runtime.Object {
+	switch {
+	case o.Include == metav1.IncludeNone:
+		return nil
+	case o.Include == metav1.IncludeObject && o.Object != nil:
+		return o.Object(obj)
+	case o.Include == metav1.IncludeObject:
+		whole := obj.DeepCopyObject()
+		whole.GetObjectKind().SetGroupVersionKind(gvks[state.KindOf(obj)])
+		return whole
+	}
+	m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{
+		Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String(),
+	}}
+	if accessor, ok := obj.(metav1.ObjectMetaAccessor); ok {
+		if meta, ok := accessor.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			m.ObjectMeta = *meta // shared with the object, which nobody changes
+			m.ManagedFields = nil // long, and no table client reads them
+		}
+	}
+	return m
+}
+
+// columns makes column definitions from words such as "Name", "(w)Node" and
+// "Desired(i)": (w) is shown with -o wide only, (i) is an integer. One argument
+// may hold several words without spaces in their names.
+func columns(names ...string) (defs []metav1.TableColumnDefinition) {
+	if len(names) == 1 {
+		names = strings.Fields(names[0])
+	}
+	for _, name := range names {
+		d := metav1.TableColumnDefinition{Type: "string"}
+		name, wide := strings.CutPrefix(name, "(w)")
+		if wide {
+			d.Priority = 1
+		}
+		if d.Name = strings.TrimSuffix(name, "(i)"); d.Name != name {
+			d.Type = "integer"
+		}
+		if d.Name == "Name" {
+			d.Format = "name"
+		}
+		d.Description = descriptions[d.Name]
+		defs = append(defs, d)
+	}
+	return defs
+}
+
+// descriptions explain the columns that need it.
+var descriptions = map[string]string{
+	"Age":                 "Time since the object was created.",
+	"Allowed Disruptions": "How many pods may be evicted now.",
+	"Board":               "The kind of board that the device is.",
+	"Held":                "Why nothing is evicted although nodes wait.",
+	"Last-Seen":           "Time since the hub last heard the device.",
+	"Name":                "Name of the object, unique in its namespace.",
+	"Not-Ready":           "Nodes that count and are not ready.",
+	"Rate":                "Nodes per second that may be tainted NoExecute now.",
+	"Restarts":            "How often containers were restarted, and when last.",
+	"Roles":               "The roles of the node, from its labels.",
+	"Site":                "The place (zone) of the node.",
+	"Waiting":             "Not-ready nodes that wait for their NoExecute taint.",
+}
+
+func age(t metav1.Time, o *Options) string { return since(t.Time, o) }
+
+func since(t time.Time, o *Options) string {
+	if t.IsZero() {
+		return "<unknown>"
+	}
+	return duration.HumanDuration(o.Now.Sub(t))
+}
+
+func orNone(s string) string    { return or(s, "<none>") }
+func orUnknown(s string) string { return or(s, "<unknown>") }
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,136 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+func (c *call) update() error {
+	w, err := c.writing("")
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	if err := c.ownLeases(); err != nil {
+		return err
+	}
+	o, err := c.object()
+	if err != nil {
+		return err
+	}
+	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
+		next := o.DeepCopyObject().(state.Object)
+		live := c.lookup(s)
+		switch {
+		case live == nil && c.sub == nil && (c.res.kind == state.Leases || c.res.kind == state.Events):
+			next.SetResourceVersion("")
+			return c.creation(s, next, w, now)
+		case live == nil:
+			return step{}, c.missing()
+		case next.GetResourceVersion() == "" && (c.res.kind == state.Leases || c.res.kind == state.PodDisruptionBudgets):
+			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), "", "must be specified for an update"))
+		}
+		admission.Default(next, c.Settings)
+		if err := c.apply.update(c.res, live, next, w.manager, c.target.sub); err != nil {
+			return step{}, err
+		}
+		return c.replacement(s, live, next, now)
+	})
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	if st.created {
+		code = http.StatusCreated
+	}
+	return c.write(code, c.one(st.result, f, true), f.media)
+}
+
+func (c *call) invalid(errs ...*field.Error) error {
+	return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), c.name, errs)
+}
+
+// replacement is the step that puts next in the place of live, as far as the
+// path allows: the main resource leaves the status alone, /status all but that.
+// next's managedFields are settled already.
+func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.Time) (step, error) {
+	if rv := next.GetResourceVersion(); rv != "" && rv != live.GetResourceVersion() {
+		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
+	}
+	if uid := next.GetUID(); uid != "" && uid != live.GetUID() {
+		return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"))
+	}
+	next.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	next.SetResourceVersion(live.GetResourceVersion())
+	next.SetUID(live.GetUID())
+	next.SetSelfLink("")
+	next.SetCreationTimestamp(live.GetCreationTimestamp())
+	next.SetDeletionTimestamp(live.GetDeletionTimestamp())
+	next.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	next.SetGeneration(live.GetGeneration())
+	next.SetGenerateName(live.GetGenerateName())
+
+	switch {
+	case c.sub == nil && c.res.sub("status") != nil:
+		setStatus(next, live)
+	case c.sub != nil && c.sub.name == "status":
+		with := live.DeepCopyObject().(state.Object)
+		setStatus(with, next)
+		with.SetAnnotations(next.GetAnnotations())
+		with.SetManagedFields(next.GetManagedFields())
+		next = with
+	}
+	if n, ok := next.(*corev1.Namespace); ok {
+		if old := live.(*corev1.Namespace); c.sub == nil || c.sub.name != "finalize" {
+			n.Spec.Finalizers = old.Spec.Finalizers
+		}
+	}
+	warnings, errs := admission.Admit(next, live, c.Settings)
+	if c.res.generation && !equality.Semantic.DeepEqual(specOf(live), specOf(next)) {
+		next.SetGeneration(live.GetGeneration() + 1)
+	}
+	st := step{result: live, warnings: warnings, base: map[state.Key]state.Object{state.KeyOf(live): live}}
+	if same(live, next) {
+		return st, nil
+	}
+	if len(errs) > 0 {
+		return step{}, c.invalid(errs...)
+	}
+	st.result = next
+	if released(next) {
+		st.changes = []state.Change{state.Remove(next, c.why("delete", next)+", and the last finalizer has gone")}
+	} else {
+		st.changes = []state.Change{state.Put(next, c.why("change", next))}
+	}
+	return st, nil
+}
+
+// released tells whether nothing holds an object any more that is to go.
+func released(o state.Object) bool {
+	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
+		return false
+	}
+	switch o := o.(type) {
+	case *corev1.Pod:
+		// The device still has to stop it.
+		return o.Spec.NodeName == "" || state.Terminated(o) || o.DeletionGracePeriodSeconds != nil && *o.DeletionGracePeriodSeconds == 0
+	case *corev1.Namespace:
+		return len(o.Spec.Finalizers) == 0
+	}
+	return true
+}

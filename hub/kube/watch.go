@@ -1,0 +1,306 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+const (
+	// bookmarkEvery is how often a watcher who wants it is told the revision that
+	// he has seen everything up to.
+	bookmarkEvery = time.Minute
+	// stalled is how long a client may take to read what it is sent.
+	stalled = 30 * time.Second
+	// leasePeriod is how often those who watch the nodes' leases are told the
+	// renewals: those are not changes of the fleet and in no feed.
+	leasePeriod = 10 * time.Second
+	flushAbove  = 64 << 10 // bytes
+)
+
+// A watcher writes one watch stream.
+type watcher struct {
+	*call
+	form form
+	sel  *selected
+	out  sink
+	buf  bytes.Buffer
+	rev  uint64 // everything up to here has been told
+	head bool   // a table's columns have been told
+
+	leases map[string]time.Time // renewal that was last told, by node; nil: not watched
+}
+
+// A sink takes whole frames, one after the other.
+type sink interface {
+	write(frames []byte) error
+}
+
+func (c *call) watch() error {
+	o, sel, err := c.options(c.res.kind)
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, []string{mediaJSON}, "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	var from uint64
+	if o.ResourceVersion != "" {
+		if from, err = strconv.ParseUint(o.ResourceVersion, 10, 64); err != nil {
+			return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave", o.ResourceVersion))
+		}
+	}
+	life := time.Duration(1800+rand.IntN(1800)) * time.Second
+	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
+		life = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), life)
+	defer cancel()
+
+	w := &watcher{call: c, form: f, sel: sel, rev: from}
+	if sel.kind == state.Leases && (c.namespace == "" || c.nodeLease()) {
+		w.leases = map[string]time.Time{}
+	}
+	ws, err := c.upgrades()
+	if err != nil {
+		return err
+	}
+	if ws {
+		return w.overWebSocket(ctx, cancel, o)
+	}
+	w.out = &flusher{w: c.w, rc: http.NewResponseController(c.w)}
+	c.w.Header().Set("Content-Type", mediaJSON)
+	c.w.WriteHeader(http.StatusOK)
+	if err := w.out.write(nil); err != nil { // clients wait for the header
+		return nil
+	}
+	w.run(ctx, o)
+	return nil
+}
+
+// run tells what is, where that is asked for, and then what changes, until the
+// client or ctx ends it. Its errors are the client's, who has gone or been told.
+func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
+	initial := o.SendInitialEvents != nil && *o.SendInitialEvents
+	if initial || o.SendInitialEvents == nil && w.rev == 0 {
+		if !w.tellAll(o.AllowWatchBookmarks && initial) {
+			return
+		}
+	} else if w.rev == 0 {
+		w.rev = w.Fleet.Snapshot().Revision
+	}
+	bookmark := time.NewTicker(bookmarkEvery)
+	defer bookmark.Stop()
+	var renewals <-chan time.Time
+	if w.leases != nil {
+		t := time.NewTicker(leasePeriod)
+		defer t.Stop()
+		renewals = t.C
+	}
+	for {
+		events, more, err := w.Fleet.Since(w.rev)
+		if err != nil {
+			w.expired()
+			return
+		}
+		for _, a := range events {
+			if !w.tell(a) {
+				return
+			}
+			w.rev = a.Rev
+		}
+		if !w.flush() {
+			return
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return
+		case <-renewals:
+			if !w.tellLeases() {
+				return
+			}
+		case <-bookmark.C:
+			if o.AllowWatchBookmarks && !w.bookmark(nil) {
+				return
+			}
+		}
+	}
+}
+
+// tellAll tells everything that is selected now as added.
+func (w *watcher) tellAll(end bool) bool {
+	snap := w.Fleet.Snapshot()
+	for o := range w.walk(snap, w.sel, "", "") {
+		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		if err != nil || !w.frame("ADDED", body) {
+			return false
+		}
+		w.remember(o)
+	}
+	w.rev = snap.Revision
+	if end && !w.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
+		return false
+	}
+	return w.flush()
+}
+
+// tell tells a change, if it is about what is selected: an object may also
+// come into the selection, or leave it.
+func (w *watcher) tell(a state.Applied) bool {
+	if a.Key.Kind != w.sel.kind {
+		return true
+	}
+	was := a.Old != nil && w.sel.matches(a.Old)
+	is := a.New != nil && w.sel.matches(a.New)
+	switch {
+	case is && !was:
+		return w.change("ADDED", a, a.New)
+	case is:
+		return w.change("MODIFIED", a, a.New)
+	case was:
+		return w.change("DELETED", a, a.Old)
+	}
+	return true
+}
+
+func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
+	if verb == "DELETED" {
+		o = shallow(o)
+		o.SetResourceVersion(formatRev(a.Rev))
+	}
+	headers := w.headers()
+	key := frameKey{rev: a.Rev, old: verb == "DELETED", resource: w.res, form: w.form, headers: headers}
+	body, err := w.frames.get(key, func() ([]byte, error) { return marshal(w.one(o, w.form, headers), mediaJSON) })
+	if err != nil {
+		w.Log.Error("encode a change for its watchers", "err", err)
+		return false
+	}
+	return w.frame(verb, body)
+}
+
+// headers tells whether the next frame is a table's first, which has the columns.
+func (w *watcher) headers() bool {
+	first := !w.head && w.form.as == "Table"
+	w.head = true
+	return first
+}
+
+func (w *watcher) frame(verb string, body []byte) bool {
+	w.buf.WriteString(`{"type":"`)
+	w.buf.WriteString(verb)
+	w.buf.WriteString(`","object":`)
+	w.buf.Write(bytes.TrimSuffix(body, []byte("\n")))
+	w.buf.WriteString("}\n")
+	return w.buf.Len() < flushAbove || w.flush()
+}
+
+func (w *watcher) flush() bool {
+	if w.buf.Len() == 0 {
+		return true
+	}
+	err := w.out.write(w.buf.Bytes())
+	w.buf.Reset()
+	return err == nil
+}
+
+// bookmark tells the revision up to which the client knows all.
+func (w *watcher) bookmark(annotations map[string]string) bool {
+	m := metav1.ObjectMeta{ResourceVersion: formatRev(w.rev), Annotations: annotations}
+	var o any = metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{Kind: w.res.Kind, APIVersion: w.res.GroupVersion().String()},
+		ObjectMeta: m,
+	}
+	switch w.form.as {
+	case "Table":
+		o = metav1.Table{TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion}}
+	case "PartialObjectMetadata":
+		o = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: m}
+	}
+	body, err := json.Marshal(o)
+	return err == nil && w.frame("BOOKMARK", body) && w.flush()
+}
+
+// expired ends the stream of a watcher who is further behind than the history
+// reaches: it has to list again.
+func (w *watcher) expired() {
+	st := statusOf(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.rev, w.Fleet.Snapshot().Revision)))
+	body, err := json.Marshal(st)
+	if err == nil && w.frame("ERROR", body) {
+		w.flush()
+	}
+}
+
+// tellLeases tells the nodes' leases that were renewed since the last look, that
+// are new, or that have gone.
+func (w *watcher) tellLeases() bool {
+	snap := w.Fleet.Snapshot()
+	gone := w.leases
+	w.leases = map[string]time.Time{}
+	for _, l := range w.Leases.Leases() {
+		o := stamped(l, snap)
+		if !w.sel.matches(o) {
+			continue
+		}
+		told, known := gone[l.Name]
+		w.remember(o)
+		delete(gone, l.Name)
+		verb := "ADDED"
+		if known {
+			verb = "MODIFIED"
+			if told.Equal(w.leases[l.Name]) {
+				continue
+			}
+		}
+		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		if err != nil || !w.frame(verb, body) {
+			return false
+		}
+	}
+	for name := range gone {
+		o := leaseNamed(name, snap)
+		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		if err != nil || !w.frame("DELETED", body) {
+			return false
+		}
+	}
+	return w.flush()
+}
+
+// remember notes which renewal of a node's lease has been told.
+func (w *watcher) remember(o state.Object) {
+	if w.leases != nil && o.GetNamespace() == corev1.NamespaceNodeLease {
+		w.leases[o.GetName()] = renewed(o)
+	}
+}
+
+// A flusher writes frames to an HTTP answer. A client that does not read is cut
+// off: it may list again.
+type flusher struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+func (f *flusher) write(b []byte) error {
+	// No deadline between writes: an HTTP/2 stream would be reset by it. Not every
+	// writer has one; then only the connection's own end stops it.
+	_ = f.rc.SetWriteDeadline(time.Now().Add(stalled))
+	defer func() { _ = f.rc.SetWriteDeadline(time.Time{}) }()
+	if _, err := f.w.Write(b); err != nil {
+		return err
+	}
+	return f.rc.Flush()
+}

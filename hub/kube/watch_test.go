@@ -1,0 +1,389 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+// A watching reads one watch stream, frame by frame.
+type watching struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the stream has ended
+
+	mu     sync.Mutex
+	header http.Header
+	code   int
+	buf    bytes.Buffer
+	gate   chan struct{} // non-nil: no write comes through before it is closed
+}
+
+func (w *watching) Header() http.Header { return w.header }
+func (w *watching) WriteHeader(code int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.code = code
+}
+func (w *watching) Flush() {}
+
+func (w *watching) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	gate := w.gate
+	w.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(b)
+}
+
+// hold stops the client from reading until the returned function is called.
+func (w *watching) hold() (release func()) {
+	gate := make(chan struct{})
+	w.mu.Lock()
+	w.gate = gate
+	w.mu.Unlock()
+	return func() { close(gate) }
+}
+
+// watch opens a stream inside a bubble.
+func watch(t *testing.T, s *Server, path, accept string) *watching {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watching{t: t, cancel: cancel, done: make(chan struct{}), header: http.Header{}}
+	r := httptest.NewRequestWithContext(ctx, "GET", path, nil)
+	r.Header.Set("Authorization", "Bearer viewer")
+	r.Header.Set("Accept", accept)
+	go func() {
+		defer close(w.done)
+		s.ServeHTTP(w, r)
+	}()
+	synctest.Wait()
+	if w.code != http.StatusOK {
+		t.Fatalf("GET %s: %d %s", path, w.code, w.buf.String())
+	}
+	return w
+}
+
+// A told is a frame as the tests compare it.
+type told struct {
+	Type   string
+	Object struct {
+		Kind     string
+		Metadata struct {
+			Name, ResourceVersion string
+			Annotations, Labels   map[string]string
+		}
+		ColumnDefinitions []struct{ Name string }
+		Rows              []struct {
+			Object struct{ Metadata struct{ Name string } }
+		}
+		Code    int
+		Reason  string
+		Message string
+		Spec    struct{ RenewTime string }
+	}
+}
+
+// frames returns what has come since the last call.
+func (w *watching) frames() (list []told) {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range strings.Lines(w.buf.String()) {
+		var f told
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			w.t.Fatalf("frame %q: %v", line, err)
+		}
+		list = append(list, f)
+	}
+	w.buf.Reset()
+	return list
+}
+
+// expect compares the frames that have come with lines such as "ADDED pi-1 4".
+func (w *watching) expect(want ...string) []told {
+	w.t.Helper()
+	list := w.frames()
+	var got []string
+	for _, f := range list {
+		name := f.Object.Metadata.Name
+		for _, row := range f.Object.Rows {
+			name += row.Object.Metadata.Name
+		}
+		got = append(got, strings.Join(strings.Fields(f.Type+" "+name+" "+f.Object.Metadata.ResourceVersion), " "))
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		w.t.Fatalf("told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+	return list
+}
+
+func (w *watching) ended() bool {
+	synctest.Wait()
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// touch writes the object once more, with a label set or (value "") taken away.
+func (f *fakeFleet) touch(o state.Object, label, value string) {
+	o = f.Snapshot().Get(state.KeyOf(o)).DeepCopyObject().(state.Object)
+	labels := o.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	if labels[label] = value; value == "" {
+		delete(labels, label)
+	}
+	o.SetLabels(labels)
+	f.put(o)
+}
+
+func (f *fakeFleet) remove(o state.Object) {
+	_, _ = f.Do(context.Background(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		return []state.Change{state.Remove(s.Get(state.KeyOf(o)), "")}, nil
+	})
+}
+
+func bubble(t *testing.T, f func(*testing.T, *fakeFleet, *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake() // revisions 1 to 3 are namespaces
+		fake.put(fakeNode("pi-1", "oslo"), fakeNode("pi-2", "bergen"))
+		f(t, fake, newServer(fake))
+	})
+}
+
+func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=true", mediaJSON)
+		defer w.cancel()
+		w.expect("ADDED pi-1 4", "ADDED pi-2 5")
+		f.put(fakePod("kiosk-1", "pi-1")) // another kind: nothing to tell
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		f.put(fakeNode("pi-3", "oslo"))
+		f.remove(fakeNode("pi-2", ""))
+		w.expect("MODIFIED pi-1 7", "ADDED pi-3 8", "DELETED pi-2 9")
+	})
+}
+
+func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", mediaJSON)
+		defer w.cancel()
+		w.expect("ADDED pi-2 5")
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		w.expect("MODIFIED pi-1 6")
+	})
+}
+
+func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", mediaJSON)
+		defer w.cancel()
+		node := fakeNode("pi-1", "")
+		f.touch(node, "other", "x")
+		w.expect()
+		f.touch(node, "lamp", "on")
+		f.touch(node, "other", "y")
+		f.touch(node, "lamp", "off")
+		frames := w.expect("ADDED pi-1 7", "MODIFIED pi-1 8", "DELETED pi-1 9")
+		if got := frames[2].Object.Metadata.Labels["lamp"]; got != "on" {
+			t.Errorf("who leaves is told with lamp=%s, want its old content", got)
+		}
+		f.remove(node) // has left already
+		w.expect()
+	})
+}
+
+func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", aTab)
+		defer w.cancel()
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		f.touch(fakeNode("pi-2", ""), "a", "b")
+		for i, frame := range w.expect("MODIFIED pi-1 6", "MODIFIED pi-2 7") {
+			if frame.Object.Kind != "Table" || (len(frame.Object.ColumnDefinitions) > 0) != (i == 0) {
+				t.Errorf("frame %d is a %s with %d columns", i, frame.Object.Kind, len(frame.Object.ColumnDefinitions))
+			}
+		}
+	})
+}
+
+func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", mediaJSON)
+		defer w.cancel()
+		quiet := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		defer quiet.cancel()
+		f.put(fakePod("kiosk-1", "pi-1"))
+		time.Sleep(bookmarkEvery + time.Second)
+		if got := w.expect("BOOKMARK 6")[0].Object.Kind; got != "Node" {
+			t.Errorf("the bookmark is a %s, want a Node", got)
+		}
+		quiet.expect()
+	})
+}
+
+func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", mediaJSON)
+		defer w.cancel()
+		frames := w.expect("ADDED pi-1 4", "ADDED pi-2 5", "BOOKMARK 5")
+		if frames[2].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
+			t.Errorf("the bookmark has the annotations %v", frames[2].Object.Metadata.Annotations)
+		}
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		w.expect("MODIFIED pi-1 6")
+	})
+}
+
+func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		f.keep = 2
+		for range 5 {
+			f.touch(fakeNode("pi-1", ""), "a", "b")
+		}
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", mediaJSON)
+		defer w.cancel()
+		frames := w.expect("ERROR")
+		if o := frames[0].Object; o.Code != 410 || o.Reason != "Expired" || o.Message != "too old resource version: 4 (10)" {
+			t.Errorf("told %d %s %q", o.Code, o.Reason, o.Message)
+		}
+		if !w.ended() {
+			t.Error("the stream goes on")
+		}
+	})
+}
+
+func TestWatchEndsAtItsTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&timeoutSeconds=7", mediaJSON)
+		defer w.cancel()
+		time.Sleep(7*time.Second - time.Millisecond)
+		if w.ended() {
+			t.Fatal("the stream has ended early")
+		}
+		time.Sleep(time.Millisecond)
+		if !w.ended() {
+			t.Error("the stream goes on")
+		}
+	})
+}
+
+func TestASlowWatcherHarmsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		f.keep = 10
+		slow := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		defer slow.cancel()
+		quick := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		defer quick.cancel()
+		release := slow.hold()
+		seen := 0
+		for i := range 50 {
+			f.touch(fakeNode("pi-1", ""), "a", fmt.Sprint(i))
+			seen += len(quick.frames())
+		}
+		if seen != 50 {
+			t.Errorf("the quick watcher was told %d changes of 50", seen)
+		}
+		release()
+		frames := slow.frames()
+		if last := frames[len(frames)-1]; last.Type != "ERROR" || last.Object.Code != 410 || len(frames) > 2 {
+			t.Errorf("the slow watcher was told %d frames, at last %s %d", len(frames), last.Type, last.Object.Code)
+		}
+	})
+}
+
+func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		var all []*watching
+		for range 20 {
+			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+			defer w.cancel()
+			all = append(all, w)
+		}
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		f.touch(fakeNode("pi-1", ""), "a", "c")
+		for _, w := range all {
+			w.expect("MODIFIED pi-1 6", "MODIFIED pi-1 7")
+		}
+		if n := s.frames.encodings; n != 2 {
+			t.Errorf("two changes were encoded %d times", n)
+		}
+	})
+}
+
+func TestWatchOfLeasesTellsRenewals(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", mediaJSON)
+		defer w.cancel()
+		w.expect("ADDED pi-1 5", "ADDED pi-2 5")
+		time.Sleep(leasePeriod + time.Second)
+		w.expect() // nothing was renewed
+		f.renewed = fakeStart.Add(2 * time.Minute)
+		f.remove(fakeNode("pi-2", ""))
+		time.Sleep(leasePeriod)
+		w.expect("MODIFIED pi-1 6", "DELETED pi-2 6")
+	})
+}
+
+// A client that takes nothing off the wire is cut off.
+func TestAStalledClientIsCutOff(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		ended := make(chan struct{})
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.ServeHTTP(w, r)
+			close(ended)
+		})}
+		pipes := make(pipeListener, 1)
+		go func() { _ = srv.Serve(pipes) }()
+		defer func() { _ = srv.Close() }()
+		client, server := net.Pipe()
+		defer func() { _ = client.Close() }()
+		pipes <- server
+		if _, err := client.Write([]byte("GET /api/v1/nodes?watch=1 HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer viewer\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(stalled - time.Millisecond)
+		select {
+		case <-ended:
+			t.Fatal("the stream has ended early")
+		default:
+		}
+		time.Sleep(2 * time.Millisecond)
+		select {
+		case <-ended:
+		default:
+			t.Error("the stream of a client that reads nothing goes on")
+		}
+	})
+}
+
+type pipeListener chan net.Conn
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	c, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l pipeListener) Close() error   { close(l); return nil }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }

@@ -1,0 +1,106 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+)
+
+// Browsers watch and read logs over WebSockets: Headlamp does.
+
+// upgrades tells whether a request is to become a WebSocket. A page of another
+// site may not open one with a certificate that the browser holds: only a token
+// shows that somebody meant to.
+func (c *call) upgrades() (bool, error) {
+	if !wsstream.IsWebSocketRequest(c.r) {
+		return false, nil
+	}
+	if _, ok := c.w.(http.Hijacker); !ok {
+		return false, apierrors.NewBadRequest("a WebSocket needs HTTP/1.1: the connection speaks " + c.r.Proto)
+	}
+	origin := c.r.Header.Get("Origin")
+	if origin == "" || c.r.Header.Get("Authorization") != "" {
+		return true, nil
+	}
+	if u, err := url.Parse(origin); err == nil && u.Host == c.r.Host {
+		return true, nil
+	}
+	return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here", origin))
+}
+
+// watchProtocols are those under which each event is one text message.
+var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
+
+// overWebSocket runs a watch on a WebSocket until either side ends it.
+func (w *watcher) overWebSocket(ctx context.Context, cancel context.CancelFunc, o *internalversion.ListOptions) error {
+	websocket.Server{
+		Handshake: func(config *websocket.Config, _ *http.Request) error {
+			if len(config.Protocol) == 0 {
+				return nil
+			}
+			for _, p := range config.Protocol {
+				if slices.Contains(watchProtocols, p) {
+					config.Protocol = []string{p}
+					return nil
+				}
+			}
+			return errors.New("no protocol that is known")
+		},
+		Handler: func(conn *websocket.Conn) {
+			go func() { // what the client sends is not for us, but its end is
+				_, _ = io.Copy(io.Discard, conn)
+				cancel()
+			}()
+			w.out = messages{conn}
+			w.run(ctx, o)
+		},
+	}.ServeHTTP(w.w, w.r)
+	return nil
+}
+
+// messages sends each frame as a text message of its own.
+type messages struct{ conn *websocket.Conn }
+
+func (m messages) write(frames []byte) error {
+	for frame := range bytes.Lines(frames) {
+		if err := m.conn.SetWriteDeadline(time.Now().Add(stalled)); err != nil {
+			return err
+		}
+		if err := websocket.Message.Send(m.conn, strings.TrimSuffix(string(frame), "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logOverWebSocket copies a log to a WebSocket. An error is the last thing that
+// is sent: there is no other place for it any more.
+func (c *call) logOverWebSocket(copy func(ctx context.Context, w io.Writer) error) error {
+	ctx, cancel := context.WithCancel(c.r.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	defer func() { _ = r.Close() }()
+	go func() {
+		err := copy(ctx, w)
+		if err != nil && ctx.Err() == nil {
+			_, _ = io.WriteString(w, "error: "+err.Error()+"\n")
+		}
+		_ = w.Close()
+	}()
+	if err := wsstream.NewReader(r, true, wsstream.NewDefaultReaderProtocols()).Copy(c.w, c.r); err != nil {
+		c.Log.Debug("copy a log to a WebSocket", "err", err)
+	}
+	return nil
+}

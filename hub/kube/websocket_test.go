@@ -1,0 +1,96 @@
+package kube
+
+import (
+	"encoding/base64"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/net/websocket"
+)
+
+// mounted is the API as the hub mounts it.
+func mounted(s *Server) *httptest.Server {
+	e := echo.New()
+	s.Register(e)
+	return httptest.NewServer(e)
+}
+
+func dial(t *testing.T, srv *httptest.Server, path, origin, token string) (*websocket.Conn, error) {
+	t.Helper()
+	config, err := websocket.NewConfig("ws"+strings.TrimPrefix(srv.URL, "http")+path, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Protocol = []string{"base64.binary.k8s.io"}
+	if token != "" {
+		config.Header.Set("Authorization", "Bearer "+token)
+	}
+	conn, err := config.DialContext(t.Context())
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	}
+	return conn, err
+}
+
+func receive(t *testing.T, conn *websocket.Conn) string {
+	t.Helper()
+	var s string
+	if err := websocket.Message.Receive(conn, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestABrowserWatchesOverAWebSocket(t *testing.T) {
+	f := seeded()
+	srv := mounted(newServer(f))
+	defer srv.Close()
+	conn, err := dial(t, srv, "/api/v1/nodes?watch=1", "http://headlamp.example", "viewer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{"type":"ADDED","object":{"kind":"Node"`, `{"type":"ADDED","object":{"kind":"Node"`} {
+		if got := receive(t, conn); !strings.HasPrefix(got, want) || strings.HasSuffix(got, "\n") {
+			t.Errorf("told %q, want one event that begins with %s", got, want)
+		}
+	}
+	f.touch(fakeNode("pi-1", ""), "a", "b")
+	if got := receive(t, conn); !strings.HasPrefix(got, `{"type":"MODIFIED"`) {
+		t.Errorf("told %q", got)
+	}
+}
+
+func TestABrowserReadsALogOverAWebSocket(t *testing.T) {
+	srv := mounted(newServer(seeded()))
+	defer srv.Close()
+	conn, err := dial(t, srv, ns+"/pods/kiosk-1/log?follow=true", "http://headlamp.example", "viewer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := receive(t, conn); first != "" {
+		t.Errorf("the first message is %q, want an empty one", first)
+	}
+	line, err := base64.StdEncoding.DecodeString(receive(t, conn))
+	if err != nil || string(line) != "hello from main of kiosk-1\n" {
+		t.Errorf("the log says %q, %v", line, err)
+	}
+}
+
+// A browser adds a client certificate to whatever a page asks for. A token it
+// adds to nothing.
+func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
+	s := newServer(seeded())
+	s.Access = certificate{}
+	srv := mounted(s)
+	defer srv.Close()
+	if _, err := dial(t, srv, "/api/v1/nodes?watch=1", "http://evil.example", ""); err == nil {
+		t.Error("a page of another site has opened a WebSocket")
+	}
+	if _, err := dial(t, srv, "/api/v1/nodes?watch=1", srv.URL, ""); err != nil {
+		t.Errorf("a page of our own cannot open a WebSocket: %v", err)
+	}
+}

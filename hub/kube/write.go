@@ -1,0 +1,310 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// A write is what a request to change something asks for beside the change.
+type write struct {
+	manager string // who owns the fields that are set
+	force   bool
+	dry     bool // do everything, but change nothing
+	settled bool // managedFields are what they shall be
+}
+
+// A step is what a request comes to, on one snapshot.
+type step struct {
+	changes  []state.Change
+	result   state.Object // what is answered
+	created  bool
+	warnings []string
+	// base are the objects that the step was made from: while they stand, so does it.
+	base map[state.Key]state.Object
+}
+
+// writing reads the options of a write.
+func (c *call) writing(patch types.PatchType) (write, error) {
+	var o metav1.PatchOptions
+	q := c.r.URL.Query()
+	if err := metav1.Convert_url_Values_To_v1_PatchOptions(&q, &o, nil); err != nil {
+		return write{}, apierrors.NewBadRequest(err.Error())
+	}
+	name := "CreateOptions"
+	switch c.verb {
+	case "patch":
+		name = "PatchOptions"
+	case "update":
+		name = "UpdateOptions"
+	}
+	if patch != types.ApplyYAMLPatchType && o.Force != nil && c.verb != "patch" {
+		o.Force = nil // means nothing there
+	}
+	if errs := validation.ValidatePatchOptions(&o, patch); len(errs) > 0 {
+		return write{}, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: name}, "", errs)
+	}
+	w := write{manager: o.FieldManager, force: o.Force != nil && *o.Force, dry: len(o.DryRun) > 0}
+	if w.manager == "" {
+		w.manager = manager(c.r.UserAgent())
+	}
+	return w, nil
+}
+
+// manager is who owns fields that are set without saying: the program.
+func manager(userAgent string) string {
+	name := make([]rune, 0, validation.FieldManagerMaxLength)
+	for _, r := range userAgent {
+		if r == '/' || len(name) == cap(name) {
+			break
+		}
+		if r >= ' ' && r != 0x7f {
+			name = append(name, r)
+		}
+	}
+	if len(name) == 0 {
+		return "unknown"
+	}
+	return string(name)
+}
+
+// commit carries out what make comes to. make is called here first, so that the
+// writer is not kept from its work by decoding and validation, and once more by
+// the writer if what it was made from has changed since.
+func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step, error)) (step, error) {
+	st, err := make(c.Fleet.Snapshot(), time.Now())
+	if err == nil && !dry && len(st.changes) > 0 {
+		var applied []state.Applied
+		applied, err = c.Fleet.Do(c.r.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			if st.stands(s) {
+				return st.changes, nil
+			}
+			var err error
+			st, err = make(s, now)
+			return st.changes, err
+		})
+		if err == nil {
+			key := state.KeyOf(st.result)
+			for _, a := range applied {
+				switch {
+				case a.Key != key:
+				case a.New != nil:
+					st.result = a.New
+				default:
+					st.result = a.Old
+				}
+			}
+		}
+	}
+	if !dry && c.Audit != nil {
+		c.Audit.Audit(c.r, c.user, c.verb, c.subject(), err)
+	}
+	if err != nil {
+		return step{}, c.writeError(err)
+	}
+	c.warn(st.warnings...)
+	return st, nil
+}
+
+func (st *step) stands(s state.Snapshot) bool {
+	for k, o := range st.base {
+		if s.Get(k) != o {
+			return false
+		}
+	}
+	return st.base != nil
+}
+
+// subject names what the request is about, for people.
+func (c *call) subject() string {
+	s := c.resource
+	if c.sub != nil {
+		s += "/" + c.sub.name
+	}
+	if c.namespace != "" {
+		s += " " + c.namespace + "/" + c.name
+	} else if c.name != "" {
+		s += " " + c.name
+	}
+	return s
+}
+
+// writeError turns the loop's own failures into answers; those of a step are
+// answers already.
+func (c *call) writeError(err error) error {
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		return err
+	case c.r.Context().Err() != nil:
+		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 1)
+	}
+	c.Log.Error("carry out a request", "err", err)
+	return apierrors.NewInternalError(err)
+}
+
+func (c *call) key(o state.Object) state.Key {
+	return state.Key{Kind: c.res.kind, Namespace: c.namespace, Name: o.GetName()}
+}
+
+func (c *call) create() error {
+	w, err := c.writing("")
+	if err != nil {
+		return err
+	}
+	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	if err := c.ownLeases(); err != nil {
+		return err
+	}
+	o, err := c.object()
+	if err != nil {
+		return err
+	}
+	generate := o.GetName() == "" && o.GetGenerateName() != ""
+	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
+		next := o.DeepCopyObject().(state.Object)
+		for generate {
+			next.SetName(generated(next.GetGenerateName()))
+			if s.Get(c.key(next)) == nil {
+				break
+			}
+		}
+		c.name = next.GetName()
+		return c.creation(s, next, w, now)
+	})
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusCreated, c.one(st.result, f, true), f.media)
+}
+
+// generated is a name that begins as asked and that nobody has.
+func generated(base string) string {
+	const room = 63 - 5
+	return base[:min(len(base), room)] + rand.String(5)
+}
+
+// creation is the step that creates an object.
+func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time) (step, error) {
+	if o.GetResourceVersion() != "" {
+		return step{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
+	if o.GetName() == "" {
+		return step{}, apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{
+			field.Required(field.NewPath("metadata", "name"), "name or generateName is required")})
+	}
+	key := c.key(o)
+	base := map[state.Key]state.Object{key: nil}
+	if c.res.namespaced {
+		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
+		ns, _ := s.Get(k).(*corev1.Namespace)
+		if err := c.open(ns); err != nil {
+			return step{}, err
+		}
+		base[k] = ns
+	}
+	if s.Get(key) != nil {
+		return step{}, apierrors.NewAlreadyExists(c.res.groupResource(), o.GetName())
+	}
+	fresh(o, now)
+	if c.res.generation {
+		o.SetGeneration(1)
+	}
+	if !w.settled {
+		admission.Default(o, c.Settings) // who leaves a field out owns its default
+		if err := c.apply.update(c.res, nil, o, w.manager, ""); err != nil {
+			return step{}, err
+		}
+	}
+	c.prepare(o)
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	warnings, errs := admission.Admit(o, nil, c.Settings)
+	if len(errs) > 0 {
+		return step{}, apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), o.GetName(), errs)
+	}
+	return step{
+		changes: []state.Change{state.Put(o, c.why("create", o))},
+		result:  o, created: true, warnings: warnings, base: base,
+	}, nil
+}
+
+// open tells why nothing can be created in a namespace.
+func (c *call) open(ns *corev1.Namespace) error {
+	if ns == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, c.namespace)
+	}
+	if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
+		e := apierrors.NewForbidden(c.res.groupResource(), c.name,
+			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", c.namespace))
+		e.ErrStatus.Details.Causes = append(e.ErrStatus.Details.Causes, metav1.StatusCause{
+			Type: corev1.NamespaceTerminatingCause, Message: "namespace " + c.namespace + " is being terminated", Field: "metadata.namespace",
+		})
+		return e
+	}
+	return nil
+}
+
+// fresh sets what the server alone says of a new object.
+func fresh(o state.Object, now time.Time) {
+	o.SetUID("")
+	o.SetResourceVersion("")
+	o.SetSelfLink("")
+	o.SetGeneration(0)
+	o.SetCreationTimestamp(metav1.NewTime(now.UTC().Truncate(time.Second)))
+	o.SetDeletionTimestamp(nil)
+	o.SetDeletionGracePeriodSeconds(nil)
+}
+
+// prepare drops what a client cannot say of a new object. A node's status stands:
+// whoever creates one may say what is known of it.
+func (c *call) prepare(o state.Object) {
+	if o, ok := o.(*corev1.Namespace); ok {
+		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
+		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
+			o.Spec.Finalizers = append(o.Spec.Finalizers, corev1.FinalizerKubernetes)
+		}
+		return
+	}
+	if c.res.sub("status") == nil || c.res.kind == state.Nodes {
+		return
+	}
+	setStatus(o, nil)
+	if p, ok := o.(*corev1.Pod); ok {
+		p.Status.Phase = corev1.PodPending
+	}
+}
+
+// why is the sentence that tells of a write.
+func (c *call) why(verb string, o state.Object) string {
+	what := c.res.singular
+	if c.sub != nil {
+		what = c.sub.name + " of " + what
+	}
+	return fmt.Sprintf("%s %s %s: asked by %s", verb, what, state.Display(o), c.user)
+}
+
+// ownLeases refuses writes to the leases that the hub itself keeps.
+func (c *call) ownLeases() error {
+	if !c.nodeLease() {
+		return nil
+	}
+	return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(
+		"leases of nodes are kept by the hub: they say when it last heard of each; use another namespace"))
+}

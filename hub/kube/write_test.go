@@ -1,0 +1,315 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// send does a request as admin and expects its code; out, if not nil, is the answer.
+func send(t *testing.T, s *Server, method, path, contentType, body string, code int, out any) {
+	t.Helper()
+	w := request{method: method, path: path, contentType: contentType, body: body}.do(s)
+	if w.Code != code {
+		t.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, code)
+	}
+	if out != nil {
+		if err := json.Unmarshal(w.Body.Bytes(), out); err != nil {
+			t.Fatalf("%s %s: %v in %s", method, path, err, w.Body)
+		}
+	}
+}
+
+func TestAWriteThatChangesNothingIsNoChange(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	for _, c := range []struct{ name, contentType, path, body string }{
+		{"a cordon that stands", smp, "/api/v1/nodes/pi-1", `{"spec":{"unschedulable":null}}`},
+		{"an empty patch", mp, "/api/v1/nodes/pi-1", `{}`},
+		{"a scale that stands", mp, apps + "/deployments/web/scale", `{"spec":{"replicas":2}}`},
+		{"a quantity written differently", mp, "/api/v1/nodes/pi-1/status", `{"status":{"capacity":{"memory":"4096Mi"}}}`},
+	} {
+		before := f.Snapshot().Revision
+		send(t, s, "PATCH", c.path, c.contentType, c.body, 200, nil)
+		if after := f.Snapshot().Revision; after != before {
+			t.Errorf("%s: revision %d became %d", c.name, before, after)
+		}
+	}
+}
+
+func TestTwoWritersOfOneRevision(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	var n corev1.Node
+	send(t, s, "GET", "/api/v1/nodes/pi-1", "", "", 200, &n)
+	n.Spec.Unschedulable = true
+	body, _ := json.Marshal(n)
+	send(t, s, "PUT", "/api/v1/nodes/pi-1", "", string(body), 200, nil)
+	send(t, s, "PUT", "/api/v1/nodes/pi-1", "", string(body), 409, nil)
+}
+
+// The write is judged by the writer, on the state at its turn: what the handler
+// saw before may be out of date.
+func TestAWriteIsJudgedOnTheNewestState(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	f.before = func() {
+		f.touch(fakeNode("pi-1", ""), "race", "won")
+	}
+	var n corev1.Node
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"labels":{"a":"b"}}}`, 200, &n)
+	if n.Labels["race"] != "won" || n.Labels["a"] != "b" {
+		t.Errorf("the node has the labels %v: want both writers'", n.Labels)
+	}
+	rv := n.ResourceVersion
+	f.before = func() {
+		f.touch(fakeNode("pi-1", ""), "race", "again")
+	}
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"a":"c"}}}`, rv), 409, nil)
+}
+
+func TestGenerationCountsTheSpec(t *testing.T) {
+	s := newServer(seeded())
+	for _, c := range []struct {
+		name, path, body string
+		want             int64
+	}{
+		{"a status", "/deployments/web/status", `{"status":{"replicas":1}}`, 1},
+		{"a label", "/deployments/web", `{"metadata":{"labels":{"a":"b"}}}`, 1},
+		{"a spec", "/deployments/web", `{"spec":{"replicas":3}}`, 2},
+		{"a deployment's annotation", "/deployments/web", `{"metadata":{"annotations":{"a":"b"}}}`, 3},
+		{"a generation of the client's", "/deployments/web", `{"metadata":{"generation":99,"labels":{"a":"c"}}}`, 3},
+	} {
+		var d appsv1.Deployment
+		send(t, s, "PATCH", apps+c.path, mp, c.body, 200, &d)
+		if d.Generation != c.want {
+			t.Errorf("after %s the generation is %d, want %d", c.name, d.Generation, c.want)
+		}
+	}
+	send(t, s, "PATCH", apps+"/deployments/web/scale", mp, `{"spec":{"replicas":9}}`, 200, nil)
+	var d appsv1.Deployment
+	if send(t, s, "GET", apps+"/deployments/web", "", "", 200, &d); d.Generation != 4 {
+		t.Errorf("after a scale the generation is %d, want 4", d.Generation)
+	}
+}
+
+func TestWhatOnlyTheServerSays(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	var n corev1.Node
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"creationTimestamp":"2001-01-01T00:00:00Z","deletionTimestamp":"2001-01-01T00:00:00Z","labels":{"a":"b"}}}`, 200, &n)
+	if !n.CreationTimestamp.Time.Equal(fakeStart) || n.DeletionTimestamp != nil {
+		t.Errorf("the node was created %v and deleted %v", n.CreationTimestamp, n.DeletionTimestamp)
+	}
+	var cm corev1.ConfigMap
+	send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"generateName":"c-","uid":"x","generation":7,"creationTimestamp":null,"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 201, &cm)
+	if cm.UID == "x" || cm.UID == "" || cm.Generation != 0 || cm.DeletionTimestamp != nil || len(cm.Name) != len("c-")+5 || cm.CreationTimestamp.IsZero() {
+		t.Errorf("created %+v", cm.ObjectMeta)
+	}
+}
+
+func TestAFinalizerHoldsUntilItGoes(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	var cm corev1.ConfigMap
+	send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"c","finalizers":["example.com/hold"]}}`, 201, nil)
+	send(t, s, "DELETE", ns+"/configmaps/c", "", "", 200, &cm)
+	if cm.DeletionTimestamp == nil {
+		t.Fatalf("deleted %+v", cm.ObjectMeta)
+	}
+	before := f.Snapshot().Revision
+	send(t, s, "DELETE", ns+"/configmaps/c", "", "", 200, nil)
+	if f.Snapshot().Revision != before {
+		t.Error("a second deletion changes something")
+	}
+	send(t, s, "PATCH", ns+"/configmaps/c", mp, `{"metadata":{"finalizers":null}}`, 200, nil)
+	send(t, s, "GET", ns+"/configmaps/c", "", "", 404, nil)
+}
+
+func TestAPodsFinalizerAndItsDevice(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":["example.com/hold"]}}`, 200, nil)
+	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", "", 200, nil)
+	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":null}}`, 200, nil)
+	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 200, nil) // its device has yet to stop it
+	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", `{"gracePeriodSeconds":0}`, 200, nil)
+	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 404, nil)
+}
+
+func TestPagesOfAListWhileThingsChange(t *testing.T) {
+	f := newFake()
+	for i := range 7 {
+		f.put(fakeNode(fmt.Sprintf("pi-%d", i), "oslo"))
+	}
+	s := newServer(f)
+	first := formatRev(f.Snapshot().Revision)
+	var names []string
+	next := ""
+	for page := range 10 {
+		var list corev1.NodeList
+		send(t, s, "GET", "/api/v1/nodes?limit=3&continue="+url.QueryEscape(next), "", "", 200, &list)
+		if list.ResourceVersion != first {
+			t.Errorf("page %d has revision %s, want the first page's %s", page, list.ResourceVersion, first)
+		}
+		for _, n := range list.Items {
+			names = append(names, n.Name)
+		}
+		if page == 0 {
+			if list.RemainingItemCount == nil || *list.RemainingItemCount != 4 {
+				t.Errorf("after the first page remain %v, want 4", list.RemainingItemCount)
+			}
+			f.remove(fakeNode("pi-2", "")) // told already
+			f.put(fakeNode("pi-45", "oslo"))
+		}
+		if next = list.Continue; next == "" {
+			break
+		}
+	}
+	if got := strings.Join(names, " "); got != "pi-0 pi-1 pi-2 pi-3 pi-4 pi-45 pi-5 pi-6" {
+		t.Errorf("listed %s", got)
+	}
+}
+
+func TestFieldSelectors(t *testing.T) {
+	s := newServer(seeded())
+	for selector, want := range map[string]string{
+		"spec.nodeName=pi-1": "kiosk-1",
+		"spec.nodeName=":     "kiosk-2",
+		"spec.nodeName!=":    "guarded kiosk-1",
+		"status.phase=Running,metadata.name!=guarded":   "kiosk-1",
+		"metadata.name=kiosk-2":                         "kiosk-2",
+		"metadata.namespace=default,spec.nodeName=pi-2": "guarded",
+		"metadata.name=nope":                            "",
+	} {
+		for _, path := range []string{ns + "/pods", "/api/v1/pods"} {
+			var list corev1.PodList
+			send(t, s, "GET", path+"?fieldSelector="+url.QueryEscape(selector), "", "", 200, &list)
+			var names []string
+			for _, p := range list.Items {
+				names = append(names, p.Name)
+			}
+			if got := strings.Join(names, " "); got != want {
+				t.Errorf("%s with %s lists %q, want %q", path, selector, got, want)
+			}
+		}
+	}
+	var events corev1.EventList
+	send(t, s, "GET", ns+"/events?fieldSelector="+url.QueryEscape("involvedObject.name=kiosk-1,involvedObject.kind=Pod,involvedObject.fieldPath="), "", "", 200, &events)
+	if len(events.Items) != 1 {
+		t.Errorf("%d events about the pod, want 1", len(events.Items))
+	}
+}
+
+func TestServerSideApply(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	path := func(manager string, more string) string {
+		return ns + "/configmaps/c?fieldManager=" + manager + more
+	}
+	const head = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":`
+	var cm corev1.ConfigMap
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"a":"1","b":"1"}}`, 201, nil)
+	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"c":"1"}}`, 200, &cm)
+	if len(cm.Data) != 3 || len(cm.ManagedFields) != 2 {
+		t.Fatalf("two managers have made %v, managed by %d", cm.Data, len(cm.ManagedFields))
+	}
+	var st metav1.Status
+	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"a":"2","c":"1"}}`, 409, &st)
+	if st.Details == nil || len(st.Details.Causes) != 1 || st.Details.Causes[0].Type != metav1.CauseTypeFieldManagerConflict {
+		t.Errorf("the conflict is told as %+v", st)
+	}
+	send(t, s, "PATCH", path("bob", "&force=true"), ssa, head+`{"a":"2","c":"1"}}`, 200, nil)
+	cm = corev1.ConfigMap{}
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"b":"1"}}`, 200, &cm) // ann lets go of a, which bob holds
+	if cm.Data["a"] != "2" {
+		t.Errorf("data is %v, want bob's a=2", cm.Data)
+	}
+	cm = corev1.ConfigMap{}
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // nobody else holds b
+	if _, ok := cm.Data["b"]; ok {
+		t.Errorf("data is %v, want b gone with its last manager", cm.Data)
+	}
+	before := f.Snapshot().Revision
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, nil)
+	if f.Snapshot().Revision != before {
+		t.Error("applying the same again changes something")
+	}
+}
+
+func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	f.fail = errors.New("write the change: disk full")
+	before := f.Snapshot().Revision
+	var st metav1.Status
+	send(t, s, "POST", ns+"/configmaps", "", configMap, 500, &st)
+	if !strings.Contains(st.Message, "disk full") || f.Snapshot().Revision != before {
+		t.Errorf("told %q at revision %d", st.Message, f.Snapshot().Revision)
+	}
+}
+
+func TestObjectsInASnapshotAreNeverChanged(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	snap := f.Snapshot()
+	encode := func() string {
+		var all strings.Builder
+		for _, k := range state.Kinds() {
+			for o := range snap.All(k, "") {
+				b, _ := json.Marshal(o)
+				all.Write(b)
+			}
+		}
+		return all.String()
+	}
+	before := encode()
+	for _, c := range cases {
+		c.do(s)
+	}
+	if encode() != before {
+		t.Error("a request has changed an object of a snapshot that was taken before it")
+	}
+}
+
+// Whatever the patch, the answer is a Status or the object, and a refusal
+// changes nothing.
+func FuzzPatch(f *testing.F) {
+	for _, c := range cases {
+		if c.method == http.MethodPatch {
+			f.Add(c.contentType, c.body)
+		}
+	}
+	f.Add(smp, `{"spec":{"template":{"spec":{"containers":[{"name":"web","$patch":"delete"}],"$setElementOrder/containers":[{"name":"x"}]}}}}`)
+	f.Add(smp, `{"spec":{"$retainKeys":["replicas"],"replicas":1}}`)
+	f.Add(jp, `[{"op":"copy","from":"/spec","path":"/spec/template/spec"},{"op":"move","from":"/metadata/name","path":"/kind"}]`)
+	f.Add(ssa, "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{name: web, ports: [{containerPort: 1}, {containerPort: 1}]}]}}}")
+	f.Fuzz(func(t *testing.T, contentType, body string) {
+		fake := seeded()
+		s := newServer(fake)
+		before := fake.Snapshot().Revision
+		for _, path := range []string{apps + "/deployments/web?fieldManager=fuzz", "/api/v1/nodes/pi-1?fieldManager=fuzz"} {
+			w := request{method: "PATCH", path: path, contentType: contentType, body: body}.do(s)
+			if w.Code >= 500 {
+				t.Errorf("PATCH %s %s %q: %d %s", path, contentType, body, w.Code, w.Body)
+			}
+			if after := fake.Snapshot().Revision; w.Code >= 400 && after != before {
+				t.Errorf("PATCH %s %s %q: refused with %d, but changed", path, contentType, body, w.Code)
+			}
+			before = fake.Snapshot().Revision
+			if !json.Valid(w.Body.Bytes()) {
+				t.Errorf("PATCH %s: the answer is %q", path, w.Body)
+			}
+		}
+	})
+}

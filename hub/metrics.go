@@ -1,0 +1,93 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// metrics are what the hub tells Prometheus, read from what it keeps anyway: a
+// counter of its own could only be wrong.
+type metrics struct {
+	loop   *control.Loop
+	broker *broker.Broker
+}
+
+var (
+	metricNodes     = prometheus.NewDesc("flotilla_nodes", "Nodes by site and by what they mean for its state.", []string{"site", "state"}, nil)
+	metricSite      = prometheus.NewDesc("flotilla_site_state", "1 for the disruption state that a site is in.", []string{"site", "state"}, nil)
+	metricWaiting   = prometheus.NewDesc("flotilla_site_waiting_nodes", "Not-ready nodes of a site that wait for their NoExecute taint.", []string{"site"}, nil)
+	metricObjects   = prometheus.NewDesc("flotilla_objects", "Objects that the hub keeps, by kind.", []string{"kind"}, nil)
+	metricRevision  = prometheus.NewDesc("flotilla_revision", "Revision of the newest change.", nil, nil)
+	metricPasses    = prometheus.NewDesc("flotilla_passes_total", "Looks of the control loop.", nil, nil)
+	metricCommits   = prometheus.NewDesc("flotilla_commits_total", "Transactions written to the database.", nil, nil)
+	metricSessions  = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
+	metricConns     = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil, nil)
+	metricMessages  = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"}, nil)
+	metricRefused   = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.", []string{"reason"}, nil)
+	metricOffences  = prometheus.NewDesc("flotilla_mqtt_offences_total", "Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
+	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
+	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored}
+	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
+	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
+)
+
+func (m metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range allMetrics {
+		ch <- d
+	}
+}
+
+func (m metrics) Collect(ch chan<- prometheus.Metric) {
+	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
+	}
+	s := m.loop.Snapshot()
+	for site, c := range s.Counts() {
+		send(metricNodes, gauge, float64(c.Ready), site, "ready")
+		send(metricNodes, gauge, float64(c.NotReady), site, "not-ready")
+		send(metricNodes, gauge, float64(c.NeverSeen), site, "never-seen")
+		send(metricWaiting, gauge, float64(c.Waiting), site)
+	}
+	for site := range state.Each[*fleet.Site](s, state.Sites, "") {
+		for _, st := range allSiteStates {
+			v := 0.0
+			if site.Status.State == st {
+				v = 1
+			}
+			send(metricSite, gauge, v, site.Name, string(st))
+		}
+	}
+	for _, k := range state.Kinds() {
+		send(metricObjects, gauge, float64(s.Len(k)), string(k))
+	}
+	send(metricRevision, gauge, float64(s.Revision))
+	send(metricPasses, counting, float64(m.loop.Passes()))
+	send(metricCommits, counting, float64(m.loop.Commits()))
+	st := m.broker.Stats()
+	send(metricSessions, gauge, float64(st.Sessions))
+	send(metricConns, gauge, float64(st.Connections))
+	send(metricUnstored, counting, float64(st.Unremembered))
+	for _, each := range []struct {
+		d      *prometheus.Desc
+		values map[string]uint64
+	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences}, {metricDropped, st.Dropped}} {
+		for k, v := range each.values {
+			send(each.d, counting, float64(v), k)
+		}
+	}
+}
+
+func metricsHandler(m metrics) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}

@@ -1,0 +1,159 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// A Role is what a certificate says of its holder.
+type Role string
+
+// Roles that certificates carry.
+const (
+	Device   Role = "device"
+	Admin    Role = "admin"
+	Operator Role = "operator"
+	Viewer   Role = "viewer"
+)
+
+// organizations is how a role stands in a certificate's subject.
+var organizations = map[Role]string{
+	Device:   "flotilla:devices",
+	Admin:    "flotilla:admins",
+	Operator: "flotilla:operators",
+	Viewer:   "flotilla:viewers",
+}
+
+// ErrRequest: a certificate request cannot be signed; its sender has to change it.
+var ErrRequest = errors.New("bad certificate request")
+
+// A Request is a verified certificate request: whoever sent it has the key.
+type Request struct {
+	key any
+	spk []byte
+}
+
+// KeyHash is the sha256 over the request's public key (SPKI), in hex.
+func (r Request) KeyHash() string {
+	sum := sha256.Sum256(r.spk)
+	return hex.EncodeToString(sum[:])
+}
+
+// ParseRequest reads a PEM certificate request and verifies that its key signed
+// it. Names in it are ignored: the hub says who is who.
+func ParseRequest(text []byte) (Request, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return Request{}, fmt.Errorf("%w: it is not a PEM certificate request", ErrRequest)
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return Request{}, fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	switch k := csr.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve != elliptic.P256() && k.Curve != elliptic.P384() {
+			return Request{}, fmt.Errorf("%w: its curve is %s; use P-256", ErrRequest, k.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if n := k.N.BitLen(); n < 2048 || n > 4096 {
+			return Request{}, fmt.Errorf("%w: its RSA key has %d bits; use ECDSA P-256", ErrRequest, n)
+		}
+	default:
+		return Request{}, fmt.Errorf("%w: a key of type %T; use ECDSA P-256", ErrRequest, k)
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return Request{}, fmt.Errorf("%w: its key did not sign it: %w", ErrRequest, err)
+	}
+	return Request{csr.PublicKey, csr.RawSubjectPublicKeyInfo}, nil
+}
+
+// A Certificate is what was issued.
+type Certificate struct {
+	ChainPEM []byte // leaf, intermediate
+	NotAfter time.Time
+}
+
+// SignDevice issues the certificate of a node's device: one year, CN = node.
+func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
+	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
+		return Certificate{}, fmt.Errorf("sign certificate of node %q: %s", node, errs[0])
+	}
+	now := time.Now()
+	leaf, by, err := a.sign(&x509.Certificate{
+		Subject:     pkix.Name{Organization: []string{organizations[Device]}, CommonName: node},
+		URIs:        []*url.URL{{Scheme: "fleet", Host: "node", Path: "/" + node}},
+		NotBefore:   now.Add(-backdated),
+		NotAfter:    now.Add(leafLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, r.key, now)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("sign certificate of node %s: %w", node, err)
+	}
+	return Certificate{encodeCert(leaf, by), leaf.NotAfter}, nil
+}
+
+// IssueClient makes a key and a certificate for a person's kubectl.
+func (a *Authority) IssueClient(role Role, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
+	org, ok := organizations[role]
+	switch {
+	case !ok || role == Device:
+		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer", user, role)
+	case user == "":
+		return nil, nil, errors.New("issue certificate: its user has no name")
+	case life <= 0 || life > leafLife:
+		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, leafLife)
+	}
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	leaf, by, err := a.sign(&x509.Certificate{
+		Subject:     pkix.Name{Organization: []string{org}, CommonName: user},
+		NotBefore:   now.Add(-backdated),
+		NotAfter:    now.Add(life),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, key.Public(), now)
+	if err != nil {
+		return nil, nil, fmt.Errorf("issue certificate of %s: %w", user, err)
+	}
+	keyPEM, err = encodeKey(key)
+	return encodeCert(leaf, by), keyPEM, err
+}
+
+// sign completes and signs a leaf; it never outlives what signs it.
+func (a *Authority) sign(t *x509.Certificate, public any, now time.Time) (leaf, by *x509.Certificate, err error) {
+	signer, err := a.signer(now)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.NotAfter.After(signer.cert.NotAfter) {
+		t.NotAfter = signer.cert.NotAfter
+	}
+	t.SerialNumber = serial(now)
+	t.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, t, signer.cert, public, signer.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaf, err = x509.ParseCertificate(der)
+	return leaf, signer.cert, err
+}

@@ -1,0 +1,177 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Server keeps the hub's own certificate: one for HTTPS and MQTT, renewed by
+// itself in time, and when the hub gets a name or an address that is not in it.
+type Server struct {
+	authority *Authority
+	names     func() []string
+	log       *slog.Logger
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	looked  time.Time // when names were last compared
+}
+
+const (
+	serverRenew = leafLife / 3 // left of its life when it is renewed
+	lookEvery   = time.Minute  // an address that DHCP gave is served this soon
+	maxNames    = 100
+)
+
+// NewServer reads or makes the hub's certificate. names says under which names
+// and addresses it is reached, see LocalNames.
+func (a *Authority) NewServer(names func() []string, log *slog.Logger) (*Server, error) {
+	s := &Server{authority: a, names: names, log: log}
+	by, err := a.signer(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.read("server")
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		log.Warn("the hub's certificate cannot be used and is made anew", "err", err)
+	case p.cert.CheckSignatureFrom(by.cert) != nil:
+		log.Info("the hub's certificate has another issuer and is made anew")
+	default:
+		s.current = pairOf(p.cert, by.cert, p.key)
+	}
+	_, err = s.GetCertificate(nil)
+	return s, err
+}
+
+func pairOf(leaf, by *x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {
+	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, by.Raw}, PrivateKey: key, Leaf: leaf}
+}
+
+// GetCertificate is for tls.Config. When a renewal fails it serves the one it has.
+func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) {
+		return s.current, nil
+	}
+	s.looked = now
+	names := s.names()
+	if s.current != nil && now.Before(s.current.Leaf.NotAfter.Add(-serverRenew)) && covers(s.current.Leaf, names) {
+		return s.current, nil
+	}
+	fresh, err := s.issue(names, now)
+	switch {
+	case err == nil:
+		s.current = fresh
+		s.log.Info("the hub has a new certificate", "names", strings.Join(names, " "), "until", fresh.Leaf.NotAfter.UTC().Format(time.DateOnly))
+	case s.current == nil:
+		return nil, err
+	default:
+		s.log.Error("the hub's certificate cannot be renewed", "err", err)
+	}
+	return s.current, nil
+}
+
+func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	t := &x509.Certificate{
+		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla hub"},
+		NotBefore:   now.Add(-backdated),
+		NotAfter:    now.Add(leafLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, n := range names[:min(len(names), maxNames)] {
+		if ip := net.ParseIP(n); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, n)
+		}
+	}
+	leaf, by, err := s.authority.sign(t, key.Public(), now)
+	if err != nil {
+		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
+	}
+	if err := s.authority.write("server", leaf, key); err != nil {
+		return nil, err
+	}
+	return pairOf(leaf, by, key), nil
+}
+
+// Names are those in the certificate that is served now.
+func (s *Server) Names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return inside(s.current.Leaf)
+}
+
+func inside(cert *x509.Certificate) []string {
+	names := slices.Clone(cert.DNSNames)
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
+}
+
+// covers: an address that is gone does no harm, one that is new has to be in.
+func covers(cert *x509.Certificate, names []string) bool {
+	have := inside(cert)
+	for _, n := range names[:min(len(names), maxNames)] {
+		if !slices.Contains(have, n) {
+			return false
+		}
+	}
+	return true
+}
+
+// LocalNames are the names and addresses under which this machine can be
+// reached: advertised ("" for none), its host name, localhost, and every address of its
+// interfaces that is good beyond one link.
+func LocalNames(advertised string) []string {
+	var names []string
+	add := func(n string) {
+		if a, err := netip.ParseAddr(n); err == nil {
+			n = a.Unmap().String()
+		}
+		n = strings.TrimSuffix(strings.ToLower(n), ".")
+		if n != "" && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	add(advertised)
+	if host, err := os.Hostname(); err == nil && !strings.ContainsAny(host, " _") {
+		add(host)
+		if !strings.Contains(host, ".") {
+			add(host + ".local") // how mDNS names it
+		}
+	}
+	add("localhost")
+	add("127.0.0.1")
+	add("::1")
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && p.Addr().IsGlobalUnicast() {
+			add(p.Addr().String())
+		}
+	}
+	return names
+}

@@ -1,0 +1,111 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Sentinels of verification.
+var (
+	ErrNoCertificate = errors.New("no client certificate")
+	ErrUntrusted     = errors.New("client certificate refused")
+)
+
+// A Holder is who a verified certificate speaks for.
+type Holder struct {
+	Role Role
+	Name string // node or person
+	Leaf *x509.Certificate
+}
+
+// Verify tells whose certificate the other side of a TLS connection has shown:
+// signed by this authority, of this moment, for clients, with exactly one role.
+// Whether it was revoked is the caller's question.
+func (a *Authority) Verify(shown []*x509.Certificate) (Holder, error) {
+	return a.verify(shown, time.Now())
+}
+
+// VerifyForRenewal is Verify for the one thing that a device may still do with
+// a certificate which ended up to 90 days ago.
+func (a *Authority) VerifyForRenewal(shown []*x509.Certificate) (Holder, error) {
+	now := time.Now()
+	if len(shown) > 0 {
+		if end := shown[0].NotAfter; now.After(end) && now.Before(end.Add(RenewalGrace)) {
+			now = end
+		}
+	}
+	h, err := a.verify(shown, now)
+	if err == nil && h.Role != Device {
+		return Holder{}, fmt.Errorf("%w: it is a person's", ErrUntrusted)
+	}
+	return h, err
+}
+
+func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, error) {
+	if len(shown) == 0 {
+		return Holder{}, ErrNoCertificate
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(a.root.cert)
+	a.mu.Lock()
+	between.AddCert(a.middle.cert)
+	a.mu.Unlock()
+	for _, c := range shown[1:min(len(shown), 4)] {
+		between.AddCert(c)
+	}
+	leaf := shown[0]
+	if _, err := leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
+		return Holder{}, fmt.Errorf("%w: %w", ErrUntrusted, err)
+	}
+	if len(leaf.Subject.Organization) == 1 && leaf.Subject.CommonName != "" {
+		for role, org := range organizations {
+			if leaf.Subject.Organization[0] == org {
+				return Holder{role, leaf.Subject.CommonName, leaf}, nil
+			}
+		}
+	}
+	return Holder{}, fmt.Errorf("%w: its subject %q names no role", ErrUntrusted, leaf.Subject)
+}
+
+// HTTPS is the TLS side of the HTTPS listener. It asks for a client certificate
+// and takes any, or none: an ended one may still renew, and who may do what is
+// decided for every request.
+func (a *Authority) HTTPS(server *Server) *tls.Config {
+	return a.tls(server, tls.RequestClientCert)
+}
+
+// MQTT is the TLS side of the MQTT listener: only a device whose certificate
+// may passes the handshake. may is asked for each connection and refuses
+// revoked ones.
+func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
+	c := a.tls(server, tls.RequireAnyClientCert)
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		h, err := a.Verify(s.PeerCertificates)
+		if err != nil {
+			return err
+		}
+		if h.Role != Device {
+			return fmt.Errorf("%w: MQTT is for devices, and %s is a person", ErrUntrusted, h.Name)
+		}
+		return may(h)
+	}
+	c.NextProtos = nil
+	return c
+}
+
+func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
+	hint := x509.NewCertPool() // so that browsers ask nobody for certificates of others
+	hint.AddCert(a.root.cert)
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: server.GetCertificate,
+		ClientAuth:     auth,
+		ClientCAs:      hint,
+		NextProtos:     []string{"h2", "http/1.1"},
+	}
+}

@@ -1,0 +1,243 @@
+package schedule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// FuzzSchedule changes a fleet at random and holds after each settling that a
+// look at everything wants nothing more, that no node is overfull and that no
+// pod was bound onto a taint that it does not tolerate.
+func FuzzSchedule(f *testing.F) {
+	for seed := range uint64(40) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		fl := newFleet(t)
+		pick := func(list []string) string { return list[r.IntN(len(list))] }
+		nodes, pods := names("n", 5), names("p", 14)
+		effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule}
+		for step := range 60 {
+			for range 1 + r.IntN(3) {
+				fl.now = fl.now.Add(time.Duration(r.IntN(3)) * time.Second)
+				name := pick(nodes)
+				n := fl.s.Node(name)
+				switch r.IntN(10) {
+				case 0:
+					if n != nil {
+						fl.removeNode(name)
+					} else {
+						fl.put(node(name, pick([]string{"oslo", "bergen", "voss"})))
+					}
+				case 1:
+					if n != nil {
+						fl.editNode(name, func(n *corev1.Node) {
+							n.Spec.Taints = nil
+							if r.IntN(2) == 0 {
+								taint("k", "v", effects[r.IntN(3)])(n)
+							}
+							n.Status.Allocatable[corev1.ResourceCPU] = list(fmt.Sprint(1+r.IntN(4)), "")[corev1.ResourceCPU]
+						})
+					}
+				default:
+					name := pick(pods)
+					p := fl.s.Pod("default", name)
+					switch {
+					case p == nil:
+						fl.put(randomPod(r, name, step, nodes))
+					case r.IntN(3) == 0:
+						fl.removePod(name)
+					case r.IntN(3) == 0:
+						fl.editPod(name, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+					case r.IntN(3) == 0 && p.Spec.NodeName != "":
+						fl.editPod(name, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: fl.now} })
+					case p.Spec.NodeName == "":
+						fl.editPod(name, func(p *corev1.Pod) {
+							p.Spec.Tolerations, p.Generation = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, p.Generation+1
+						})
+					}
+				}
+			}
+			before := fl.s
+			fl.settle().quiet()
+			for n := range fl.s.Nodes() {
+				use, was := fl.s.Usage(n.Name), before.Usage(n.Name)
+				if q, w := use.Requests[corev1.ResourceCPU], was.Requests[corev1.ResourceCPU]; q.Cmp(n.Status.Allocatable[corev1.ResourceCPU]) > 0 && q.Cmp(w) > 0 {
+					t.Fatalf("seed %d step %d: %s is overfull", seed, step, n.Name)
+				}
+			}
+			for p := range fl.s.Pods("") {
+				if was := before.Pod("default", p.Name); p.Spec.NodeName == "" || was == nil || was.Spec.NodeName != "" {
+					continue
+				}
+				for _, tn := range fl.s.Node(p.Spec.NodeName).Spec.Taints {
+					if tn.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(p.Spec.Tolerations, &tn) {
+						t.Fatalf("seed %d: %s bound onto %s in spite of %s", seed, p.Name, p.Spec.NodeName, tn.Key)
+					}
+				}
+			}
+		}
+	})
+}
+
+func randomPod(r *rand.Rand, name string, step int, nodes []string) *corev1.Pod {
+	p := pod(name, asks(fmt.Sprintf("%dm", 100*r.IntN(25)), ""), priority(int32(r.IntN(3))))
+	p.CreationTimestamp = metav1.NewTime(start.Add(time.Duration(step) * time.Second))
+	p.Labels["app"] = []string{"kiosk", "db"}[r.IntN(2)]
+	switch r.IntN(8) {
+	case 0:
+		awayFrom("db", corev1.LabelHostname)(p)
+	case 1:
+		awayFrom("kiosk", corev1.LabelTopologyZone)(p)
+	case 2:
+		nearTo("db", corev1.LabelTopologyZone)(p)
+	case 3:
+		toNode(nodes[r.IntN(len(nodes))])(p)
+	case 4:
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
+	case 5:
+		hostPort("", "TCP", 80)(p)
+	case 6:
+		owned("rs")(p)
+	}
+	return p
+}
+
+// In a large fleet room that becomes free is used at once, while the sentences
+// about why pods wait follow within seconds.
+func TestLargeFleet(t *testing.T) {
+	f := newFleet(t)
+	for _, n := range names("n", 300) {
+		f.put(node(n, "oslo", taint("busy", "", corev1.TaintEffectNoSchedule)))
+	}
+	f.put(pod("a", asks("1", "")), pod("b", asks("8", ""))).settle().quiet()
+	f.editNode("n-7", func(n *corev1.Node) { n.Spec.Taints = nil }).settle()
+	if f.on("a") != "n-7" {
+		t.Fatalf("on %q: %s", f.on("a"), f.why("a"))
+	}
+	f.now = f.now.Add(grid)
+	f.settle().quiet()
+	if want := "0/300 nodes are available: 1 Insufficient cpu, 299 node(s) had untolerated taint {busy: }."; f.why("b") != want {
+		t.Errorf("%q, want %q", f.why("b"), want)
+	}
+}
+
+// A node that only reports its condition, and a pod that only reports that it
+// runs, make nobody look at the pods that wait.
+func TestReportsCostNothing(t *testing.T) {
+	f := newFleet(t).put(node("pi", "oslo"), pod("run", onNode("pi")), pod("wait", asks("9", ""))).settle()
+	f.editNode("pi", func(n *corev1.Node) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(start)}}
+	})
+	f.editPod("run", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+	s := f.s
+	s.Look = state.Look{Recent: f.recent}
+	if n := notice(s); !n.none() {
+		t.Errorf("noticed: %+v", n)
+	}
+}
+
+func fleetOf(b *testing.B, nodes int) *fleet {
+	f := newFleet(b)
+	var objects []state.Object
+	for i := range nodes {
+		n := node(fmt.Sprintf("n-%06d", i), fmt.Sprintf("site-%d", i%(1+nodes/20)))
+		n.UID = typesUID("n", i)
+		objects = append(objects, n)
+		for j := range 2 {
+			p := pod(fmt.Sprintf("run-%06d-%d", i, j), asks("100m", "64Mi"), onNode(n.Name))
+			p.UID, p.Status.Phase = typesUID("p", 2*i+j), corev1.PodRunning
+			objects = append(objects, p)
+		}
+	}
+	f.s = state.Load(f.s, objects, uint64(len(objects)))
+	return f
+}
+
+var sizes = []int{100, 1_000, 10_000, 100_000}
+
+func BenchmarkPlaceOnePod(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			f := fleetOf(b, n)
+			f.put(pod("new", asks("100m", "64Mi"), owned("rs")))
+			s := f.s
+			s.Look = state.Look{Recent: f.recent}
+			b.ReportAllocs()
+			for b.Loop() {
+				if len((Decider{}).Decide(s, f.now).Changes) != 1 {
+					b.Fatal("not placed")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkDaemonPod(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			f := fleetOf(b, n)
+			f.put(pod("new", asks("100m", "64Mi"), toNode("n-000050")))
+			s := f.s
+			s.Look = state.Look{Recent: f.recent}
+			b.ReportAllocs()
+			for b.Loop() {
+				if len((Decider{}).Decide(s, f.now).Changes) != 1 {
+					b.Fatal("not placed")
+				}
+			}
+		})
+	}
+}
+
+// One node becomes tainted; 5,000 pods wait for something else.
+func BenchmarkOneNodeChanges(b *testing.B) {
+	for _, n := range sizes {
+		for _, waiting := range []int{0, 5_000} {
+			b.Run(fmt.Sprintf("nodes=%d/waiting=%d", n, waiting), func(b *testing.B) {
+				f := fleetOf(b, n)
+				var objects []state.Object
+				for i := range waiting {
+					p := pod(fmt.Sprintf("wait-%d", i), asks("64", ""), owned("rs"))
+					p.UID = typesUID("w", i)
+					state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse}, start)
+					objects = append(objects, p)
+				}
+				f.s = state.Load(f.s, objects, f.s.Revision)
+				f.editNode("n-000050", taint("k", "v", corev1.TaintEffectNoSchedule))
+				s := f.s
+				s.Look = state.Look{Recent: f.recent}
+				b.ReportAllocs()
+				for b.Loop() {
+					Decider{}.Decide(s, f.now)
+				}
+			})
+		}
+	}
+}
+
+// A thousand new pods in one pass.
+func BenchmarkPlaceThousand(b *testing.B) {
+	for _, n := range sizes[:3] {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			f := fleetOf(b, n)
+			for i := range 1000 {
+				f.put(pod(fmt.Sprintf("new-%d", i), asks("10m", "1Mi"), owned("rs")))
+			}
+			s := f.s
+			s.Look = state.Look{Recent: f.recent}
+			for b.Loop() {
+				Decider{}.Decide(s, f.now)
+			}
+		})
+	}
+}

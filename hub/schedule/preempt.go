@@ -1,0 +1,175 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
+
+	"flotilla.dev/hub/state"
+)
+
+// maxOffers is how many nodes are weighed against each other: Kubernetes' least
+// number of candidates.
+const maxOffers = 100
+
+// An offer is a node and the pods that would have to leave it.
+type offer struct {
+	node    string
+	victims []*corev1.Pod // the most important first
+	broken  int           // budgets that would be overdrawn
+}
+
+// preempt makes room for a pod that no node takes as it is: the pods of lower
+// priority on one node are asked to leave, as few and as low as will do. It
+// returns the node, "" if that would not help.
+func (p *pass) preempt(t *try, refused tally) string {
+	if t.pod.Spec.PreemptionPolicy != nil && *t.pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+		return ""
+	}
+	if t.priority <= p.lowestPriority() || p.leaving(t.pod) {
+		return ""
+	}
+	var best *offer
+	offers := 0
+	for _, name := range refused.curable {
+		o := p.offerOf(t, name)
+		if o == nil {
+			continue
+		}
+		if best == nil || o.compare(best) < 0 {
+			best = o
+		}
+		if offers++; offers == maxOffers {
+			break
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	for _, v := range best.victims {
+		c, ok := state.Evict(v, p.now, "PreemptionByScheduler",
+			fmt.Sprintf("preempt %s on %s: %s has priority %d", state.Display(v), best.node, state.Display(t.pod), t.priority))
+		if ok {
+			p.do(c.Event("Preempted"))
+		}
+	}
+	return best.node
+}
+
+// leaving tells whether pods of lower priority are on their way out of the node
+// that the pod was promised: then nobody else has to go.
+func (p *pass) leaving(pod *corev1.Pod) bool {
+	if pod.Status.NominatedNodeName == "" {
+		return false
+	}
+	for o := range p.s.PodsOn(pod.Status.NominatedNodeName) {
+		if o.DeletionTimestamp != nil && !state.Terminated(o) && schedcorev1.PodPriority(o) < schedcorev1.PodPriority(pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// lowestPriority is that of the least important placed pod; it is looked up once
+// a pass, and only when a pod finds no node.
+func (p *pass) lowestPriority() int32 {
+	if p.lowest == nil {
+		p.lowest = new(int32(math.MaxInt32))
+		for pod := range p.s.Pods("") {
+			if pod.Spec.NodeName != "" && !state.Terminated(pod) {
+				*p.lowest = min(*p.lowest, schedcorev1.PodPriority(pod))
+			}
+		}
+	}
+	return *p.lowest
+}
+
+// offerOf finds the pods that would have to leave the node: all lower ones at
+// first, then as many as possible may stay after all, the most important first.
+func (p *pass) offerOf(t *try, name string) *offer {
+	node := p.s.Node(name)
+	var lower []*corev1.Pod
+	for pod := range p.s.PodsOn(name) {
+		if schedcorev1.PodPriority(pod) < t.priority && !state.Terminated(pod) && pod.DeletionTimestamp == nil {
+			lower = append(lower, pod)
+		}
+	}
+	if len(lower) == 0 || !p.fitsWithout(t, node, lower) {
+		return nil
+	}
+	slices.SortFunc(lower, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), startOf(a).Compare(startOf(b)), strings.Compare(a.Name, b.Name))
+	})
+	victims := slices.Clone(lower)
+	for _, pod := range lower {
+		fewer := slices.DeleteFunc(slices.Clone(victims), func(v *corev1.Pod) bool { return v == pod })
+		if p.fitsWithout(t, node, fewer) {
+			victims = fewer
+		}
+	}
+	return &offer{node: name, victims: victims, broken: p.overdrawn(victims)}
+}
+
+func startOf(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// fitsWithout tells whether the node would take the pod once the victims are gone.
+func (p *pass) fitsWithout(t *try, node *corev1.Node, victims []*corev1.Pod) bool {
+	if len(victims) == 0 {
+		return len(t.against(p.info(node))) == 0
+	}
+	var gone []state.Change
+	for _, v := range victims {
+		gone = append(gone, state.Remove(v, ""))
+	}
+	then := &pass{now: p.now, infos: map[string]*info{}}
+	then.s, _ = state.Apply(p.s, gone)
+	return len(then.try(t.pod).against(then.info(node))) == 0
+}
+
+// overdrawn counts the victims whose PodDisruptionBudget allows no more to leave.
+func (p *pass) overdrawn(victims []*corev1.Pod) (n int) {
+	for _, v := range victims {
+		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, v.Namespace) {
+			sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+			if err == nil && sel.Matches(labels.Set(v.Labels)) && b.Status.DisruptionsAllowed <= 0 {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// compare orders offers by Kubernetes' rule: fewest overdrawn budgets, lowest
+// most important victim, least priority in sum, fewest victims, the most
+// important ones started last; then by name.
+func (o *offer) compare(b *offer) int {
+	sum := func(o *offer) (n int64) {
+		for _, v := range o.victims {
+			n += int64(schedcorev1.PodPriority(v)) + math.MaxInt32 + 1
+		}
+		return n
+	}
+	return cmp.Or(
+		cmp.Compare(o.broken, b.broken),
+		cmp.Compare(schedcorev1.PodPriority(o.victims[0]), schedcorev1.PodPriority(b.victims[0])),
+		cmp.Compare(sum(o), sum(b)),
+		cmp.Compare(len(o.victims), len(b.victims)),
+		startOf(b.victims[0]).Compare(startOf(o.victims[0])),
+		strings.Compare(o.node, b.node),
+	)
+}

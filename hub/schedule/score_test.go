@@ -1,0 +1,104 @@
+package schedule
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func TestReplicasSpreadOverSitesAndNodes(t *testing.T) {
+	f := newFleet(t).put(node("a1", "oslo"), node("a2", "oslo"), node("b1", "bergen"), node("b2", "bergen"))
+	for _, n := range names("p", 2) {
+		f.put(pod(n, owned("rs")))
+	}
+	f.settle().quiet()
+	if got := count(f, state.SiteOf); got["oslo"] != 1 || got["bergen"] != 1 {
+		t.Fatalf("2 replicas: %v", got)
+	}
+	for _, n := range names("q", 2) {
+		f.put(pod(n, owned("rs")))
+	}
+	f.settle().quiet()
+	for n, c := range count(f, func(n *corev1.Node) string { return n.Name }) {
+		if c != 1 {
+			t.Errorf("4 replicas: %s has %d", n, c)
+		}
+	}
+}
+
+func TestBestNode(t *testing.T) {
+	prefer := func(weight int32, zone string) func(*corev1.Pod) {
+		return affine(func(a *corev1.Affinity) {
+			a.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: weight,
+				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{zone}}}}}}}
+		})
+	}
+	near := affine(func(a *corev1.Affinity) {
+		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("db", corev1.LabelTopologyZone)}}}
+	})
+	image := func(n *corev1.Node) {
+		n.Status.Images = []corev1.ContainerImage{{Names: []string{"kiosk:1"}, SizeBytes: 800 << 20}}
+	}
+	for _, c := range []struct {
+		name  string
+		nodes []*corev1.Node
+		there []*corev1.Pod
+		pod   *corev1.Pod
+		want  string
+	}{
+		{"of equals, the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
+		{"of equals, the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
+		{"the one with the most room", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", asks("2", "2Gi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
+		{"pods that ask for nothing take room all the same", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", onNode("a"))}, pod("p"), "b"},
+		{"the one whose processor and memory stay in balance", []*corev1.Node{
+			node("a", "x", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourceMemory] = list("", "64Gi")[corev1.ResourceMemory] }), node("b", "x")}, nil, pod("p", asks("3", "3Gi")), "b"},
+		{"not the one with a PreferNoSchedule taint", []*corev1.Node{node("a", "x", taint("flotilla.dev/flapping", "", corev1.TaintEffectPreferNoSchedule)), node("b", "x")}, nil, pod("p"), "b"},
+		{"the one that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
+		{"the one that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},
+		{"near those that it prefers", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			for _, n := range c.nodes {
+				f.put(n)
+			}
+			for _, p := range c.there {
+				f.put(p)
+			}
+			f.put(c.pod).settle().quiet()
+			if got := f.on("p"); got != c.want {
+				t.Errorf("on %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestSoftSpread(t *testing.T) {
+	soft := func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
+	}
+	f := newFleet(t).put(node("a1", "a"), node("a2", "a"), node("b1", "b"), pod("o", asks("3", "3Gi"), onNode("b1"), app("other")))
+	for _, n := range names("p", 2) {
+		f.put(pod(n, soft))
+	}
+	f.settle().quiet()
+	if got := count(f, state.SiteOf); got["b"] != 2 {
+		t.Errorf("%v: the second goes to b though that has less room", got)
+	}
+}
+
+func TestBinding(t *testing.T) {
+	f := newFleet(t).put(node("pi-1", "oslo"), pod("kiosk-1")).settle().quiet()
+	c := state.PodCondition(f.s.Pod("default", "kiosk-1"), corev1.PodScheduled)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		t.Errorf("condition: %+v", c)
+	}
+	last := f.told[len(f.told)-1]
+	if last.Why != "bind kiosk-1 to pi-1" || last.Reason != "Scheduled" || last.Source != "default-scheduler" {
+		t.Errorf("told: %+v", last)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/control"
+)
+
+// runSocket takes orders for the loop from commands beside the hub. Who may write
+// into the data directory may give them.
+func runSocket(ctx context.Context, path string, loop *control.Loop) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket of an earlier hub: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, reason(err))
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accept on %s: %w", path, err)
+		}
+		obey(ctx, conn, loop)
+	}
+}
+
+func obey(ctx context.Context, conn net.Conn, loop *control.Loop) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return
+	}
+	switch order := strings.TrimSpace(line); order {
+	case "resume":
+		n, err := loop.Resume(ctx)
+		if err != nil {
+			fmt.Fprintf(conn, "nothing was resumed: %v\n", err)
+			return
+		}
+		fmt.Fprintf(conn, "resumed %d devices\n", n)
+	default:
+		fmt.Fprintf(conn, "unknown order %q\n", order)
+	}
+}

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+const (
+	keptBackups = 7
+	backupEvery = 24 * time.Hour
+	backupGlob  = "hub-*.db"
+	backupForm  = "hub-20060102T150405Z.db"
+)
+
+func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
+
+// Backup writes a consistent copy of the database to a new file, mode 0600,
+// while the hub works on. Secrets in it stay sealed; their key is not in it.
+func (s *Store) Backup(ctx context.Context, file string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("back up to %s: %w", file, s.explain(err))
+		}
+	}()
+	if _, err := os.Lstat(file); err == nil {
+		return fmt.Errorf("%w; choose another name", ErrExists)
+	}
+	dir := filepath.Dir(file)
+	if dir == filepath.Join(s.dir, "backups") {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	part := file + ".part"
+	if err := remove(part); err != nil {
+		return err
+	}
+	defer func() { _ = remove(part) }()
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite fills an empty file and keeps its mode
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	db, err := sql.Open("sqlite", dsn(s.file))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(part, file); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// backups lists the daily backups of a data directory, newest first.
+func backups(dir string) ([]string, error) {
+	list, err := filepath.Glob(filepath.Join(dir, "backups", backupGlob))
+	slices.Sort(list)
+	slices.Reverse(list)
+	return list, err
+}
+
+// RunBackups backs the database up every 24 hours, whatever the number of
+// restarts, and keeps the last 7. It returns when ctx ends.
+func (s *Store) RunBackups(ctx context.Context) error {
+	wait := time.Until(s.nextBackup())
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(wait, time.Minute)): // a start has better things to do
+		}
+		err := s.backupNow(ctx, time.Now())
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.log.Error("daily backup failed, the next try is in an hour", "err", err)
+			wait = time.Hour
+		default:
+			wait = time.Until(s.nextBackup())
+		}
+	}
+}
+
+// nextBackup is 24 hours after the last one. One from the future, made while the
+// clock was wrong, does not count.
+func (s *Store) nextBackup() time.Time {
+	list, _ := backups(s.dir)
+	for _, file := range list {
+		last, err := time.Parse(backupForm, filepath.Base(file))
+		if err == nil && !last.After(time.Now()) {
+			return last.Add(backupEvery)
+		}
+	}
+	return time.Time{}
+}
+
+func (s *Store) backupNow(ctx context.Context, now time.Time) error {
+	if s.Full() {
+		return ErrFull
+	}
+	if err := s.Backup(ctx, filepath.Join(s.dir, "backups", now.UTC().Format(backupForm))); err != nil {
+		return err
+	}
+	list, err := backups(s.dir)
+	errs := []error{err}
+	for _, old := range list[min(len(list), keptBackups):] {
+		errs = append(errs, remove(old))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,246 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// A Row is one object as it is remembered.
+type Row struct {
+	Kind, Namespace, Name, UID string
+	Rev                        uint64 // resourceVersion
+	Node, Phase                string // what people query; "" where the kind has none
+	Object                     []byte // JSON; nil: the object is gone
+}
+
+// A Commit is what one pass has decided.
+type Commit struct {
+	Rev  uint64 // the hub's revision after it; never less than before
+	Rows []Row  // of two rows of one object the later counts
+}
+
+// Kinds that the store treats apart, by their table.
+const (
+	kindSecrets = "secrets" // sealed
+	kindEvents  = "events"  // records: new ones are left out while the disk is full
+)
+
+var kindForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
+
+// A kindTable holds the prepared statements of one kind's table.
+type kindTable struct{ put, change, remove *sql.Stmt }
+
+func (t *kindTable) close() error {
+	return errors.Join(t.put.Close(), t.change.Close(), t.remove.Close())
+}
+
+// Commit remembers a plan in one transaction. When it returns nil, all of it is
+// on the disk; when it returns an error, nothing of it is. Rows are written in
+// key order, which costs SQLite a fraction of writing them at random.
+//
+// On a full disk it returns ErrFull for a plan that adds objects. Plans that
+// change or delete keep working, from the space of the ballast.
+func (s *Store) Commit(ctx context.Context, c Commit) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.lock == nil {
+		return errors.New("commit: the store was opened beside a hub, which is the only writer of objects; ask the hub through its API")
+	}
+	rows := slices.Clone(c.Rows)
+	slices.SortStableFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return errors.New("commit: the store is closed")
+	}
+	if c.Rev < s.rev || c.Rev > math.MaxInt64 {
+		return fmt.Errorf("commit revision %d: the newest is %d, and revisions never go back", c.Rev, s.rev)
+	}
+	for i := range rows {
+		if err := s.check(&rows[i], c.Rev); err != nil {
+			return err
+		}
+	}
+	ctx = context.WithoutCancel(ctx)
+	if s.full && s.makeBallast() {
+		s.full = false
+		s.log.Info("the disk has space again")
+	}
+	err := s.apply(ctx, rows, c.Rev, !s.full)
+	if errors.Is(err, ErrFull) && !s.full {
+		s.full = true
+		s.log.Error("the disk is full: nothing new is remembered until there is space", "dir", s.dir)
+		if s.giveUpBallast() {
+			err = s.apply(ctx, rows, c.Rev, false)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("commit %d changes: %w", len(rows), err)
+	}
+	s.rev = c.Rev
+	if s.full {
+		s.shrink(ctx)
+	}
+	return nil
+}
+
+func (s *Store) check(r *Row, rev uint64) error {
+	switch {
+	case !kindForm.MatchString(r.Kind):
+		return fmt.Errorf("commit %q %s/%s: a kind is lower-case letters and digits, such as pods", r.Kind, r.Namespace, r.Name)
+	case r.Name == "":
+		return fmt.Errorf("commit %s of namespace %q: the object has no name", r.Kind, r.Namespace)
+	case r.Rev > rev:
+		return fmt.Errorf("commit %s %s/%s: its revision %d is beyond the commit's %d", r.Kind, r.Namespace, r.Name, r.Rev, rev)
+	}
+	if r.Object != nil && r.Kind == kindSecrets {
+		sealed, err := s.seal.seal(r.Object, identity(*r))
+		if err != nil {
+			return fmt.Errorf("seal secret %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		r.Object = sealed
+	}
+	return nil
+}
+
+// apply writes rows in one transaction; without grow it adds no object.
+func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) error {
+	for i, r := range rows {
+		if i == 0 || rows[i-1].Kind != r.Kind {
+			if err := s.openKind(ctx, r.Kind); err != nil {
+				return err
+			}
+		}
+	}
+	dropped := 0
+	err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+		for _, r := range rows {
+			kept, err := s.write(ctx, r, grow)
+			if err != nil {
+				return fmt.Errorf("%s %s/%s: %w", r.Kind, r.Namespace, r.Name, err)
+			}
+			if !kept {
+				dropped++
+			}
+		}
+		_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
+		return err
+	})
+	if err == nil && dropped > 0 {
+		s.log.Warn("events were not remembered: the disk is full", "count", dropped)
+	}
+	return err
+}
+
+func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err error) {
+	t := s.kinds[r.Kind]
+	if r.Object == nil {
+		_, err := t.remove.ExecContext(ctx, r.Namespace, r.Name)
+		return true, err
+	}
+	var object any = string(r.Object) // JSON as text: people read it with sqlite3
+	if r.Kind == kindSecrets {
+		object = r.Object
+	}
+	if grow {
+		_, err := t.put.ExecContext(ctx, r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, object)
+		return true, err
+	}
+	done, err := t.change.ExecContext(ctx, r.UID, int64(r.Rev), r.Node, r.Phase, object, r.Namespace, r.Name)
+	if err != nil {
+		return false, err
+	}
+	if n, err := done.RowsAffected(); err != nil || n > 0 {
+		return true, err
+	}
+	if r.Kind == kindEvents {
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: cannot add an object; make space or delete something", ErrFull)
+}
+
+// openKind makes sure that a kind has its table and prepared statements.
+func (s *Store) openKind(ctx context.Context, kind string) error {
+	if s.kinds[kind] != nil {
+		return nil
+	}
+	err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+		var n int
+		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM kinds WHERE name = ?", kind).Scan(&n); err != nil || n > 0 {
+			return err
+		}
+		return createKind(ctx, c, kind)
+	})
+	if err != nil {
+		return err
+	}
+	t := &kindTable{}
+	for _, p := range []struct {
+		to  **sql.Stmt
+		sql string
+	}{
+		{&t.put, `INSERT INTO {kind} (namespace, name, uid, rev, node, phase, object) VALUES (?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid, rev = excluded.rev,
+			node = excluded.node, phase = excluded.phase, object = excluded.object`},
+		{&t.change, `UPDATE {kind} SET uid = ?, rev = ?, node = ?, phase = ?, object = ? WHERE namespace = ? AND name = ?`},
+		{&t.remove, `DELETE FROM {kind} WHERE namespace = ? AND name = ?`},
+	} {
+		if *p.to, err = s.conn.PrepareContext(ctx, forKind(p.sql, kind)); err != nil {
+			return s.explain(err)
+		}
+	}
+	s.kinds[kind] = t
+	return nil
+}
+
+// Load gives every object to fn, kind by kind and in key order within a kind.
+func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
+	c, err := s.read.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("load objects: %w", err)
+	}
+	defer c.Close()
+	kinds, err := listKinds(ctx, c)
+	if err != nil {
+		return fmt.Errorf("load objects: %w", s.explain(err))
+	}
+	for _, kind := range kinds {
+		if err := s.loadKind(ctx, c, kind, fn); err != nil {
+			return fmt.Errorf("load %s: %w", kind, s.explain(err))
+		}
+	}
+	return nil
+}
+
+func (s *Store) loadKind(ctx context.Context, c *sql.Conn, kind string, fn func(Row) error) error {
+	rows, err := c.QueryContext(ctx, forKind("SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", kind))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := Row{Kind: kind}
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Rev, &r.Node, &r.Phase, &r.Object); err != nil {
+			return err
+		}
+		if kind == kindSecrets {
+			if r.Object, err = s.seal.open(r.Object, identity(r)); err != nil {
+				return fmt.Errorf("%s/%s: %w", r.Namespace, r.Name, err)
+			}
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,225 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}
+
+// TestMain lets this binary be the child that is killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("FLOTILLA_STORE_CHILD"); dir != "" {
+		writeForEver(dir)
+	}
+	os.Exit(m.Run())
+}
+
+// writeForEver commits pods and says each on stdout once it is acknowledged.
+func writeForEver(dir string) {
+	ctx := context.Background()
+	s, err := Open(ctx, Options{Dir: dir})
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	rev, err := s.Revision(ctx)
+	for ; err == nil; rev++ {
+		r := pod(fmt.Sprintf("p-%08d", rev+1), rev+1)
+		if err = s.Commit(ctx, Commit{Rev: rev + 1, Rows: []Row{r}}); err == nil {
+			_, err = fmt.Println(rev + 1)
+		}
+	}
+	fmt.Println("error", err)
+	os.Exit(1)
+}
+
+func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
+	dir := t.TempDir()
+	acked := 0
+	for round := range 12 {
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), "FLOTILLA_STORE_CHILD="+dir)
+		out, err := child.StdoutPipe()
+		must(t, err)
+		must(t, child.Start())
+		lines := bufio.NewScanner(out)
+		for n := 0; lines.Scan(); n++ {
+			v, err := strconv.Atoi(lines.Text())
+			if err != nil {
+				t.Fatal(lines.Text())
+			}
+			acked = v
+			if n == 5+round*13 {
+				must(t, child.Process.Kill())
+			}
+		}
+		_ = child.Wait()
+		s := openIn(t, dir)
+		got := contents(t, s)
+		rev, err := s.Revision(t.Context())
+		must(t, err)
+		if len(got) < acked || uint64(len(got)) != rev {
+			t.Fatalf("round %d: %d acknowledged, %d there, revision %d", round, acked, len(got), rev)
+		}
+		if r, err := s.Recovered(t.Context()); r != nil || err != nil {
+			t.Fatalf("round %d: %+v %v", round, r, err)
+		}
+		must(t, s.Close())
+	}
+	t.Logf("%d acknowledged", acked)
+}
+
+// smallDisk mounts a file system of its own, 24 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m,mode=0700"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("a disk that fills up needs root to mount a tmpfs: %v", err)
+		}
+		t.Skipf("a disk that fills up needs root to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir
+}
+
+func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
+	dir := smallDisk(t)
+	s := openIn(t, dir)
+	big := func(i int, rev uint64) Row {
+		r := pod(fmt.Sprintf("big-%03d", i), rev)
+		r.Object = []byte(`{"pad":"` + strings.Repeat("x", 200<<10) + `"}`)
+		return r
+	}
+	var rev uint64
+	var err error
+	n := 0
+	for ; n < 200 && err == nil; n++ {
+		if err = s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(n, rev+1)}}); err == nil {
+			rev++
+		}
+	}
+	if !errors.Is(err, ErrFull) || !s.Full() {
+		t.Fatalf("after %d: %v", n, err)
+	}
+	if _, err := os.Stat(s.ballast()); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal("the ballast is still there")
+	}
+	if got := contents(t, s); uint64(len(got)) != rev {
+		t.Fatalf("%d objects, %d acknowledged", len(got), rev)
+	}
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{pod("new", rev+1)}}); !errors.Is(err, ErrFull) {
+		t.Fatalf("something new on a full disk: %v", err)
+	}
+	if err := s.AddAudit(t.Context(), Audit{}); !errors.Is(err, ErrFull) {
+		t.Fatal(err)
+	}
+	// What exists changes and goes; a new event is left out.
+	small := big(0, rev+1)
+	small.Object = []byte(`{}`)
+	event := Row{Kind: "events", Namespace: "default", Name: "e", Rev: rev + 1, Object: []byte("{}")}
+	mustCommit(t, s, rev+1, small, event)
+	if n, err := s.count(t.Context(), "events"); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	// A restart on the full disk works too.
+	must(t, s.Close())
+	s = openIn(t, dir)
+	if !s.Full() {
+		t.Fatal("not full after the restart")
+	}
+	var gone []Row
+	for i := range n {
+		gone = append(gone, Row{Kind: "pods", Namespace: "default", Name: big(i, 0).Name})
+	}
+	mustCommit(t, s, rev+2, gone...)
+	mustCommit(t, s, rev+3, pod("new", rev+3))
+	if s.Full() {
+		t.Fatal("still full")
+	}
+	if info, err := os.Stat(s.ballast()); err != nil || info.Size() != ballastBytes {
+		t.Fatal("the ballast was not made again", err)
+	}
+	must(t, quickCheck(t.Context(), s.conn))
+	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
+}
+
+// BenchmarkCommit is one commit of so many 2 kB objects, durable, in a database of 10,000.
+func BenchmarkCommit(b *testing.B) {
+	for _, batch := range []int{1, 10, 100, 1000} {
+		b.Run(fmt.Sprintf("rows=%d", batch), func(b *testing.B) {
+			s, err := Open(b.Context(), Options{Dir: b.TempDir()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			object := append(append([]byte(`{"pad":"`), bytes.Repeat([]byte("x"), 2000)...), `"}`...)
+			rows := make([]Row, 10_000)
+			for i := range rows {
+				rows[i] = pod(fmt.Sprintf("p-%06d", i), 0)
+				rows[i].Object = object
+			}
+			if err := s.Commit(b.Context(), Commit{Rows: rows}); err != nil {
+				b.Fatal(err)
+			}
+			var rev uint64
+			at := 0
+			for b.Loop() {
+				rev++
+				if at+batch > len(rows) {
+					at = 0
+				}
+				if err := s.Commit(b.Context(), Commit{Rev: rev, Rows: rows[at : at+batch]}); err != nil {
+					b.Fatal(err)
+				}
+				at += batch
+			}
+			b.ReportMetric(float64(batch)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		})
+	}
+}
+
+// BenchmarkOpen is a start with a database of 10,000 objects of 2 kB: checked, migrated, loaded.
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	s, err := Open(b.Context(), Options{Dir: dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	rows := make([]Row, 10_000)
+	for i := range rows {
+		rows[i] = pod(fmt.Sprintf("p-%06d", i), 0)
+		rows[i].Object = []byte(`{"pad":"` + strings.Repeat("x", 2000) + `"}`)
+	}
+	if err := errors.Join(s.Commit(b.Context(), Commit{Rows: rows}), s.Close()); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		s, err := Open(b.Context(), Options{Dir: dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		n := 0
+		if err := errors.Join(s.Load(b.Context(), func(Row) error { n++; return nil }), s.Close()); err != nil || n != len(rows) {
+			b.Fatal(n, err)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, database)); err == nil {
+		b.ReportMetric(float64(info.Size())/1e6, "MB")
+	}
+}

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ballastBytes is space that is held back on a good day: on a full disk SQLite
+// cannot even delete, so without it nobody could make room through the hub.
+const ballastBytes = 8 << 20
+
+func (s *Store) ballast() string { return filepath.Join(s.dir, "ballast") }
+
+// Full tells whether the disk is full: nothing new is remembered.
+func (s *Store) Full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.full
+}
+
+// makeBallast takes the space, if as much again stays free.
+func (s *Store) makeBallast() bool {
+	if info, err := os.Stat(s.ballast()); err == nil && info.Size() == ballastBytes {
+		return true
+	}
+	if free, err := freeBytes(s.dir); err != nil || free < 2*ballastBytes {
+		return false
+	}
+	f, err := os.OpenFile(s.ballast(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return false
+	}
+	if err = unix.Fallocate(int(f.Fd()), 0, 0, ballastBytes); errors.Is(err, unix.EOPNOTSUPP) {
+		_, err = f.Write(make([]byte, ballastBytes))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(s.ballast())
+		return false
+	}
+	return true
+}
+
+// giveUpBallast frees the space and tells whether there was any.
+func (s *Store) giveUpBallast() bool { return os.Remove(s.ballast()) == nil }
+
+// shrink gives the space of deleted objects back to the disk, in steps whose
+// log fits into what is left of the ballast.
+func (s *Store) shrink(ctx context.Context) {
+	const step = 500 // pages of 4 KiB
+	before := -1
+	for {
+		var busy, logged, done, free int
+		err := s.conn.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &done)
+		if err == nil {
+			err = s.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free)
+		}
+		if err == nil && (free == 0 || free == before) {
+			return
+		}
+		if err == nil {
+			before = free
+			_, err = s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", step))
+		}
+		if err != nil {
+			s.log.Warn("cannot give the space of deleted objects back to the disk", "err", err)
+			return
+		}
+	}
+}
+
+// freeBytes is what a file system leaves to this user.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil //nolint:unconvert // its type differs between architectures
+}

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A JoinToken lets devices join one site. Its secret is not kept, only the hash.
+type JoinToken struct {
+	ID        string
+	Hash      []byte // sha256 of the secret
+	Site      string
+	Node      string // "": any name
+	Labels    map[string]string
+	Uses      int // how often it may be used
+	Used      int
+	Created   time.Time
+	CreatedBy string
+	Expires   time.Time
+	Revoked   time.Time // zero: not revoked
+}
+
+// An Enrolment is the one key that speaks for a node. A node without one is not let in.
+type Enrolment struct {
+	Node     string
+	Key      string // sha256 of the public key, hex
+	Machine  string
+	Site     string
+	Labels   map[string]string
+	Token    string // id of the token that it joined with
+	Enrolled time.Time
+	Expires  time.Time // of the newest certificate
+}
+
+// AddJoinToken stores a new token, and forgets those that ended a month ago.
+func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
+	labels, err := json.Marshal(t.Labels)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked)
+			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '')`,
+			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires))
+		return err
+	})
+}
+
+const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked FROM join_tokens"
+
+// JoinToken returns a token, or ErrNotFound.
+func (s *Store) JoinToken(ctx context.Context, id string) (JoinToken, error) {
+	return one(s.joinTokens(ctx, selectTokens+" WHERE id = ?", id))
+}
+
+// JoinTokens lists every token, oldest first, ended ones too.
+func (s *Store) JoinTokens(ctx context.Context) ([]JoinToken, error) {
+	return s.joinTokens(ctx, selectTokens+" ORDER BY created, id")
+}
+
+func (s *Store) joinTokens(ctx context.Context, query string, args ...any) ([]JoinToken, error) {
+	return list(ctx, s, func(scan func(...any) error) (JoinToken, error) {
+		var t JoinToken
+		var labels, created, expires, revoked string
+		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked)
+		if err == nil {
+			err = json.Unmarshal([]byte(labels), &t.Labels)
+		}
+		t.Created, t.Expires, t.Revoked = moment(created), moment(expires), moment(revoked)
+		return t, err
+	}, query, args...)
+}
+
+// RevokeJoinToken ends a token now.
+func (s *Store) RevokeJoinToken(ctx context.Context, id string, now time.Time) error {
+	n, err := s.exec(ctx, "UPDATE join_tokens SET revoked = ? WHERE id = ? AND revoked = ''", stamp(now), id)
+	if err == nil && n == 0 {
+		if _, err := s.JoinToken(ctx, id); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// ErrUsedUp: the token has no use left, or ended a moment ago.
+var ErrUsedUp = errors.New("used up")
+
+// Enrol makes e the enrolment of its node, in the place of any former one, and
+// takes one use of its token, both or neither. A key that already speaks for
+// the node through the same token costs no use: that is the same join again,
+// whose answer got lost.
+func (s *Store) Enrol(ctx context.Context, e Enrolment) error {
+	labels, err := json.Marshal(e.Labels)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		var again int
+		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM enrolments WHERE node = ? AND key = ? AND token = ?", e.Node, e.Key, e.Token).Scan(&again); err != nil {
+			return err
+		}
+		if again == 0 {
+			r, err := c.ExecContext(ctx, "UPDATE join_tokens SET used = used + 1 WHERE id = ? AND used < uses AND revoked = '' AND expires > ?", e.Token, stamp(e.Enrolled))
+			if err != nil {
+				return err
+			}
+			if n, err := r.RowsAffected(); err != nil || n != 1 {
+				return errors.Join(err, fmt.Errorf("token %s: %w", e.Token, ErrUsedUp))
+			}
+		}
+		_, err := c.ExecContext(ctx, `INSERT INTO enrolments (node, key, machine, site, labels, token, enrolled, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (node) DO UPDATE SET key = excluded.key, machine = excluded.machine, site = excluded.site, labels = excluded.labels,
+			token = excluded.token, enrolled = excluded.enrolled, expires = excluded.expires`,
+			e.Node, e.Key, e.Machine, e.Site, string(labels), e.Token, stamp(e.Enrolled), stamp(e.Expires))
+		return err
+	})
+}
+
+// RenewEnrolment notes that a node's key has a newer certificate. ErrNotFound: that key no longer speaks for it.
+func (s *Store) RenewEnrolment(ctx context.Context, node, key string, expires time.Time) error {
+	n, err := s.exec(ctx, "UPDATE enrolments SET expires = ? WHERE node = ? AND key = ?", stamp(expires), node, key)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("enrolment of %s: %w", node, ErrNotFound)
+	}
+	return err
+}
+
+const selectEnrolments = "SELECT node, key, machine, site, labels, token, enrolled, expires FROM enrolments"
+
+// Enrolment returns who may speak for a node, or ErrNotFound.
+func (s *Store) Enrolment(ctx context.Context, node string) (Enrolment, error) {
+	return one(s.enrolments(ctx, selectEnrolments+" WHERE node = ?", node))
+}
+
+// Enrolments lists them by node.
+func (s *Store) Enrolments(ctx context.Context) ([]Enrolment, error) {
+	return s.enrolments(ctx, selectEnrolments+" ORDER BY node")
+}
+
+func (s *Store) enrolments(ctx context.Context, query string, args ...any) ([]Enrolment, error) {
+	return list(ctx, s, func(scan func(...any) error) (Enrolment, error) {
+		var e Enrolment
+		var labels, enrolled, expires string
+		err := scan(&e.Node, &e.Key, &e.Machine, &e.Site, &labels, &e.Token, &enrolled, &expires)
+		if err == nil {
+			err = json.Unmarshal([]byte(labels), &e.Labels)
+		}
+		e.Enrolled, e.Expires = moment(enrolled), moment(expires)
+		return e, err
+	}, query, args...)
+}
+
+// Expel takes a node's enrolment away: no certificate speaks for it any more.
+func (s *Store) Expel(ctx context.Context, node string) error {
+	_, err := s.exec(ctx, "DELETE FROM enrolments WHERE node = ?", node)
+	return err
+}
+
+// list runs a query and scans every row of it.
+func list[T any](ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		v, err := scan(rows.Scan)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, s.explain(rows.Err())
+}
+
+func one[T any](all []T, err error) (T, error) {
+	var none T
+	switch {
+	case err != nil:
+		return none, err
+	case len(all) == 0:
+		return none, ErrNotFound
+	}
+	return all[0], nil
+}

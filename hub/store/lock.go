@@ -1,0 +1,38 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// takeLock makes this process the only hub on a data directory. The kernel gives
+// the lock back when the process ends, however it ends; the file stays.
+func takeLock(dir string) (*os.File, error) {
+	file := filepath.Join(dir, "hub.lock")
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory %s: %w; run the hub as the owner of that directory", dir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, _ := io.ReadAll(io.LimitReader(f, 32))
+		_ = f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w; put the data directory on a local file system", file, err)
+		}
+		who := "another flotilla-hub"
+		if pid := strings.TrimSpace(string(holder)); pid != "" {
+			who += " (pid " + pid + ")"
+		}
+		return nil, fmt.Errorf("lock data directory %s: %w: %s runs there; stop it, or give this one its own --data-dir", dir, ErrLocked, who)
+	}
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only for the message above
+	}
+	return f, nil
+}

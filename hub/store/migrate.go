@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// migrationFiles hold the schema as steps that are never edited once released:
+// NNN.sql runs once; NNN.kind.sql runs once for every table of objects, with
+// {kind} replaced by its name, and all of them in order make a new such table.
+//
+//go:embed migration/*.sql
+var migrationFiles embed.FS
+
+// A migration leads from the schema before it to its own number.
+type migration struct {
+	number  int
+	sql     string
+	perKind string
+}
+
+var migrations = mustMigrations(migrationFiles)
+
+func latest() int { return len(migrations) }
+
+func mustMigrations(files fs.FS) []migration {
+	names, err := fs.Glob(files, "migration/*.sql")
+	if err != nil {
+		panic(err)
+	}
+	form := regexp.MustCompile(`^migration/(\d{3})(\.kind)?\.sql$`)
+	byNumber := map[int]*migration{}
+	for _, name := range names {
+		m := form.FindStringSubmatch(name)
+		if m == nil {
+			panic("store: " + name + " is not named NNN.sql or NNN.kind.sql")
+		}
+		n, _ := strconv.Atoi(m[1])
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			panic(err)
+		}
+		if byNumber[n] == nil {
+			byNumber[n] = &migration{number: n}
+		}
+		if m[2] == "" {
+			byNumber[n].sql = string(text)
+		} else {
+			byNumber[n].perKind = string(text)
+		}
+	}
+	list := make([]migration, 0, len(byNumber))
+	for n := 1; n <= len(byNumber); n++ {
+		if byNumber[n] == nil {
+			panic(fmt.Sprintf("store: migration %03d is missing", n))
+		}
+		list = append(list, *byNumber[n])
+	}
+	return list
+}
+
+// schema is the number of the newest migration that a database has seen.
+func (s *Store) schema(ctx context.Context) (int, error) {
+	var v int
+	err := s.conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v)
+	return v, err
+}
+
+// migrate brings the database from schema have to the newest one, all or nothing.
+func (s *Store) migrate(ctx context.Context, have int, o Options) error {
+	return s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+		for _, m := range migrations[have:] {
+			if _, err := c.ExecContext(ctx, m.sql); err != nil {
+				return fmt.Errorf("migrate to schema %d: %w", m.number, err)
+			}
+			kinds, err := listKinds(ctx, c)
+			if err != nil {
+				return err
+			}
+			for _, kind := range kinds {
+				if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
+					return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
+				}
+			}
+		}
+		if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", latest()))
+		return err
+	})
+}
+
+// createKind makes the table of a kind whose first object is being committed.
+func createKind(ctx context.Context, c *sql.Conn, kind string) error {
+	for _, m := range migrations {
+		if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
+			return fmt.Errorf("create table %s: %w", kind, err)
+		}
+	}
+	_, err := c.ExecContext(ctx, "INSERT INTO kinds (name) VALUES (?)", kind)
+	return err
+}
+
+func forKind(sql, kind string) string { return strings.ReplaceAll(sql, "{kind}", `"`+kind+`"`) }
+
+func listKinds(ctx context.Context, c *sql.Conn) ([]string, error) {
+	rows, err := c.QueryContext(ctx, "SELECT name FROM kinds ORDER BY name")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var kinds []string
+	for rows.Next() {
+		var k string
+		if err := rows.Scan(&k); err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds, rows.Err()
+}
+
+// newer is the refusal of a database that a newer program has migrated.
+func (s *Store) newer(ctx context.Context, o Options, have int) error {
+	by := "an unknown version"
+	var v string
+	if err := s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&v); err == nil && v != "" {
+		by = v
+	}
+	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema %d); install that version again, or restore a backup from before the upgrade with `flotilla-hub restore FILE`",
+		s.dir, database, ErrNewer, by, have, orUnknown(o.Version), latest())
+}
+
+func orUnknown(v string) string {
+	if v == "" {
+		return "an unknown version"
+	}
+	return v
+}

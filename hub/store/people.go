@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A User is a person with a password.
+type User struct {
+	Name     string
+	Role     string
+	Password string // argon2id, PHC string
+	Created  time.Time
+}
+
+// A Session is one login on the page. The cookie is not kept, only its hash.
+type Session struct {
+	Hash    []byte // sha256 of the cookie
+	User    string
+	Role    string // the user's, when it is read
+	CSRF    string
+	Source  string // address that logged in
+	Created time.Time
+	Expires time.Time
+}
+
+// An APIToken lets a person's program in, as that person. Its secret is not kept, only the hash.
+type APIToken struct {
+	ID      string
+	Hash    []byte // sha256 of the secret
+	User    string
+	Role    string // the user's, when it is read
+	Note    string
+	Created time.Time
+	Expires time.Time
+}
+
+// AddUser stores a new user; ErrExists when the name is taken.
+func (s *Store) AddUser(ctx context.Context, u User) error {
+	n, err := s.exec(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", u.Name, u.Role, u.Password, stamp(u.Created))
+	if err == nil && n == 0 {
+		err = fmt.Errorf("user %s: %w", u.Name, ErrExists)
+	}
+	return err
+}
+
+// AddFirstUser stores a user where there is none and takes the setup secret
+// with it, both or neither. ErrNotFound: that secret is not (any more) there.
+func (s *Store) AddFirstUser(ctx context.Context, u User, metaKey, secret string) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		var users int
+		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&users); err != nil {
+			return err
+		}
+		if users > 0 {
+			return fmt.Errorf("a first user: %w", ErrExists)
+		}
+		r, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key = ? AND value = ?", metaKey, secret)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n != 1 {
+			return errors.Join(err, ErrNotFound)
+		}
+		_, err = c.ExecContext(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?)", u.Name, u.Role, u.Password, stamp(u.Created))
+		return err
+	})
+}
+
+const selectUsers = "SELECT name, role, password, created FROM users"
+
+// User returns a user, or ErrNotFound.
+func (s *Store) User(ctx context.Context, name string) (User, error) {
+	return one(s.users(ctx, selectUsers+" WHERE name = ?", name))
+}
+
+// Users lists them by name.
+func (s *Store) Users(ctx context.Context) ([]User, error) {
+	return s.users(ctx, selectUsers+" ORDER BY name")
+}
+
+func (s *Store) users(ctx context.Context, query string, args ...any) ([]User, error) {
+	return list(ctx, s, func(scan func(...any) error) (User, error) {
+		var u User
+		var created string
+		err := scan(&u.Name, &u.Role, &u.Password, &created)
+		u.Created = moment(created)
+		return u, err
+	}, query, args...)
+}
+
+// SetPassword replaces a user's password; every session of theirs ends with it.
+func (s *Store) SetPassword(ctx context.Context, name, password string) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		r, err := c.ExecContext(ctx, "UPDATE users SET password = ? WHERE name = ?", password, name)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
+		}
+		_, err = c.ExecContext(ctx, "DELETE FROM sessions WHERE user = ?", name)
+		return err
+	})
+}
+
+// DeleteUser removes a user with their sessions, API tokens and certificates issued until now.
+func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
+		}
+		_, err = c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now))
+		return err
+	})
+}
+
+// ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
+func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
+	var before string
+	err := s.read.QueryRowContext(ctx, "SELECT before FROM revoked_clients WHERE name = ?", name).Scan(&before)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return moment(before), err
+}
+
+// AddSession stores a login and forgets those that have ended.
+func (s *Store) AddSession(ctx context.Context, v Session) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		if _, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE expires < ?", stamp(v.Created)); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, user, csrf, source, created, expires) VALUES (?, ?, ?, ?, ?, ?)",
+			v.Hash, v.User, v.CSRF, v.Source, stamp(v.Created), stamp(v.Expires))
+		return err
+	})
+}
+
+// Session returns a login by the hash of its cookie, or ErrNotFound.
+func (s *Store) Session(ctx context.Context, hash []byte) (Session, error) {
+	return one(list(ctx, s, func(scan func(...any) error) (Session, error) {
+		var v Session
+		var created, expires string
+		err := scan(&v.Hash, &v.User, &v.Role, &v.CSRF, &v.Source, &created, &expires)
+		v.Created, v.Expires = moment(created), moment(expires)
+		return v, err
+	}, `SELECT s.hash, s.user, u.role, s.csrf, s.source, s.created, s.expires FROM sessions s JOIN users u ON u.name = s.user WHERE s.hash = ?`, hash))
+}
+
+// DeleteSession ends a login.
+func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
+	_, err := s.exec(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
+	return err
+}
+
+// AddAPIToken stores a token of an existing user.
+func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
+	n, err := s.exec(ctx, "INSERT INTO api_tokens (id, hash, user, note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
+		t.ID, t.Hash, t.Note, stamp(t.Created), stamp(t.Expires), t.User)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("user %s: %w", t.User, ErrNotFound)
+	}
+	return err
+}
+
+const selectAPITokens = "SELECT t.id, t.hash, t.user, u.role, t.note, t.created, t.expires FROM api_tokens t JOIN users u ON u.name = t.user"
+
+// APIToken returns a token with its user's role, or ErrNotFound.
+func (s *Store) APIToken(ctx context.Context, id string) (APIToken, error) {
+	return one(s.apiTokens(ctx, selectAPITokens+" WHERE t.id = ?", id))
+}
+
+// APITokens lists every token, oldest first.
+func (s *Store) APITokens(ctx context.Context) ([]APIToken, error) {
+	return s.apiTokens(ctx, selectAPITokens+" ORDER BY t.created, t.id")
+}
+
+func (s *Store) apiTokens(ctx context.Context, query string, args ...any) ([]APIToken, error) {
+	return list(ctx, s, func(scan func(...any) error) (APIToken, error) {
+		var t APIToken
+		var created, expires string
+		err := scan(&t.ID, &t.Hash, &t.User, &t.Role, &t.Note, &created, &expires)
+		t.Created, t.Expires = moment(created), moment(expires)
+		return t, err
+	}, query, args...)
+}
+
+// DeleteAPIToken ends a token; ErrNotFound when there is none.
+func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
+	n, err := s.exec(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("API token %s: %w", id, ErrNotFound)
+	}
+	return err
+}

@@ -1,0 +1,255 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// damage overwrites the middle of a database, where its tables are.
+func damage(t *testing.T, file string) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 4096; i < len(raw); i++ {
+		raw[i] ^= 0x5a
+	}
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// history is a closed hub with a backup at revision 10 and a newer object at 20.
+func history(t *testing.T, withBackup bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	mustCommit(t, s, 10, pod("old", 10))
+	if withBackup {
+		if err := s.backupNow(t.Context(), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustCommit(t, s, 20, pod("new", 20))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+const oldPod = `pods default/old u-old 10 pi-1 Running {"kind":"Pod","metadata":{"name":"old"}}`
+
+func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		spoil  func(t *testing.T, file string)
+		aside  int // files kept
+		backup bool
+	}{
+		{"flipped bytes, with a backup", damage, 1, true},
+		{"flipped bytes, without a backup", damage, 1, false},
+		{"text instead of a database", func(t *testing.T, f string) { must(t, os.WriteFile(f, []byte(strings.Repeat("x", 9000)), 0o600)) }, 1, true},
+		{"cut in half", func(t *testing.T, f string) { must(t, os.Truncate(f, 8192)) }, 1, true},
+		{"cut to nothing", func(t *testing.T, f string) { must(t, os.Truncate(f, 0)) }, 0, true},
+		{"gone", func(t *testing.T, f string) { must(t, os.Remove(f)) }, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := history(t, c.backup)
+			c.spoil(t, filepath.Join(dir, database))
+			s := openIn(t, dir)
+			if c.backup {
+				expect(t, contents(t, s), oldPod)
+			} else {
+				expect(t, contents(t, s))
+			}
+			rev, err := s.Revision(t.Context())
+			if err != nil || rev < 20 {
+				t.Fatalf("the revision went back to %d (%v)", rev, err)
+			}
+			r, err := s.Recovered(t.Context())
+			if err != nil || r == nil || r.Cause == "" || (r.From == "") == c.backup {
+				t.Fatalf("recovery %+v %v", r, err)
+			}
+			aside, _ := filepath.Glob(filepath.Join(dir, "hub.db.corrupt-*Z"))
+			if len(aside) != c.aside {
+				t.Fatalf("kept aside: %v", aside)
+			}
+			mustCommit(t, s, rev+1, pod("more", rev+1))
+			must(t, s.Resumed(t.Context()))
+			must(t, s.Close())
+			s = openIn(t, dir)
+			if r, _ := s.Recovered(t.Context()); r != nil {
+				t.Fatalf("recovered again: %+v", r)
+			}
+			if again, _ := s.Revision(t.Context()); again != rev+1 {
+				t.Fatalf("revision %d after %d", again, rev+1)
+			}
+		})
+	}
+}
+
+func TestADamagedBackupIsSkippedForAnOlderOne(t *testing.T) {
+	dir := history(t, true)
+	bad := filepath.Join(dir, "backups", "hub-20261102T000000Z.db")
+	must(t, copyFile(filepath.Join(dir, "backups", "hub-20261101T000000Z.db"), bad))
+	damage(t, bad)
+	damage(t, filepath.Join(dir, database))
+	s := openIn(t, dir)
+	expect(t, contents(t, s), oldPod)
+}
+
+func TestRestoreBringsABackupAndKeepsTheFormer(t *testing.T) {
+	dir := history(t, true)
+	file := filepath.Join(dir, "backups", "hub-20261101T000000Z.db")
+	must(t, Restore(t.Context(), options(t, dir), file))
+	s := openIn(t, dir)
+	expect(t, contents(t, s), oldPod)
+	if rev, _ := s.Revision(t.Context()); rev != 20+revisionJump {
+		t.Fatalf("revision %d", rev)
+	}
+	if r, _ := s.Recovered(t.Context()); r == nil || r.From != file {
+		t.Fatalf("%+v", r)
+	}
+	if former, _ := filepath.Glob(filepath.Join(dir, "hub.db.before-restore-*Z")); len(former) != 1 {
+		t.Fatal(former)
+	}
+}
+
+func TestRestoreRefusesWhatIsNoBackupAndChangesNothing(t *testing.T) {
+	dir := history(t, false)
+	text := filepath.Join(t.TempDir(), "letter.txt")
+	must(t, os.WriteFile(text, []byte("dear hub, this is no database, whatever its name says ..."), 0o600))
+	for _, file := range []string{text, filepath.Join(dir, "missing.db")} {
+		if err := Restore(t.Context(), options(t, dir), file); err == nil || !strings.Contains(err.Error(), file) {
+			t.Fatal(err)
+		}
+	}
+	s := openIn(t, dir)
+	if got := contents(t, s); len(got) != 2 {
+		t.Fatal(got)
+	}
+	if r, _ := s.Recovered(t.Context()); r != nil {
+		t.Fatalf("%+v", r)
+	}
+}
+
+func TestABackupDoesNotOverwrite(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "mine.db")
+	must(t, os.WriteFile(file, []byte("precious"), 0o600))
+	if err := s.Backup(t.Context(), file); !errors.Is(err, ErrExists) {
+		t.Fatal(err)
+	}
+	if err := s.Backup(t.Context(), filepath.Join(file, "x.db")); err == nil {
+		t.Fatal("backed up into a file")
+	}
+}
+
+func TestADailyBackupIsKeptForAWeek(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.Context(), options(t, dir))
+		must(t, err)
+		defer s.Close()
+		mustCommit(t, s, 1, pod("a", 1))
+		go func() { _ = s.RunBackups(t.Context()) }() // ends with the test's context
+		count := func() int {
+			list, err := backups(dir)
+			must(t, err)
+			return len(list)
+		}
+		for _, step := range []struct {
+			wait time.Duration
+			want int
+		}{{30 * time.Second, 0}, {time.Minute, 1}, {23 * time.Hour, 1}, {time.Hour, 2}, {4 * 24 * time.Hour, 6}, {10 * 24 * time.Hour, 7}} {
+			time.Sleep(step.wait)
+			synctest.Wait()
+			if got := count(); got != step.want {
+				t.Fatalf("after %v more: %d backups, not %d", step.wait, got, step.want)
+			}
+		}
+		if oldest, _ := backups(dir); !strings.Contains(oldest[0], time.Now().UTC().Format("200601")) {
+			t.Fatalf("the newest were removed: %v", oldest)
+		}
+	})
+}
+
+func TestAHubThatRestartsOftenStillBacksUpDaily(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		for range 30 { // 10 h of restarts every 20 min
+			s, err := Open(t.Context(), options(t, dir))
+			must(t, err)
+			ctx, cancel := contextFor(t, 20*time.Minute)
+			must(t, s.RunBackups(ctx))
+			cancel()
+			must(t, s.Close())
+		}
+		if list, _ := backups(dir); len(list) != 1 {
+			t.Fatalf("%d backups in ten hours: %v", len(list), list)
+		}
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOneTokenUsePerDevice(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	now := time.Now()
+	token := JoinToken{ID: "tok", Hash: []byte{1}, Site: "oslo", Uses: 5, Created: now, Expires: now.Add(time.Hour)}
+	must(t, s.AddJoinToken(t.Context(), token))
+	results := make(chan error)
+	for i := range 20 {
+		go func() {
+			results <- s.Enrol(t.Context(), Enrolment{Node: fmt.Sprintf("pi-%d", i), Key: fmt.Sprint(i), Token: "tok", Enrolled: now})
+		}()
+	}
+	in, out := 0, 0
+	for range 20 {
+		switch err := <-results; {
+		case err == nil:
+			in++
+		case errors.Is(err, ErrUsedUp):
+			out++
+		default:
+			t.Error(err)
+		}
+	}
+	if in != 5 || out != 15 {
+		t.Fatalf("%d joined, %d were refused", in, out)
+	}
+	all, err := s.Enrolments(t.Context())
+	if err != nil || len(all) != 5 {
+		t.Fatal(all, err)
+	}
+	// The same key again is the same join: its answer may have been lost.
+	must(t, s.Enrol(t.Context(), all[0]))
+	stolen := all[0]
+	stolen.Key = "another"
+	if err := s.Enrol(t.Context(), stolen); !errors.Is(err, ErrUsedUp) {
+		t.Fatal(err)
+	}
+	if e, _ := s.Enrolment(t.Context(), all[0].Node); e.Key != all[0].Key {
+		t.Fatal("a refused join changed the enrolment")
+	}
+	must(t, s.Expel(t.Context(), all[0].Node))
+	if _, err := s.Enrolment(t.Context(), all[0].Node); !errors.Is(err, ErrNotFound) {
+		t.Fatal(err)
+	}
+	must(t, s.RevokeJoinToken(t.Context(), "tok", now))
+	if err := s.Enrol(t.Context(), Enrolment{Node: "late", Key: "k", Token: "tok", Enrolled: now}); !errors.Is(err, ErrUsedUp) {
+		t.Fatal(err)
+	}
+}

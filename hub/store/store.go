@@ -1,0 +1,304 @@
+// Package store is what survives a power cut: one SQLite database in the hub's
+// data directory, with its lock, its backups and the key that seals secrets.
+//
+// What Commit or any other writing method has acknowledged is on the disk
+// (write-ahead log, synchronous=FULL): neither kill -9 nor a power cut takes it
+// back. The package knows rows, not rules: objects are opaque JSON with the few
+// columns that people query, and what a token or a session means is package
+// access's work. It decides nothing, and it never sees a lease. It is the only
+// importer of database/sql; package control and package access write through it.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// Sentinels, by what the caller has to do about them.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("exists already")
+	ErrLocked   = errors.New("data directory in use") // another hub runs there
+	ErrNewer    = errors.New("database of a newer version")
+	ErrKey      = errors.New("secrets key unusable")
+	// ErrFull: nothing new can be remembered until space is made; deletes and
+	// changes of what exists still work.
+	ErrFull = errors.New("disk full")
+)
+
+// Options say where a store lives.
+type Options struct {
+	Dir     string       // the hub's data directory
+	Version string       // this program's version, for messages between versions
+	Log     *slog.Logger // nil: slog.Default()
+}
+
+// A Store is an open database. Its methods may be called from any goroutine.
+type Store struct {
+	dir  string
+	file string // the database
+	log  *slog.Logger
+	lock *os.File // nil: opened beside a running hub
+	db   *sql.DB  // one connection, the writer
+	read *sql.DB
+
+	mu    sync.Mutex // guards everything below: one writer at a time
+	conn  *sql.Conn
+	kinds map[string]*kindTable
+	rev   uint64
+	full  bool // the ballast is given up
+	seal  *sealer
+}
+
+const database = "hub.db"
+
+// Open opens the hub's own store and creates it where there is none. It takes
+// the lock of the data directory (ErrLocked when another hub holds it), checks
+// the database, replaces a corrupt one by its newest backup, and migrates an
+// older one. A database of a newer version is refused with ErrNewer.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
+	}
+	lock, err := takeLock(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: o.Dir, file: filepath.Join(o.Dir, database), log: logger(o.Log), lock: lock}
+	if err := s.open(ctx, o); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// OpenBeside opens the store of a data directory for a command that works while
+// the hub runs: it takes no lock, migrates nothing and repairs nothing. Commit
+// is refused: objects have one writer, the hub.
+func OpenBeside(ctx context.Context, o Options) (*Store, error) {
+	file := filepath.Join(o.Dir, database)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", file, ErrNotFound, o.Dir)
+	} else if err != nil {
+		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
+	}
+	s := &Store{dir: o.Dir, file: file, log: logger(o.Log)}
+	if err := s.connect(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open %s: %w", file, err)
+	}
+	have, err := s.schema(ctx)
+	switch {
+	case err != nil:
+	case have > latest():
+		err = s.newer(ctx, o, have)
+	case have < latest():
+		err = fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", file, have, latest())
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func logger(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.Default()
+	}
+	return l
+}
+
+// dsn says how every connection is made: durable commits, enforced references,
+// a bounded log, and space that deletes free goes back to the disk.
+func dsn(file string, pragmas ...string) string {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": append([]string{
+		"busy_timeout(5000)", "auto_vacuum(2)", "journal_mode(WAL)", "synchronous(FULL)",
+		"foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)",
+	}, pragmas...)}
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
+}
+
+// connect makes the writer's connection and the readers' pool. SQLite gives its
+// log and index the mode of the database file, so that is created first, 0600.
+func (s *Store) connect(ctx context.Context) error {
+	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
+		return err
+	}
+	s.db.SetMaxOpenConns(1)
+	if s.conn, err = s.db.Conn(ctx); err != nil {
+		return err
+	}
+	if s.read, err = sql.Open("sqlite", dsn(s.file, "query_only(1)")); err != nil {
+		return err
+	}
+	s.read.SetMaxOpenConns(4)
+	s.kinds = map[string]*kindTable{}
+	return nil
+}
+
+func (s *Store) disconnect() error {
+	var errs []error
+	for _, t := range s.kinds {
+		errs = append(errs, t.close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.read != nil {
+		errs = append(errs, s.read.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close()) // last: folds the log into the database
+	}
+	s.conn, s.read, s.db, s.kinds = nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// Close folds the log into the database and gives the lock back.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.disconnect()
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+		s.lock = nil
+	}
+	return err
+}
+
+// tx runs fn in one transaction of the writer's connection. Once begun it is
+// not interrupted by ctx: half of a shutdown must not undo a decision.
+func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *sql.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	err := s.txLocked(ctx, fn)
+	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // people and tokens are few: they may have it
+		s.full = true
+		err = s.txLocked(ctx, fn)
+	}
+	return err
+}
+
+func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *sql.Conn) error) error {
+	if s.conn == nil {
+		return errors.New("store is closed")
+	}
+	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return s.explain(err)
+	}
+	err := fn(ctx, s.conn)
+	if err == nil {
+		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		// A full disk has already rolled back by itself; then this one fails, harmlessly.
+		_, _ = s.conn.ExecContext(ctx, "ROLLBACK")
+		return s.explain(err)
+	}
+	return nil
+}
+
+// exec runs one writing statement in a transaction of its own and tells how many rows it touched.
+func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	var n int64
+	err := s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		r, err := c.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		n, err = r.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
+// Keys of the meta table that the store itself keeps.
+const (
+	metaRevision  = "revision"
+	metaHubID     = "hub-id"
+	metaKeyID     = "secrets-key-id"
+	metaVersion   = "program-version"
+	metaRecovered = "recovered"
+)
+
+// Meta returns a value that SetMeta has stored, or ErrNotFound.
+func (s *Store) Meta(ctx context.Context, key string) (string, error) {
+	var v string
+	err := s.read.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&v)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("read %s: %w", key, ErrNotFound)
+	}
+	return v, err
+}
+
+// SetMeta stores a value under a key.
+func (s *Store) SetMeta(ctx context.Context, key, value string) error {
+	_, err := s.exec(ctx, setMeta, key, value)
+	return err
+}
+
+// TakeMeta returns a value and forgets it, in one step: of two takers one gets it.
+func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
+	var v string
+	err := s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		return c.QueryRowContext(ctx, "DELETE FROM meta WHERE key = ? RETURNING value", key).Scan(&v)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("take %s: %w", key, ErrNotFound)
+	}
+	return v, err
+}
+
+const setMeta = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+// HubID is the identity of this hub: random, made with its database, kept by backups.
+func (s *Store) HubID(ctx context.Context) (string, error) { return s.Meta(ctx, metaHubID) }
+
+// Revision is the newest revision that was committed. It never goes back, not
+// even after a restore.
+func (s *Store) Revision(ctx context.Context) (uint64, error) {
+	v, err := s.Meta(ctx, metaRevision)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(v, 10, 64)
+}
+
+// stamp and moment are how a time stands in a row; the zero time is "".
+const layout = "2006-01-02T15:04:05.000Z"
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(layout)
+}
+
+func moment(s string) time.Time {
+	t, _ := time.Parse(layout, s)
+	return t
+}

@@ -1,0 +1,401 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite schema.golden.sql")
+
+func options(t *testing.T, dir string) Options {
+	return Options{Dir: dir, Version: "1.0", Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+}
+
+func openIn(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), options(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func pod(name string, rev uint64) Row {
+	return Row{Kind: "pods", Namespace: "default", Name: name, UID: "u-" + name, Rev: rev, Node: "pi-1", Phase: "Running", Object: []byte(`{"kind":"Pod","metadata":{"name":"` + name + `"}}`)}
+}
+
+func mustCommit(t *testing.T, s *Store, rev uint64, rows ...Row) {
+	t.Helper()
+	if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: rows}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// contents is every object as "kind namespace/name rev node phase object".
+func contents(t *testing.T, s *Store) []string {
+	t.Helper()
+	var all []string
+	if err := s.Load(t.Context(), func(r Row) error {
+		all = append(all, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node, r.Phase, r.Object))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func expect(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestWhatWasCommittedIsThereAfterAReopen(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	hub, err := s.HubID(t.Context())
+	if err != nil || len(hub) < 20 {
+		t.Fatalf("hub id %q %v", hub, err)
+	}
+	secret := Row{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2, Object: []byte(`{"data":"hunter2"}`)}
+	mustCommit(t, s, 2, pod("b", 1), pod("a", 2), secret, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 2, Object: []byte(`{}`)})
+	changed := pod("b", 3)
+	changed.Phase = "Failed"
+	mustCommit(t, s, 5, Row{Kind: "pods", Namespace: "default", Name: "a"}, pod("b", 3), changed, pod("c", 4), Row{Kind: "pods", Namespace: "default", Name: "c"}, pod("c", 5))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openIn(t, dir)
+	expect(t, contents(t, s),
+		`nodes /pi-1 n 2   {}`,
+		`pods default/b u-b 3 pi-1 Failed {"kind":"Pod","metadata":{"name":"b"}}`,
+		`pods default/c u-c 5 pi-1 Running {"kind":"Pod","metadata":{"name":"c"}}`,
+		`secrets default/wifi u-w 2   {"data":"hunter2"}`)
+	if rev, err := s.Revision(t.Context()); err != nil || rev != 5 {
+		t.Fatalf("revision %d %v", rev, err)
+	}
+	if again, _ := s.HubID(t.Context()); again != hub {
+		t.Fatalf("hub id changed from %s to %s", hub, again)
+	}
+}
+
+func TestACommitIsAllOrNothing(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	mustCommit(t, s, 7, pod("a", 7))
+	before := contents(t, s)
+	for name, c := range map[string]Commit{
+		"a revision that goes back":            {Rev: 6, Rows: []Row{pod("z", 6)}},
+		"an object beyond the revision":        {Rev: 8, Rows: []Row{pod("b", 8), pod("z", 9)}},
+		"an object without a name":             {Rev: 8, Rows: []Row{pod("b", 8), pod("", 8)}},
+		"a kind that is no table name":         {Rev: 8, Rows: []Row{pod("b", 8), {Kind: `x"; DROP TABLE pods`, Name: "z", Object: []byte("{}")}}},
+		"a kind that is one of our own tables": {Rev: 8, Rows: []Row{pod("b", 8), {Kind: "users", Name: "z", Object: []byte("{}")}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.Commit(t.Context(), c); err == nil {
+				t.Fatal("accepted")
+			}
+			expect(t, contents(t, s), before...)
+			if rev, _ := s.Revision(t.Context()); rev != 7 {
+				t.Fatalf("revision %d", rev)
+			}
+		})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Commit(ended, Commit{Rev: 9}); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	// A failure in the middle of the transaction takes the rows before it back.
+	mustCommit(t, s, 8, pod("b", 8), Row{Kind: "nodes", Name: "n", UID: "n", Rev: 8, Object: []byte("{}")})
+	if _, err := s.conn.ExecContext(t.Context(), "CREATE TRIGGER stop BEFORE UPDATE ON pods WHEN new.name = 'b' BEGIN SELECT RAISE(ABORT, 'no'); END"); err != nil {
+		t.Fatal(err)
+	}
+	before = contents(t, s)
+	if err := s.Commit(t.Context(), Commit{Rev: 9, Rows: []Row{{Kind: "nodes", Name: "n"}, pod("a", 9), pod("b", 9)}}); err == nil {
+		t.Fatal("accepted")
+	}
+	expect(t, contents(t, s), before...)
+}
+
+func TestASecondHubOnTheSameDirectoryIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	first := openIn(t, dir)
+	_, err := Open(t.Context(), options(t, dir))
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) || !strings.Contains(err.Error(), "--data-dir") {
+		t.Fatal(err)
+	}
+	if err := Restore(t.Context(), options(t, dir), "x"); !errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	openIn(t, dir)
+}
+
+func TestACommandWorksBesideARunningHub(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := OpenBeside(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "serve") {
+		t.Fatal(err)
+	}
+	hub := openIn(t, dir)
+	cli, err := OpenBeside(t.Context(), options(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	if err := cli.SetMeta(t.Context(), "said", "by the command"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := hub.TakeMeta(t.Context(), "said"); err != nil || v != "by the command" {
+		t.Fatal(v, err)
+	}
+	if _, err := cli.TakeMeta(t.Context(), "said"); !errors.Is(err, ErrNotFound) {
+		t.Fatal(err)
+	}
+	if err := cli.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); err == nil {
+		t.Fatal("a second writer of objects")
+	}
+}
+
+func TestNobodyElseMayReadTheFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hub")
+	s := openIn(t, dir)
+	mustCommit(t, s, 1, pod("a", 1))
+	if err := s.Backup(t.Context(), filepath.Join(dir, "backups", "hub-20260101T000000Z.db")); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		seen[d.Name()] = true
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"hub.db", "hub.db-wal", "hub.lock", "secrets.key", "ballast", "hub-20260101T000000Z.db"} {
+		if !seen[f] {
+			t.Errorf("%s is not there", f)
+		}
+	}
+}
+
+func TestSchemaIsTheGoldenOne(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	mustCommit(t, s, 1, pod("a", 1))
+	rows, err := s.read.Query("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- The schema after every migration (%d), with one table of objects as an example: go test ./hub/store -update\n", latest())
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n" + text + ";\n")
+	}
+	if *update {
+		if err := os.WriteFile("schema.golden.sql", []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("schema.golden.sql")
+	if err != nil || b.String() != string(want) {
+		t.Fatalf("%v: the schema is now\n%s\na released schema changes by a new migration only; if this is one, run with -update", err, b.String())
+	}
+}
+
+// fromDump makes a data directory whose database is an SQL dump.
+func fromDump(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	db, err := sql.Open("sqlite", dsn(filepath.Join(dir, database)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(string(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, database), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestDatabasesOfOlderVersionsOpen(t *testing.T) {
+	dumps, err := filepath.Glob("testdata/v*.sql")
+	if err != nil || len(dumps) != latest() {
+		t.Fatalf("%d dumps for %d schemas: every released schema keeps one (%v)", len(dumps), latest(), err)
+	}
+	for _, dump := range dumps {
+		t.Run(dump, func(t *testing.T) {
+			s := openIn(t, fromDump(t, dump))
+			expect(t, contents(t, s),
+				`nodes /pi-1 n-1 4   {"kind":"Node"}`,
+				`pods default/kiosk-1 p-1 7 pi-1 Running {"kind":"Pod"}`)
+			if rev, _ := s.Revision(t.Context()); rev != 7 {
+				t.Fatal(rev)
+			}
+			if id, _ := s.HubID(t.Context()); id != "oldhub" {
+				t.Fatal(id)
+			}
+			if u, err := s.User(t.Context(), "anna"); err != nil || u.Role != "admin" {
+				t.Fatal(u, err)
+			}
+			if e, err := s.Enrolment(t.Context(), "pi-1"); err != nil || e.Site != "oslo" || e.Labels["rack"] != "a" {
+				t.Fatal(e, err)
+			}
+			mustCommit(t, s, 8, pod("new", 8))
+		})
+	}
+}
+
+func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
+	dir := fromDump(t, "testdata/v1.sql")
+	old := migrations
+	defer func() { migrations = old }()
+	migrations = append(old[:len(old):len(old)], migration{number: len(old) + 1,
+		sql: "CREATE TABLE added (x TEXT) STRICT", perKind: "ALTER TABLE {kind} ADD COLUMN extra TEXT NOT NULL DEFAULT ''"})
+	s := openIn(t, dir)
+	mustCommit(t, s, 8, pod("a", 8), Row{Kind: "sites", Name: "oslo", Rev: 8, Object: []byte("{}")})
+	for _, kind := range []string{"nodes", "pods", "sites"} {
+		if _, err := s.read.Exec("SELECT extra FROM " + kind); err != nil {
+			t.Error(err)
+		}
+	}
+	kept, _ := filepath.Glob(filepath.Join(dir, "backups", "before-schema-*.db"))
+	if len(kept) != 1 {
+		t.Fatalf("kept %v", kept)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	migrations = old
+	_, err := Open(t.Context(), Options{Dir: dir, Version: "0.9"})
+	if !errors.Is(err, ErrNewer) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"flotilla-hub 1.0 (schema 2)", "this is 0.9 (up to schema 1)", "restore FILE"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in %q", part, err)
+		}
+	}
+	if _, err := OpenBeside(t.Context(), options(t, dir)); !errors.Is(err, ErrNewer) {
+		t.Fatal(err)
+	}
+
+	broken := append(old[:len(old):len(old)], migration{number: 2, sql: "CREATE TABLE half (x TEXT); CREATE TABLE half (x TEXT)"})
+	dir = fromDump(t, "testdata/v1.sql")
+	migrations = broken
+	if _, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "schema 2") {
+		t.Fatal(err)
+	}
+	migrations = old
+	openIn(t, dir) // nothing of the failed migration stayed
+}
+
+func TestSecretsAreSealed(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	secret := func(name, value string) Row {
+		return Row{Kind: "secrets", Namespace: "default", Name: name, UID: name, Rev: 1, Object: []byte(value)}
+	}
+	mustCommit(t, s, 1, secret("a", "correct-horse-a"), secret("b", "correct-horse-b"), pod("p", 1))
+	if err := s.Backup(t.Context(), filepath.Join(dir, "backups", "hub-20260101T000000Z.db")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"hub.db", "backups/hub-20260101T000000Z.db"} {
+		raw, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(raw, []byte("correct-horse")) {
+			t.Errorf("%s holds the secret in clear", file)
+		}
+		if !bytes.Contains(raw, []byte(`"name":"p"`)) {
+			t.Errorf("%s does not hold the pod: the test looks in the wrong place", file)
+		}
+	}
+
+	key := filepath.Join(dir, secretsKey)
+	good, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		spoil func() error
+		says  string
+	}{
+		"a missing key":        {func() error { return os.Remove(key) }, "is missing"},
+		"another key":          {func() error { return os.WriteFile(key, bytes.Repeat([]byte("ab"), 32), 0o600) }, "sealed with key"},
+		"a cut key":            {func() error { return os.WriteFile(key, good[:20], 0o600) }, "64 hex digits"},
+		"a key for all to see": {func() error { return os.Chmod(key, 0o644) }, "chmod 600"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := c.spoil(); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := Open(t.Context(), options(t, dir)); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.says) {
+				_ = s.Close()
+				t.Fatal(err)
+			}
+			_ = os.Remove(key)
+			if err := os.WriteFile(key, good, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	s = openIn(t, dir)
+	if _, err := s.conn.ExecContext(t.Context(), "UPDATE secrets SET object = (SELECT object FROM secrets WHERE name = 'a') WHERE name = 'b'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Load(t.Context(), func(Row) error { return nil }); !errors.Is(err, ErrKey) {
+		t.Fatal("one secret stands in the place of another:", err)
+	}
+}
+
+func TestTheKeyMayComeFromSystemd(t *testing.T) {
+	creds := t.TempDir()
+	t.Setenv("CREDENTIALS_DIRECTORY", creds)
+	if err := os.WriteFile(filepath.Join(creds, credential), []byte(strings.Repeat("0f", 32)+"\n"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	mustCommit(t, s, 1, Row{Kind: "secrets", Name: "a", Rev: 1, Object: []byte("x")})
+	if _, err := os.Stat(filepath.Join(dir, secretsKey)); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal("a key file was made beside the credential")
+	}
+}

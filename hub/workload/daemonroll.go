@@ -1,0 +1,164 @@
+package workload
+
+import (
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+)
+
+// updated tells whether a pod is of the current template.
+func (d *daemon) updated(pod *corev1.Pod) bool {
+	return pod.Labels[appsv1.ControllerRevisionHashLabelKey] == d.hash
+}
+
+// bounds resolves maxSurge and maxUnavailable, both rounded up, for so many
+// nodes. Both zero would never get on, so then one may be unavailable.
+func (d *daemon) bounds(nodes int) (surge, gone int) {
+	u := d.ds.Spec.UpdateStrategy
+	if u.Type == appsv1.OnDeleteDaemonSetStrategyType {
+		return 0, 0
+	}
+	if u.RollingUpdate == nil {
+		return 0, 1
+	}
+	surge = int(scaled(u.RollingUpdate.MaxSurge, int32(nodes), true))
+	gone = 1
+	if u.RollingUpdate.MaxUnavailable != nil {
+		gone = int(scaled(u.RollingUpdate.MaxUnavailable, int32(nodes), true))
+	}
+	if surge == 0 && gone == 0 {
+		gone = 1
+	}
+	return surge, gone
+}
+
+// roll replaces pods of earlier templates, as many at a time as may be missing
+// or doubled. It says whether it did anything.
+func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
+	if d.ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
+		return false
+	}
+	type spot struct {
+		node     string
+		old, new *corev1.Pod
+	}
+	var spots []spot
+	wanted, away, doubled := 0, 0, 0
+	var broken, sound []spot // spots with an old pod only: not available, available
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		n := d.s.Node(node)
+		if n == nil {
+			continue
+		}
+		if run, _ := d.should(n); !run {
+			continue
+		}
+		wanted++
+		sp := spot{node: node}
+		for _, pod := range byNode[node] {
+			switch {
+			case !active(pod):
+			case d.updated(pod):
+				sp.new = pod
+			default:
+				sp.old = pod
+			}
+		}
+		if sp.old != nil || sp.new != nil {
+			spots = append(spots, sp)
+		} else {
+			away++
+		}
+	}
+	surge, gone := d.bounds(wanted)
+	up := func(pod *corev1.Pod) bool { return d.available(pod, d.ds.Spec.MinReadySeconds, &d.next) }
+	for _, sp := range spots {
+		switch {
+		case sp.old == nil:
+			if !up(sp.new) {
+				away++
+			}
+		case sp.new != nil: // surging: the old one goes once the new one serves
+			if up(sp.new) {
+				d.drop(sp.old, "its replacement is available")
+			} else {
+				doubled++
+			}
+		case up(sp.old):
+			sound = append(sound, sp)
+		default:
+			broken = append(broken, sp)
+			away++
+		}
+	}
+	// A pod that does not serve is replaced whatever else is missing: that loses nothing.
+	many := gone - away
+	if surge > 0 {
+		many = surge - doubled
+	}
+	for _, sp := range append(broken, sound[:max(0, min(len(sound), many))]...) {
+		if surge > 0 {
+			d.launch(sp.node)
+		} else {
+			d.drop(sp.old, "its template has changed")
+		}
+	}
+	did := len(d.changes) > 0
+	d.flush()
+	return did
+}
+
+// status counts what there is.
+func (d *daemon) status(byNode map[string][]*corev1.Pod) {
+	if d.pattern == nil {
+		d.pattern = &corev1.Pod{Spec: d.ds.Spec.Template.Spec}
+	}
+	ds := d.s.Get(d.key).(*appsv1.DaemonSet)
+	st := appsv1.DaemonSetStatus{
+		ObservedGeneration: ds.Generation, CollisionCount: ds.Status.CollisionCount, Conditions: ds.Status.Conditions,
+	}
+	for node, pods := range byNode {
+		n := d.s.Node(node)
+		if n == nil {
+			continue
+		}
+		// A finished pod does not run, and is not counted as if it did.
+		pods = slices.DeleteFunc(slices.Clone(pods), state.Terminated)
+		run, _ := d.should(n)
+		switch {
+		case !run:
+			if len(pods) > 0 {
+				st.NumberMisscheduled++
+			}
+			continue
+		case len(pods) > 0:
+			st.CurrentNumberScheduled++
+		}
+		st.DesiredNumberScheduled++
+		if len(pods) == 0 {
+			continue
+		}
+		slices.SortFunc(pods, byAge)
+		pod := pods[0]
+		if ready(pod) {
+			st.NumberReady++
+			if d.available(pod, ds.Spec.MinReadySeconds, &d.next) {
+				st.NumberAvailable++
+			}
+		}
+		if d.updated(pod) {
+			st.UpdatedNumberScheduled++
+		}
+	}
+	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
+	if !equality.Semantic.DeepEqual(st, ds.Status) {
+		ds = ds.DeepCopy()
+		ds.Status = st
+		d.do(state.Put(ds, ""))
+	}
+}

@@ -1,0 +1,204 @@
+package workload
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/state"
+)
+
+// Upstream rows: S12, DaemonSet.
+func TestDaemonSetLaunches(t *testing.T) {
+	mark := func(key string, effect corev1.TaintEffect) corev1.Taint {
+		return corev1.Taint{Key: key, Effect: effect}
+	}
+	no := corev1.TaintEffectNoSchedule
+	for _, c := range []struct {
+		name string
+		node *corev1.Node
+		edit func(*appsv1.DaemonSet)
+		runs bool
+	}{
+		{"S12 on a ready node", node("pi"), nil, true},
+		{"S12 on one that is not ready", node("pi", mark(corev1.TaintNodeNotReady, no), mark(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)), nil, true},
+		{"not on one that is unreachable, until it is back", node("pi", mark(corev1.TaintNodeUnreachable, no)), nil, false},
+		{"S12 on an unschedulable one", node("pi", mark(corev1.TaintNodeUnschedulable, no)), nil, true},
+		{"S12 under memory pressure", node("pi", mark(corev1.TaintNodeMemoryPressure, no)), nil, true},
+		{"S12 under disk pressure", node("pi", mark(corev1.TaintNodeDiskPressure, no)), nil, true},
+		{"S12 under PID pressure", node("pi", mark(corev1.TaintNodePIDPressure, no)), nil, true},
+		{"not without network", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), nil, false},
+		{"without network if it uses the host's", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.HostNetwork = true }, true},
+		{"not in spite of another taint", node("pi", mark("mine", no)), nil, false},
+		{"in spite of PreferNoSchedule", node("pi", mark("mine", corev1.TaintEffectPreferNoSchedule)), nil, true},
+		{"not where its selector does not match", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, false},
+		{"not on another node than the one it names", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeName = "po" }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ds := daemonSet()
+			if c.edit != nil {
+				c.edit(ds)
+			}
+			f := newFleet(t).put(ds).settle().put(c.node).settle().quiet()
+			if got := len(f.livePods()) == 1; got != c.runs {
+				t.Fatalf("%d pods", len(f.livePods()))
+			}
+			if got := f.daemonSet().Status.DesiredNumberScheduled == 1; got != c.runs {
+				t.Errorf("status: %+v", f.daemonSet().Status)
+			}
+			if c.runs {
+				if pod := f.livePods()[0]; pod.Spec.NodeName != "" && pod.Spec.NodeName != "pi" || targetOf(pod) != "pi" {
+					t.Errorf("pod is meant for %q", targetOf(pod))
+				}
+			}
+		})
+	}
+}
+
+func TestDaemonSetFollowsItsNodes(t *testing.T) {
+	f := newFleet(t)
+	nodes(f, 3)
+	f.put(daemonSet()).settle().quiet().run().settle().quiet()
+	if st := f.daemonSet().Status; st.DesiredNumberScheduled != 3 || st.NumberAvailable != 3 || st.UpdatedNumberScheduled != 3 || st.NumberUnavailable != 0 || st.ObservedGeneration != 1 {
+		t.Fatalf("status: %+v", st)
+	}
+	tainted := func(effect corev1.TaintEffect) func(state.Object) {
+		return func(o state.Object) {
+			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: "mine", Effect: effect}}
+		}
+	}
+	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoSchedule)).settle().quiet()
+	if st := f.daemonSet().Status; len(f.livePods()) != 3 || st.NumberMisscheduled != 1 || st.DesiredNumberScheduled != 2 {
+		t.Errorf("S12: a NoSchedule taint evicts nobody: %+v", st)
+	}
+	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoExecute)).settle().quiet()
+	if len(f.livePods()) != 2 {
+		t.Error("S12: a NoExecute taint does")
+	}
+	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) { o.(*corev1.Node).Spec.Taints = nil }).settle().quiet()
+	if len(f.livePods()) != 2 {
+		t.Error("the next one waits until the old one has stopped")
+	}
+	f.run().settle().quiet()
+	if len(f.livePods()) != 3 {
+		t.Error("the next one comes when the old one has stopped")
+	}
+	f.run().settle().remove(state.Key{Kind: state.Nodes, Name: "pi-2"}).pass(time.Minute).quiet()
+	if st := f.daemonSet().Status; len(f.pods()) != 2 || st.DesiredNumberScheduled != 2 {
+		t.Errorf("after a node is gone: %v %+v", f.pods(), st)
+	}
+}
+
+func TestDaemonSetRollout(t *testing.T) {
+	num := func(v string) *intstr.IntOrString { return new(intstr.Parse(v)) }
+	for _, c := range []struct {
+		name        string
+		surge, gone *intstr.IntOrString
+		least, most int
+	}{
+		{"one at a time", nil, num("1"), 4, 5},
+		{"40 % at a time", nil, num("40%"), 3, 5},
+		{"surging: the new one first", num("1"), num("0"), 5, 6},
+		{"surging by 40 %", num("40%"), num("0"), 5, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			nodes(f, 5)
+			ds := daemonSet()
+			ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: c.surge, MaxUnavailable: c.gone}
+			f.put(ds).settle().run().settle()
+			f.edit(probeKey, func(o state.Object) {
+				ds := o.(*appsv1.DaemonSet)
+				ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
+			})
+			steps := 0
+			for ; steps < 40; steps++ {
+				f.settle().quiet()
+				up := 0
+				for _, pod := range f.livePods() {
+					if ready(pod) {
+						up++
+					}
+				}
+				if up < c.least || len(f.livePods()) > c.most {
+					t.Fatalf("%d available (least %d), %d in all (most %d)", up, c.least, len(f.livePods()), c.most)
+				}
+				if st := f.daemonSet().Status; st.UpdatedNumberScheduled == 5 && st.NumberAvailable == 5 && len(f.pods()) == 5 {
+					break
+				}
+				f.now = f.now.Add(time.Second)
+				f.run()
+			}
+			if steps == 40 {
+				t.Fatalf("does not finish: %+v", f.daemonSet().Status)
+			}
+		})
+	}
+}
+
+func TestDaemonSetOnDeleteWaitsForThePerson(t *testing.T) {
+	f := newFleet(t)
+	nodes(f, 2)
+	ds := daemonSet()
+	ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	f.put(ds).settle().run().settle()
+	f.edit(probeKey, func(o state.Object) {
+		ds := o.(*appsv1.DaemonSet)
+		ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
+	}).settle().quiet()
+	if st := f.daemonSet().Status; len(f.livePods()) != 2 || st.UpdatedNumberScheduled != 0 {
+		t.Fatalf("%+v", st)
+	}
+	f.remove(podKey(f.pods()[0])).settle().run().settle().quiet()
+	if st := f.daemonSet().Status; st.UpdatedNumberScheduled != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestDaemonSetHistory(t *testing.T) {
+	f := newFleet(t)
+	nodes(f, 1)
+	ds := daemonSet()
+	ds.Spec.RevisionHistoryLimit = new(int32(2))
+	f.put(ds).settle().run().settle()
+	revisions := func() (out []int64) {
+		for r := range state.Each[*appsv1.ControllerRevision](f.s, state.ControllerRevisions, "") {
+			out = append(out, r.Revision)
+		}
+		slices.Sort(out)
+		return out
+	}
+	to := func(image string) {
+		f.edit(probeKey, func(o state.Object) {
+			ds := o.(*appsv1.DaemonSet)
+			ds.Generation++
+			ds.Spec.Template.Spec.Containers[0].Image = image
+		})
+		for range 6 {
+			f.settle().quiet().run()
+		}
+		f.settle().quiet()
+	}
+	to("probe:2")
+	if got := revisions(); !slices.Equal(got, []int64{1, 2}) {
+		t.Fatalf("revisions %v", got)
+	}
+	to("probe:1")
+	if got := revisions(); !slices.Equal(got, []int64{2, 3}) {
+		t.Fatalf("a template that is used again becomes the newest: %v", got)
+	}
+	to("probe:3")
+	to("probe:4")
+	if got := revisions(); !slices.Equal(got, []int64{3, 4, 5}) {
+		t.Errorf("the newest and 2 before it are kept: %v", got)
+	}
+	for r := range state.Each[*appsv1.ControllerRevision](f.s, state.ControllerRevisions, "") {
+		if !recorded(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
+			t.Errorf("revision %d: %s", r.Revision, r.Data.Raw)
+		}
+	}
+}

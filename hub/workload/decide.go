@@ -1,0 +1,128 @@
+// Package workload decides which pods should exist: those that Deployments,
+// ReplicaSets and DaemonSets ask for, and none of those that nobody asks for any
+// more. It also keeps the counts that people and kubectl read in a workload's
+// status, and in that of a PodDisruptionBudget.
+//
+// It follows Kubernetes' controllers in rule, reason and name. It never says
+// where a pod runs (package schedule does; a DaemonSet's pod names its node in
+// its affinity) and never sends a pod away because of its node (package eviction
+// does). It looks only at what has changed, and writes only what differs.
+package workload
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// Defaults of the settings that are left zero.
+const (
+	DefaultQuarantine = 40 * time.Second // Kubernetes' quarantine of pods whose node is gone
+	DefaultEventTTL   = 24 * time.Hour
+	DefaultEventLimit = 10_000
+)
+
+// A Decider decides which pods should exist.
+type Decider struct {
+	// Admit gives a pod the defaults and default tolerations that it would have
+	// got through the API. Nil: none.
+	Admit func(*corev1.Pod)
+	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
+	FinishedPods int
+	// Quarantine is how long the pods of a node that is gone are kept, in case
+	// it comes back. Zero: DefaultQuarantine.
+	Quarantine time.Duration
+	// EventTTL is how long events are kept, and EventLimit how many. Zero: the
+	// defaults.
+	EventTTL   time.Duration
+	EventLimit int
+}
+
+// Decide answers with the pods to create and to delete, and with the status of
+// the workloads, for what has changed since the last look.
+func (d Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
+	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}}
+	w := p.notice(s.Look)
+	p.collect(w)
+	for _, k := range w.replicaSets.sorted() {
+		p.replicaSet(k, w.orphans[k])
+	}
+	for _, k := range w.deployments.sorted() {
+		p.deployment(k, w.orphans[k])
+	}
+	for _, k := range w.daemons.sorted() {
+		p.daemonSet(k, w.daemonLook[k])
+	}
+	for _, k := range w.budgets.sorted() {
+		p.budget(k)
+	}
+	return p.plan
+}
+
+// A pass is one call of Decide. Each subject sees what those before it decided.
+type pass struct {
+	Decider
+	base state.Snapshot // as it was at first
+	s    state.Snapshot // with the plan's changes so far
+	now  time.Time
+	plan state.Plan
+
+	// born are the objects that this pass creates. They have no uid yet, so they
+	// own nothing and are left alone until the next round sees them.
+	born    map[state.Key]bool
+	named   uint64                      // names made so far
+	waiting map[state.Key][]*corev1.Pod // see waitingDaemonPods
+	strays  map[string][]*corev1.Pod    // see straysIn
+}
+
+// do adds changes to the plan, and to what later subjects of the pass see.
+func (p *pass) do(changes ...state.Change) {
+	seen := make([]state.Change, 0, len(changes))
+	for _, c := range changes {
+		k := state.KeyOf(c.Object)
+		if p.born[k] {
+			continue
+		}
+		p.plan.Do(c)
+		if !c.Delete && p.base.Get(k) == nil {
+			// The uid that it gets here is not the one that it will have.
+			p.born[k] = true
+			c.Object = c.Object.DeepCopyObject().(state.Object)
+		}
+		seen = append(seen, c)
+	}
+	p.s, _ = state.Apply(p.s, seen)
+}
+
+// wake asks for the subject again at t, if that lies ahead.
+func (p *pass) wake(k state.Key, t time.Time) {
+	if t.After(p.now) {
+		p.plan.Wake(k, t)
+	}
+}
+
+// hurry returns the moment for something that costs a walk over n objects: the
+// zero time, which means now, or in a large fleet the next full second or seconds,
+// so that its cost stays below a hundredth of a core however much happens. asked
+// is whether that moment has come.
+func (p *pass) hurry(n int, asked bool) time.Time {
+	if n <= 1000 || asked {
+		return time.Time{}
+	}
+	return until(p.now, time.Duration(1+n/10_000)*time.Second)
+}
+
+// until is the next moment of a grid.
+func until(now time.Time, grid time.Duration) time.Time { return now.Truncate(grid).Add(grid) }
+
+// stamp is the moment of the pass as objects carry it, in whole seconds.
+func (p *pass) stamp() metav1.Time { return metav1.NewTime(p.now.Truncate(time.Second)) }
+
+// dying tells whether the namespace is being emptied: nothing is created in it.
+func (p *pass) dying(namespace string) bool {
+	ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: namespace})
+	return ns != nil && ns.GetDeletionTimestamp() != nil
+}

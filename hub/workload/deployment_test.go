@@ -1,0 +1,283 @@
+package workload
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/state"
+)
+
+func TestDeploymentMakesItsPods(t *testing.T) {
+	f := newFleet(t).put(deployment(3)).settle().quiet()
+	rs := f.sets("default")
+	if len(rs) != 1 || !strings.HasPrefix(rs[0].Name, "kiosk-") || rs[0].Labels["pod-template-hash"] == "" || rs[0].Name != "kiosk-"+rs[0].Labels["pod-template-hash"] {
+		t.Fatalf("replica sets: %+v", rs)
+	}
+	if rs[0].Annotations[revisionAnnotation] != "1" || f.deploy().Annotations[revisionAnnotation] != "1" {
+		t.Errorf("revision is not 1: %v %v", rs[0].Annotations, f.deploy().Annotations)
+	}
+	pods := f.livePods()
+	if len(pods) != 3 {
+		t.Fatalf("%d pods, want 3", len(pods))
+	}
+	for _, pod := range pods {
+		if ref := metav1.GetControllerOf(pod); ref == nil || ref.UID != rs[0].UID || ref.Kind != "ReplicaSet" {
+			t.Errorf("%s is not the replica set's: %+v", pod.Name, ref)
+		}
+		if pod.UID == "" || pod.Labels["pod-template-hash"] != rs[0].Labels["pod-template-hash"] {
+			t.Errorf("%s: uid %q labels %v", pod.Name, pod.UID, pod.Labels)
+		}
+	}
+	if f.rolledOut() {
+		t.Error("rolled out before any pod is ready")
+	}
+	f.run("pi-1", "pi-2").settle().quiet()
+	if !f.rolledOut() || f.progressing().Reason != "NewReplicaSetAvailable" {
+		t.Errorf("not rolled out: %+v", f.deploy().Status)
+	}
+	uids := map[string]bool{}
+	for _, kind := range state.Kinds() {
+		for o := range f.s.All(kind, "") {
+			if uids[string(o.GetUID())] {
+				t.Errorf("%s has a uid that something else has", o.GetName())
+			}
+			uids[string(o.GetUID())] = true
+		}
+	}
+}
+
+func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		replicas    int32
+		surge, gone string
+		least, most int
+	}{
+		{"25 % of 4 is one more and one less", 4, "25%", "25%", 3, 5},
+		{"of 3, surge rounds up and unavailable down", 3, "25%", "25%", 3, 4},
+		{"no surge: one goes before one comes", 2, "0", "1", 1, 2},
+		{"nothing may be missing", 2, "1", "0", 2, 3},
+		{"both zero would never get on, so one may be missing", 2, "0%", "0%", 1, 2},
+		{"all at once", 3, "100%", "100%", 0, 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			d := deployment(c.replicas)
+			surge, gone := intstr.Parse(c.surge), intstr.Parse(c.gone)
+			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &gone}
+			f.put(d).settle().run("pi-1").settle()
+			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") })
+			for range 50 {
+				f.settle().quiet()
+				avail := 0
+				for _, pod := range f.livePods() {
+					if ready(pod) {
+						avail++
+					}
+				}
+				if avail < c.least || len(f.livePods()) > c.most {
+					t.Fatalf("%d available (least %d), %d in all (most %d)", avail, c.least, len(f.livePods()), c.most)
+				}
+				if f.rolledOut() {
+					break
+				}
+				f.now = f.now.Add(time.Second)
+				f.run("pi-1")
+			}
+			f.settle()
+			if !f.rolledOut() {
+				t.Fatalf("does not finish: %+v", f.deploy().Status)
+			}
+			for _, pod := range f.livePods() {
+				if pod.Spec.Containers[0].Image != "kiosk:2" {
+					t.Errorf("%s runs %s", pod.Name, pod.Spec.Containers[0].Image)
+				}
+			}
+		})
+	}
+}
+
+// roll changes the image and lets the rollout finish.
+func (f *fleet) roll(image string) *fleet {
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template(image) })
+	for range 30 {
+		f.now = f.now.Add(time.Second)
+		f.settle().run("pi-1", "pi-2")
+	}
+	return f.settle().quiet()
+}
+
+func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
+	f := newFleet(t).put(deployment(2)).settle().run("pi-1").settle()
+	first := f.sets("default")[0].Name
+	f.roll("kiosk:2").roll("kiosk:1")
+	sets := f.sets("default")
+	if len(sets) != 2 || sets[1].Name != first || sets[1].Annotations[revisionAnnotation] != "3" || sets[1].Annotations[revisionHistoryAnnotation] != "1" {
+		t.Fatalf("after the rollback: %s %v", sets[1].Name, sets[1].Annotations)
+	}
+	if f.deploy().Annotations[revisionAnnotation] != "3" || *sets[0].Spec.Replicas != 0 || !f.rolledOut() {
+		t.Errorf("deployment at %s, old one has %d", f.deploy().Annotations[revisionAnnotation], *sets[0].Spec.Replicas)
+	}
+}
+
+func TestHistoryIsLimited(t *testing.T) {
+	f := newFleet(t)
+	d := deployment(1)
+	d.Spec.RevisionHistoryLimit = new(int32(2))
+	f.put(d).settle().run("pi-1").settle()
+	for _, image := range []string{"kiosk:2", "kiosk:3", "kiosk:4", "kiosk:5"} {
+		f.roll(image)
+	}
+	var revisions []string
+	for _, rs := range f.sets("default") {
+		revisions = append(revisions, rs.Annotations[revisionAnnotation])
+	}
+	if !slices.Equal(revisions, []string{"3", "4", "5"}) {
+		t.Errorf("revisions kept: %v, want the newest and 2 before it", revisions)
+	}
+}
+
+func TestRecreateWaitsForTheLastOldPod(t *testing.T) {
+	f := newFleet(t)
+	d := deployment(2)
+	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	f.put(node("pi-1"), d).settle().run("pi-1").settle()
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().quiet()
+	if n := len(f.livePods()); n != 0 {
+		t.Fatalf("%d pods live while the old ones stop", n)
+	}
+	f.remove(podKey(f.pods()[0])).settle().quiet()
+	if n := len(f.livePods()); n != 0 {
+		t.Fatalf("%d pods live while one old one stops", n)
+	}
+	f.remove(podKey(f.pods()[0])).settle().quiet()
+	if live := f.livePods(); len(live) != 2 || live[0].Spec.Containers[0].Image != "kiosk:2" {
+		t.Fatalf("%d new pods, want 2", len(live))
+	}
+	if f.run("pi-1").settle(); !f.rolledOut() {
+		t.Errorf("not rolled out: %+v", f.deploy().Status)
+	}
+}
+
+func TestPausedDeploymentScalesButDoesNotRoll(t *testing.T) {
+	f := newFleet(t).put(deployment(2)).settle().run("pi-1").settle()
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Paused, s.Template = true, template("kiosk:2") }).settle().quiet()
+	if len(f.sets("default")) != 1 || f.progressing().Reason != "DeploymentPaused" {
+		t.Fatalf("%d replica sets, %s", len(f.sets("default")), f.progressing().Reason)
+	}
+	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 4 }).settle().quiet()
+	if n := len(f.livePods()); n != 4 {
+		t.Errorf("%d pods after scaling to 4", n)
+	}
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Paused = false }).settle().quiet()
+	if len(f.sets("default")) != 2 {
+		t.Error("does not roll when resumed")
+	}
+}
+
+func TestScalingDuringARolloutKeepsProportions(t *testing.T) {
+	f := newFleet(t).put(deployment(10)).settle().run("pi-1").settle()
+	// 25 %: 13 in all, 8 available at least; the new ones never get ready
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().quiet()
+	sets := f.sets("default")
+	if *sets[0].Spec.Replicas != 8 || *sets[1].Spec.Replicas != 5 {
+		t.Fatalf("in the middle: %d and %d, want 8 and 5", *sets[0].Spec.Replicas, *sets[1].Spec.Replicas)
+	}
+	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 20 }).settle().quiet()
+	sets = f.sets("default")
+	if old, young := *sets[0].Spec.Replicas, *sets[1].Spec.Replicas; old+young != 25 || old <= young {
+		t.Errorf("after scaling to 20: %d and %d, want 25 in all in the proportion of before", old, young)
+	}
+}
+
+func TestProgressDeadline(t *testing.T) {
+	f := newFleet(t).put(deployment(1)).settle()
+	f.pass(599 * time.Second).quiet()
+	if f.progressing().Reason == "ProgressDeadlineExceeded" {
+		t.Fatal("too early")
+	}
+	f.pass(time.Second).quiet()
+	if c := f.progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
+		t.Fatalf("after 600 s: %+v", c)
+	}
+	f.run("pi-1").settle().quiet()
+	if c := f.progressing(); c.Reason != "NewReplicaSetAvailable" {
+		t.Errorf("when it gets on after all: %+v", c)
+	}
+}
+
+func TestMinReadySeconds(t *testing.T) {
+	f := newFleet(t)
+	d := deployment(1)
+	d.Spec.MinReadySeconds = 30
+	f.put(d).settle().run("pi-1").settle().quiet()
+	if f.deploy().Status.ReadyReplicas != 1 || f.deploy().Status.AvailableReplicas != 0 {
+		t.Fatalf("at once: %+v", f.deploy().Status)
+	}
+	f.pass(30 * time.Second).quiet()
+	if f.deploy().Status.AvailableReplicas != 1 {
+		t.Errorf("after 30 s: %+v", f.deploy().Status)
+	}
+}
+
+func TestDeletionCascades(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		finalizer  string
+		sets, pods int
+	}{
+		{"in the background: the owner goes first", "", 0, 0},
+		{"in the foreground: the owner goes last", metav1.FinalizerDeleteDependents, 0, 0},
+		{"orphans stay", metav1.FinalizerOrphanDependents, 1, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("pi-1"), deployment(2)).settle().run("pi-1").settle()
+			if c.finalizer == "" {
+				f.remove(deployKey)
+			} else {
+				f.edit(deployKey, func(o state.Object) {
+					at := metav1.NewTime(f.now)
+					o.SetDeletionTimestamp(&at)
+					o.SetFinalizers([]string{c.finalizer})
+				})
+			}
+			f.settle().quiet()
+			if c.finalizer == metav1.FinalizerDeleteDependents && f.deploy() == nil {
+				t.Error("the owner is gone before its pods have stopped")
+			}
+			for _, pod := range f.pods() {
+				if deleted := f.s.Pod("default", pod).DeletionTimestamp != nil; deleted == (c.pods > 0) {
+					t.Errorf("%s: deleted=%v", pod, deleted)
+				}
+			}
+			f.run("pi-1").settle().quiet()
+			if f.deploy() != nil || len(f.sets("default")) != c.sets || len(f.pods()) != c.pods {
+				t.Errorf("left: deployment %v, %d replica sets, %d pods", f.deploy() != nil, len(f.sets("default")), len(f.pods()))
+			}
+		})
+	}
+}
+
+func TestOrphanedReplicaSetIsAdoptedAgain(t *testing.T) {
+	f := newFleet(t).put(deployment(2)).settle().run("pi-1").settle()
+	rs := f.sets("default")[0]
+	f.edit(deployKey, func(o state.Object) {
+		at := metav1.NewTime(f.now)
+		o.SetDeletionTimestamp(&at)
+		o.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+	}).settle().quiet()
+	if len(f.sets("default")[0].OwnerReferences) != 0 {
+		t.Fatal("not orphaned")
+	}
+	f.put(deployment(2)).settle().quiet()
+	if sets := f.sets("default"); len(sets) != 1 || sets[0].Name != rs.Name || len(f.livePods()) != 2 {
+		t.Errorf("%d replica sets, %d pods", len(sets), len(f.livePods()))
+	}
+}

@@ -1,0 +1,232 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// collect removes what nobody wants any more.
+func (p *pass) collect(w *work) {
+	for _, k := range w.nodes.sorted() {
+		p.node(k)
+	}
+	for _, k := range w.lost.sorted() {
+		p.lost(k)
+	}
+	for _, k := range w.check.sorted() {
+		if o := p.s.Get(k); o != nil {
+			p.inspect(o)
+		}
+	}
+	if w.finished {
+		p.trimFinished()
+	}
+	if w.events {
+		p.trimEvents()
+	}
+	for _, k := range w.namespaces.sorted() {
+		p.emptyNamespace(k)
+	}
+}
+
+// inspect looks at one object: at its owners, and where it is being deleted at
+// what still holds it.
+func (p *pass) inspect(o state.Object) {
+	if p.dropOwners(o) || o.GetDeletionTimestamp() == nil {
+		return
+	}
+	switch {
+	case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
+		for d := range p.s.Dependents(o.GetUID()) {
+			p.do(state.Put(release(d, o), fmt.Sprintf("keep %s: %s is deleted without its dependents", state.Display(d), state.Display(o))))
+		}
+		p.dropFinalizer(o, metav1.FinalizerOrphanDependents)
+		return
+	case slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents):
+		if p.dependentsGone(o) {
+			p.dropFinalizer(o, metav1.FinalizerDeleteDependents)
+		}
+		return
+	case len(o.GetFinalizers()) > 0:
+		return
+	}
+	switch o := o.(type) {
+	case *corev1.Namespace: // see emptyNamespace
+	case *corev1.Pod:
+		if o.Spec.NodeName == "" || state.Terminated(o) {
+			p.do(state.Remove(o, fmt.Sprintf("remove %s: it was deleted and runs nowhere", state.Display(o))))
+		} else if n := p.s.Node(o.Spec.NodeName); n != nil && outOfService(n) {
+			p.do(state.Remove(o, fmt.Sprintf("remove %s: its node %s is out of service", state.Display(o), n.Name)))
+		}
+	default:
+		p.do(state.Remove(o, fmt.Sprintf("remove %s %s: nothing holds it any more", state.KindOf(o), state.Display(o))))
+	}
+}
+
+// dropOwners deletes an object whose owners are all gone, and forgets those that
+// are where others live. It says whether it did anything.
+func (p *pass) dropOwners(o state.Object) bool {
+	refs := o.GetOwnerReferences()
+	if len(refs) == 0 {
+		return false
+	}
+	lives := func(r metav1.OwnerReference) bool {
+		if !keeps(r) {
+			return true // of a kind that the hub does not know: not ours to judge
+		}
+		owner := p.s.ByUID(r.UID)
+		return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
+	}
+	solid := slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return !lives(r) })
+	switch {
+	case len(solid) == len(refs):
+		return false
+	case len(solid) == 0:
+		return p.removeObject(o, fmt.Sprintf("delete %s: its owner %s %s is gone", state.Display(o), refs[0].Kind, refs[0].Name))
+	}
+	o = o.DeepCopyObject().(state.Object)
+	o.SetOwnerReferences(solid)
+	p.do(state.Put(o, fmt.Sprintf("update %s: one of its owners is gone", state.Display(o))))
+	return true
+}
+
+// ownerKinds are the kinds that the hub keeps, by their name in a reference.
+var ownerKinds = map[string]state.Kind{
+	"ConfigMap": state.ConfigMaps, "ControllerRevision": state.ControllerRevisions, "DaemonSet": state.DaemonSets,
+	"Deployment": state.Deployments, "Event": state.Events, "Lease": state.Leases, "Namespace": state.Namespaces,
+	"Node": state.Nodes, "PodDisruptionBudget": state.PodDisruptionBudgets, "Pod": state.Pods,
+	"ReplicaSet": state.ReplicaSets, "Secret": state.Secrets, "Site": state.Sites, "BoardProfile": state.BoardProfiles,
+}
+
+func keeps(r metav1.OwnerReference) bool { return ownerKinds[r.Kind] != "" }
+
+// dependentsGone deletes what depends on an object that goes in the foreground,
+// and tells whether nothing is left of it that blocks.
+func (p *pass) dependentsGone(o state.Object) bool {
+	gone := true
+	var rest []state.Object
+	for d := range p.s.Dependents(o.GetUID()) {
+		rest = append(rest, d)
+	}
+	for _, d := range rest {
+		if d.GetDeletionTimestamp() == nil {
+			p.deleteForeground(d, fmt.Sprintf("delete %s: its owner %s is deleted", state.Display(d), o.GetName()))
+		}
+		if p.s.Get(state.KeyOf(d)) == nil {
+			continue
+		}
+		for _, r := range d.GetOwnerReferences() {
+			if r.UID == o.GetUID() && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion {
+				gone = false
+			}
+		}
+	}
+	return gone
+}
+
+// deleteForeground deletes an object after its own dependents.
+func (p *pass) deleteForeground(o state.Object, why string) {
+	for range p.s.Dependents(o.GetUID()) {
+		o = o.DeepCopyObject().(state.Object)
+		at := p.stamp()
+		o.SetDeletionTimestamp(&at)
+		o.SetFinalizers(append(o.GetFinalizers(), metav1.FinalizerDeleteDependents))
+		p.do(state.Put(o, why))
+		return
+	}
+	p.removeObject(o, why)
+}
+
+// removeObject deletes an object as the API would: a pod gets its grace, and one
+// with finalizers waits for them. It says whether it did anything.
+func (p *pass) removeObject(o state.Object, why string) bool {
+	switch pod, isPod := o.(*corev1.Pod); {
+	case isPod:
+		if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) > 0 {
+			return false
+		}
+		if o.GetDeletionTimestamp() != nil && pod.Spec.NodeName != "" && !state.Terminated(pod) {
+			return false
+		}
+		c, ok := state.Delete(pod, p.now, nil, why)
+		if !ok {
+			return false
+		}
+		p.do(c)
+	case len(o.GetFinalizers()) == 0:
+		p.do(state.Remove(o, why))
+	case o.GetDeletionTimestamp() == nil:
+		o = o.DeepCopyObject().(state.Object)
+		at := p.stamp()
+		o.SetDeletionTimestamp(&at)
+		p.do(state.Put(o, why))
+	default:
+		return false
+	}
+	return true
+}
+
+// dropFinalizer takes a finalizer off; an object that is being deleted and has no
+// other goes with it.
+func (p *pass) dropFinalizer(o state.Object, name string) {
+	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == name })
+	if len(left) > 0 || state.KindOf(o) == state.Pods && o.(*corev1.Pod).Spec.NodeName != "" && !state.Terminated(o.(*corev1.Pod)) {
+		o = o.DeepCopyObject().(state.Object)
+		o.SetFinalizers(left)
+		p.do(state.Put(o, ""))
+		return
+	}
+	p.do(state.Remove(o, fmt.Sprintf("remove %s %s: its dependents are gone", state.KindOf(o), state.Display(o))))
+}
+
+// emptyNamespace deletes all that is in a namespace that is being deleted, and
+// then the namespace. Its events go last: they tell what happened.
+func (p *pass) emptyNamespace(k state.Key) {
+	ns, ok := p.s.Get(k).(*corev1.Namespace)
+	if !ok || ns.DeletionTimestamp == nil {
+		return
+	}
+	var rest, events []state.Object
+	for _, kind := range state.Kinds() {
+		if !kind.Namespaced() {
+			continue
+		}
+		for o := range p.s.All(kind, ns.Name) {
+			if kind == state.Events {
+				events = append(events, o)
+			} else {
+				rest = append(rest, o)
+			}
+		}
+	}
+	for _, o := range rest {
+		p.removeObject(o, fmt.Sprintf("delete %s: its namespace is deleted", state.Display(o)))
+	}
+	for _, o := range rest {
+		if p.s.Get(state.KeyOf(o)) != nil {
+			return
+		}
+	}
+	for _, e := range events {
+		p.do(state.Remove(e, ""))
+	}
+	if len(ns.Finalizers) == 0 {
+		p.do(state.Remove(ns, fmt.Sprintf("remove namespace %s: it is empty", ns.Name)))
+	} else if len(ns.Spec.Finalizers) > 0 {
+		ns = ns.DeepCopy()
+		ns.Spec.Finalizers = nil
+		p.do(state.Put(ns, ""))
+	}
+}
+
+// allPods and allEvents are the subjects of the alarms for what concerns the
+// whole kind.
+var (
+	allPods   = state.Key{Kind: state.Pods}
+	allEvents = state.Key{Kind: state.Events}
+)

@@ -1,0 +1,218 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func running(node string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning }
+}
+
+func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }
+
+func in(phase corev1.PodPhase) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.Phase = phase }
+}
+
+// Upstream rows: S10, orphans.
+func TestOrphans(t *testing.T) {
+	gone := state.Key{Kind: state.Nodes, Name: "pi-1"}
+	for _, c := range []struct {
+		name string
+		act  func(f *fleet)
+		left int
+	}{
+		{"S10 the node is there: keep", func(f *fleet) { f.pass(2 * DefaultQuarantine) }, 2},
+		{"S10 the node is gone for twice the quarantine: delete all", func(f *fleet) { f.remove(gone).pass(2 * DefaultQuarantine) }, 0},
+		{"S10 the node is gone for half the quarantine: keep", func(f *fleet) { f.remove(gone).pass(DefaultQuarantine / 2) }, 2},
+		{"S10 the node is back before the check: keep", func(f *fleet) {
+			f.remove(gone).pass(DefaultQuarantine / 2).put(node("pi-1")).pass(DefaultQuarantine)
+		}, 2},
+		{"S10 the node goes, comes and goes again: the quarantine begins anew", func(f *fleet) {
+			f.remove(gone).pass(30 * time.Second).put(node("pi-1")).settle().remove(gone).pass(30 * time.Second)
+		}, 2},
+		{"a restart of the hub begins the quarantine anew", func(f *fleet) {
+			f.remove(gone).pass(30 * time.Second)
+			f.alarms = map[state.Key]time.Time{}
+			f.s.Look = state.Look{All: true}
+			f.carry(f.d.Decide(f.s, f.now))
+			f.pass(39 * time.Second)
+			if len(f.pods()) != 2 {
+				f.t.Error("too early")
+			}
+			f.pass(time.Second)
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("pi-1"), bare("run", running("pi-1")), bare("done", running("pi-1"), in(corev1.PodSucceeded))).settle()
+			c.act(f)
+			f.settle().quiet()
+			if len(f.pods()) != c.left {
+				t.Errorf("left: %v", f.pods())
+			}
+			if c.left > 0 {
+				return
+			}
+			var failed []string
+			for _, ch := range f.told {
+				if p, ok := ch.Object.(*corev1.Pod); ok && !ch.Delete && p.Status.Phase == corev1.PodFailed {
+					failed = append(failed, p.Name)
+					if d := state.PodCondition(p, corev1.DisruptionTarget); d == nil || d.Reason != "DeletionByPodGC" {
+						t.Errorf("condition: %+v", d)
+					}
+				}
+			}
+			if !slices.Equal(failed, []string{"run"}) {
+				t.Errorf("marked Failed first: %v, want only the one that may run", failed)
+			}
+		})
+	}
+}
+
+// Upstream rows: S10, terminating and unscheduled.
+func TestTerminatingPods(t *testing.T) {
+	out := corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}
+	notReady := func(n *corev1.Node) *corev1.Node {
+		n.Status.Conditions[0].Status = corev1.ConditionUnknown
+		return n
+	}
+	for _, c := range []struct {
+		name string
+		node *corev1.Node
+		pod  *corev1.Pod
+		left bool
+	}{
+		{"S10 terminating on a node that is not ready: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving), true},
+		{"S10 terminating on one that is out of service too: delete", notReady(node("pi-1", out)), bare("p", running("pi-1"), leaving), false},
+		{"S10 not terminating there: keep", notReady(node("pi-1", out)), bare("p", running("pi-1")), true},
+		{"S10 the taint on a ready node: keep", node("pi-1", out), bare("p", running("pi-1"), leaving), true},
+		{"S10 unscheduled and terminating, pending: delete", node("pi-1"), bare("p", leaving), false},
+		{"S10 unscheduled and terminating, failed: delete", node("pi-1"), bare("p", leaving, in(corev1.PodFailed)), false},
+		{"S10 unscheduled and terminating, running: delete", node("pi-1"), bare("p", leaving, in(corev1.PodRunning)), false},
+		{"unscheduled and not terminating: keep", node("pi-1"), bare("p"), true},
+		{"finished and terminating: delete", node("pi-1"), bare("p", running("pi-1"), in(corev1.PodFailed), leaving), false},
+		{"a finalizer blocks", node("pi-1"), bare("p", leaving, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} }), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(c.pod, c.node).settle().quiet()
+			if got := f.s.Pod("default", "p") != nil; got != c.left {
+				t.Errorf("left=%v", got)
+			}
+			f = newFleet(t).put(c.node.DeepCopy(), c.pod.DeepCopy()).settle().quiet() // in the other order
+			if got := f.s.Pod("default", "p") != nil; got != c.left {
+				t.Errorf("in the other order: left=%v", got)
+			}
+		})
+	}
+}
+
+// Upstream rows: S10, threshold.
+func TestFinishedPods(t *testing.T) {
+	f := newFleet(t)
+	f.d.FinishedPods = 2
+	for i := range 5 {
+		f.put(bare(fmt.Sprintf("p%d", i), in(corev1.PodFailed), func(p *corev1.Pod) {
+			p.CreationTimestamp = metav1.NewTime(start.Add(time.Duration(i) * time.Second))
+			if i == 3 {
+				p.Status.Reason = "Evicted"
+			}
+		}))
+	}
+	f.put(bare("run", running("pi-1"))).put(node("pi-1")).pass(finishedGrid).quiet()
+	if !slices.Equal(f.pods(), []string{"p2", "p4", "run"}) {
+		t.Errorf("S10 threshold: left %v; the evicted one goes first, then the oldest", f.pods())
+	}
+	f.d.FinishedPods = 0
+	f.put(bare("p5", in(corev1.PodFailed))).pass(time.Hour)
+	if len(f.pods()) != 4 {
+		t.Error("0 keeps all")
+	}
+}
+
+func TestOwners(t *testing.T) {
+	cm := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	}
+	owner := func(o state.Object, kind string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: o.GetName(), UID: o.GetUID()}
+	}
+	f := newFleet(t).put(cm("a"), cm("b"))
+	a, b := f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "a"}), f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "b"})
+	one, two, foreign, blocked := cm("one"), cm("two"), cm("foreign"), cm("blocked")
+	one.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap")}
+	two.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap"), owner(b, "ConfigMap")}
+	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Widget", Name: "w", UID: "w"}}
+	blocked.OwnerReferences, blocked.Finalizers = []metav1.OwnerReference{owner(a, "ConfigMap")}, []string{"example.com/wait"}
+	f.put(one, two, foreign, blocked).settle().quiet()
+	has := func(name string) bool {
+		return f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
+	}
+	if !has("one") || !has("two") || !has("foreign") || !has("blocked") {
+		t.Fatal("removed while the owner lives, or though the kind is not known")
+	}
+	f.remove(state.KeyOf(a)).settle().quiet()
+	if has("one") || !has("two") || !has("foreign") || !has("blocked") {
+		t.Errorf("one=%v two=%v foreign=%v blocked=%v", has("one"), has("two"), has("foreign"), has("blocked"))
+	}
+	if refs := f.s.Get(state.KeyOf(two)).GetOwnerReferences(); len(refs) != 1 || refs[0].Name != "b" {
+		t.Errorf("two's owners: %v", refs)
+	}
+	f.edit(state.KeyOf(blocked), func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
+	if has("blocked") {
+		t.Error("not removed when its finalizer is gone")
+	}
+}
+
+func TestNamespace(t *testing.T) {
+	f := newFleet(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+	ev := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}}
+	f.put(node("pi-1"), ns, deployment(2), daemonSet(), ev, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "default"}}).settle().run("pi-1").settle()
+	f.edit(state.KeyOf(ns), func(o state.Object) {
+		leavingAt := metav1.NewTime(f.now)
+		o.SetDeletionTimestamp(&leavingAt)
+		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
+	}).settle().quiet()
+	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() != nil || f.s.Len(state.Secrets) != 0 || len(f.livePods()) != 0 || len(f.pods()) != 3 {
+		t.Fatalf("while pods stop: pods %v", f.pods())
+	}
+	f.run("pi-1").settle().quiet()
+	if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Events)+f.s.Len(state.ControllerRevisions) != 0 {
+		t.Error("not removed when it is empty")
+	}
+}
+
+func TestEvents(t *testing.T) {
+	f := newFleet(t)
+	f.d.EventLimit = 40
+	event := func(i int) *corev1.Event {
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("e%03d", i), Namespace: "default"}}
+	}
+	for i := range 42 {
+		f.put(event(i))
+		f.now = f.now.Add(time.Second)
+	}
+	if f.pass(2 * time.Second).quiet(); f.s.Len(state.Events) != 42 {
+		t.Fatalf("%d events: a few more than 40 may stay for a while", f.s.Len(state.Events))
+	}
+	f.put(event(42)).pass(2 * time.Second)
+	if n := f.s.Len(state.Events); n != 40 || f.s.Get(state.Key{Kind: state.Events, Namespace: "default", Name: "e002"}) != nil {
+		t.Fatalf("%d events left, want the newest 40", n)
+	}
+	f.pass(23 * time.Hour)
+	if n := f.s.Len(state.Events); n != 40 {
+		t.Errorf("%d events after 23 h", n)
+	}
+	f.pass(time.Hour + eventGrid)
+	if n := f.s.Len(state.Events); n != 0 {
+		t.Errorf("%d events after 24 h", n)
+	}
+}

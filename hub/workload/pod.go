@@ -1,0 +1,159 @@
+package workload
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/state"
+)
+
+// newPod makes a pod of a template for its owner.
+func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              p.freeName(state.Pods, owner.GetNamespace(), owner.GetName(), owner.GetUID()),
+			GenerateName:      owner.GetName() + "-",
+			Namespace:         owner.GetNamespace(),
+			Labels:            maps.Clone(t.Labels),
+			Annotations:       maps.Clone(t.Annotations),
+			Finalizers:        slices.Clone(t.Finalizers),
+			OwnerReferences:   []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
+			CreationTimestamp: p.stamp(),
+			Generation:        1,
+		},
+		Spec:   *t.Spec.DeepCopy(),
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	return pod
+}
+
+// admitted gives a pod that is about to be created its defaults.
+func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
+	if p.Admit != nil {
+		p.Admit(pod)
+	}
+	return pod
+}
+
+// active tells whether a pod counts for its workload: one that has finished or
+// has been asked to leave does not, so its replacement is made at once.
+func active(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !state.Terminated(pod) }
+
+func ready(pod *corev1.Pod) bool {
+	c := state.PodCondition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// availableAt returns when a ready pod counts as available: minReady after it
+// became ready. The zero time says that it is not ready.
+func availableAt(pod *corev1.Pod, minReadySeconds int32) time.Time {
+	if !ready(pod) {
+		return time.Time{}
+	}
+	return state.PodCondition(pod, corev1.PodReady).LastTransitionTime.Add(time.Duration(minReadySeconds) * time.Second)
+}
+
+// available tells whether a pod has been ready for long enough; if it has yet to
+// wait, the subject is woken for it.
+func (p *pass) available(pod *corev1.Pod, minReadySeconds int32, next *time.Time) bool {
+	if !ready(pod) || minReadySeconds == 0 {
+		return ready(pod)
+	}
+	at := availableAt(pod, minReadySeconds)
+	if at.After(p.now) {
+		sooner(next, at)
+		return false
+	}
+	return true
+}
+
+// sooner keeps the earlier of two moments, of which zero means none.
+func sooner(next *time.Time, at time.Time) {
+	if next.IsZero() || at.Before(*next) {
+		*next = at
+	}
+}
+
+// controlledBy tells whether the object's controller is the owner.
+func controlledBy(o metav1.Object, owner state.Object) bool {
+	ref := metav1.GetControllerOfNoCopy(o)
+	return ref != nil && ref.UID == owner.GetUID()
+}
+
+// adopt makes the owner the controller of an object that has none.
+func adopt(o, owner state.Object, kind gvk) state.Object {
+	o = o.DeepCopyObject().(state.Object)
+	o.SetOwnerReferences(append(o.GetOwnerReferences(), *metav1.NewControllerRef(owner, kind)))
+	return o
+}
+
+// release ends the ownership of an object that the owner's selector no longer matches.
+func release(o, owner state.Object) state.Object {
+	o = o.DeepCopyObject().(state.Object)
+	o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+		return r.UID == owner.GetUID()
+	}))
+	return o
+}
+
+// rankForDeletion orders pods so that those that can best be spared come first, as
+// Kubernetes does: not placed yet, not running yet, not ready, cheap by their
+// annotation, doubled up on a node, ready for a shorter time, restarted more
+// often, younger. crowd counts the related pods of a node.
+func rankForDeletion(pods []*corev1.Pod, crowd map[string]int) {
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(
+			first(a.Spec.NodeName == "", b.Spec.NodeName == ""),
+			cmp.Compare(phaseRank(a), phaseRank(b)),
+			first(!ready(a), !ready(b)),
+			cmp.Compare(deletionCost(a), deletionCost(b)),
+			cmp.Compare(crowd[b.Spec.NodeName], crowd[a.Spec.NodeName]),
+			availableAt(b, 0).Compare(availableAt(a, 0)),
+			cmp.Compare(restarts(b), restarts(a)),
+			b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+			strings.Compare(a.Name, b.Name),
+		)
+	})
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func phaseRank(pod *corev1.Pod) int {
+	switch pod.Status.Phase {
+	case corev1.PodRunning:
+		return 2
+	case corev1.PodUnknown:
+		return 1
+	}
+	return 0
+}
+
+func deletionCost(pod *corev1.Pod) int32 {
+	cost, _ := strconv.ParseInt(pod.Annotations[corev1.PodDeletionCost], 10, 32)
+	return int32(cost)
+}
+
+func restarts(pod *corev1.Pod) (most int32) {
+	for _, c := range pod.Status.ContainerStatuses {
+		most = max(most, c.RestartCount)
+	}
+	return most
+}
+
+type gvk = schema.GroupVersionKind

@@ -1,0 +1,163 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// node looks at the pods of a node that has gone, or has come back, or has been
+// put out of service.
+func (p *pass) node(k state.Key) {
+	n := p.s.Node(k.Name)
+	var pods []*corev1.Pod
+	for pod := range p.s.PodsOn(k.Name) {
+		pods = append(pods, pod)
+	}
+	for _, pod := range pods {
+		switch {
+		case n == nil:
+			p.quarantine(pod)
+		case pod.DeletionTimestamp != nil && outOfService(n) && len(pod.Finalizers) == 0:
+			p.do(state.Remove(pod, fmt.Sprintf("remove %s: its node %s is out of service", state.Display(pod), n.Name)))
+		}
+	}
+}
+
+// outOfService tells whether an administrator has said that a node, which is not
+// ready, will not come back as it was: nobody waits for its pods to stop.
+func outOfService(n *corev1.Node) bool {
+	return state.ReadyOf(n) != corev1.ConditionTrue &&
+		slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
+// quarantine starts the time after which a pod whose node is gone goes too.
+func (p *pass) quarantine(pod *corev1.Pod) {
+	if pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
+		return
+	}
+	p.plan.Wake(state.KeyOf(pod), p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
+}
+
+// lost removes a pod whose quarantine is over, unless its node has come back.
+// One that has not finished is marked Failed first: it may have been running.
+func (p *pass) lost(k state.Key) {
+	pod := p.s.Pod(k.Namespace, k.Name)
+	if pod == nil || pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
+		return
+	}
+	why := fmt.Sprintf("its node %s is gone", pod.Spec.NodeName)
+	if !state.Terminated(pod) {
+		pod = pod.DeepCopy()
+		pod.Status.Phase = corev1.PodFailed
+		state.SetPodCondition(pod, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
+		}, p.now)
+		p.do(state.Put(pod, fmt.Sprintf("fail %s: %s", state.Display(pod), why)))
+	}
+	if len(pod.Finalizers) == 0 {
+		c := state.Remove(pod, fmt.Sprintf("remove %s: %s", state.Display(pod), why)).Event("PodGC")
+		c.Source = "pod-garbage-collector"
+		p.do(c)
+	} else if pod.DeletionTimestamp == nil {
+		pod = pod.DeepCopy()
+		at, grace := p.stamp(), int64(0)
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
+		p.do(state.Put(pod, fmt.Sprintf("delete %s: %s", state.Display(pod), why)))
+	}
+}
+
+// finishedGrid is how often finished pods are counted, and only after one has
+// finished: that is Kubernetes' interval of 20 s.
+const finishedGrid = 20 * time.Second
+
+func (p *pass) wakeFinished() {
+	if p.FinishedPods > 0 {
+		p.plan.Wake(allPods, until(p.now, finishedGrid))
+	}
+}
+
+// trimFinished removes finished pods beyond the number that is kept: those that
+// a device has evicted first, then the oldest.
+func (p *pass) trimFinished() {
+	if p.FinishedPods <= 0 {
+		return
+	}
+	var finished []*corev1.Pod
+	for pod := range p.s.Pods("") {
+		if state.Terminated(pod) && pod.DeletionTimestamp == nil {
+			finished = append(finished, pod)
+		}
+	}
+	spare := len(finished) - p.FinishedPods
+	if spare <= 0 {
+		return
+	}
+	slices.SortFunc(finished, func(a, b *corev1.Pod) int {
+		return cmp.Or(
+			first(a.Status.Reason == "Evicted", b.Status.Reason == "Evicted"),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
+		)
+	})
+	for _, pod := range finished[:spare] {
+		p.removeObject(pod, fmt.Sprintf("remove %s: %d finished pods are kept", state.Display(pod), p.FinishedPods))
+	}
+}
+
+// eventGrid is how often the events are walked: they go in batches.
+const eventGrid = 10 * time.Minute
+
+func (p *pass) wakeEvents() {
+	if p.s.Len(state.Events) > 0 {
+		p.plan.Wake(allEvents, until(p.now, eventGrid))
+	}
+}
+
+// noticeEvent makes sure that a new event will be removed one day, and asks to
+// remove some at the next second when there are too many by a twentieth.
+func (p *pass) noticeEvent() {
+	limit := cmp.Or(p.EventLimit, DefaultEventLimit)
+	if p.s.Len(state.Events) > limit+limit/20 {
+		p.plan.Wake(allEvents, until(p.now, time.Second))
+	} else {
+		p.wakeEvents()
+	}
+}
+
+// trimEvents removes the events that have had their time, and the oldest of
+// those that are too many.
+func (p *pass) trimEvents() {
+	ttl, limit := cmp.Or(p.EventTTL, DefaultEventTTL), cmp.Or(p.EventLimit, DefaultEventLimit)
+	var all []*corev1.Event
+	for e := range state.Each[*corev1.Event](p.s, state.Events, "") {
+		all = append(all, e)
+	}
+	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return toldAt(a).Compare(toldAt(b)) })
+	var changes []state.Change
+	for i, e := range all {
+		if len(all)-i <= limit && toldAt(e).Add(ttl).After(p.now) {
+			break
+		}
+		changes = append(changes, state.Remove(e, ""))
+	}
+	p.do(changes...)
+	p.wakeEvents()
+}
+
+// toldAt is when the hub last wrote an event.
+func toldAt(e *corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	return at
+}

@@ -1,0 +1,160 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+)
+
+// status counts what there is, and tells by the conditions Available and
+// Progressing whether that is enough and whether the rollout gets on.
+func (r *rollout) status() {
+	was, st := &r.before.Status, &r.d.Status
+	all := r.all()
+	existing := all[:0:0]
+	var leaving int32
+	for _, rs := range all {
+		if !r.born(rs) {
+			existing = append(existing, rs)
+		}
+		if rs.Status.TerminatingReplicas != nil {
+			leaving += *rs.Status.TerminatingReplicas
+		}
+	}
+	st.ObservedGeneration = r.d.Generation
+	st.Replicas = total(existing, func(rs *appsv1.ReplicaSet) int32 { return rs.Status.Replicas })
+	st.UpdatedReplicas = 0
+	if r.current != nil {
+		st.UpdatedReplicas = r.current.Status.Replicas
+	}
+	st.ReadyReplicas = total(existing, func(rs *appsv1.ReplicaSet) int32 { return rs.Status.ReadyReplicas })
+	st.AvailableReplicas = total(existing, availableOf)
+	st.UnavailableReplicas = max(total(all, replicasOf)-st.AvailableReplicas, 0)
+	st.TerminatingReplicas = &leaving
+
+	if want := *r.d.Spec.Replicas; st.AvailableReplicas >= want-r.gone {
+		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+	} else {
+		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+	}
+	complete := r.complete()
+	if !r.d.Spec.Paused && r.d.DeletionTimestamp == nil {
+		r.progress(was, complete)
+	}
+	if complete || r.d.Spec.Paused {
+		r.cleanUp()
+	}
+	if equality.Semantic.DeepEqual(was, st) {
+		r.d.Status = *was
+	}
+}
+
+func (r *rollout) complete() bool {
+	st, want := &r.d.Status, *r.d.Spec.Replicas
+	return r.current != nil && st.UpdatedReplicas == want && st.Replicas == want && st.AvailableReplicas == want
+}
+
+// progress keeps the condition Progressing: True while the rollout gets on and
+// when it is done, False once nothing has moved for the deadline.
+func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
+	const done, late = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
+	c, st := r.condition(appsv1.DeploymentProgressing), &r.d.Status
+	if !r.hasDeadline() {
+		r.dropCondition(appsv1.DeploymentProgressing)
+		return
+	}
+	if c != nil && c.Reason == done && st.Replicas == st.UpdatedReplicas && !complete {
+		return // it was done: a pod that fails later does not undo that
+	}
+	subject := fmt.Sprintf("Deployment %q", r.d.Name)
+	if r.current != nil {
+		subject = fmt.Sprintf("ReplicaSet %q", r.current.Name)
+	}
+	moved := st.UpdatedReplicas > was.UpdatedReplicas || st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
+		st.ReadyReplicas > was.ReadyReplicas || st.AvailableReplicas > was.AvailableReplicas
+	switch {
+	case complete:
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, done, subject+" has successfully progressed.")
+	case moved:
+		since := r.stamp()
+		if c != nil && c.Status == corev1.ConditionTrue {
+			since = c.LastTransitionTime
+		}
+		r.dropCondition(appsv1.DeploymentProgressing)
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "ReplicaSetUpdated", subject+" is progressing.")
+		r.condition(appsv1.DeploymentProgressing).LastTransitionTime = since
+	case c != nil && c.Reason != done && c.Reason != late:
+		if at := r.deadline(c); !r.now.Before(at) {
+			r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionFalse, late, subject+" has timed out progressing.")
+		}
+	}
+	if c := r.condition(appsv1.DeploymentProgressing); c != nil && c.Reason != done && c.Reason != late {
+		r.wake(state.KeyOf(r.before), r.deadline(c))
+	}
+}
+
+func (r *rollout) deadline(c *appsv1.DeploymentCondition) time.Time {
+	return c.LastUpdateTime.Add(time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second)
+}
+
+// pausedCondition tells in the condition Progressing that a rollout is paused, or
+// goes on; then the deadline starts anew.
+func (r *rollout) pausedCondition() {
+	c := r.condition(appsv1.DeploymentProgressing)
+	if !r.hasDeadline() || c != nil && c.Reason == "ProgressDeadlineExceeded" {
+		return
+	}
+	paused := c != nil && c.Reason == "DeploymentPaused"
+	if r.d.Spec.Paused && !paused {
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, "DeploymentPaused", "Deployment is paused")
+	} else if !r.d.Spec.Paused && paused {
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, "DeploymentResumed", "Deployment is resumed")
+	}
+}
+
+func (r *rollout) hasDeadline() bool {
+	s := r.d.Spec.ProgressDeadlineSeconds
+	return s != nil && *s != math.MaxInt32
+}
+
+func (r *rollout) condition(t appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
+	for i := range r.d.Status.Conditions {
+		if r.d.Status.Conditions[i].Type == t {
+			return &r.d.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// setCondition sets a condition; one that says the same already stays as it is.
+func (r *rollout) setCondition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
+	now := r.stamp()
+	c := appsv1.DeploymentCondition{Type: t, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now}
+	have := r.condition(t)
+	switch {
+	case have == nil:
+		r.d.Status.Conditions = append(r.d.Status.Conditions, c)
+	case have.Status == status && have.Reason == reason:
+	default:
+		if have.Status == status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+		*have = c
+	}
+}
+
+func (r *rollout) dropCondition(t appsv1.DeploymentConditionType) {
+	var kept []appsv1.DeploymentCondition
+	for _, c := range r.d.Status.Conditions {
+		if c.Type != t {
+			kept = append(kept, c)
+		}
+	}
+	r.d.Status.Conditions = kept
+}

@@ -1,0 +1,47 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ClientID is the MQTT client id of a node on a machine. An empty machine means
+// that it is not known, and the id is the node's name alone.
+func ClientID(node, machine string) string {
+	if machine == "" {
+		return node
+	}
+	return node + ":" + machine
+}
+
+// ParseClientID is the inverse of ClientID.
+func ParseClientID(id string) (node, machine string, err error) {
+	node, machine, named := strings.Cut(id, ":")
+	if err := ValidNode(node); err != nil {
+		return "", "", fmt.Errorf("client id %.100q must be <node>:<machine>: %w", id, err)
+	}
+	if named && machine == "" {
+		return "", "", fmt.Errorf("client id %.100q must be <node>:<machine>, or <node> alone where the machine is not known", id)
+	}
+	if err := ValidMachine(machine); err != nil {
+		return "", "", fmt.Errorf("client id %.100q: %w", id, err)
+	}
+	return node, machine, nil
+}
+
+// ValidMachine checks a machine id: empty (not known), or the first 16 hex
+// digits of a sha256.
+func ValidMachine(machine string) error {
+	if machine == "" {
+		return nil
+	}
+	bad := len(machine) != 16
+	for i := range len(machine) {
+		c := machine[i]
+		bad = bad || (c < '0' || c > '9') && (c < 'a' || c > 'f')
+	}
+	if bad {
+		return fmt.Errorf("machine id %.40q must be 16 lower case hex digits", machine)
+	}
+	return nil
+}

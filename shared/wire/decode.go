@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/json"
+)
+
+// A payload is bytes to be read, with what the error is to call them.
+type payload struct {
+	name string
+	data []byte
+	max  int // bytes
+}
+
+// decode reads a payload as Kubernetes reads its own: field names are case
+// sensitive, unknown ones are ignored, doubled ones are refused. Size, encoding
+// and nesting are checked before anything is allocated for the content.
+func decode(p payload, into any) error {
+	if len(p.data) > p.max {
+		return fmt.Errorf("%s: payload has %d bytes, at most %d are read", p.name, len(p.data), p.max)
+	}
+	if err := scan(p.data); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	strict, err := json.UnmarshalStrict(p.data, into, json.DisallowDuplicateFields)
+	if err == nil && len(strict) > 0 {
+		err = strict[0]
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s", p.name, plainWords(err))
+	}
+	return nil
+}
+
+var nulEscape = []byte(`\u0000`)
+
+// scan refuses what a JSON decoder would let through: invalid UTF-8 (it is
+// replaced silently), NUL in strings, anything but an object, and nesting that
+// costs stack.
+func scan(data []byte) error {
+	if !utf8.Valid(data) {
+		return errors.New("payload is not valid UTF-8")
+	}
+	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+		return errors.New("payload is not a JSON object")
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			if bytes.HasPrefix(data[i:], nulEscape) {
+				return errors.New("payload has a NUL character in a string")
+			}
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > MaxDepth {
+				return fmt.Errorf("payload is nested deeper than %d", MaxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// plainWords turns a decoder's error into words for the one who wrote the
+// payload: JSON's types instead of Go's.
+func plainWords(err error) string {
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	rest, ok := strings.CutPrefix(text, "cannot unmarshal ")
+	if !ok {
+		return clip(text)
+	}
+	got, where, ok := strings.Cut(rest, " into Go ")
+	if !ok {
+		return clip(text)
+	}
+	field := "the payload"
+	if s, found := strings.CutPrefix(where, "struct field "); found {
+		where = s
+		if name, _, found := strings.Cut(s, " of type "); found {
+			_, field, _ = strings.Cut(name, ".")
+		}
+	}
+	goType := where[strings.LastIndexByte(where, ' ')+1:]
+	want := "an object"
+	switch {
+	case strings.HasPrefix(goType, "uint") && goType != "[]uint8":
+		want = "a whole number from 0 that fits " + strings.TrimLeft(goType, "uint") + " bits"
+	case strings.HasPrefix(goType, "int"):
+		want = "a whole number that fits " + strings.TrimLeft(goType, "int") + " bits"
+	case goType == "bool":
+		want = "true or false"
+	case goType == "[]uint8":
+		want = "base64 in a string"
+	case strings.HasPrefix(goType, "[]"):
+		want = "a list"
+	case goType == "string", strings.Contains(goType, "types."), strings.HasPrefix(goType, "v1."):
+		want = "a string"
+		if strings.HasSuffix(goType, "Status") || strings.HasSuffix(goType, "Spec") {
+			want = "an object"
+		}
+	}
+	article := "a"
+	if got == "array" || got == "object" {
+		article = "an"
+	}
+	return clip(fmt.Sprintf("%s is %s %s, but must be %s", field, article, got, want))
+}
+
+// clip keeps an error, which may quote the payload, to a line.
+func clip(s string) string {
+	const most = 300
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

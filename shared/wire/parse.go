@@ -1,0 +1,159 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Limits of what is in a payload.
+const (
+	MaxBoot      = 64   // bytes of a boot id
+	MaxDepth     = 64   // nesting
+	MaxPods      = 1024 // pods in one list
+	MaxReason    = 128  // bytes of an event's reason
+	MaxMessage   = 4096 // bytes of an event's message
+	MaxLeaseSecs = 300  // longest lease interval that a hub may ask for
+)
+
+// ParseStatus reads a status payload: at most MaxFromDevice bytes of JSON.
+// Unknown fields are ignored; what is wrong is told in one sentence.
+func ParseStatus(data []byte) (Status, error) {
+	var s Status
+	if err := decode(payload{"status", data, MaxFromDevice}, &s); err != nil {
+		return Status{}, err
+	}
+	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID))
+}
+
+// ParsePods reads a pods payload: at most MaxFromDevice bytes, MaxPods pods, each
+// with uid, namespace and name.
+func ParsePods(data []byte) (Pods, error) {
+	var p Pods
+	if err := decode(payload{"pods", data, MaxFromDevice}, &p); err != nil {
+		return Pods{}, err
+	}
+	return p, check("pods", ValidBoot(p.Boot), p.valid())
+}
+
+// valid checks what makes a list of pods useless as a whole.
+func (p *Pods) valid() error {
+	if len(p.Pods) > MaxPods {
+		return fmt.Errorf("%d pods in one list, at most %d are read", len(p.Pods), MaxPods)
+	}
+	if p.Generation < 0 {
+		return fmt.Errorf("generation is %d, but generations start at 0", p.Generation)
+	}
+	seen := make(map[types.UID]bool, len(p.Pods))
+	for i, pod := range p.Pods {
+		switch {
+		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
+			return fmt.Errorf("pods[%d] must have uid, namespace and name", i)
+		case seen[pod.UID]:
+			return fmt.Errorf("pods[%d]: uid %.64q stands twice in one list", i, pod.UID)
+		}
+		seen[pod.UID] = true
+	}
+	return nil
+}
+
+// ParseEvent reads an event payload: at most MaxFromDevice bytes.
+func ParseEvent(data []byte) (Event, error) {
+	var e Event
+	if err := decode(payload{"event", data, MaxFromDevice}, &e); err != nil {
+		return Event{}, err
+	}
+	err := ValidBoot(e.Boot)
+	switch {
+	case e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning:
+		err = fmt.Errorf("type is %.40q, but events are Normal or Warning", e.Type)
+	case e.Reason == "" || len(e.Reason) > MaxReason || !plain(e.Reason):
+		err = fmt.Errorf("reason %.150q must be 1 to %d letters and digits in CamelCase", e.Reason, MaxReason)
+	case len(e.Message) > MaxMessage:
+		err = fmt.Errorf("message has %d bytes, at most %d are read", len(e.Message), MaxMessage)
+	}
+	return e, check("event", err)
+}
+
+// ParsePresence reads a presence payload, also that of a will: at most MaxWill
+// bytes.
+func ParsePresence(data []byte) (Presence, error) {
+	var p Presence
+	if err := decode(payload{"presence", data, MaxWill}, &p); err != nil {
+		return Presence{}, err
+	}
+	err := ValidBoot(p.Boot)
+	if p.State != PresenceLost && p.State != PresenceShutdown {
+		err = fmt.Errorf("state is %.40q, but it must be %s or %s", p.State, PresenceLost, PresenceShutdown)
+	}
+	return p, check("presence", err)
+}
+
+// ParseDesired reads a desired payload: at most MaxToDevice bytes.
+func ParseDesired(data []byte) (Desired, error) {
+	var d Desired
+	if err := decode(payload{"desired", data, MaxToDevice}, &d); err != nil {
+		return Desired{}, err
+	}
+	var err error
+	switch {
+	case d.Generation < 0:
+		err = fmt.Errorf("generation is %d, but generations start at 0", d.Generation)
+	case d.Hub == "":
+		err = errors.New("hub is missing: generations compare within one hub only")
+	case d.LeaseIntervalSeconds < 0 || d.LeaseIntervalSeconds > MaxLeaseSecs:
+		err = fmt.Errorf("leaseIntervalSeconds is %d, but it must be 1 to %d, or 0 to keep the present one", d.LeaseIntervalSeconds, MaxLeaseSecs)
+	}
+	return d, check("desired", err)
+}
+
+// ParseRequest reads a request payload: at most MaxToDevice bytes. A type that
+// this version does not know is no error here: the device answers it.
+func ParseRequest(data []byte) (Request, error) {
+	var r Request
+	if err := decode(payload{"request", data, MaxToDevice}, &r); err != nil {
+		return Request{}, err
+	}
+	var err error
+	if r.Type == "" || len(r.Type) > MaxID || !plain(r.Type) {
+		err = fmt.Errorf("type %.80q must be one word such as %s", r.Type, RequestRefresh)
+	}
+	if (r.Type == RequestAck || r.Type == RequestCancel) && ValidID(r.Of) != nil {
+		err = fmt.Errorf("%s without the id of the request that it is about", r.Type)
+	}
+	return r, check("request", err)
+}
+
+// ParseReply reads a reply payload: at most MaxFromDevice bytes.
+func ParseReply(data []byte) (Reply, error) {
+	var r Reply
+	if err := decode(payload{"reply", data, MaxFromDevice}, &r); err != nil {
+		return Reply{}, err
+	}
+	return r, nil
+}
+
+// ValidBoot checks a boot id: 1 to 64 letters, digits, '-' and '_', such as a
+// ULID or a UUID.
+func ValidBoot(boot string) error {
+	if boot == "" {
+		return errors.New("boot is missing")
+	}
+	if len(boot) > MaxBoot || !plain(boot) {
+		return fmt.Errorf("boot %.80q must be at most %d letters, digits or '-', such as a ULID", boot, MaxBoot)
+	}
+	return nil
+}
+
+// check returns the first error, with the name of the payload in front.
+func check(name string, errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("%s: %s", name, strings.TrimSpace(err.Error()))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package wire
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestEveryParserRefusesInOneSentence(t *testing.T) {
+	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	for _, c := range []struct{ name, data, want string }{
+		{"empty", "", "not a JSON object"},
+		{"not an object", `[1]`, "not a JSON object"},
+		{"null", `null`, "not a JSON object"},
+		{"cut off", `{"boot":"b`, "unexpected end"},
+		{"invalid UTF-8", "{\"boot\":\"\xff\"}", "UTF-8"},
+		{"a NUL in a string", `{"x":"a\u0000"}`, "NUL"},
+		{"nesting of a hundred", `{"x":` + deep + `}`, "nested deeper"},
+		{"trailing bytes", `{} {}`, "after top-level value"},
+	} {
+		for _, g := range goldens {
+			t.Run(g.name+" "+c.name, func(t *testing.T) {
+				_, err := g.parse([]byte(c.data))
+				sentence(t, err, c.want)
+			})
+		}
+	}
+	for _, g := range goldens {
+		t.Run(g.name+" of five MiB", func(t *testing.T) {
+			_, err := g.parse(bytes.Repeat([]byte(" "), 5<<20))
+			sentence(t, err, "at most")
+		})
+		t.Run(g.name+" with fields of a later version", func(t *testing.T) {
+			golden := golden(t, g.name)
+			later := append(bytes.TrimSuffix(golden, []byte("}")), `,"later":{"a":[1,2]}}`...)
+			if _, err := g.parse(later); err != nil {
+				t.Errorf("unknown field refused: %v", err)
+			}
+		})
+	}
+}
+
+func TestWrongValuesAreToldByField(t *testing.T) {
+	status := func(field string) string { return `{"boot":"b",` + field + `}` }
+	for _, c := range []struct {
+		name, data, want string
+		parse            func([]byte) (any, error)
+	}{
+		{"a lease without boot", `{"seq":1}`, "lease: boot is missing", anyParser(ParseLease)},
+		{"a boot with a slash", `{"boot":"a/b"}`, "letters, digits", anyParser(ParseLease)},
+		{"a boot of 65", `{"boot":"` + strings.Repeat("x", 65) + `"}`, "at most 64", anyParser(ParseLease)},
+		{"a seq in a string", `{"boot":"b","seq":"1"}`, "seq is a string, but must be a whole number from 0 that fits 64 bits", anyParser(ParseLease)},
+		{"a seq below zero", `{"boot":"b","seq":-1}`, "seq is a number -1, but must be a whole number from 0", anyParser(ParseLease)},
+		{"a seq beyond 64 bits", `{"boot":"b","seq":18446744073709551616}`, "fits 64 bits", anyParser(ParseLease)},
+		{"a seq of 1e308", `{"boot":"b","seq":1e308}`, "seq is a number 1e308", anyParser(ParseLease)},
+		{"a seq of NaN", `{"boot":"b","seq":NaN}`, "invalid character", anyParser(ParseLease)},
+		{"a field twice", `{"boot":"b","seq":1,"seq":2}`, `duplicate field "seq"`, anyParser(ParseLease)},
+		{"a desired below zero", `{"boot":"b","seq":1,"desired":-1}`, "generations start at 0", anyParser(ParseLease)},
+		{"a lease over 1 KiB", `{"boot":"b","x":"` + strings.Repeat("x", 1024) + `"}`, "at most 1024", anyParser(ParseLease)},
+		{"a time that is none", status(`"time":"yesterday"`), "yesterday", anyParser(ParseStatus)},
+		{"a machine that is none", status(`"machineID":"../etc"`), "16 lower case hex", anyParser(ParseStatus)},
+		{"labels in a list", status(`"registration":{"labels":[]}`), "registration.labels is an array", anyParser(ParseStatus)},
+		{"a capacity that is no quantity", status(`"status":{"capacity":{"cpu":"four"}}`), "quantities must match", anyParser(ParseStatus)},
+		{"a label twice", status(`"registration":{"labels":{"a":"1","a":"2"}}`), "duplicate field", anyParser(ParseStatus)},
+		{"a pod without uid", status(`"pods":[{"namespace":"a","name":"b"}]`), "pods[0] must have uid", anyParser(ParsePods)},
+		{"a pod twice", status(`"pods":[{"uid":"1","namespace":"a","name":"b"},{"uid":"1","namespace":"a","name":"b"}]`), "twice", anyParser(ParsePods)},
+		{"a thousand pods and more", status(`"pods":[` + strings.TrimSuffix(strings.Repeat(`{"uid":"1","namespace":"a","name":"b"},`, 1025), ",") + `]`), "1025 pods", anyParser(ParsePods)},
+		{"an event of unknown type", status(`"type":"Fatal"`), "Normal or Warning", anyParser(ParseEvent)},
+		{"an event without reason", status(`"type":"Normal"`), "reason", anyParser(ParseEvent)},
+		{"a presence of unknown state", status(`"state":"asleep"`), "lost or shutdown", anyParser(ParsePresence)},
+		{"a presence over 512 bytes", status(`"state":"lost","reason":"` + strings.Repeat("x", 512) + `"`), "at most 512", anyParser(ParsePresence)},
+		{"a desired without hub", `{"generation":1}`, "hub is missing", anyParser(ParseDesired)},
+		{"a lease interval of an hour", `{"generation":1,"hub":"h","leaseIntervalSeconds":3600}`, "1 to 300", anyParser(ParseDesired)},
+		{"a request without type", `{}`, "type", anyParser(ParseRequest)},
+		{"an ack of nothing", `{"type":"ack","seq":3}`, "ack without the id", anyParser(ParseRequest)},
+		{"data that is no base64", `{"seq":1,"data":"%"}`, "base64", anyParser(ParseReply)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := c.parse([]byte(c.data))
+			sentence(t, err, c.want)
+		})
+	}
+}
+
+func TestFieldNamesAreCaseSensitive(t *testing.T) {
+	l, err := ParseLease([]byte(`{"boot":"b","seq":1,"SEQ":9}`))
+	if err != nil || l.Seq != 1 {
+		t.Errorf("seq %d, %v; want 1: SEQ is another, unknown field", l.Seq, err)
+	}
+}
+
+// sentence checks that an error exists, says what is wanted, and is one short
+// line.
+func sentence(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case err == nil:
+		t.Errorf("accepted, want an error with %q", want)
+	case !strings.Contains(err.Error(), want):
+		t.Errorf("error %q does not say %q", err, want)
+	case strings.ContainsAny(err.Error(), "\n\x00") || len(err.Error()) > 400 || strings.Contains(err.Error(), "Go struct"):
+		t.Errorf("error is not one plain sentence: %q", err)
+	}
+}
+
+func golden(t testing.TB, name string) []byte {
+	data, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.TrimSpace(data)
+}
+
+// fuzz holds a parser against three rules: no panic, an error is one line, and
+// what was accepted is accepted again when written.
+func fuzz(f *testing.F, name string, parse func([]byte) (any, error), write func(any) []byte) {
+	f.Add(golden(f, name))
+	for _, seed := range []string{`{}`, `{"boot":"b"}`, `{"boot":"b","boot":"c"}`, `{"seq":1e308}`, "{\"x\":\"\xff\"}", `{"x":"\u0000"}`, `[[[[`, `{"pods":[{}]}`, `{"data":"AA=="}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := parse(data)
+		if err != nil {
+			if s := err.Error(); strings.Contains(s, "\n") || len(s) > 1000 {
+				t.Errorf("error is not one line: %q", s)
+			}
+			return
+		}
+		if _, err := parse(write(v)); err != nil && !strings.Contains(err.Error(), "at most") {
+			t.Errorf("%q was read, but written again it is refused: %v", data, err)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+// Package wire is how the hub and its devices talk over MQTT: the topics, the
+// payloads, and the limits of both (protocol v1).
+//
+// A payload states the whole truth, never a difference, so a lost or doubled
+// message costs time and nothing else. The lease carries the counters of
+// everything else; what is behind is asked for again. The package holds values,
+// parsers and their limits; it never opens a connection and never reads a clock.
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// Limits of the protocol, in bytes.
+const (
+	MaxLease      = 1 << 10   // a lease payload
+	MaxFromDevice = 256 << 10 // any other payload of a device
+	MaxToDevice   = 4 << 20   // a payload to a device
+	MaxWill       = 512       // a will
+)
+
+// A Lease is a device's sign of life. It is sent every lease interval (10 s)
+// and carries the counters by which either side notices what was lost.
+type Lease struct {
+	Boot    string    `json:"boot"`           // random id of this agent start
+	Seq     uint64    `json:"seq"`            // +1 for every lease of this boot
+	Status  uint64    `json:"status"`         // seq of the newest Status sent in this boot
+	Pods    uint64    `json:"pods"`           // seq of the newest Pods sent in this boot
+	Desired int64     `json:"desired"`        // generation of the desired state stored durably
+	Time    time.Time `json:"time,omitempty"` // the device's wall clock, for the skew only
+}
+
+// A Status is the whole truth about a device but its pods.
+type Status struct {
+	Boot         string            `json:"boot"`
+	Seq          uint64            `json:"seq"`
+	Time         time.Time         `json:"time"`
+	MachineID    string            `json:"machineID"` // 16 hex digits, see the client id
+	AgentVersion string            `json:"agentVersion"`
+	Registration Registration      `json:"registration"`
+	Status       corev1.NodeStatus `json:"status"`
+	Hardware     json.RawMessage   `json:"hardware,omitempty"` // board, sensors, buses, storage
+}
+
+// A Registration is used once, when the hub creates the Node object.
+type Registration struct {
+	Labels        map[string]string `json:"labels,omitempty"`
+	Taints        []corev1.Taint    `json:"taints,omitempty"`
+	Unschedulable bool              `json:"unschedulable,omitempty"`
+}
+
+// Pods is every pod that a device holds, as it observes them. A pod that is
+// absent is not there any more: for a pod being deleted that is the
+// confirmation that it has stopped.
+type Pods struct {
+	Boot       string      `json:"boot"`
+	Seq        uint64      `json:"seq"`
+	Generation int64       `json:"generation"` // the desired generation that this list reflects
+	Pods       []PodStatus `json:"pods"`
+}
+
+// A PodStatus is one pod of Pods.
+type PodStatus struct {
+	UID       types.UID        `json:"uid"`
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	Status    corev1.PodStatus `json:"status"`
+}
+
+// An Event is something that a device found worth telling.
+type Event struct {
+	Boot      string    `json:"boot"`
+	Time      time.Time `json:"time"`
+	Type      string    `json:"type"`   // Normal or Warning
+	Reason    string    `json:"reason"` // CamelCase, as in Kubernetes
+	Message   string    `json:"message"`
+	PodUID    types.UID `json:"podUID,omitempty"` // empty: about the node
+	Namespace string    `json:"namespace,omitempty"`
+	Pod       string    `json:"pod,omitempty"`
+	Container string    `json:"container,omitempty"`
+}
+
+// A Presence is the MQTT will ("lost") or an orderly stop ("shutdown").
+type Presence struct {
+	Boot   string `json:"boot"`
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// States of a Presence.
+const (
+	PresenceLost     = "lost"
+	PresenceShutdown = "shutdown"
+)
+
+// A Desired is everything that a device is to run. The device stores it before
+// it acts and lives from it while it is offline.
+type Desired struct {
+	Generation           int64               `json:"generation"`
+	Hub                  string              `json:"hub"` // identity of the hub: generations compare within one hub only
+	Pods                 []corev1.Pod        `json:"pods"`
+	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
+	Secrets              []corev1.Secret     `json:"secrets"`
+	Profile              *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
+	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
+	Time                 time.Time           `json:"time"`
+}
+
+// A Request asks a device for something now; its id is in the topic.
+type Request struct {
+	Type            string   `json:"type"` // see the Request… constants
+	Pod             string   `json:"pod,omitempty"`
+	Container       string   `json:"container,omitempty"`
+	Command         []string `json:"command,omitempty"`
+	TTY             bool     `json:"tty,omitempty"`
+	Stdin           bool     `json:"stdin,omitempty"`
+	TailLines       *int64   `json:"tailLines,omitempty"`
+	Follow          bool     `json:"follow,omitempty"`
+	Previous        bool     `json:"previous,omitempty"`
+	SinceSeconds    *int64   `json:"sinceSeconds,omitempty"`
+	Timestamps      bool     `json:"timestamps,omitempty"`
+	LimitBytes      *int64   `json:"limitBytes,omitempty"`
+	DeadlineSeconds int64    `json:"deadlineSeconds,omitempty"`
+	Of              string   `json:"of,omitempty"`    // ack, cancel: the request meant
+	Seq             uint64   `json:"seq,omitempty"`   // ack: the newest reply received; stdin, resize: their order
+	Data            []byte   `json:"data,omitempty"`  // stdin
+	Port            int32    `json:"port,omitempty"`  // port-forward
+	Width           uint16   `json:"width,omitempty"` // resize
+	Height          uint16   `json:"height,omitempty"`
+}
+
+// Types of a Request.
+const (
+	RequestRefresh     = "refresh" // answered by status and pods
+	RequestLogs        = "logs"
+	RequestExec        = "exec"
+	RequestStdin       = "stdin"
+	RequestResize      = "resize"
+	RequestCloseStdin  = "close-stdin"
+	RequestPortForward = "port-forward"
+	RequestRestartPod  = "restart-pod"
+	RequestReboot      = "reboot"
+	RequestAck         = "ack"
+	RequestCancel      = "cancel"
+	RequestRenew       = "renew" // renew the certificate
+)
+
+// ReplyWindow is how many chunks of one reply a device sends ahead of the hub's
+// acknowledgements.
+const ReplyWindow = 64
+
+// A Reply is one chunk of the answer to a Request.
+type Reply struct {
+	Seq   uint64 `json:"seq"`
+	Data  []byte `json:"data,omitempty"`
+	EOF   bool   `json:"eof,omitempty"`
+	Error string `json:"error,omitempty"`
+	Ack   uint64 `json:"ack,omitempty"` // the newest stdin, resize or close-stdin received
+}
