@@ -188,7 +188,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
-		p := makePod("whole", "serve 8080", "get http://127.0.0.1:8080/ then wait")
+		p := makePod("whole", "serve :8080", "sleep 1s then get http://127.0.0.1:8080/ then wait")
 		p.UID = types.UID("uid-whole-" + d.node)
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		*p.Spec.TerminationGracePeriodSeconds = 5

@@ -150,22 +150,29 @@ type Engine interface {
 	Start(ctx context.Context, id string) error
 	// Stop ends a container: its stop signal, after grace SIGKILL. Stopping what has stopped or is gone is no error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove removes a container, running or not, with its anonymous volumes; gone already is no error.
+	// Remove removes a container, running or not, with its anonymous volumes; gone already is no error. Stop the
+	// containers in its network first: Podman refuses to remove it under them. Those that have ended may go with it.
 	Remove(ctx context.Context, id string) error
 	// Images lists the images.
 	Images(ctx context.Context) ([]Image, error)
 	// HasImage tells whether the image is there, and its id.
 	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
 	// Pull brings an image of the engine's platform here. auth may be nil.
+	// ErrNotFound when the registry does not have it; other errors may pass.
 	Pull(ctx context.Context, ref string, auth *RegistryAuth) error
+	// RemoveImage removes an image (id or name) with all its names. One that a container was made of stays: an error. Gone
+	// already is none.
 	RemoveImage(ctx context.Context, id string) error
 	// Logs streams stdout and stderr (multiplexing removed) until the end, or until ctx ends when following.
 	Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error
-	// Exec runs a command in a running container and waits for its exit code.
+	// Exec runs a command in a running container and waits for its exit code; 126 or 127 when there is no such command.
+	// When ctx ends first, the command is killed as far as we may.
 	Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (exitCode int, err error)
+	// Usage measures a container; what does not run uses nothing.
 	Usage(ctx context.Context, id string) (Usage, error)
 	// Events calls changed whenever a container with the label starts, stops, dies or goes, until ctx ends or the engine
-	// goes away (ErrUnavailable). It says that something changed, not what: look again.
+	// goes away (ErrUnavailable). It says that something changed, not what: look again. The first call comes at once, when
+	// listening has begun, because nobody heard what happened before.
 	Events(ctx context.Context, label string, changed func()) error
 	Close() error
 }

@@ -95,6 +95,8 @@ type conn struct {
 
 	mu       sync.Mutex
 	deadline time.Time // paho's, for CONNECT; zero: ours
+	closed   bool      // by paho
+	broken   error     // why we have closed it
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -108,9 +110,22 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
+	if err == nil {
+		return n, nil
+	}
 	var timeout net.Error
-	if n == 0 && errors.As(err, &timeout) && timeout.Timeout() {
-		err = fmt.Errorf("no answer from the hub: %w", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+	case c.broken != nil:
+		err = c.broken
+	case errors.As(err, &timeout) && timeout.Timeout():
+		err = errors.New("no answer from the hub")
+	case errors.Is(err, net.ErrClosed):
+		// In these words paho would take it for its own doing and stay
+		// connected to nothing.
+		err = errors.New("the connection was cut on this side")
 	}
 	return n, err
 }
@@ -122,15 +137,31 @@ func (c *conn) Write(p []byte) (done int, err error) {
 		}
 		n, err := c.Conn.Write(p[done:min(len(p), done+writeChunk)])
 		if done += n; err != nil {
-			_ = c.raw.Close() // the stream is broken inside a packet
-			return done, err
+			return done, c.breakOff(err) // the stream is broken inside a packet
 		}
 	}
 	return done, nil
 }
 
+// breakOff closes the connection after a failed write. The reader gets to know
+// why: paho does not act on a ping that could not be written.
+func (c *conn) breakOff(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed && c.broken == nil {
+		c.broken = fmt.Errorf("write to the hub: %w", err)
+	}
+	_ = c.raw.Close()
+	return err
+}
+
 // Close cuts the connection without a farewell that could block.
-func (c *conn) Close() error { return c.raw.Close() }
+func (c *conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.raw.Close()
+}
 
 // SetDeadline is paho's, around CONNECT.
 func (c *conn) SetDeadline(t time.Time) error {

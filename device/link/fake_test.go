@@ -43,7 +43,8 @@ type hub struct {
 	events   []wire.Event
 	replies  []wire.Reply
 	presence []wire.Presence
-	frozen   atomic.Bool
+	frozen   atomic.Bool // packets vanish, both ways
+	deaf     atomic.Bool // the hub reads nothing: writes to it block
 }
 
 // heard is a message with the moment at which it came.
@@ -83,10 +84,22 @@ func (f *freezing) Write(p []byte) (int, error) {
 	return f.Conn.Write(p)
 }
 
+// Read fails like a socket's, whose words paho knows.
+func (f *freezing) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = net.ErrClosed
+	}
+	return n, err
+}
+
 func (h *hub) serve(c net.Conn) {
 	defer c.Close()
 	var will *wire.Presence
 	for {
+		for h.deaf.Load() {
+			time.Sleep(time.Second)
+		}
 		pk, err := packets.ReadPacket(c)
 		if err != nil {
 			if will != nil && !h.frozen.Load() {

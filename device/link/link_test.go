@@ -177,20 +177,30 @@ func TestLossesWhileConnectingHealByTryingAgain(t *testing.T) {
 }
 
 func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
-	for range 20 {
-		h := &hub{}
-		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
-			time.Sleep(47 * time.Second)
-			h.frozen.Store(true)
-			h.mu.Lock()
-			h.lose = func(what string) bool { return what == "dial" }
-			h.mu.Unlock()
-			began := time.Now()
-			for online, _ := l.Online(); online && time.Since(began) < time.Minute; online, _ = l.Online() {
-				time.Sleep(100 * time.Millisecond)
-			}
-			if took := time.Since(began); took > 20*time.Second {
-				t.Errorf("noticed after %s", took)
+	for name, breakIt := range map[string]func(h *hub){
+		"packets vanish":        func(h *hub) { h.frozen.Store(true) },
+		"writes to it block":    func(h *hub) { h.deaf.Store(true) },
+		"pings are unanswered":  func(h *hub) {},
+		"the other end is gone": func(h *hub) { h.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range 20 { // at different moments of the lease interval
+				h := &hub{}
+				bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+					time.Sleep(40*time.Second + time.Duration(i)*500*time.Millisecond)
+					h.mu.Lock()
+					h.lose = func(what string) bool { return what == "dial" || what == "pingresp" }
+					breakIt(h)
+					h.mu.Unlock()
+					began := time.Now()
+					for online, _ := l.Online(); online && time.Since(began) < time.Minute; online, _ = l.Online() {
+						time.Sleep(100 * time.Millisecond)
+					}
+					h.deaf.Store(false)
+					if took := time.Since(began); took > 20*time.Second {
+						t.Errorf("noticed after %s", took)
+					}
+				})
 			}
 		})
 	}

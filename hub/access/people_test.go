@@ -257,6 +257,10 @@ func TestAnAPITokenIsItsUsersUntilItEnds(t *testing.T) {
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", time.Hour}); !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
 		}
+		must(t, g.CreateUser(ctx, NewUser{"olav", goodPassword, Operator}))
+		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatal("a new user has the token of the former one:", err)
+		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", 0}); !errors.Is(err, ErrInvalid) {
 			t.Fatal(err)
 		}

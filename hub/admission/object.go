@@ -2,13 +2,14 @@ package admission
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -31,15 +32,27 @@ func nameRule(k state.Kind) apivalidation.ValidateNameFunc {
 	switch k {
 	case state.Namespaces:
 		return apivalidation.NameIsDNSLabel
-	case state.Sites: // values of the zone label, which may hold upper case and underscores
-		return func(name string, prefix bool) []string {
-			if len(name) > validation.DNS1123SubdomainMaxLength {
-				return []string{validation.MaxLenError(validation.DNS1123SubdomainMaxLength)}
-			}
-			return pathvalidation.ValidatePathSegmentName(name, prefix)
-		}
+	case state.Sites:
+		return siteName
 	}
 	return apivalidation.NameIsDNSSubdomain
+}
+
+// siteName checks the name of a site. Sites are named like values of the zone label,
+// which may hold upper case and underscores; what is left must fit into a path.
+func siteName(name string, prefix bool) (wrong []string) {
+	if !prefix && (name == "." || name == "..") {
+		wrong = append(wrong, fmt.Sprintf("may not be '%s'", name))
+	}
+	for _, c := range []string{"/", "%"} {
+		if strings.Contains(name, c) {
+			wrong = append(wrong, fmt.Sprintf("may not contain '%s'", c))
+		}
+	}
+	if len(name) > validation.DNS1123SubdomainMaxLength {
+		wrong = append(wrong, validation.MaxLenError(validation.DNS1123SubdomainMaxLength))
+	}
+	return wrong
 }
 
 func (l *list) configMap(c *corev1.ConfigMap) {

@@ -116,8 +116,8 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		})
 	}
 	n := sample(t, state.Nodes).(*corev1.Node)
-	n.Spec.ConfigSource = &corev1.NodeConfigSource{ConfigMap: &corev1.ConfigMapNodeConfigSource{}}
-	expect(t, Validate(n, normal), "spec.configSource: Forbidden: is not supported")
+	n.Spec.PodPreemptionPolicy = new(corev1.NodePodPreemptionPolicy)
+	expect(t, Validate(n, normal), "spec.podPreemptionPolicy: Forbidden: is not supported")
 }
 
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {

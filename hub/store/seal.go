@@ -61,7 +61,7 @@ func (s *sealer) open(blob, belongs []byte) ([]byte, error) {
 	if len(blob) < n || blob[0] != sealVersion {
 		return nil, fmt.Errorf("%w: the sealed secret has an unknown form", ErrKey)
 	}
-	plain, err := s.aead.Open(nil, blob[1:n], blob[n:], nil)
+	plain, err := s.aead.Open(nil, blob[1:n], blob[n:], belongs)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the sealed secret was changed or belongs to another object", ErrKey)
 	}

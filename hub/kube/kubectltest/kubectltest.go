@@ -60,7 +60,11 @@ func build(minor string) (string, error) {
 		}
 		sum.Write(b)
 	}
-	sum.Write([]byte(runtime.Version()))
+	flags := "-s -w"
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg, strings.TrimPrefix(minor, "1."))
+	}
+	sum.Write([]byte(runtime.Version() + flags))
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -85,9 +89,6 @@ func build(minor string) (string, error) {
 		return path, nil
 	}
 	fresh := path + ".new"
-	version := release(source)
-	const pkg = " -X k8s.io/component-base/version."
-	flags := "-s -w" + pkg + "gitVersion=" + version + pkg + "gitMajor=1" + pkg + "gitMinor=" + strings.TrimPrefix(minor, "1.")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", fresh, ".")
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")

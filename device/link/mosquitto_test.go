@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -111,7 +112,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 	a := &agent{load: "x", pod: "x"}
 	l, err := New(Config{
 		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: server, Source: a, Sink: a, LeaseInterval: 100 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			mu.Lock()

@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// A Recovery says that the database is not the one that the hub last wrote. What
+// it holds may be older than what devices have stored: nothing may be told to
+// them before an administrator has looked.
+type Recovery struct {
+	At    time.Time `json:"at"`
+	From  string    `json:"from"`  // the backup it comes from; "" = it began empty
+	Aside string    `json:"aside"` // where the former database was put; "" = there was none
+	Cause string    `json:"cause"`
+}
+
+// Recovered tells whether the database was restored or began anew since
+// Resumed; nil: it was not.
+func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
+	v, err := s.Meta(ctx, metaRecovered)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r Recovery
+	return &r, json.Unmarshal([]byte(v), &r)
+}
+
+// Resumed forgets the recovery: an administrator has looked.
+func (s *Store) Resumed(ctx context.Context) error {
+	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaRecovered)
+	return err
+}
+
+// revisionJump is how far a revision moves when nobody knows how many were lost.
+const revisionJump = 1_000_000
+
+// recover replaces a corrupt database by its newest good backup, or by an empty
+// one, and says so loudly. The corrupt one is kept.
+func (s *Store) recover(ctx context.Context, o Options, cause error) error {
+	salvaged := salvageRevision(ctx, s.file)
+	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
+	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
+		r.Aside = s.file + ".corrupt-" + fileStamp(r.At)
+	}
+	list, err := backups(s.dir)
+	if err != nil {
+		return fmt.Errorf("recover %s: list its backups: %w", s.file, err)
+	}
+	for _, b := range append(list, "") {
+		r.From = b
+		if err = s.prepare(ctx, o, salvaged, r); err == nil {
+			break
+		}
+		s.log.Error("backup cannot be used", "file", b, "err", err)
+	}
+	if err == nil {
+		err = s.replace(r.Aside)
+	}
+	if err == nil {
+		err = s.openDatabase(ctx, o)
+	}
+	if err != nil {
+		return fmt.Errorf("recover %s: %w; free the disk or move the file away by hand", s.file, err)
+	}
+	if r.From == "" {
+		s.log.Error("DATABASE LOST: it was corrupt and there is no usable backup; this hub begins EMPTY", "kept", r.Aside, "err", cause)
+	} else {
+		s.log.Error("DATABASE RESTORED from a backup because it was corrupt: changes since then are lost", "backup", r.From, "kept", r.Aside, "err", cause)
+	}
+	return nil
+}
+
+// Restore replaces the database of a stopped hub by a backup. The former one is
+// kept beside it, and the hub holds still at its next start, see Recovered.
+func Restore(ctx context.Context, o Options, file string) error {
+	lock, err := takeLock(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	s := &Store{dir: o.Dir, file: filepath.Join(o.Dir, database), log: logger(o.Log)}
+	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
+	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
+		r.Aside = s.file + ".before-restore-" + fileStamp(r.At)
+	}
+	if err := s.prepare(ctx, o, salvageRevision(ctx, s.file), r); err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
+	if err := s.replace(r.Aside); err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
+	return nil
+}
+
+// prepare makes hub.db.restore: a checked and migrated copy of r.From, or an
+// empty database, whose revision is beyond every one that was ever given out.
+func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recovery) error {
+	t := &Store{dir: s.dir, file: s.file + ".restore", log: s.log}
+	for _, end := range []string{"", "-wal", "-shm"} {
+		if err := remove(t.file + end); err != nil {
+			return err
+		}
+	}
+	if r.From != "" {
+		if err := copyFile(r.From, t.file); err != nil {
+			return err
+		}
+	}
+	if err := t.openDatabase(ctx, o); err != nil {
+		return err
+	}
+	rev := max(salvaged, t.rev) + revisionJump
+	if r.From == "" && salvaged == 0 {
+		// Nobody knows where it was. No hub makes a change every second of its life since 1970.
+		rev = max(rev, uint64(r.At.Unix()))
+	}
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = t.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+			if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {
+				return err
+			}
+			_, err := c.ExecContext(ctx, setMeta, metaRecovered, string(text))
+			return err
+		})
+	}
+	return errors.Join(err, t.disconnect())
+}
+
+// replace puts hub.db.restore in the place of hub.db. At every moment of it
+// there is a hub.db: whoever is killed here begins again.
+func (s *Store) replace(aside string) error {
+	if aside != "" {
+		if err := os.Link(s.file, aside); err != nil {
+			return err
+		}
+	}
+	for _, end := range []string{"-wal", "-shm"} {
+		var err error
+		if aside != "" {
+			err = os.Rename(s.file+end, aside+end)
+		} else {
+			err = os.Remove(s.file + end)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := os.Rename(s.file+".restore", s.file); err != nil {
+		return err
+	}
+	return syncDir(s.dir)
+}
+
+// salvageRevision reads the revision out of a database that may be damaged; 0: unreadable.
+func salvageRevision(ctx context.Context, file string) uint64 {
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		return 0
+	}
+	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
+	if err != nil {
+		return 0
+	}
+	defer db.Close()
+	var v string
+	if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaRevision).Scan(&v); err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(v, 10, 64)
+	return n
+}
