@@ -109,7 +109,6 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	log = log.With("node", p.node)
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: &machine{stateDir: stateDir, periph: &hardware.Periph{}},
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
@@ -117,7 +116,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		Flags:        limits,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
-		Log:          log,
+		Log:          log.With("node", p.node), // the link says it by itself
 	})
 	if err != nil {
 		return err

@@ -74,7 +74,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !errors.Is(err, engine.ErrUnavailable) {
+		switch {
+		case errors.Is(err, engine.ErrUnavailable):
+		case s.Spec == nil:
+			a.event(corev1.EventTypeWarning, "FailedCreatePodSandBox", s.Pod, "", "Failed to create pod sandbox: %v", err)
+		default:
 			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Place.Container, "Error: %v", err)
 		}
 		return &runError{reason, err}

@@ -12,7 +12,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -197,7 +196,7 @@ func (a *Agent) defaultLabels() map[string]string {
 		return out
 	}
 	for k, v := range map[string]string{
-		corev1.LabelHostname: cmp.Or(r.Host.Hostname, a.c.Node), corev1.LabelOSStable: a.told.status.NodeInfo.OperatingSystem,
+		corev1.LabelHostname: a.c.Node, corev1.LabelOSStable: a.told.status.NodeInfo.OperatingSystem,
 		corev1.LabelArchStable: a.told.status.NodeInfo.Architecture, fleet.LabelBoard: r.Board.Name,
 	} {
 		if v != "" {

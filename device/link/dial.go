@@ -75,14 +75,14 @@ func (c *Config) open(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if c.TLS == nil {
-		return &conn{Conn: raw, raw: raw}, nil
+		return newConn(raw, raw), nil
 	}
 	secure := tls.Client(raw, c.TLS)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	return &conn{Conn: secure, raw: raw}, nil
+	return newConn(secure, raw), nil
 }
 
 // A conn notices by itself when the other end is gone: no byte for 17.5 s, or
@@ -90,14 +90,17 @@ func (c *Config) open(ctx context.Context) (net.Conn, error) {
 // that takes a minute to come over a slow line would be taken for silence, and a
 // ping on a dead line would be written for ever.
 type conn struct {
-	net.Conn          // encrypted, where it is
-	raw      net.Conn // what is below
+	net.Conn               // encrypted, where it is
+	raw      net.Conn      // what is below
+	turn     chan struct{} // taken by who writes: paho has two that do
 
 	mu       sync.Mutex
 	deadline time.Time // paho's, for CONNECT; zero: ours
 	closed   bool      // by paho
 	broken   error     // why we have closed it
 }
+
+func newConn(c, raw net.Conn) *conn { return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1)} }
 
 func (c *conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
@@ -130,7 +133,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write sends one whole packet; a ping must not get between the chunks of another.
 func (c *conn) Write(p []byte) (done int, err error) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
 	for done < len(p) {
 		if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return done, err

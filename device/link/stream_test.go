@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -143,4 +145,21 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 	if _, err := New(loopback); err != nil {
 		t.Error(err)
 	}
+}
+
+// paho writes its pings beside everything else; one that got into the middle of a
+// large packet would end the connection.
+func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		c := newConn(a, a)
+		large := bytes.Repeat([]byte("a"), 5*writeChunk)
+		go func() { _, _ = c.Write(large) }()
+		synctest.Wait()
+		go func() { _, _ = c.Write([]byte("b")); c.Close() }()
+		got, _ := io.ReadAll(b)
+		if want := string(large) + "b"; string(got) != want {
+			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(got, 'b'), len(got))
+		}
+	})
 }

@@ -99,9 +99,9 @@ func device(ctx context.Context, o Options, n int, dir string) error {
 	b := boardOf(n, node)
 	twin := newEngine(b)
 	machine := fmt.Sprintf("%x", sha256.Sum256([]byte(node)))[:16]
-	log := slog.New(quiet{o.Log.Handler()}).With("node", node)
+	log := slog.New(quiet{o.Log.Handler()})
 	a, err := agent.New(agent.Config{
-		Node: node, Memory: memory.Volatile(), Hardware: b, Log: log,
+		Node: node, Memory: memory.Volatile(), Hardware: b, Log: log.With("node", node),
 		OpenEngine: func(context.Context) (engine.Engine, error) { return twin, nil },
 		Policy:     agent.DefaultPolicy(),
 		Registration: wire.Registration{Labels: map[string]string{

@@ -103,7 +103,6 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
 		{"SELinux", false, "securityContext: {seLinuxOptions: {level: s0}}", "spec.securityContext.seLinuxOptions: Forbidden: is not supported"},
-		{"labels matched by key", false, "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, matchLabelKeys: [a]}]", "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: is not supported"},
 		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
 		{"what asks for nothing is no wish", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
 	} {

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -91,6 +93,44 @@ func (l *list) spread(constraints []corev1.TopologySpreadConstraint, p *field.Pa
 		}
 		seen[key] = true
 		l.selector(c.LabelSelector, at.Child("labelSelector"))
+		l.labelKeys(c.LabelSelector, c.MatchLabelKeys, nil, at)
+		if m := c.MinDomains; m != nil {
+			l.atLeast(at.Child("minDomains"), int64(*m), 1)
+			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
+				l.invalid(at.Child("minDomains"), *m, "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not "+string(c.WhenUnsatisfiable))
+			}
+		}
+		if v := c.NodeAffinityPolicy; v != nil {
+			oneOf(l, at.Child("nodeAffinityPolicy"), *v, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		}
+		if v := c.NodeTaintsPolicy; v != nil {
+			oneOf(l, at.Child("nodeTaintsPolicy"), *v, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		}
+	}
+}
+
+// labelKeys checks labels whose values are taken from the pod itself. One that
+// must match may not be in the selector too.
+func (l *list) labelKeys(s *metav1.LabelSelector, match, mismatch []string, p *field.Path) {
+	names := func(keys []string, p *field.Path) {
+		if len(keys) > 0 && s == nil {
+			l.forbidden(p, "must not be specified when labelSelector is not set")
+			return
+		}
+		for i, key := range keys {
+			l.all(metavalidation.ValidateLabelName(key, p.Index(i)))
+		}
+	}
+	names(match, p.Child("matchLabelKeys"))
+	names(mismatch, p.Child("mismatchLabelKeys"))
+	for i, key := range match {
+		at := p.Child("matchLabelKeys").Index(i)
+		if s != nil && (s.MatchLabels[key] != "" || slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })) {
+			l.invalid(at, key, "exists in both matchLabelKeys and labelSelector")
+		}
+		if slices.Contains(mismatch, key) {
+			l.invalid(at, key, "exists in both matchLabelKeys and mismatchLabelKeys")
+		}
 	}
 }
 
@@ -152,6 +192,7 @@ func (l *list) podTerm(t corev1.PodAffinityTerm, p *field.Path) {
 		l.required(p.Child("topologyKey"), "can not be empty")
 	}
 	l.all(metavalidation.ValidateLabelName(t.TopologyKey, p.Child("topologyKey")))
+	l.labelKeys(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys, p)
 }
 
 func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {

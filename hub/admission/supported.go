@@ -76,7 +76,7 @@ var supported = map[string]string{
 	"PodOS":              "*",
 
 	"Toleration":               "*",
-	"TopologySpreadConstraint": "maxSkew topologyKey whenUnsatisfiable labelSelector",
+	"TopologySpreadConstraint": "*",
 	"Affinity":                 "*",
 	"NodeAffinity":             "*",
 	"NodeSelector":             "*",
@@ -86,7 +86,7 @@ var supported = map[string]string{
 	"PodAffinity":              "*",
 	"PodAntiAffinity":          "*",
 	"WeightedPodAffinityTerm":  "*",
-	"PodAffinityTerm":          "labelSelector namespaces namespaceSelector topologyKey",
+	"PodAffinityTerm":          "*",
 
 	"NodeSpec":  "podCIDR podCIDRs providerID unschedulable taints",
 	"Taint":     "*",

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -53,7 +54,7 @@ func (a *applier) of(r *resource, sub string) (*managedfields.FieldManager, erro
 	}
 	tc, err := a.types()
 	if err != nil {
-		return nil, fmt.Errorf("read the API's schemas: %w", err)
+		return nil, err
 	}
 	m, err := managedfields.NewDefaultFieldManager(tc, scheme, a, scheme, r.GroupVersionKind, r.GroupVersion(), sub, r.resets(sub))
 	if err != nil {
@@ -142,8 +143,12 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 		base.GetObjectKind().SetGroupVersionKind(c.res.GroupVersionKind)
 	}
 	merged, err := m.Apply(base, patch, w.manager, w.force)
-	if err != nil {
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known): // a conflict
 		return step{}, err
+	case err != nil: // what is sent does not fit the schema
+		return step{}, apierrors.NewBadRequest(err.Error())
 	}
 	next, ok := merged.(state.Object)
 	if !ok {

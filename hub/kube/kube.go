@@ -25,6 +25,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube/openapi"
 	"flotilla.dev/hub/state"
 )
 
@@ -105,7 +106,7 @@ func New(c Config) *Server {
 		c.Log = slog.Default()
 	}
 	if c.OpenAPI == nil {
-		c.OpenAPI = openapiHandler()
+		c.OpenAPI = openapi.Handler()
 	}
 	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings)}
 }

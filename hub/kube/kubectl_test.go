@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"flotilla.dev/hub/kube/kubectltest"
 )
 
 const webYAML = `apiVersion: apps/v1
@@ -29,20 +31,6 @@ spec:
       containers:
       - {name: site, image: "nginx:1.28"}
 `
-
-// kubectl finds the program, or says why the test cannot run.
-func kubectl(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("kubectl")
-	switch {
-	case err == nil:
-		return path
-	case os.Getenv("CI") == "true":
-		t.Fatal("kubectl is not installed: put it into PATH")
-	}
-	t.Skip("kubectl is not installed: the real client cannot be tried")
-	return ""
-}
 
 // serveTLS serves over TLS, without which kubectl sends no token, and returns a
 // kubeconfig for the role.
@@ -66,10 +54,20 @@ func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 }
 
 func TestKubectl(t *testing.T) {
-	program := kubectl(t)
-	f := seeded()
-	config := serveTLS(t, newServer(f), "admin")
-	home := t.TempDir()
+	for _, minor := range kubectltest.Minors {
+		t.Run(minor, func(t *testing.T) {
+			if testing.Short() && minor != kubectltest.Newest {
+				t.Skip("a short run tries the newest kubectl only")
+			}
+			t.Parallel()
+			tryKubectl(t, kubectltest.Build(t, minor))
+		})
+	}
+}
+
+// tryKubectl runs the commands in order: later ones need what earlier ones did.
+func tryKubectl(t *testing.T, program string) {
+	config := serveTLS(t, newServer(seeded()), "admin")
 	for _, c := range []struct {
 		args  string
 		stdin string
@@ -111,13 +109,15 @@ func TestKubectl(t *testing.T) {
 		{args: "apply -f -", stdin: webYAML, want: []string{"deployment.apps/site unchanged"}},
 		{args: "apply -f -", stdin: strings.Replace(webYAML, "1.28", "1.29", 1), want: []string{"deployment.apps/site configured"}},
 		{args: "apply -f -", stdin: strings.Replace(webYAML, "replicas", "repliques", 1), code: 1, want: []string{`unknown field "spec.repliques"`}},
-		{args: "apply --server-side -f -", stdin: webYAML, code: 1, want: []string{"Apply failed with 1 conflict", "kubectl-client-side-apply"}},
+		{args: "set image deploy/site site=nginx:1.30", want: []string{"image updated"}},
+		{args: "apply --server-side -f -", stdin: webYAML, code: 1, want: []string{"Apply failed with 1 conflict", "kubectl-set", ".image"}},
 		{args: "apply --server-side --force-conflicts -f -", stdin: webYAML, want: []string{"serverside-applied"}},
 		{args: "scale deploy site --replicas=1", want: []string{"deployment.apps/site scaled"}},
-		{args: "set image deploy/site site=nginx:1.30", want: []string{"image updated"}},
 		{args: "rollout restart deploy/site", want: []string{"restarted"}},
 		{args: "patch deploy site --type=json -p [{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":2}]", want: []string{"patched"}},
-		{args: "explain pod.spec.nodeName", want: []string{"nodeName"}},
+		{args: "explain pod.spec.nodeName", want: []string{"FIELD: nodeName"}},
+		{args: "explain site.spec", want: []string{"disruptionPolicy"}},
+		{args: "diff -f -", stdin: strings.Replace(webYAML, "1.28", "1.27", 1), code: 1, want: []string{"+      - image: nginx:1.27"}},
 		{args: "run r1 --image=busybox:1 --restart=Never", want: []string{"pod/r1 created"}},
 		{args: "get all", want: []string{"pod/r1", "deployment.apps/site"}},
 		{args: "logs kiosk-1", want: []string{"hello from main of kiosk-1"}},
@@ -136,7 +136,8 @@ func TestKubectl(t *testing.T) {
 		{args: "get ns team-a", want: []string{"Terminating"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			out, code := run(t, program, config, home, c.stdin, strings.Fields(c.args)...)
+			out, errs, code := kubectltest.RunInput(t, program, config, c.stdin, strings.Fields(c.args)...)
+			out += errs
 			if code != c.code {
 				t.Errorf("exit %d, want %d:\n%s", code, c.code, out)
 			}
@@ -151,23 +152,21 @@ func TestKubectl(t *testing.T) {
 
 // A viewer is told what he may not do, by name.
 func TestKubectlAsViewer(t *testing.T) {
-	program := kubectl(t)
 	config := serveTLS(t, newServer(seeded()), "viewer")
-	out, code := run(t, program, config, t.TempDir(), "", "label", "node", "pi-1", "a=b")
-	if code == 0 || !strings.Contains(out, `User "viewer" cannot patch resource "nodes"`) {
-		t.Errorf("label: exit %d: %s", code, out)
+	_, errs, code := kubectltest.Run(t, kubectltest.Build(t, kubectltest.Newest), config, "label", "node", "pi-1", "a=b")
+	if code == 0 || !strings.Contains(errs, `User "viewer" cannot patch resource "nodes"`) {
+		t.Errorf("label: exit %d: %s", code, errs)
 	}
 }
 
 // kubectl get -w prints what changes while it looks.
 func TestKubectlWatches(t *testing.T) {
-	program := kubectl(t)
 	f := seeded()
 	config := serveTLS(t, newServer(f), "viewer")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "get", "pods", "-o", "wide", "-w")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+config, "HOME="+t.TempDir())
+	cmd := exec.CommandContext(ctx, kubectltest.Build(t, kubectltest.Newest), "get", "pods", "-o", "wide", "-w")
+	cmd.Env = kubectltest.Env(t, config)
 	lines, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -194,18 +193,4 @@ func TestKubectlWatches(t *testing.T) {
 	f.remove(fakePod("late", ""))
 	f.put(fakePod("later", "pi-1"))
 	await("later")
-}
-
-func run(t *testing.T, program, config, home, stdin string, args ...string) (string, int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+config, "HOME="+home)
-	cmd.Stdin = strings.NewReader(stdin)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatalf("run kubectl %s: %v", strings.Join(args, " "), err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
 }

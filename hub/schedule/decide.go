@@ -18,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 
 	"flotilla.dev/hub/state"
@@ -39,7 +40,7 @@ func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
 	if news.none() {
 		return state.Plan{}
 	}
-	p := &pass{s: s, now: now, infos: map[string]*info{}, refused: map[string]string{}}
+	p := &pass{s: s, now: now, infos: map[string]*info{}, like: map[types.UID]*like{}, refused: map[string]string{}}
 	queue := p.queue(news)
 	thrifty := s.Len(state.Nodes) > 200 || len(queue) > 100
 	for _, pod := range queue {
@@ -72,6 +73,7 @@ type pass struct {
 	refused   map[string]string        // why pods like this one are refused, until something is placed
 	repelling []*corev1.Pod            // placed pods with required anti-affinity, nil: not looked up yet
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
+	like      map[types.UID]*like      // where the placed pods of a controller are
 	lowest    *int32                   // the lowest priority of any placed pod, nil: not looked up yet
 }
 
@@ -80,7 +82,7 @@ type news struct {
 	all   bool
 	fresh map[state.Key]bool // pods that have not been tried as they are now
 	nodes map[string]bool    // nodes that may take, or refuse, other pods now
-	stir  bool               // placed pods came, went or changed: affinities may hold now
+	stir  bool               // namespaces changed: affinities may hold now
 }
 
 func (n news) none() bool { return !n.all && len(n.fresh) == 0 && len(n.nodes) == 0 && !n.stir }
@@ -110,7 +112,7 @@ func (n news) placed(p *corev1.Pod) bool {
 	return p != nil && p.Spec.NodeName != "" && !state.Terminated(p)
 }
 
-func (n *news) pod(a state.Applied, old, now *corev1.Pod) {
+func (n news) pod(a state.Applied, old, now *corev1.Pod) {
 	if now != nil && waits(now) && a.Change.Source != Name {
 		n.fresh[a.Key] = true
 	}
@@ -128,7 +130,6 @@ func (n *news) pod(a state.Applied, old, now *corev1.Pod) {
 	if is {
 		n.nodes[now.Spec.NodeName] = true
 	}
-	n.stir = n.stir || was || is
 }
 
 // sameOffer tells whether a node takes the same pods as before. What it reports
@@ -259,6 +260,7 @@ func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 func (p *pass) do(c state.Change) {
 	c.Source = Name
 	p.plan.Do(c)
+	p.recount(c)
 	p.s, _ = state.Apply(p.s, []state.Change{c})
 	pod := c.Object.(*corev1.Pod)
 	if pod.Spec.NodeName != "" {

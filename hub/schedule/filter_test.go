@@ -232,3 +232,14 @@ func TestTopologySpread(t *testing.T) {
 		t.Errorf("p-4 on %q", f.on("p-4"))
 	}
 }
+
+func TestMinDomains(t *testing.T) {
+	few := func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, MinDomains: new(int32(2)), TopologyKey: corev1.LabelTopologyZone,
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
+	}
+	f := newFleet(t).put(node("a1", "a"), pod("p", few), pod("q", few)).settle().quiet()
+	if f.on("p") != "a1" || f.on("q") != "" {
+		t.Errorf("p on %q, q on %q: with one zone of two that there must be, a second pod waits", f.on("p"), f.on("q"))
+	}
+}

@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 
 	"flotilla.dev/hub/state"
@@ -135,7 +136,7 @@ func (p *pass) fitsWithout(t *try, node *corev1.Node, victims []*corev1.Pod) boo
 	for _, v := range victims {
 		gone = append(gone, state.Remove(v, ""))
 	}
-	then := &pass{now: p.now, infos: map[string]*info{}}
+	then := &pass{now: p.now, infos: map[string]*info{}, like: map[types.UID]*like{}}
 	then.s, _ = state.Apply(p.s, gone)
 	return len(then.try(t.pod).against(then.info(node))) == 0
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"flotilla.dev/hub/state"
@@ -135,81 +133,6 @@ func (t *try) preferred(fits []*info) []int64 {
 	for i := range out {
 		if most > 0 {
 			out[i] = 100 * out[i] / most
-		}
-	}
-	return out
-}
-
-// evenness scores nodes by how few of the pod's like are in the same domains: by
-// its own soft constraints or, if it has no constraints at all, by Kubernetes'
-// default ones, which spread the pods of one controller over nodes and zones.
-func (t *try) evenness(fits []*info) []int64 {
-	type soft struct {
-		of   func(*corev1.Node) string
-		in   map[string]int
-		skew int32
-		host bool
-	}
-	var all []soft
-	label := func(key string) func(*corev1.Node) string {
-		return func(n *corev1.Node) string { return n.Labels[key] }
-	}
-	count := func(into map[string]int, of func(*corev1.Node) string, pod *corev1.Pod) {
-		if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || state.Terminated(pod) {
-			return
-		}
-		if n := t.s.Node(pod.Spec.NodeName); n != nil {
-			into[of(n)]++
-		}
-	}
-	if len(t.pod.Spec.TopologySpreadConstraints) > 0 {
-		for _, c := range t.pod.Spec.TopologySpreadConstraints {
-			if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-				continue
-			}
-			sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, t.pod.Labels)
-			s := soft{of: label(c.TopologyKey), in: map[string]int{}, skew: c.MaxSkew, host: c.TopologyKey == corev1.LabelHostname}
-			for pod := range t.s.Pods(t.pod.Namespace) {
-				if sel.Matches(labels.Set(pod.Labels)) {
-					count(s.in, s.of, pod)
-				}
-			}
-			all = append(all, s)
-		}
-	} else if ref := metav1.GetControllerOfNoCopy(t.pod); ref != nil && t.only == nil {
-		name := func(n *corev1.Node) string { return n.Name }
-		all = append(all, soft{name, map[string]int{}, 3, true}, soft{state.SiteOf, map[string]int{}, 5, false})
-		for o := range t.s.Owned(ref.UID, state.Pods) {
-			for _, s := range all {
-				count(s.in, s.of, o.(*corev1.Pod))
-			}
-		}
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	raw := make([]float64, len(fits))
-	for _, s := range all {
-		size := len(fits)
-		if !s.host {
-			seen := map[string]bool{}
-			for _, n := range fits {
-				seen[s.of(n.node)] = true
-			}
-			size = len(seen)
-		}
-		weight := math.Log(float64(size + 2))
-		for i, n := range fits {
-			raw[i] += float64(s.in[s.of(n.node)])*weight + float64(s.skew-1)
-		}
-	}
-	least, most := math.Round(slices.Min(raw)), math.Round(slices.Max(raw))
-	out := make([]int64, len(fits))
-	for i := range raw {
-		if most == 0 {
-			out[i] = 100
-		} else {
-			out[i] = int64(100 * (most + least - math.Round(raw[i])) / most)
 		}
 	}
 	return out

@@ -54,7 +54,9 @@ func TestBestNode(t *testing.T) {
 		{"the one with the most room", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", asks("2", "2Gi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
 		{"pods that ask for nothing take room all the same", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", onNode("a"))}, pod("p"), "b"},
 		{"the one whose processor and memory stay in balance", []*corev1.Node{
-			node("a", "x", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourceMemory] = list("", "64Gi")[corev1.ResourceMemory] }), node("b", "x")}, nil, pod("p", asks("3", "3Gi")), "b"},
+			node("a", "x", func(n *corev1.Node) {
+				n.Status.Allocatable[corev1.ResourceMemory] = list("", "64Gi")[corev1.ResourceMemory]
+			}), node("b", "x")}, nil, pod("p", asks("3", "3Gi")), "b"},
 		{"not the one with a PreferNoSchedule taint", []*corev1.Node{node("a", "x", taint("flotilla.dev/flapping", "", corev1.TaintEffectPreferNoSchedule)), node("b", "x")}, nil, pod("p"), "b"},
 		{"the one that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
 		{"the one that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},

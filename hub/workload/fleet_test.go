@@ -97,7 +97,12 @@ func (f *fleet) carry(plan state.Plan) {
 			f.t.Fatalf("%s: creates what is there", c.Why)
 		}
 	}
-	f.apply(plan.Changes...)
+	for _, c := range plan.Changes {
+		f.apply(c)
+		if c.Reason != "" { // control tells it as an event, which takes a revision too
+			f.apply(state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("event-%d", f.s.Revision), Namespace: "default", CreationTimestamp: metav1.NewTime(f.now)}}, ""))
+		}
+	}
 }
 
 // quiet holds the incremental decisions against a look at everything.

@@ -13,8 +13,6 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var setKey = state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}
-
 func bare(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "kiosk"}}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	for _, e := range edits {

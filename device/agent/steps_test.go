@@ -1,0 +1,385 @@
+package agent
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// The files that decide import nothing that acts and ask no clock.
+func TestDecidingIsPure(t *testing.T) {
+	acts := []string{"context", "database/sql", "log/slog", "math/rand/v2", "net", "net/http", "os", "sync", "sync/atomic", "syscall"}
+	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
+	for _, name := range []string{"steps.go", "shape.go", "record.go", "probing.go", "admit.go", "policy.go", "podstatus.go", "sources.go", "spec.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range f.Imports {
+			if imp, _ := strconv.Unquote(spec.Path.Value); slices.Contains(acts, imp) {
+				t.Errorf("%s imports %s", name, imp)
+			}
+		}
+		for n := range ast.Preorder(f) {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clock, sel.Sel.Name) {
+					t.Errorf("%s calls time.%s", name, sel.Sel.Name)
+				}
+			}
+		}
+	}
+}
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// A world is an engine reduced to what Steps can see of it. Steps are taken at once.
+type world struct {
+	d          wire.Desired
+	o          Observed
+	containers []engine.Container
+	now        time.Time
+	made       int
+	foreign    map[string]bool // ids that are not the agent's own
+	ends       func(id string, pod *corev1.Pod) (int, bool)
+}
+
+func newWorld(pods ...corev1.Pod) *world {
+	w := &world{now: epoch, foreign: map[string]bool{}}
+	w.o.Node = Facts{Name: "pi-1", StateDir: "state", Boot: "boot-1", HostIP: "192.0.2.7", Generation: 1, Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}}
+	w.o.Policy = DefaultPolicy()
+	w.d = wire.Desired{Generation: 1, Hub: "hub", Pods: pods}
+	return w
+}
+
+// look makes the world observed and returns what is to be done.
+func (w *world) look() []Step {
+	w.o.See(w.containers, w.now)
+	steps, _ := Steps(w.d, &w.o, w.now)
+	return steps
+}
+
+// sentences are the steps for people.
+func sentences(steps []Step) []string {
+	out := []string{}
+	for _, s := range steps {
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// take takes one step.
+func (w *world) take(t testing.TB, s Step) {
+	r := w.o.record(s.Place.Pod)
+	at := slices.IndexFunc(w.containers, func(c engine.Container) bool { return c.ID == s.ID })
+	if (s.Action == Stop || s.Action == Remove) && w.foreign[s.ID] {
+		t.Fatalf("%s touches a container that is not the agent's own", s)
+	}
+	switch s.Action {
+	case Admit:
+		r.Admitted, r.Start = true, w.now
+	case Reject:
+		r.Verdict = &s.Verdict
+	case Run:
+		for _, c := range w.containers {
+			if in, ok := ours(c, w.o.Node); ok && in.Place == s.Place && c.State == engine.Running {
+				t.Fatalf("%s although an instance of it runs", s)
+			}
+		}
+		w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return c.Name == containerName(s) })
+		w.made++
+		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node), State: engine.Running,
+			Created: w.now, StartedAt: w.now, IP: "10.0.0.1"}
+		if s.Network != "" && !slices.ContainsFunc(w.containers, func(c engine.Container) bool { return c.ID == s.Network && c.State == engine.Running }) {
+			t.Fatalf("%s joins a network that is not there", s)
+		}
+		if w.ends != nil && s.Spec != nil {
+			if code, ends := w.ends(s.Spec.Name, s.Pod); ends {
+				c.State, c.ExitCode, c.FinishedAt = engine.Exited, code, w.now
+			}
+		}
+		w.containers = append(w.containers, c)
+	case Stop:
+		if at >= 0 {
+			w.containers[at].State, w.containers[at].FinishedAt = engine.Exited, w.now
+		}
+	case Remove:
+		if at >= 0 {
+			w.containers = slices.Delete(w.containers, at, at+1)
+		}
+	case Clean:
+		r.Cleaned = true
+	case Refresh:
+		r.Volumes = s.Generation
+	case Probe:
+		r.container(s.Place.Container).Probed(s, nil, w.now)
+	}
+}
+
+// settle takes steps until there are none.
+func (w *world) settle(t testing.TB) {
+	for range 200 {
+		steps := w.look()
+		if len(steps) == 0 {
+			return
+		}
+		places := map[Place]string{}
+		for _, s := range steps {
+			if s.Action != Probe && s.Action != Cancel {
+				if other := places[s.Place]; other != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit {
+					t.Fatalf("two steps for one place: %s, and %s", other, s)
+				}
+				places[s.Place] = s.String()
+			}
+			w.take(t, s)
+		}
+	}
+	t.Fatalf("it does not settle: %q", sentences(w.look()))
+}
+
+func (w *world) states() []string {
+	out := []string{}
+	for _, c := range w.containers {
+		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[LabelPodName], c.Labels[LabelContainer], c.Labels[LabelRestarts], c.State))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func withInit(p corev1.Pod, names ...string) corev1.Pod {
+	for _, n := range names {
+		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: n, Image: "i"})
+	}
+	return p
+}
+
+func with(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
+
+// The rules of Steps, one by one: in a settled world something changes, and this is
+// the first thing that is to be done about it.
+func TestSteps(t *testing.T) {
+	one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
+	set := func(pods ...corev1.Pod) func(*world) { return func(w *world) { w.d.Pods = pods } }
+	end := func(name string, code int) func(*world) {
+		return func(w *world) {
+			for i := range w.containers {
+				if c := &w.containers[i]; c.Labels[LabelContainer] == name && c.State == engine.Running {
+					c.State, c.ExitCode, c.FinishedAt = engine.Exited, code, w.now
+				}
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		before []corev1.Pod
+		change func(*world)
+		want   []string
+	}{
+		{"nothing is done where everything is as it should be", []corev1.Pod{one, two}, func(*world) {}, []string{}},
+		{"a new pod is admitted first", nil, set(one), []string{"admit default/one"}},
+		{"a container that has ended is started again", []corev1.Pod{one}, end("c0", 1), []string{"run default/one container c0, attempt 1"}},
+		{"only the container that has ended is started again", []corev1.Pod{two}, end("c1", 0), []string{"run default/two container c1, attempt 1"}},
+		{"a job that has ended well is left alone", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 0), []string{}},
+		{"a job that has failed is tried again", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
+			[]string{"run default/one container c0, attempt 1"}},
+		{"a pod that never restarts is left as it has ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
+		{"when every container has ended for good, the network goes too", []corev1.Pod{with(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
+			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two within 30s: the pod has ended"}},
+		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(leaving(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
+		{"the network of a pod is stopped after what uses it", []corev1.Pod{two}, set(leaving(two, 7)),
+			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
+		{"a pod that was deleted before it started leaves nothing", nil, set(leaving(one, 7)), []string{"clean default/one"}},
+		{"what is no longer desired is stopped with the grace that its labels remember", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
+			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
+		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(with(one, func(p *corev1.Pod) { p.Spec.Containers = slices.Clone(p.Spec.Containers); p.Spec.Containers[0].Image = "newer" })),
+			[]string{"stop default/one container c0 within 30s: Container c0 definition changed, will be restarted"}},
+		{"a pod past its deadline is ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
+			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
+		{"when a pod's network has died, everything in it goes first", []corev1.Pod{two}, func(w *world) {
+			for i := range w.containers {
+				if c := &w.containers[i]; c.Labels[LabelKind] == KindSandbox {
+					c.State = engine.Exited
+				}
+			}
+		}, []string{"stop default/two container c0 within 30s: the pod's network has gone", "stop default/two container c1 within 30s: the pod's network has gone"}},
+		{"a container that was created and never started is tried again under the same number", []corev1.Pod{one}, func(w *world) {
+			w.containers[0].State = engine.Created
+			w.o.Pods = nil // a new agent
+		}, []string{"run default/one container c0, attempt 0"}},
+		{"a container that somebody removed is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
+		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
+			end("c0", 1)(w)
+			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
+		}, []string{}},
+		{"a pull for a pod that has to go is given up", nil, func(w *world) {
+			w.d.Pods = []corev1.Pod{leaving(one, 7)}
+			w.o.record("uid-one").Admitted = true
+			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
+		}, []string{"cancel default/one container c0"}},
+		{"a shorter grace is told to the engine", []corev1.Pod{one}, func(w *world) {
+			w.d.Pods = []corev1.Pod{leaving(one, 2)}
+			w.o.Busy = []Doing{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
+		{"a longer grace is not", []corev1.Pod{one}, func(w *world) {
+			w.d.Pods = []corev1.Pod{leaving(one, 90)}
+			w.o.Busy = []Doing{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+		}, []string{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(c.before...)
+			w.settle(t)
+			w.now = w.now.Add(time.Second)
+			c.change(w)
+			if got := sentences(w.look()); !slices.Equal(got, c.want) {
+				t.Errorf("steps:\n%q\nwant:\n%q", got, c.want)
+			}
+		})
+	}
+}
+
+func seconds(n int64) *int64 { return &n }
+
+func TestInitContainersRunOneAfterTheOther(t *testing.T) {
+	w := newWorld(withInit(makePod("p", "wait"), "first", "second"))
+	var order []string
+	w.ends = func(name string, _ *corev1.Pod) (int, bool) {
+		order = append(order, name)
+		return 0, name != "c0"
+	}
+	w.settle(t)
+	if want := []string{"first", "second", "c0"}; !slices.Equal(order, want) {
+		t.Errorf("started %q, want %q", order, want)
+	}
+}
+
+func TestAnInitContainerThatFailsHoldsUpThePod(t *testing.T) {
+	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed, corev1.RestartPolicyAlways: corev1.PodPending} {
+		w := newWorld(with(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
+		w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 1, name == "first" }
+		w.settle(t)
+		if got := Statuses(w.d, &w.o, "docker", w.now)[0].Status.Phase; got != phase {
+			t.Errorf("with restartPolicy %s the phase is %s, want %s", policy, got, phase)
+		}
+	}
+}
+
+// FuzzSteps holds for every fleet of pods and every history: Steps settles, touches
+// nothing that is not the agent's own, and never runs two of one container. In the
+// end exactly what is desired runs.
+func FuzzSteps(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
+	f.Add([]byte("\x10\x21\x32\x43\x54\x65\x76\x87\x98\xa9\xba\xcb\xdc\xed\xfe\x0f"))
+	f.Fuzz(func(t *testing.T, history []byte) {
+		w := newWorld()
+		w.containers = []engine.Container{
+			{ID: "f1", Name: "theirs", State: engine.Running},
+			{ID: "f2", Labels: map[string]string{LabelAgent: "pi-2", LabelStateDir: "state", LabelPodUID: "uid-0", LabelContainer: "c0"}, State: engine.Exited},
+			{ID: "f3", Labels: map[string]string{LabelAgent: "pi-1", LabelStateDir: "other", LabelPodUID: "uid-0", LabelContainer: "c0"}, State: engine.Running},
+		}
+		for _, c := range w.containers {
+			w.foreign[c.ID] = true
+		}
+		pods := map[types.UID]corev1.Pod{}
+		generation := 0
+		for i := 0; i+1 < len(history) && i < 60; i += 2 {
+			what, arg := history[i], history[i+1]
+			w.now = w.now.Add(time.Duration(arg) * time.Second)
+			name := fmt.Sprint("p", arg%4)
+			switch what % 8 {
+			case 0, 1: // a pod comes
+				if _, has := pods[types.UID("uid-"+name)]; !has {
+					generation++
+					p := makePod(name, slices.Repeat([]string{"wait"}, int(arg/4%3)+1)...)
+					if arg&0x40 != 0 {
+						p = withInit(p, "init")
+					}
+					if arg&0x80 != 0 {
+						p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+					}
+					pods[p.UID] = p
+				}
+			case 2: // one is being deleted
+				if p, has := pods[types.UID("uid-"+name)]; has {
+					pods[p.UID] = leaving(p, int64(arg%5))
+				}
+			case 3: // one is forgotten
+				delete(pods, types.UID("uid-"+name))
+			case 4: // a container ends
+				for j := range w.containers {
+					if c := &w.containers[j]; !w.foreign[c.ID] && c.State == engine.Running && j%3 == int(arg%3) {
+						c.State, c.ExitCode = engine.Exited, int(arg%2)
+					}
+				}
+			case 5: // somebody removes a container
+				w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return !w.foreign[c.ID] && c.ID[len(c.ID)-1]%4 == arg%4 })
+			case 6: // the agent is new
+				w.o.Pods, w.o.Busy = nil, nil
+			case 7: // the device reboots
+				w.o.Pods, w.o.Busy = nil, nil
+				w.o.Node.Boot = fmt.Sprint("boot-", i)
+				for j := range w.containers {
+					if c := &w.containers[j]; !w.foreign[c.ID] && c.State == engine.Running {
+						c.State, c.ExitCode = engine.Exited, 255
+					}
+				}
+			}
+			w.d.Pods = nil
+			for _, uid := range slices.Sorted(maps.Keys(pods)) {
+				w.d.Pods = append(w.d.Pods, pods[uid])
+			}
+			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
+			if what&0x80 == 0 { // else the next thing happens in the midst of it
+				w.settle(t)
+			} else if steps := w.look(); len(steps) > 0 {
+				w.take(t, steps[0])
+			}
+		}
+		w.now = w.now.Add(time.Hour) // every back-off is over
+		w.settle(t)
+		var want []string
+		for _, uid := range slices.Sorted(maps.Keys(pods)) {
+			p := pods[uid]
+			r := w.o.Pods[uid]
+			if p.DeletionTimestamp == nil && phaseOf(&p, r, w.o.Node.Boot) == corev1.PodRunning {
+				for i := range p.Spec.Containers {
+					c := r.peek(p.Spec.Containers[i].Name)
+					if p.Spec.RestartPolicy == corev1.RestartPolicyAlways || c.Ended == nil || c.Ended.ExitCode != 0 {
+						want = append(want, p.Name+"/"+p.Spec.Containers[i].Name)
+					}
+				}
+			} else if p.DeletionTimestamp == nil && phaseOf(&p, r, w.o.Node.Boot) != corev1.PodSucceeded {
+				t.Fatalf("pod %s is %s", p.Name, phaseOf(&p, r, w.o.Node.Boot))
+			}
+		}
+		var got []string
+		for _, c := range w.containers {
+			if !w.foreign[c.ID] && c.State == engine.Running && c.Labels[LabelKind] == KindApp {
+				got = append(got, c.Labels[LabelPodName]+"/"+c.Labels[LabelContainer])
+			}
+			if w.foreign[c.ID] && c.ID != "f2" && c.State != engine.Running {
+				t.Fatalf("container %s of somebody else is %s", c.ID, c.State)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("running: %q, want %q; all: %s", got, want, strings.Join(w.states(), ", "))
+		}
+	})
+}
