@@ -35,7 +35,8 @@ var mayImport = map[string][]string{
 	"hub/kube":         {"shared/fleet", "hub/state", "hub/admission", "hub/kube/table", "hub/kube/openapi"},
 	"hub/kube/table":   {"shared/fleet", "hub/state"},
 	"hub/kube/openapi": {"shared/fleet"},
-	"hub/admin":        {"shared/fleet", "hub/state", "hub/admission", "web"},
+	"hub/ask":          {"shared/wire"},
+	"hub/admin":        {"shared/fleet", "hub/state", "hub/admission", "hub/kube/table", "web"},
 
 	"device/agent":             {"shared/fleet", "shared/wire", "device/engine", "device/hardware", "device/memory"},
 	"device/memory":            {"shared/fleet", "shared/wire"},

@@ -45,6 +45,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 		return err
 	}
 	defer st.Close()
+	if r, err := st.Recovered(ctx); err != nil {
+		return err
+	} else if r != nil {
+		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
+	}
 	authority, err := pki.Open(filepath.Join(cfg.DataDir, "pki"))
 	if err != nil {
 		return err
@@ -54,7 +59,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 		return err
 	}
 
-	start, err := recall(ctx, st, startedAt())
+	start, err := recall(ctx, st, time.Now())
 	if err != nil {
 		return err
 	}
@@ -86,7 +91,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	g.Go(func() error { return mqtt.Run(ctx) })
 	g.Go(func() error { return runWeb(ctx, web, doors.https) })
 	g.Go(func() error { return st.RunBackups(ctx) })
-	g.Go(func() error { return runSocket(ctx, filepath.Join(cfg.DataDir, socketName), loop) })
+	g.Go(func() error { return runSocket(ctx, filepath.Join(cfg.DataDir, socketName), orders{loop, st}) })
 	g.Go(func() error { return expelDeleted(ctx, loop, guard, mqtt, log) })
 	g.Go(func() error { return tellSystemd(ctx, loop, log) })
 	if err := front.greet(ctx, out, doors.https.Addr()); err != nil {
@@ -121,12 +126,12 @@ func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slo
 }
 
 func admissionSettings(cfg config.Config) admission.Settings {
-	return admission.Settings{NotReadySeconds: cfg.DefaultNotReadyTolerationSeconds, UnreachableSeconds: cfg.DefaultUnreachableTolerationSeconds}
+	return admission.Settings{
+		NotReadySeconds: cfg.DefaultNotReadyTolerationSeconds, UnreachableSeconds: cfg.DefaultUnreachableTolerationSeconds,
+		AllowPrivileged: cfg.AllowPrivileged, AllowHostNetwork: cfg.AllowHostNetwork, AllowHostPID: cfg.AllowHostPID,
+		AllowedCapabilities: cfg.AllowedCapabilities, HostPathPrefixes: cfg.HostPathPrefixes,
+	}
 }
-
-// startedAt is when this process began to listen, to a microsecond: what is
-// counted from it is written down with that precision.
-func startedAt() time.Time { return time.Now() }
 
 // notBefore makes the hub's time begin no earlier than the newest thing that it
 // remembers: a gateway box without a clock battery starts in the past, and what

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/store"
 )
 
 // runSocket takes orders for the loop from commands beside the hub. Who may write
 // into the data directory may give them.
-func runSocket(ctx context.Context, path string, loop *control.Loop) error {
+func runSocket(ctx context.Context, path string, o orders) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket of an earlier hub: %w", err)
 	}
@@ -36,11 +37,17 @@ func runSocket(ctx context.Context, path string, loop *control.Loop) error {
 			}
 			return fmt.Errorf("accept on %s: %w", path, err)
 		}
-		obey(ctx, conn, loop)
+		o.obey(ctx, conn)
 	}
 }
 
-func obey(ctx context.Context, conn net.Conn, loop *control.Loop) {
+// orders is what the socket's orders work on.
+type orders struct {
+	loop  *control.Loop
+	store *store.Store
+}
+
+func (o orders) obey(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	line, err := bufio.NewReader(conn).ReadString('\n')
@@ -49,7 +56,8 @@ func obey(ctx context.Context, conn net.Conn, loop *control.Loop) {
 	}
 	switch order := strings.TrimSpace(line); order {
 	case "resume":
-		n, err := loop.Resume(ctx)
+		n, err := o.loop.Resume(ctx)
+		err = errors.Join(err, o.store.Resumed(ctx))
 		if err != nil {
 			fmt.Fprintf(conn, "nothing was resumed: %v\n", err)
 			return

@@ -226,6 +226,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		}
 		c := r.container(in.Place.Container)
 		switch {
+		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // older than one that has gone meanwhile
 		case i == 0 || in.Place != at:
 			c.see(in, now)
 		case c.Last == nil && in.State != engine.Created:

@@ -200,14 +200,17 @@ func TestSteps(t *testing.T) {
 			[]string{"run default/one container c0, attempt 1"}},
 		{"a pod that never restarts is left as it has ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
 		{"when every container has ended for good, the network goes too", []corev1.Pod{with(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
-			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two within 30s: the pod has ended"}},
+			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two sandbox within 30s: the pod has ended"}},
 		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(leaving(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
 		{"the network of a pod is stopped after what uses it", []corev1.Pod{two}, set(leaving(two, 7)),
 			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
 		{"a pod that was deleted before it started leaves nothing", nil, set(leaving(one, 7)), []string{"clean default/one"}},
 		{"what is no longer desired is stopped with the grace that its labels remember", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
 			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
-		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(with(one, func(p *corev1.Pod) { p.Spec.Containers = slices.Clone(p.Spec.Containers); p.Spec.Containers[0].Image = "newer" })),
+		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(with(one, func(p *corev1.Pod) {
+			p.Spec.Containers = slices.Clone(p.Spec.Containers)
+			p.Spec.Containers[0].Image = "newer"
+		})),
 			[]string{"stop default/one container c0 within 30s: Container c0 definition changed, will be restarted"}},
 		{"a pod past its deadline is ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
 			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
@@ -295,7 +298,7 @@ func FuzzSteps(f *testing.F) {
 		for _, c := range w.containers {
 			w.foreign[c.ID] = true
 		}
-		pods := map[types.UID]corev1.Pod{}
+		pods := map[string]corev1.Pod{} // by name; a uid is never used twice
 		generation := 0
 		for i := 0; i+1 < len(history) && i < 60; i += 2 {
 			what, arg := history[i], history[i+1]
@@ -303,7 +306,7 @@ func FuzzSteps(f *testing.F) {
 			name := fmt.Sprint("p", arg%4)
 			switch what % 8 {
 			case 0, 1: // a pod comes
-				if _, has := pods[types.UID("uid-"+name)]; !has {
+				if _, has := pods[name]; !has {
 					generation++
 					p := makePod(name, slices.Repeat([]string{"wait"}, int(arg/4%3)+1)...)
 					if arg&0x40 != 0 {
@@ -312,14 +315,15 @@ func FuzzSteps(f *testing.F) {
 					if arg&0x80 != 0 {
 						p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 					}
-					pods[p.UID] = p
+					p.UID = types.UID(fmt.Sprint("uid-", name, "-", generation))
+					pods[name] = p
 				}
 			case 2: // one is being deleted
-				if p, has := pods[types.UID("uid-"+name)]; has {
-					pods[p.UID] = leaving(p, int64(arg%5))
+				if p, has := pods[name]; has {
+					pods[name] = leaving(p, int64(arg%5))
 				}
 			case 3: // one is forgotten
-				delete(pods, types.UID("uid-"+name))
+				delete(pods, name)
 			case 4: // a container ends
 				for j := range w.containers {
 					if c := &w.containers[j]; !w.foreign[c.ID] && c.State == engine.Running && j%3 == int(arg%3) {
@@ -340,8 +344,8 @@ func FuzzSteps(f *testing.F) {
 				}
 			}
 			w.d.Pods = nil
-			for _, uid := range slices.Sorted(maps.Keys(pods)) {
-				w.d.Pods = append(w.d.Pods, pods[uid])
+			for _, name := range slices.Sorted(maps.Keys(pods)) {
+				w.d.Pods = append(w.d.Pods, pods[name])
 			}
 			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
 			if what&0x80 == 0 { // else the next thing happens in the midst of it
@@ -353,9 +357,9 @@ func FuzzSteps(f *testing.F) {
 		w.now = w.now.Add(time.Hour) // every back-off is over
 		w.settle(t)
 		var want []string
-		for _, uid := range slices.Sorted(maps.Keys(pods)) {
-			p := pods[uid]
-			r := w.o.Pods[uid]
+		for _, name := range slices.Sorted(maps.Keys(pods)) {
+			p := pods[name]
+			r := w.o.Pods[p.UID]
 			if p.DeletionTimestamp == nil && phaseOf(&p, r, w.o.Node.Boot) == corev1.PodRunning {
 				for i := range p.Spec.Containers {
 					c := r.peek(p.Spec.Containers[i].Name)
@@ -379,6 +383,11 @@ func FuzzSteps(f *testing.F) {
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
+			for uid, r := range w.o.Pods {
+				for name, c := range r.Container {
+					t.Logf("%s/%s: %+v", uid, name, *c)
+				}
+			}
 			t.Fatalf("running: %q, want %q; all: %s", got, want, strings.Join(w.states(), ", "))
 		}
 	})

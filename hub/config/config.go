@@ -40,6 +40,12 @@ type Config struct {
 	DefaultUnreachableTolerationSeconds int64
 	TerminatedPodGCThreshold            int
 
+	AllowPrivileged     bool // what workloads may do on devices, beside each device's own policy
+	AllowHostNetwork    bool
+	AllowHostPID        bool
+	AllowedCapabilities []string
+	HostPathPrefixes    []string
+
 	sources map[string]Source
 }
 
@@ -91,6 +97,11 @@ var settings = []setting{
 	integer("default-not-ready-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 { return &c.DefaultNotReadyTolerationSeconds }),
 	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable", func(c *Config) *int64 { return &c.DefaultUnreachableTolerationSeconds }),
 	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int { return &c.TerminatedPodGCThreshold }),
+	boolean("allow-privileged", "false", "workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them", func(c *Config) *bool { return &c.AllowPrivileged }),
+	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool { return &c.AllowHostNetwork }),
+	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool { return &c.AllowHostPID }),
+	list("allowed-capabilities", "capabilities", "", "Linux capabilities that workloads may add beyond the engine's default set, such as NET_ADMIN,SYS_TIME", func(c *Config) *[]string { return &c.AllowedCapabilities }),
+	list("host-path-prefixes", "paths", "/var/lib/flotilla/volumes", "directories of the device below which workloads may mount host paths", func(c *Config) *[]string { return &c.HostPathPrefixes }),
 }
 
 // podEvictionTimeout is the older name under which both default tolerations are set.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -29,8 +30,20 @@ func (c *Config) Validate() error {
 	v.min("default-not-ready-toleration-seconds", float64(c.DefaultNotReadyTolerationSeconds), 0, "write 0 or more seconds, such as 300")
 	v.min("default-unreachable-toleration-seconds", float64(c.DefaultUnreachableTolerationSeconds), 0, "write 0 or more seconds, such as 300")
 	v.min("terminated-pod-gc-threshold", float64(c.TerminatedPodGCThreshold), 0, "write 0 or more pods, such as 1000")
+	for _, p := range c.HostPathPrefixes {
+		if !path.IsAbs(p) || path.Clean(p) != p {
+			v.wrong("host-path-prefixes", fmt.Sprintf("write clean absolute paths, such as /var/lib/flotilla/volumes, not %q", p))
+		}
+	}
+	for _, name := range c.AllowedCapabilities {
+		if !capabilityForm.MatchString(name) {
+			v.wrong("allowed-capabilities", fmt.Sprintf("write names such as NET_ADMIN, or ALL, not %q", name))
+		}
+	}
 	return errors.Join(v.mistakes...)
 }
+
+var capabilityForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`)
 
 type verdict struct {
 	c        *Config

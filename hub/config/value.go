@@ -18,6 +18,23 @@ func text(name, kind, fallback, usage string, field func(*Config) *string) setti
 	}
 }
 
+// list is a setting of words with commas between them.
+func list(name, kind, fallback, usage string, field func(*Config) *[]string) setting {
+	return setting{
+		name: name, kind: kind, fallback: fallback, usage: usage,
+		set: func(c *Config, v string) error {
+			*field(c) = nil
+			for word := range strings.SplitSeq(v, ",") {
+				if word = strings.TrimSpace(word); word != "" {
+					*field(c) = append(*field(c), word)
+				}
+			}
+			return nil
+		},
+		get: func(c *Config) string { return strings.Join(*field(c), ",") },
+	}
+}
+
 func boolean(name, fallback, usage string, field func(*Config) *bool) setting {
 	return setting{
 		name: name, kind: "bool", fallback: fallback, usage: usage,

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"time"
@@ -31,7 +32,7 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 		if c.Warn {
 			kind = corev1.EventTypeWarning
 		}
-		e := NewEvent(s, About(about), Said{Type: kind, Reason: c.Reason, Message: c.Why, Component: c.Source}, now)
+		e := NewEvent(s, About(about), Said{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
 		if again, ok := latest[e.Namespace+"/"+e.Name]; ok {
 			again.Count++
 			continue

@@ -228,6 +228,7 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 	pod.Status.NominatedNodeName = ""
 	state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}, p.now)
 	c := state.Put(pod, fmt.Sprintf("bind %s to %s", state.Display(pod), node)).Event("Scheduled")
+	c.Message = fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	p.do(c)
 }
 

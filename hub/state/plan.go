@@ -38,11 +38,12 @@ type Change struct {
 	Delete bool
 	// Why is one sentence for an operator: it stands in the log, the event, the
 	// page and the stories. Empty: bookkeeping that nobody needs to read.
-	Why    string
-	Reason string // CamelCase reason of the event that tells it; empty: no event
-	Warn   bool   // the event is a Warning
-	About  Object // whom the event is about; nil: Object
-	Source string // the event's component; empty: "flotilla-hub"
+	Why     string
+	Reason  string // CamelCase reason of the event that tells it; empty: no event
+	Message string // the event's text where clients know it by Kubernetes' own words; empty: Why
+	Warn    bool   // the event is a Warning
+	About   Object // whom the event is about; nil: Object
+	Source  string // the event's component; empty: "flotilla-hub"
 }
 
 // Put is the change to an object as given.
