@@ -64,6 +64,7 @@ type stage struct {
 	now     time.Time
 	silent  map[string]bool
 	out     strings.Builder
+	watch   func(s state.Snapshot, made []state.Applied, now time.Time) // nil: nobody
 }
 
 var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -292,6 +293,9 @@ func (g *stage) settle(recent []state.Applied) {
 		g.say(a)
 	}
 	g.s = next
+	if g.watch != nil {
+		g.watch(g.s, made, g.now)
+	}
 	// A second look at the same moment, at everything, wants nothing: incremental = full.
 	if _, again, _ := control.NewSettler(append(deciders(), control.Deliver{})...).Settle(g.s, nil, g.now); len(again) > 0 {
 		g.t.Fatalf("at %s a full look still wants: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)

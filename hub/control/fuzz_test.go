@@ -1,0 +1,167 @@
+package control_test
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/state"
+)
+
+// FuzzSettle plays random stories and holds every moment of them against the
+// invariants. The stage itself holds every incremental decision against a full look.
+func FuzzSettle(f *testing.F) {
+	for seed := range int64(8) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed int64) {
+		r := rand.New(rand.NewSource(seed))
+		g := newStage(t)
+		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}}
+		g.watch = v.check
+		sites := 1 + r.Intn(3)
+		for i := range 2 + r.Intn(7) {
+			g.do("node", []string{fmt.Sprint("n-", i), fmt.Sprint("site=s", i%sites), "cpu=" + fmt.Sprint(1+r.Intn(4))})
+		}
+		node := func() string { return fmt.Sprint("n-", r.Intn(g.s.Len(state.Nodes))) }
+		for range 25 {
+			switch n := node(); r.Intn(14) {
+			case 0, 1, 2:
+				g.do("silence", []string{n})
+			case 3, 4:
+				if g.s.Node(n) != nil {
+					g.do("return", []string{n})
+				}
+			case 5:
+				if g.s.Node(n) != nil && !g.silent[n] {
+					g.do("unwell", []string{n})
+				}
+			case 6:
+				g.do("deployment", []string{fmt.Sprint("d", r.Intn(2)), fmt.Sprint("replicas=", r.Intn(6)), fmt.Sprint("version=", r.Intn(3)), fmt.Sprintf("tolerate=%ds", r.Intn(100)), "cpu=100m"})
+			case 7:
+				g.do("daemonset", []string{"ds", fmt.Sprint("version=", r.Intn(3))})
+			case 8:
+				if g.s.Node(n) != nil {
+					g.do("taint", []string{n, "mine:" + []string{"NoExecute", "NoSchedule", "PreferNoSchedule"}[r.Intn(3)]})
+				}
+			case 9:
+				if g.s.Node(n) != nil {
+					g.do("untaint", []string{n, "mine"})
+				}
+			case 10:
+				if g.s.Node(n) != nil {
+					g.do("cordon", []string{n})
+				}
+			case 11:
+				g.do("restart", nil)
+			case 12:
+				g.do("site", []string{fmt.Sprint("s", r.Intn(sites)), "policy=" + []string{"Evict", "Hold"}[r.Intn(2)]})
+			default:
+				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(120))})
+			}
+		}
+		g.do("wait", []string{"3m"})
+	})
+}
+
+// invariants are what holds at every moment of every story.
+type invariants struct {
+	t     *testing.T
+	seed  int64
+	given map[string]time.Time // site: when a node of it was last given NoExecute
+}
+
+func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time) {
+	v.t.Helper()
+	wrong := func(format string, args ...any) {
+		v.t.Helper()
+		v.t.Fatalf("seed %d, %s: "+format, append([]any{v.seed, now.Sub(storyNoon)}, args...)...)
+	}
+	dark, counting := 0, 0
+	for _, c := range s.Counts() {
+		if c.Ready+c.NotReady > 0 {
+			counting++
+		}
+		if c.Full() {
+			dark++
+		}
+	}
+	for _, a := range made {
+		old, _ := a.Old.(*corev1.Node)
+		new, _ := a.New.(*corev1.Node)
+		if old == nil || new == nil || state.NoExecuteOf(old) != nil || state.NoExecuteOf(new) == nil {
+			continue
+		}
+		site := state.SiteOf(new)
+		if last, ok := v.given[site]; ok && now.Sub(last) < 10*time.Second-time.Millisecond {
+			wrong("site %s gives NoExecute to %s only %s after the last one", site, new.Name, now.Sub(last))
+		}
+		v.given[site] = now
+		if dark == counting {
+			wrong("%s is given NoExecute while no site has a ready node", new.Name)
+		}
+		if st := s.Site(site); st != nil && st.Spec.DisruptionPolicy == "Hold" && s.Count(site).Full() {
+			wrong("%s is given NoExecute while its site is held", new.Name)
+		}
+	}
+	for n := range s.Nodes() {
+		if dark == counting && state.NoExecuteOf(n) != nil {
+			wrong("%s keeps its NoExecute taint while no site has a ready node", n.Name)
+		}
+	}
+	for _, a := range made {
+		old, _ := a.Old.(*corev1.Pod)
+		new, _ := a.New.(*corev1.Pod)
+		if old == nil || new == nil || old.Spec.NodeName != "" || new.Spec.NodeName == "" {
+			continue
+		}
+		n := s.Node(new.Spec.NodeName)
+		for _, taint := range n.Spec.Taints {
+			if taint.Effect == corev1.TaintEffectPreferNoSchedule {
+				continue
+			}
+			tolerated := false
+			for _, tol := range new.Spec.Tolerations {
+				tolerated = tolerated || tol.ToleratesTaint(klog.Logger{}, &taint, false)
+			}
+			if !tolerated {
+				wrong("%s is bound to %s, whose taint %s it does not tolerate", new.Name, n.Name, taint.ToString())
+			}
+		}
+	}
+	for p := range s.Pods("") {
+		n := s.Node(p.Spec.NodeName)
+		if n == nil || state.Terminated(p) {
+			continue
+		}
+		leave := eviction.LeaveBy(n.Spec.Taints, p.Spec.Tolerations)
+		if leave.Lifecycle {
+			if grace := s.Started.Add(lifecycle.Defaults.Grace); grace.After(leave.At) {
+				leave.At = grace
+			}
+		}
+		if p.DeletionTimestamp == nil && leave.Must && !now.Before(leave.At) {
+			wrong("%s overstays on %s: it had to leave at %s", p.Name, n.Name, leave.At)
+		}
+	}
+	for _, a := range made {
+		if a.Change.Reason != "TaintManagerEviction" {
+			continue
+		}
+		p := a.Change.Object.(*corev1.Pod)
+		if n := s.Node(p.Spec.NodeName); n != nil && !eviction.LeaveBy(n.Spec.Taints, p.Spec.Tolerations).Must {
+			wrong("%s is evicted from %s, which it may stay on", p.Name, n.Name)
+		}
+	}
+	for n := range s.Nodes() {
+		if u, a := s.Usage(n.Name), n.Status.Allocatable; u.Requests.Cpu().Cmp(*a.Cpu()) > 0 {
+			wrong("%s is asked for %s cpu and has %s", n.Name, u.Requests.Cpu(), a.Cpu())
+		}
+	}
+}
