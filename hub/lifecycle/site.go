@@ -13,10 +13,6 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// HeldMaster is why nothing is evicted when no site has a ready node left: the hub
-// itself is more likely cut off than every site at once.
-const HeldMaster = "no site has a ready node: the hub itself may be cut off"
-
 // StateOf returns the disruption state of a site.
 func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 	switch {
@@ -47,20 +43,9 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 // sites settles the sites: their states and rates, and whose turn it is to get a
 // NoExecute taint. s is the fleet with the nodes' health already settled.
 func (d Decider) sites(s state.Snapshot, touched []string, now time.Time, plan *state.Plan) {
-	counting, full := 0, 0
-	for _, c := range s.Counts() {
-		if c.Ready+c.NotReady > 0 {
-			counting++
-		}
-		if c.Full() {
-			full++
-		}
-	}
-	master := counting > 0 && full == counting
-	was := false
-	for site := range state.Each[*fleet.Site](s, state.Sites, "") {
-		was = was || site.Status.Held == HeldMaster
-	}
+	all := s.Sites()
+	master := all.Counting > 0 && all.Full == all.Counting
+	was := all.Master > 0
 	if master != was { // it concerns every site
 		for name := range s.Counts() {
 			touched = append(touched, name)
@@ -102,7 +87,7 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 		wake = m.Until.Time
 	}
 	if v.master {
-		perSecond, held = 0, HeldMaster
+		perSecond, held = 0, state.HeldMaster
 		d.absolve(s, name, plan)
 	}
 	if v.leaving { // the first one waits its turn like every other
@@ -180,7 +165,7 @@ func (d Decider) absolve(s state.Snapshot, site string, plan *state.Plan) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})
-		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, HeldMaster)).Event("NodeUntainted"))
+		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, state.HeldMaster)).Event("NodeUntainted"))
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // Apply returns the snapshot that results from making the changes to s in
@@ -113,6 +115,14 @@ func (t *txn) reindex(o Object, in bool) {
 		if o.Spec.NodeName != "" {
 			t.tally(o.Spec.NodeName)
 		}
+	case *fleet.Site:
+		if o.Status.Held == HeldMaster {
+			if in {
+				t.all.Master++
+			} else {
+				t.all.Master--
+			}
+		}
 	case *corev1.Node:
 		site := SiteOf(o)
 		t.copySites()
@@ -121,11 +131,13 @@ func (t *txn) reindex(o Object, in bool) {
 			set(t.waits, site+"\x00"+failedAt(o)+"\x00"+o.Name, o, in)
 		}
 		c, _ := t.counts.Get(site)
+		t.all.count(c, -1)
 		if in {
 			c.count(o, 1)
 		} else {
 			c.count(o, -1)
 		}
+		t.all.count(c, 1)
 		set(t.counts, site, c, c.Nodes > 0)
 	}
 }

@@ -39,6 +39,26 @@ type SiteCount struct {
 // Full tells whether every node that counts is not ready.
 func (c SiteCount) Full() bool { return c.Ready == 0 && c.NotReady > 0 }
 
+// HeldMaster is why nothing is evicted when no site has a ready node left: the hub
+// itself is more likely cut off than every site at once.
+const HeldMaster = "no site has a ready node: the hub itself may be cut off"
+
+// A SiteTally counts sites by what decides about all of them together.
+type SiteTally struct {
+	Counting int // have a node that counts
+	Full     int // fully disrupted
+	Master   int // held because every site is
+}
+
+func (t *SiteTally) count(c SiteCount, sign int) {
+	if c.Ready+c.NotReady > 0 {
+		t.Counting += sign
+	}
+	if c.Full() {
+		t.Full += sign
+	}
+}
+
 // NeverReported tells whether a node has not said anything since it was created.
 func NeverReported(n *corev1.Node) bool {
 	c := NodeCondition(n, corev1.NodeReady)

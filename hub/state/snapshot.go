@@ -40,6 +40,7 @@ type Snapshot struct {
 	counts   *table[SiteCount]    // site
 	waits    *table[*corev1.Node] // site, moment of failure, node
 	seen     *table[time.Time]    // node
+	all      SiteTally            // all sites together
 	forgiven time.Time            // every node counts as seen at least then
 }
 
@@ -185,6 +186,9 @@ func (s Snapshot) Count(site string) SiteCount {
 
 // Counts walks every site that has nodes.
 func (s Snapshot) Counts() iter.Seq2[string, SiteCount] { return s.counts.Scan }
+
+// Sites returns the count of all sites together.
+func (s Snapshot) Sites() SiteTally { return s.all }
 
 // Seen returns when a node was last heard of, by the hub's clock. A node that
 // this process has not heard of yet counts as seen at its start.

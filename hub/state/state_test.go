@@ -122,6 +122,18 @@ func FuzzIndexes(f *testing.F) {
 				waiting[site]++
 			}
 		}
+		var tally state.SiteTally
+		for _, c := range s.Counts() {
+			if c.Ready+c.NotReady > 0 {
+				tally.Counting++
+			}
+			if c.Full() {
+				tally.Full++
+			}
+		}
+		if s.Sites() != tally {
+			t.Errorf("tally %+v, want %+v", s.Sites(), tally)
+		}
 		for i := range 4 {
 			node, site := fmt.Sprint("n", i), fmt.Sprint("s", i)
 			u := s.Usage(node)

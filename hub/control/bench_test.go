@@ -1,0 +1,132 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+var sizes = []int{100, 1_000, 10_000, 100_000}
+
+// a fleet of n nodes on n/50 sites, each with one pod of a DaemonSet's kind.
+func bigFleet(n int, now time.Time) state.Snapshot {
+	var objects []state.Object
+	for i := range n {
+		objects = append(objects, bigNode(i, now, corev1.ConditionTrue), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pi-%06d", i)}, Boot: "b"})
+	}
+	return state.Load(state.Empty("bench", now), objects, uint64(2*n))
+}
+
+func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
+	name, site := fmt.Sprintf("pi-%06d", i), fmt.Sprintf("site-%04d", i/50)
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	conditions := []corev1.NodeCondition{}
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		conditions = append(conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"})
+	}
+	conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletReady", Message: "the agent is posting ready status"})
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64"}},
+		Status:     corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: conditions, NodeInfo: corev1.NodeSystemInfo{MachineID: name, KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)"}},
+	}
+}
+
+// BenchmarkPassAfterOneChange is a whole pass after one node's report has changed
+// it: it must cost what changed, not what exists.
+func BenchmarkPassAfterOneChange(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			now := time.Now()
+			settler := control.NewSettler(append(deciders(), control.Deliver{})...)
+			s, _, _ := settler.Settle(bigFleet(n, now), nil, now)
+			status := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				node := s.Node(fmt.Sprintf("pi-%06d", n/2)).DeepCopy()
+				state.NodeCondition(node, corev1.NodeMemoryPressure).Status = status[i%2]
+				i++
+				var done []state.Applied
+				s, done = state.Apply(s, []state.Change{state.Put(node, "")})
+				s, _, _ = settler.Settle(s, done, now)
+			}
+		})
+	}
+}
+
+// BenchmarkManySilentAtOnce is a pass in which 5,000 of 10,000 nodes turn Unknown
+// and are tainted, remembered by a store that takes no time.
+func BenchmarkManySilentAtOnce(b *testing.B) {
+	now := time.Now()
+	fleet := bigFleet(10_000, now)
+	for b.Loop() {
+		b.StopTimer()
+		settler := control.NewSettler(append(deciders(), control.Deliver{})...)
+		s, _, _ := settler.Settle(fleet, nil, now)
+		later := now.Add(lifecycle.Defaults.Grace + time.Second)
+		for i := range 5_000 {
+			s = s.WithSeen(fmt.Sprintf("pi-%06d", 2*i), later)
+		}
+		b.StartTimer()
+		_, made, settled := settler.Settle(s, nil, later)
+		if !settled || len(made) < 5_000 {
+			b.Fatal(settled, len(made))
+		}
+	}
+}
+
+// BenchmarkLease is what a lease costs behind the broker.
+func BenchmarkLease(b *testing.B) {
+	for _, n := range sizes[:3] {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			book := &notebook{rows: map[state.Key][]byte{}}
+			l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Grace: 40 * time.Second})
+			names := make([]string, n)
+			for i := range names {
+				names[i] = fmt.Sprintf("pi-%06d", i)
+			}
+			b.ReportAllocs()
+			seq := 0
+			for b.Loop() {
+				seq++
+				l.Lease(names[seq%n], wire.Lease{Boot: "b", Seq: uint64(seq)})
+			}
+		})
+	}
+}
+
+// BenchmarkMemoryPerIdleNode reports the heap that a node costs the loop.
+func BenchmarkMemoryPerIdleNode(b *testing.B) {
+	const n = 10_000
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		book := &notebook{rows: map[state.Key][]byte{}}
+		l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Deciders: deciders(), Grace: 40 * time.Second})
+		ctx, stop := context.WithCancel(b.Context())
+		over := make(chan error)
+		go func() { over <- l.Run(ctx) }()
+		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil }); err != nil {
+			b.Fatal(err)
+		}
+		clear(book.rows)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n, "B/node")
+		stop()
+		<-over
+		runtime.KeepAlive(l)
+	}
+}
