@@ -48,12 +48,17 @@ func next(c *cobra.Command, dir string, do func(ctx context.Context, b beside) e
 		return err
 	}
 	defer st.Close()
-	authority, err := pki.Open(filepath.Join(dir, "pki"))
+	// Before the authority: a hub in the middle of its first start is just making
+	// it, and two of them would be of no use to each other.
+	address, err := st.Meta(ctx, metaURL)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
+	}
 	if err != nil {
 		return err
 	}
-	address, err := st.Meta(ctx, metaURL)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	authority, err := pki.Open(filepath.Join(dir, "pki"))
+	if err != nil {
 		return err
 	}
 	return usage(do(ctx, beside{st, access.New(access.Options{Store: st, Authority: authority}), authority, address}))

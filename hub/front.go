@@ -17,8 +17,11 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/labstack/echo/v4"
 	coordv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/config"
@@ -46,7 +49,7 @@ type front struct {
 // metaURL is where a command beside the hub finds its address.
 const metaURL = "https-url"
 
-func (f *front) handlers() *http.Server {
+func (f *front) handlers(page *admin.Server) *http.Server {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.IPExtractor = echo.ExtractIPDirect()
@@ -56,6 +59,7 @@ func (f *front) handlers() *http.Server {
 		Fleet: f.loop, Leases: leases{f.loop}, Access: kubeAccess{f.guard}, Logs: f.desk, Audit: auditor{f.guard},
 		Settings: admissionSettings(f.cfg), Version: version, Log: f.log,
 	}).Register(e)
+	page.Register(e)
 	join := echo.WrapHandler(f.guard.Handler())
 	e.Any("/join", join)
 	e.Any("/join/*", join)
@@ -192,10 +196,16 @@ type kubeAccess struct{ *access.Guard }
 
 func (a kubeAccess) Authenticate(r *http.Request) (user string, groups []string, role string, err error) {
 	u, err := a.Guard.Authenticate(r)
-	if err != nil {
+	switch {
+	case errors.Is(err, access.ErrUnauthenticated):
 		return "", nil, "", err
+	case err != nil:
+		return "", nil, "", apierrors.NewInternalError(err)
 	}
-	return u.Name, []string{"flotilla:" + string(u.Role) + "s", "system:authenticated"}, string(u.Role), a.Guard.CheckForm(r, u)
+	if err := a.Guard.CheckForm(r, u); err != nil {
+		return "", nil, "", apierrors.NewForbidden(schema.GroupResource{}, "", err)
+	}
+	return u.Name, []string{"flotilla:" + string(u.Role) + "s", "system:authenticated"}, string(u.Role), nil
 }
 
 func (kubeAccess) Allow(role, verb, resource string) bool {

@@ -81,7 +81,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	loop.Broker, desk.Broker = mqtt, mqtt
 	front := &front{cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, log: log}
-	web := front.handlers()
+	page := front.page()
+	web := front.handlers(page)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return loop.Run(ctx) })
@@ -90,6 +91,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	g.Go(func() error { return mqtt.Run(ctx) })
 	g.Go(func() error { return runWeb(ctx, web, doors.https) })
+	g.Go(func() error { return page.Run(ctx) })
 	g.Go(func() error { return st.RunBackups(ctx) })
 	g.Go(func() error { return runSocket(ctx, filepath.Join(cfg.DataDir, socketName), orders{loop, st}) })
 	g.Go(func() error { return expelDeleted(ctx, loop, guard, mqtt, log) })

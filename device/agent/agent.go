@@ -85,7 +85,7 @@ type Agent struct {
 	ended   chan struct{}
 	work    sync.WaitGroup
 	pulls   chan struct{}
-	first   chan struct{}             // closed when the engine has been asked once
+	first   chan struct{}             // see Looked
 	beat    atomic.Pointer[time.Time] // the loop's last turn
 	told    published
 	answers answers
@@ -219,8 +219,8 @@ func (a *Agent) SetHub(h Hub) {
 	a.told.hub = h
 }
 
-// Looked is closed when the agent has asked its engine for the first time, or has
-// found that it cannot: from then on its status is worth sending.
+// Looked is closed when the agent has looked at its hardware and asked its engine, or
+// has found that it cannot: from then on its status is worth sending.
 func (a *Agent) Looked() <-chan struct{} { return a.first }
 
 // Turned is when the loop last took a turn: a loop that does not turn is stuck. It

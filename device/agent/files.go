@@ -125,7 +125,7 @@ func (s sources) addDownward(out map[string]file, items []corev1.DownwardAPIVolu
 // addFile refuses paths that would lead out of the volume or into its own workings.
 func addFile(out map[string]file, path string, data []byte, mode fs.FileMode) error {
 	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") || slices.Contains(strings.Split(path, "/"), "..") {
-		return fmt.Errorf("invalid file path %q: it must be relative, without .., and must not start with ..", path)
+		return fmt.Errorf("file path %q must be relative, must not begin with two dots and must not lead out of the volume", path)
 	}
 	out[filepath.Clean(path)] = file{data, mode}
 	return nil

@@ -103,6 +103,13 @@ func (a *Agent) turn(now time.Time) time.Time {
 		at(t)
 	}
 	a.publish(now)
+	if l.looked && (l.seen || l.engineErr != nil) {
+		select {
+		case <-a.first:
+		default:
+			close(a.first)
+		}
+	}
 	return next
 }
 
@@ -175,15 +182,6 @@ func (a *Agent) lost(err error, now time.Time) {
 			l.downSince = now.Add(-graceDown) // it has not been there at all yet
 		}
 	}
-	a.looked()
-}
-
-func (a *Agent) looked() {
-	select {
-	case <-a.first:
-	default:
-		close(a.first)
-	}
 }
 
 // follow asks the loop to look again whenever the engine says that something changed.
@@ -217,7 +215,6 @@ func (a *Agent) listed(list []engine.Container, err error) {
 	}
 	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
 	l.o.See(list, now)
-	a.looked()
 }
 
 // settle takes steps until there are none that only change what is remembered.

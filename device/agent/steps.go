@@ -295,12 +295,12 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	at := Place{Pod: pod.UID}
 	switch {
 	case others > 0 || !p.free(at):
-	case box.ID != "":
+	case box.ID != "" && box.State != engine.Created:
 		for _, in := range p.instances[pod.UID] {
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
 	case p.due(box):
-		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: box.Attempt + 1, Start: r.Start})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start})
 	}
 	return false
 }

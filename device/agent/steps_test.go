@@ -392,3 +392,41 @@ func FuzzSteps(f *testing.F) {
 		}
 	})
 }
+
+func TestAfterARebootInitContainersRunAgainFirst(t *testing.T) {
+	w := newWorld(withInit(makePod("p", "wait"), "init"))
+	var order []string
+	w.ends = func(name string, _ *corev1.Pod) (int, bool) {
+		order = append(order, name)
+		return 0, name == "init"
+	}
+	w.settle(t)
+	for i := range w.containers {
+		w.containers[i].State = engine.Exited
+	}
+	w.o.Pods, w.o.Node.Boot, order = nil, "boot-2", nil
+	w.settle(t)
+	if want := []string{"init", "c0"}; !slices.Equal(order, want) {
+		t.Errorf("after the reboot %q was started, want %q", order, want)
+	}
+}
+
+// The clock of the engine may jump by years: back-offs are counted on the agent's.
+func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
+	c := &ContainerRecord{Attempt: -1}
+	now := epoch
+	crash := func(id string, ran time.Duration) time.Duration {
+		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running, StartedAt: now.AddDate(30, 0, 0)}}, now)
+		now = now.Add(ran)
+		c.see(Instance{Container: engine.Container{ID: id, State: engine.Exited, ExitCode: 1, StartedAt: now.AddDate(30, 0, 0), FinishedAt: now.AddDate(-50, 0, 0)}}, now)
+		return c.ReleaseAt.Sub(now)
+	}
+	for i, x := range []struct{ ran, want time.Duration }{
+		{time.Second, 0}, {time.Second, 10 * time.Second}, {time.Second, 20 * time.Second}, {9 * time.Minute, 40 * time.Second},
+		{10 * time.Minute, 0}, {time.Second, 10 * time.Second}, // forgiven after ten good minutes
+	} {
+		if got := crash(fmt.Sprint("id", i), x.ran); got != x.want {
+			t.Errorf("crash %d after %s waits %s, want %s", i, x.ran, got, x.want)
+		}
+	}
+}

@@ -147,7 +147,7 @@ func (d disk) refresh(src sources) error {
 // nothing. It may not lead out of the volume, by no symbolic link.
 func within(root, sub string, readOnly bool) (string, error) {
 	if filepath.IsAbs(sub) || slices.Contains(strings.Split(sub, "/"), "..") {
-		return "", fmt.Errorf("%q must be a relative path without ..", sub)
+		return "", fmt.Errorf("%q must be a relative path that stays in the volume", sub)
 	}
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {

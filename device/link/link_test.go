@@ -392,6 +392,31 @@ func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
 	})
 }
 
+func TestARefreshDoesNotWaitForWhatIsInFlight(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(time.Second)
+		h.mu.Lock()
+		lost := 0
+		h.lose = func(what string) bool {
+			if what == "status" || what == "pods" {
+				lost++
+			}
+			return lost <= 2 && (what == "status" || what == "pods")
+		}
+		h.mu.Unlock()
+		a.change("second")
+		synctest.Wait()
+		h.request("r1", wire.Request{Type: wire.RequestRefresh})
+		synctest.Wait()
+		h.mu.Lock()
+		h.lose = nil
+		h.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		agree(t, h, a, "at once after the refresh")
+	})
+}
+
 func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {

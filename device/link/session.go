@@ -3,17 +3,14 @@ package link
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
-	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"flotilla.dev/shared/wire"
 )
@@ -372,90 +369,3 @@ func (s *session) farewell() {
 		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
 	}
 }
-
-// arrived sorts what the hub sends. It runs on paho's reader and must not block.
-func (l *Link) arrived(m paho.Message) {
-	a, err := wire.ParseTopic(l.cfg.Prefix, m.Topic())
-	switch {
-	case err != nil || a.Node != l.cfg.Node || !a.Channel.FromHub():
-		l.log.Warn("ignore a message that is not for this device", "node", l.cfg.Node, "topic", m.Topic())
-	case m.Retained():
-		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
-	case a.Channel == wire.ChannelDesired:
-		l.mu.Lock()
-		l.desired = m.Payload()
-		l.mu.Unlock()
-		signal(l.deliver)
-	default:
-		l.arrivedRequest(a.ID, m.Payload())
-	}
-}
-
-func (l *Link) arrivedRequest(id string, payload []byte) {
-	r, err := wire.ParseRequest(payload)
-	if err != nil {
-		l.log.Warn("ignore a request that cannot be read", "node", l.cfg.Node, "request", id, "err", err)
-		return
-	}
-	switch r.Type {
-	case wire.RequestRefresh:
-		l.ask(func(a *asked) { a.refresh = true })
-	case wire.RequestAck:
-		l.mu.Lock()
-		s := l.streams[r.Of]
-		l.mu.Unlock()
-		if s != nil {
-			s.acked(r.Seq)
-		}
-	default:
-		l.mu.Lock()
-		full := len(l.requests) >= maxRequests
-		if !full {
-			l.requests = append(l.requests, addressedRequest{id, r})
-		}
-		l.mu.Unlock()
-		if full {
-			l.log.Warn("drop a request: too many wait", "node", l.cfg.Node, "request", id)
-		}
-		signal(l.deliver)
-	}
-}
-
-// wait waits for a token, a time, or the context.
-func wait(ctx context.Context, t paho.Token, most time.Duration) error {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-t.Done():
-		return t.Error()
-	case <-timer.C:
-		return fmt.Errorf("no answer from the hub within %s", most)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// explain puts paho's reasons into words that say what to do.
-func explain(err error) error {
-	switch {
-	case errors.Is(err, packets.ErrorRefusedNotAuthorised), errors.Is(err, packets.ErrorRefusedBadUsernameOrPassword):
-		return errors.New("the hub refuses this device: another machine lives under this node name, or the certificate was revoked; the hub's log says which")
-	case errors.Is(err, packets.ErrorRefusedIDRejected):
-		return errors.New("the hub refuses this device's client id: the node name is not the certificate's")
-	case errors.Is(err, packets.ErrorRefusedServerUnavailable):
-		return errors.New("the hub is busy with this node's earlier connection")
-	}
-	return errors.New(strings.TrimPrefix(err.Error(), "network Error : "))
-}
-
-// forgetful is a paho store that keeps nothing: what was not acknowledged is made
-// anew, not sent again.
-type forgetful struct{}
-
-func (forgetful) Open()                             {}
-func (forgetful) Put(string, packets.ControlPacket) {}
-func (forgetful) Get(string) packets.ControlPacket  { return nil }
-func (forgetful) All() []string                     { return nil }
-func (forgetful) Del(string)                        {}
-func (forgetful) Close()                            {}
-func (forgetful) Reset()                            {}

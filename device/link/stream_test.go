@@ -5,9 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,15 +151,30 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 // large packet would end the connection.
 func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := net.Pipe()
-		c := newConn(a, a)
+		line := &slowLine{}
+		c := newConn(line, line)
 		large := bytes.Repeat([]byte("a"), 5*writeChunk)
 		go func() { _, _ = c.Write(large) }()
-		synctest.Wait()
-		go func() { _, _ = c.Write([]byte("b")); c.Close() }()
-		got, _ := io.ReadAll(b)
-		if want := string(large) + "b"; string(got) != want {
-			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(got, 'b'), len(got))
+		time.Sleep(2500 * time.Millisecond)
+		_, _ = c.Write([]byte("b"))
+		if want := string(large) + "b"; string(line.got) != want {
+			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(line.got, 'b'), len(line.got))
 		}
 	})
+}
+
+// slowLine takes a second for each write.
+type slowLine struct {
+	net.Conn
+	mu  sync.Mutex
+	got []byte
+}
+
+func (s *slowLine) SetWriteDeadline(time.Time) error { return nil }
+func (s *slowLine) Write(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = append(s.got, p...)
+	return len(p), nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,7 +21,8 @@ const seal = "flotilla-state v1 sha256:"
 
 var errSeal = errors.New("the file is not as it was written (the checksum in its first line does not match)")
 
-// write replaces a file durably. Secrets are in it: nobody else may read it.
+// write replaces a file durably: its content, and that it has this name now. Secrets
+// are in it: nobody else may read it.
 func write(path string, body []byte) error {
 	sum := sha256.Sum256(body)
 	var b bytes.Buffer
@@ -29,7 +31,14 @@ func write(path string, body []byte) error {
 	b.WriteString(hex.EncodeToString(sum[:]))
 	b.WriteByte('\n')
 	b.Write(body)
-	return renameio.WriteFile(path, b.Bytes(), 0o600, renameio.IgnoreUmask())
+	if err := renameio.WriteFile(path, b.Bytes(), 0o600, renameio.IgnoreUmask()); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // readSealed returns the body of a file that write wrote.

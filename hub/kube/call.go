@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func (c *call) route() error {
 	}
 	if c.target.sub != "" {
 		if c.sub = c.res.sub(c.target.sub); c.sub == nil {
-			return errNotFound
+			return c.notServed()
 		}
 	}
 	named := c.name != ""
@@ -125,6 +126,16 @@ func (c *call) route() error {
 		return e
 	}
 	return nil
+}
+
+// notServed is the answer to a subresource that this hub does not have. Tools
+// tell by the missing name in its details that the subresource is meant.
+func (c *call) notServed() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Details: &metav1.StatusDetails{Group: c.res.Group, Kind: c.res.plural},
+		Message: fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub),
+	}}
 }
 
 func (c *call) answer() error {

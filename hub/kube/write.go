@@ -111,7 +111,11 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 		}
 	}
 	if !dry && c.Audit != nil {
-		c.Audit.Audit(c.r, c.user, c.verb, c.subject(), err)
+		about := c
+		if err == nil && st.result != nil && c.verb == "create" {
+			about = c.named(st.result)
+		}
+		c.Audit.Audit(c.r, c.user, c.verb, about.subject(), err)
 	}
 	if err != nil {
 		return step{}, c.writeError(err)
@@ -178,6 +182,7 @@ func (c *call) create() error {
 		return err
 	}
 	generate := o.GetName() == "" && o.GetGenerateName() != ""
+	c.name = o.GetName()
 	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
 		next := o.DeepCopyObject().(state.Object)
 		for generate {
@@ -186,13 +191,20 @@ func (c *call) create() error {
 				break
 			}
 		}
-		c.name = next.GetName()
-		return c.creation(s, next, w, now)
+		return c.named(next).creation(s, next, w, now)
 	})
 	if err != nil {
 		return err
 	}
 	return c.write(http.StatusCreated, c.one(st.result, f, true), f.media)
+}
+
+// named is the call as if its path named the object: a new call, for this one may
+// have been answered before the writer comes to it.
+func (c *call) named(o state.Object) *call {
+	like := *c
+	like.name = o.GetName()
+	return &like
 }
 
 // generated is a name that begins as asked and that nobody has.

@@ -294,9 +294,11 @@ func FuzzPatch(f *testing.F) {
 	f.Add(smp, `{"spec":{"$retainKeys":["replicas"],"replicas":1}}`)
 	f.Add(jp, `[{"op":"copy","from":"/spec","path":"/spec/template/spec"},{"op":"move","from":"/metadata/name","path":"/kind"}]`)
 	f.Add(ssa, "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{name: web, ports: [{containerPort: 1}, {containerPort: 1}]}]}}}")
+	shared := newServer(seeded()).apply // the schemas are read once
 	f.Fuzz(func(t *testing.T, contentType, body string) {
 		fake := seeded()
 		s := newServer(fake)
+		s.apply.types = shared.types
 		before := fake.Snapshot().Revision
 		for _, path := range []string{apps + "/deployments/web?fieldManager=fuzz", "/api/v1/nodes/pi-1?fieldManager=fuzz"} {
 			w := request{method: "PATCH", path: path, contentType: contentType, body: body}.do(s)
@@ -312,4 +314,31 @@ func FuzzPatch(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An auditing keeps what it is told.
+type auditing struct{ lines []string }
+
+func (a *auditing) Audit(_ *http.Request, user, verb, object string, err error) {
+	result := "done"
+	if err != nil {
+		result = "refused"
+	}
+	a.lines = append(a.lines, strings.Join([]string{user, verb, object, result}, " "))
+}
+
+func TestWhatPeopleChangeIsKept(t *testing.T) {
+	s := newServer(seeded())
+	var kept auditing
+	s.Audit = &kept
+	send(t, s, "GET", "/api/v1/nodes", "", "", 200, nil)
+	send(t, s, "POST", ns+"/configmaps", "", configMap, 201, nil)
+	send(t, s, "POST", ns+"/configmaps?dryRun=All", "", strings.Replace(configMap, `"c"`, `"d"`, 1), 201, nil)
+	send(t, s, "POST", ns+"/configmaps", "", configMap, 409, nil)
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"spec":{"unschedulable":true}}`, 200, nil)
+	send(t, s, "POST", ns+"/pods/kiosk-1/eviction", "", `{"apiVersion":"policy/v1","kind":"Eviction"}`, 201, nil)
+	want := "admin create configmaps default/c done\nadmin create configmaps default/c refused\nadmin patch nodes pi-1 done\nadmin create pods/eviction default/kiosk-1 done"
+	if got := strings.Join(kept.lines, "\n"); got != want {
+		t.Errorf("kept\n%s\nwant\n%s", got, want)
+	}
 }

@@ -132,6 +132,7 @@ type link struct {
 }
 
 func (l *link) sever() {
+	l.frozen.Store(false)
 	for _, e := range l.ends {
 		_ = e.Conn.Close()
 	}

@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// A killer ends the agent at its nth call that changes something, before or after the
+// engine has done it. The agent never learns how the call went.
+type killer struct {
+	engine.Engine
+	mu    sync.Mutex
+	left  int
+	after bool
+	kill  func()
+}
+
+func (k *killer) at(ctx context.Context, call func()) (killed bool) {
+	k.mu.Lock()
+	k.left--
+	killed = k.left == 0
+	k.mu.Unlock()
+	if killed {
+		if k.after {
+			call()
+		}
+		k.kill()
+		<-ctx.Done()
+	}
+	return killed
+}
+
+func (k *killer) Create(ctx context.Context, s engine.Spec) (string, error) {
+	if k.at(ctx, func() { _, _ = k.Engine.Create(ctx, s) }) {
+		return "", ctx.Err()
+	}
+	return k.Engine.Create(ctx, s)
+}
+
+func (k *killer) Start(ctx context.Context, id string) error {
+	if k.at(ctx, func() { _ = k.Engine.Start(ctx, id) }) {
+		return ctx.Err()
+	}
+	return k.Engine.Start(ctx, id)
+}
+
+func (k *killer) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if k.at(ctx, func() { _ = k.Engine.Stop(ctx, id, grace) }) {
+		return ctx.Err()
+	}
+	return k.Engine.Stop(ctx, id, grace)
+}
+
+func (k *killer) Remove(ctx context.Context, id string) error {
+	if k.at(ctx, func() { _ = k.Engine.Remove(ctx, id) }) {
+		return ctx.Err()
+	}
+	return k.Engine.Remove(ctx, id)
+}
+
+// Wherever the agent is killed, the next one ends where the first would have: no
+// container twice, none left over, and no workload restarted that had started.
+func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		reached := true
+		for n := 1; reached; n++ {
+			name := fmt.Sprintf("before call %d", n)
+			if after {
+				name = fmt.Sprintf("after call %d", n)
+			}
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { reached = killedAt(t, n, after) })
+			})
+			if n > 60 {
+				t.Fatal("there are too many calls")
+			}
+		}
+	}
+}
+
+func killedAt(t *testing.T, n int, after bool) (reached bool) {
+	d := newDevice(t)
+	dead := make(chan struct{})
+	k := &killer{Engine: d.twin, left: n, after: after, kill: func() { close(dead) }}
+	d.engine = k
+	restarted := make(chan struct{})
+	d.start()
+	go func() {
+		defer close(restarted)
+		<-dead
+		d.end()
+		d.start()
+	}()
+	revive := func() {
+		synctest.Wait()
+		select {
+		case <-dead:
+			<-restarted
+			reached = true
+		default:
+		}
+	}
+	keep, gone := makePod("keep", "wait", "wait"), makePod("gone", "wait", "wait")
+	keep.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+	d.desire(1, keep, gone)
+	time.Sleep(10 * time.Second)
+	revive()
+	time.Sleep(time.Minute)
+	d.wantContainers("gone/POD#0 running", "gone/c0#0 running", "gone/c1#0 running",
+		"keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
+	d.desire(2, keep, leaving(gone, 5))
+	time.Sleep(10 * time.Second)
+	revive()
+	time.Sleep(time.Minute)
+	d.wantContainers("keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
+	if _, held := d.pod("gone"); held {
+		t.Error("the pod that is gone is still reported")
+	}
+	for _, c := range d.wantPhase("keep", corev1.PodRunning, "").ContainerStatuses {
+		if c.RestartCount != 0 {
+			t.Errorf("container %s was restarted %d times", c.Name, c.RestartCount)
+		}
+	}
+	if !reached { // let the waiting goroutine go
+		close(dead)
+		<-restarted
+	}
+	d.end()
+	return reached
+}

@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/wire"
+)
+
+// A change is what the hub has to hear of at once; S11 TestNodeStatusHasChanged.
+func TestWhatIsAChangeOfTheStatus(t *testing.T) {
+	at := func(sec int64) metav1.Time { return metav1.Unix(sec, 0) }
+	base := func() corev1.NodeStatus {
+		return corev1.NodeStatus{
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, LastHeartbeatTime: at(1), LastTransitionTime: at(1)},
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: at(1), LastTransitionTime: at(1)},
+			},
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.NodeStatus)
+		same   bool
+	}{
+		{"nothing", func(*corev1.NodeStatus) {}, true},
+		{"heartbeat times", func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = at(99) }, true},
+		{"the order of conditions", func(s *corev1.NodeStatus) { s.Conditions[0], s.Conditions[1] = s.Conditions[1], s.Conditions[0] }, true},
+		{"the same quantity written otherwise", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m") }, true},
+		{"a condition's status", func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse }, false},
+		{"a condition's transition time", func(s *corev1.NodeStatus) { s.Conditions[1].LastTransitionTime = at(2) }, false},
+		{"a condition's message", func(s *corev1.NodeStatus) { s.Conditions[1].Message = "x" }, false},
+		{"one condition more", func(s *corev1.NodeStatus) {
+			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: "X"})
+		}, false},
+		{"capacity", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("2") }, false},
+		{"an address", func(s *corev1.NodeStatus) { s.Addresses = []corev1.NodeAddress{{Address: "192.0.2.1"}} }, false},
+	} {
+		next := base()
+		c.change(&next)
+		if got := sameStatus(base(), next); got != c.same {
+			t.Errorf("%s: same=%v, want %v", c.name, got, c.same)
+		}
+	}
+}
+
+func TestTransitionTimesStayWhileAStatusStays(t *testing.T) {
+	old := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}, {Type: "B", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}}
+	next := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue}, {Type: "B", Status: corev1.ConditionFalse}, {Type: "C"}}
+	keepTimes(old, next, time.Unix(9, 0))
+	for i, want := range []int64{5, 9, 9} {
+		if got := next[i].LastTransitionTime.Unix(); got != want {
+			t.Errorf("%s changed at %d, want %d", next[i].Type, got, want)
+		}
+	}
+}
+
+func TestAnIdleDeviceTellsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Minute)
+		d.mu.Lock()
+		status, pods := d.status, d.pods
+		d.mu.Unlock()
+		d.twin.Record()
+		time.Sleep(time.Hour)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.status != status || d.pods != pods {
+			t.Errorf("in an idle hour it told %d statuses and %d pod lists", d.status-status, d.pods-pods)
+		}
+		if calls := d.twin.Calls(); len(calls) > 0 {
+			t.Errorf("in an idle hour it did %q", calls)
+		}
+	})
+}
+
+func TestImagesInTheStatusAreTheBiggestFifty(t *testing.T) {
+	var all []engine.Image
+	for i := range 60 {
+		all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)}, Size: int64(i)})
+	}
+	got := imagesOf(all)
+	if len(got) != 50 || got[0].SizeBytes != 59 || got[49].SizeBytes != 10 {
+		t.Errorf("%d images from %d to %d bytes, want 50 from 59 to 10", len(got), got[0].SizeBytes, got[len(got)-1].SizeBytes)
+	}
+}
+
+func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		hog := func(_ engine.Spec, _ int) enginetest.Play { return enginetest.Play{MemoryBytes: 200 << 20} }
+		d.twin.AddImage("hog", 1, hog)
+		best, asked := makePod("best-effort", ""), asking("asked", "100m", "64Mi")
+		for _, p := range []*corev1.Pod{&best, &asked} {
+			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "hog", corev1.PullNever
+		}
+		d.desire(1, best, asked)
+		time.Sleep(5 * time.Second)
+		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 10 << 20, Capacity: 2 << 30} })
+		time.Sleep(15 * time.Second)
+		st := d.wantPhase("best-effort", corev1.PodFailed, "Evicted")
+		if !strings.Contains(st.Message, "low on resource: memory") {
+			t.Errorf("it was evicted with %q", st.Message)
+		}
+		d.wantPhase("asked", corev1.PodRunning, "")
+		pressure := func() corev1.ConditionStatus {
+			for _, c := range d.agent.Status().Status.Conditions {
+				if c.Type == corev1.NodeMemoryPressure {
+					return c.Status
+				}
+			}
+			return ""
+		}
+		if s := pressure(); s != corev1.ConditionTrue {
+			t.Errorf("MemoryPressure is %s", s)
+		}
+		d.board.set(func(b *board) { b.stats.Memory.Available = 1 << 30 })
+		time.Sleep(10 * time.Minute)
+		if s := pressure(); s != corev1.ConditionFalse {
+			t.Errorf("10 minutes after it was last seen MemoryPressure is %s", s)
+		}
+		d.wantPhase("asked", corev1.PodRunning, "")
+	})
+}
+
+func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("unused:1", 1<<30, nil)
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(5 * time.Second)
+		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
+		time.Sleep(15 * time.Second)
+		if _, ok, _ := d.twin.HasImage(context.Background(), "unused:1"); ok {
+			t.Error("the unused image is still there")
+		}
+		if _, ok, _ := d.twin.HasImage(context.Background(), enginetest.ToolImage); !ok {
+			t.Error("an image in use was removed")
+		}
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+// An answering collects one answer.
+type answering struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+	end  chan string
+}
+
+func (a *answering) Send(_ context.Context, b []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.data.Write(b)
+	return nil
+}
+
+func (a *answering) End(_ context.Context, text string) error { a.end <- text; return nil }
+
+// A desk is a hub that asks.
+type desk struct {
+	*device
+	answer *answering
+}
+
+func (d desk) Stream(string) Answer { return d.answer }
+
+func TestRequests(t *testing.T) {
+	three := int64(3)
+	bytes5 := int64(5)
+	for _, c := range []struct {
+		name string
+		r    wire.Request
+		data string
+		err  string
+	}{
+		{"the whole log", wire.Request{Type: wire.RequestLogs, Pod: "uid-web"}, "line 1\nline 2\nline 3\nline 4\nline 5\n", ""},
+		{"its last lines", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "c0", TailLines: &three}, "line 3\nline 4\nline 5\n", ""},
+		{"its first bytes", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", LimitBytes: &bytes5}, "line ", ""},
+		{"a container that the pod does not have", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "x"}, "", "container x is not valid for pod web"},
+		{"an instance before the first", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Previous: true}, "", `previous terminated container "c0" in pod "web" not found`},
+		{"a request of another time", wire.Request{Type: "dance"}, "", `unsupported request "dance"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.desire(1, makePod("web", "lines 5 then wait"))
+				time.Sleep(5 * time.Second)
+				a := &answering{end: make(chan string, 1)}
+				d.agent.SetHub(desk{d, a})
+				d.agent.Request("r1", c.r)
+				if end := <-a.end; end != c.err {
+					t.Errorf("it ends with %q, want %q", end, c.err)
+				}
+				if got := a.data.String(); got != c.data {
+					t.Errorf("it is %q, want %q", got, c.data)
+				}
+			})
+		})
+	}
+}
+
+func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "print one then sleep 10s then print two then wait"))
+		time.Sleep(5 * time.Second)
+		a := &answering{end: make(chan string, 1)}
+		d.agent.SetHub(desk{d, a})
+		d.agent.Request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
+		time.Sleep(20 * time.Second)
+		a.mu.Lock()
+		got := a.data.String()
+		a.mu.Unlock()
+		if got != "one\ntwo\n" {
+			t.Errorf("followed %q", got)
+		}
+		d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
+		if end := <-a.end; end != "" {
+			t.Errorf("it ends with %q", end)
+		}
+	})
+}

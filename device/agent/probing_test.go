@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+func execProbe(p corev1.Probe) *corev1.Probe {
+	p.Exec = &corev1.ExecAction{Command: []string{"check"}}
+	return &p
+}
+
+// A container whose check fails from some moment of its life on.
+func failing(from time.Duration) enginetest.Program {
+	return func(engine.Spec, int) enginetest.Play {
+		began := time.Now()
+		return enginetest.Play{Exec: func([]string) enginetest.ExecResult {
+			if time.Since(began) >= from {
+				return enginetest.ExecResult{Code: 1, Stderr: "broken\n"}
+			}
+			return enginetest.ExecResult{}
+		}}
+	}
+}
+
+func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, failing(25*time.Second))
+		p := makePod("app", "")
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10, FailureThreshold: 2})
+		d.desire(1, p)
+		time.Sleep(34 * time.Second) // checked at 5, 15, 25 (fails), 35 (fails)
+		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].RestartCount != 0 {
+			t.Fatalf("restarted %d times before the second failure", st.ContainerStatuses[0].RestartCount)
+		}
+		time.Sleep(3 * time.Second)
+		st := d.wantPhase("app", corev1.PodRunning, "")
+		if st.ContainerStatuses[0].RestartCount != 1 {
+			t.Errorf("restarted %d times, want 1", st.ContainerStatuses[0].RestartCount)
+		}
+		for _, want := range []string{"Unhealthy", "Killing"} {
+			if !slices.Contains(d.reasons(), want) {
+				t.Errorf("events %q lack %s", d.reasons(), want)
+			}
+		}
+	})
+}
+
+func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, failing(20*time.Second))
+		p := makePod("app", "")
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 5, FailureThreshold: 1, SuccessThreshold: 2})
+		d.desire(1, p)
+		is := func() bool {
+			st, _ := d.pod("app")
+			return ready(&st)
+		}
+		time.Sleep(2 * time.Second)
+		if is() {
+			t.Error("ready after one success, and two are needed")
+		}
+		time.Sleep(5 * time.Second)
+		if !is() {
+			t.Error("not ready after two successes")
+		}
+		time.Sleep(20 * time.Second)
+		if is() {
+			t.Error("ready although the check fails")
+		}
+		if st, _ := d.pod("app"); st.ContainerStatuses[0].RestartCount != 0 {
+			t.Error("a readiness probe has restarted the container")
+		}
+	})
+}
+
+func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
+			began := time.Now()
+			return enginetest.Play{Exec: func([]string) enginetest.ExecResult {
+				if time.Since(began) < 40*time.Second {
+					return enginetest.ExecResult{Code: 1}
+				}
+				return enginetest.ExecResult{}
+			}}
+		})
+		p := makePod("slow", "")
+		c := &p.Spec.Containers[0]
+		c.Image, c.ImagePullPolicy = "slow", corev1.PullNever
+		c.StartupProbe = execProbe(corev1.Probe{PeriodSeconds: 10, FailureThreshold: 10})
+		c.LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
+		d.desire(1, p)
+		time.Sleep(30 * time.Second)
+		st := d.wantPhase("slow", corev1.PodRunning, "")
+		if s := st.ContainerStatuses[0]; *s.Started || s.Ready {
+			t.Errorf("started %v, ready %v before the startup probe has passed", *s.Started, s.Ready)
+		}
+		time.Sleep(30 * time.Second)
+		st = d.wantPhase("slow", corev1.PodRunning, "")
+		if s := st.ContainerStatuses[0]; !*s.Started || !s.Ready || s.RestartCount != 0 {
+			t.Errorf("started %v, ready %v, restarts %d; want started, ready, 0", *s.Started, s.Ready, s.RestartCount)
+		}
+	})
+}
+
+func TestNetworkProbesAskThePodsAddress(t *testing.T) {
+	var asked []string
+	answer := error(nil)
+	a := &Agent{c: Config{Dial: func(_ context.Context, network, address string) (net.Conn, error) {
+		asked = append(asked, network+" "+address)
+		if answer != nil {
+			return nil, answer
+		}
+		ours, theirs := net.Pipe()
+		go func() {
+			b := make([]byte, 2048)
+			n, _ := theirs.Read(b)
+			code := "200 OK"
+			if strings.HasPrefix(string(b[:n]), "GET /bad") {
+				code = "503 Service Unavailable"
+			}
+			_, _ = theirs.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
+			_ = theirs.Close()
+		}()
+		return ours, nil
+	}}}
+	spec := &corev1.Container{Name: "c", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}}
+	check := func(h corev1.ProbeHandler) error {
+		spec.LivenessProbe = &corev1.Probe{ProbeHandler: h}
+		return a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "10.0.0.9"}})
+	}
+	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromString("web")}}); err != nil {
+		t.Errorf("a good answer: %v", err)
+	}
+	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad", Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("a bad answer: %v, want one with 503", err)
+	}
+	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err != nil {
+		t.Errorf("an open port: %v", err)
+	}
+	answer = errors.New("refused")
+	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err == nil {
+		t.Error("a closed port passes")
+	}
+	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+}

@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func testSources() sources {
+	p := makePod("web", "wait")
+	p.Labels, p.Annotations = map[string]string{"app": "web", "tier": "front"}, map[string]string{"note": `a "b"`}
+	w := newWorld()
+	s := sourcesOf(w.d, &p, w.o.Node, "10.0.0.9")
+	s.configMaps = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "1", "b": "2"}}}
+	s.secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "sec", Namespace: "default"}, Data: map[string][]byte{"k": []byte("s3")}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "other"}}}
+	return s
+}
+
+func TestEnvironment(t *testing.T) {
+	yes := true
+	ref := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+	field := func(path string) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+	}
+	for _, c := range []struct {
+		name string
+		env  []corev1.EnvVar
+		all  []corev1.EnvFromSource
+		want []string
+		err  string
+	}{
+		{name: "later variables use earlier ones, unknown ones stay", env: []corev1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", Value: "$(A)/$(NONE)/$$(A)"}}, want: []string{"A=x", "B=x/$(NONE)/$(A)"}},
+		{name: "the last of one name counts, at the place of the first", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B"}, {Name: "A", Value: "2"}}, want: []string{"A=2", "B="}},
+		{name: "a whole config map with a prefix", all: []corev1.EnvFromSource{{Prefix: "C_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("conf")}}}, want: []string{"C_a=1", "C_b=2"}},
+		{name: "env overrides envFrom", all: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("conf")}}}, env: []corev1.EnvVar{{Name: "a", Value: "9"}}, want: []string{"a=9", "b=2"}},
+		{name: "a key of a secret", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref("sec"), Key: "k"}}}}, want: []string{"K=s3"}},
+		{name: "a key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z"}}}}, err: "couldn't find key z in ConfigMap default/conf"},
+		{name: "an optional key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z", Optional: &yes}}}}, want: []string{}},
+		{name: "a secret of another namespace is not found", all: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("conf")}}}, err: `secret "conf" not found`},
+		{name: "facts about the pod", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("metadata.name")}, {Name: "IP", ValueFrom: field("status.podIP")}, {Name: "H", ValueFrom: field("status.hostIP")},
+			{Name: "L", ValueFrom: field("metadata.labels['tier']")}, {Name: "NODE", ValueFrom: field("spec.nodeName")}}, want: []string{"N=web", "IP=10.0.0.9", "H=192.0.2.7", "L=front", "NODE=pi-1"}},
+		{name: "a field that nobody knows", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("spec.colour")}}, err: "spec.colour"},
+		{name: "its own limits, rounded up", env: []corev1.EnvVar{
+			{Name: "M", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
+			{Name: "C", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}}}, want: []string{"M=64", "C=4"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			box := corev1.Container{Name: "c", Env: c.env, EnvFrom: c.all, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
+			got, _, err := testSources().environment(&box)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("environment %q (%v), want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// Files of config maps change all at once, and only when they differ.
+func TestVolumeFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "v")
+	write := func(files map[string]file) string {
+		t.Helper()
+		if err := writeFiles(dir, files, -1); err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.Readlink(filepath.Join(dir, dataLink))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "none"
+		}
+		return string(b)
+	}
+	one := write(map[string]file{"a": {[]byte("1"), 0o644}, "sub/b": {[]byte("2"), 0o400}})
+	if read("a") != "1" || read("sub/b") != "2" {
+		t.Fatalf("a=%s sub/b=%s", read("a"), read("sub/b"))
+	}
+	if again := write(map[string]file{"a": {[]byte("1"), 0o644}, "sub/b": {[]byte("2"), 0o400}}); again != one {
+		t.Error("the same files were written again")
+	}
+	write(map[string]file{"a": {[]byte("new"), 0o644}, "c": {[]byte("3"), 0o644}})
+	if read("a") != "new" || read("sub/b") != "none" || read("c") != "3" {
+		t.Errorf("a=%s sub/b=%s c=%s", read("a"), read("sub/b"), read("c"))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 4 { // a, c, ..data, and what it leads to
+		t.Errorf("the directory holds %v (%v)", entries, err)
+	}
+	for _, bad := range []string{"../x", "/etc/passwd", "..data", "a/../../b", ".."} {
+		if err := addFile(map[string]file{}, bad, nil, 0o644); err == nil {
+			t.Errorf("the path %q is taken", bad)
+		}
+	}
+}
+
+func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Symlink("/etc", filepath.Join(root, "out")); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"../x", "/etc", "out", "out/hostname", "a/../../b"} {
+		if got, err := within(root, bad, false); err == nil {
+			t.Errorf("subPath %q leads to %s", bad, got)
+		}
+	}
+	got, err := within(root, "new/dir", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(got); err != nil || !info.IsDir() {
+		t.Errorf("a missing subPath was not made: %v", err)
+	}
+}
+
+func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
+	allowed, other := t.TempDir(), t.TempDir()
+	policy := Policy{HostPaths: []string{allowed}}
+	if err := os.Symlink(other, filepath.Join(allowed, "out")); err != nil {
+		t.Fatal(err)
+	}
+	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
+	for _, c := range []struct {
+		name string
+		h    corev1.HostPathVolumeSource
+		ok   bool
+	}{
+		{"a directory that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, true},
+		{"a file that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathFileOrCreate)}, true},
+		{"a file is not a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectory)}, false},
+		{"a directory that must exist and does not", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, false},
+		{"a link out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/out"}, false},
+		{"something to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, false},
+	} {
+		if got, err := hostPath(&c.h, policy); (err == nil) != c.ok {
+			t.Errorf("%s: %s, %v", c.name, got, err)
+		}
+	}
+	if entries, _ := os.ReadDir(other); len(entries) > 0 {
+		t.Error("something was made outside of what is allowed")
+	}
+}

@@ -1,0 +1,55 @@
+package link
+
+import (
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/shared/wire"
+)
+
+// arrived sorts what the hub sends. It runs on paho's reader and must not block.
+func (l *Link) arrived(m paho.Message) {
+	a, err := wire.ParseTopic(l.cfg.Prefix, m.Topic())
+	switch {
+	case err != nil || a.Node != l.cfg.Node || !a.Channel.FromHub():
+		l.log.Warn("ignore a message that is not for this device", "node", l.cfg.Node, "topic", m.Topic())
+	case m.Retained():
+		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
+	case a.Channel == wire.ChannelDesired:
+		l.mu.Lock()
+		l.desired = m.Payload()
+		l.mu.Unlock()
+		signal(l.deliver)
+	default:
+		l.arrivedRequest(a.ID, m.Payload())
+	}
+}
+
+func (l *Link) arrivedRequest(id string, payload []byte) {
+	r, err := wire.ParseRequest(payload)
+	if err != nil {
+		l.log.Warn("ignore a request that cannot be read", "node", l.cfg.Node, "request", id, "err", err)
+		return
+	}
+	switch r.Type {
+	case wire.RequestRefresh:
+		l.ask(func(a *asked) { a.refresh = true })
+	case wire.RequestAck:
+		l.mu.Lock()
+		s := l.streams[r.Of]
+		l.mu.Unlock()
+		if s != nil {
+			s.acked(r.Seq)
+		}
+	default:
+		l.mu.Lock()
+		full := len(l.requests) >= maxRequests
+		if !full {
+			l.requests = append(l.requests, addressedRequest{id, r})
+		}
+		l.mu.Unlock()
+		if full {
+			l.log.Warn("drop a request: too many wait", "node", l.cfg.Node, "request", id)
+		}
+		signal(l.deliver)
+	}
+}

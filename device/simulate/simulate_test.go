@@ -1,0 +1,75 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
+	err := Options{Hub: "http://example.com", Count: 0, Sites: 9, Prefix: "Sim_"}.Check()
+	if err == nil {
+		t.Fatal("nothing is wrong")
+	}
+	for _, flag := range []string{"--hub", "--count", "--sites", "--prefix"} {
+		if !strings.Contains(err.Error(), flag) {
+			t.Errorf("%q does not name %s", err, flag)
+		}
+	}
+	if err := (Options{Hub: "mqtt://127.0.0.1:1883", Count: 8, Sites: 3, Prefix: "sim"}).Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDevicesAreSpreadOverTheSitesAndDiffer(t *testing.T) {
+	sites, archs := map[string]int{}, map[string]int{}
+	for n := 1; n <= 80; n++ {
+		sites[SiteName(n, 3)]++
+		archs[boardOf(n, NodeName("sim", n)).arch]++
+	}
+	if len(sites) != 3 || sites["site-01"] != 27 || sites["site-03"] != 26 {
+		t.Errorf("sites %v", sites)
+	}
+	for _, a := range []string{"arm64", "arm", "amd64"} {
+		if archs[a] == 0 {
+			t.Errorf("no device of architecture %s among %v", a, archs)
+		}
+	}
+}
+
+// Every device of a simulation tries to reach the hub by itself, and all of them end
+// when they are told to.
+func TestEveryDeviceDialsAndEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	dialled := map[string]bool{}
+	all := make(chan struct{})
+	o := Options{Hub: "mqtt://127.0.0.1:1883", Count: 20, Sites: 2, Prefix: "sim", Dial: func(_ context.Context, node string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if dialled[node] = true; len(dialled) == 20 {
+			select {
+			case <-all:
+			default:
+				close(all)
+			}
+		}
+		return nil, errors.New("nobody is there")
+	}}
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, o) }()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		t.Fatalf("only %d devices have dialled", len(dialled))
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,234 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/security"
+	"github.com/chromedp/chromedp"
+)
+
+// A browser is a tab of a real Chromium. Whatever it complains about fails the test.
+type browser struct {
+	testing.TB
+	ctx context.Context
+	url string
+
+	mu       sync.Mutex
+	excused  []string // parts of complaints that are expected
+	problems []string
+}
+
+// chromium is started once for all tests of the package.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.IgnoreCertErrors, chromedp.Flag("disable-background-networking", true), chromedp.Flag("hide-scrollbars", true))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, _ = chromedp.NewContext(ctx)
+	stopChromium = func() { _ = chromedp.Cancel(ctx); cancel() }
+	return ctx, chromedp.Do(ctx)
+})
+
+var stopChromium = func() {}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	stopChromium()
+	os.Exit(code)
+}
+
+func browse(t testing.TB, url string) *browser {
+	t.Helper()
+	parent, err := chromium()
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("no Chromium: %v; install Debian's package chromium", err)
+		}
+		t.Skipf("no Chromium (%v): the page was not looked at in a browser", err)
+	}
+	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	ctx, cancelTime := context.WithTimeout(ctx, 90*time.Second)
+	t.Cleanup(cancelTime)
+	b := &browser{TB: t, ctx: ctx, url: url}
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
+		return err
+	}))
+	messages, dialogs := chromedp.Console(ctx), chromedp.Events(ctx, cdppage.JavascriptDialogOpening)
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			if m.Type == chromedp.ConsoleError || m.Type == chromedp.ConsoleWarning || m.IsException() {
+				b.complain(m.String() + " " + m.URL)
+			}
+		}
+	}()
+	go func() {
+		for d, err := range dialogs {
+			if err != nil {
+				return
+			}
+			b.complain("dialog: " + d.Message)
+			_, _ = chromedp.Call(ctx, cdppage.HandleJavaScriptDialog, cdppage.HandleJavaScriptDialogParams{Accept: true})
+		}
+	}()
+	t.Cleanup(b.check)
+	return b
+}
+
+func (b *browser) complain(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.excused {
+		if strings.Contains(text, e) {
+			return
+		}
+	}
+	b.problems = append(b.problems, text)
+}
+
+func (b *browser) excuse(part string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.excused = append(b.excused, part)
+}
+
+func (b *browser) check() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.problems {
+		b.Errorf("the browser complains: %s", p)
+	}
+}
+
+func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, steps...); err != nil {
+		b.Fatalf("drive the browser: %v", err)
+	}
+}
+
+func (b *browser) open(path string) {
+	b.Helper()
+	b.do(chromedp.Navigate(b.url + path))
+}
+
+// await waits until an expression is true, and returns how long that took.
+func (b *browser) await(expression string) time.Duration {
+	b.Helper()
+	begin := time.Now()
+	for {
+		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(10*time.Second)))
+		switch {
+		case err == nil:
+			return time.Since(begin)
+		case strings.Contains(err.Error(), "Cannot find context") && time.Since(begin) < 10*time.Second:
+			continue // the page is being left for the next one
+		}
+		b.Fatalf("wait for %s: %v; the page says: %.600s", expression, err, b.text())
+	}
+}
+
+// awaits waits until the page says something.
+func (b *browser) awaits(text string) time.Duration {
+	b.Helper()
+	return b.await(fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
+}
+
+func (b *browser) eval(expression string) bool {
+	b.Helper()
+	ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
+	if err != nil {
+		b.Fatalf("evaluate %s: %v", expression, err)
+	}
+	return ok
+}
+
+func (b *browser) text() string {
+	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
+	return strings.Join(strings.Fields(text), " ")
+}
+
+func (b *browser) says(parts ...string) {
+	b.Helper()
+	text := b.text()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			b.Errorf("the page does not say %q; it says: %.1500s", p, text)
+		}
+	}
+}
+
+func (b *browser) fill(selector, text string) {
+	b.Helper()
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// press clicks what leads to another page, and waits for that.
+func (b *browser) press(selector string) {
+	b.Helper()
+	b.eval("window.left = true")
+	if _, err := chromedp.RunResponse(b.ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
+		b.Fatalf("press %s: %v; the page says: %.600s", selector, err, b.text())
+	}
+	b.await(`!window.left && document.readyState === "complete"`)
+}
+
+func (b *browser) width(pixels int64, dark bool) {
+	b.Helper()
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	height := int64(900)
+	if pixels < 500 {
+		height = 780
+	}
+	b.do(chromedp.EmulateViewport(pixels, height), chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return err
+	}))
+}
+
+// shot keeps a picture in the directory that SCREENSHOTS names.
+func (b *browser) shot(name string) {
+	b.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600)
+	}
+	if err != nil {
+		b.Errorf("take a picture of %s: %v", name, err)
+	}
+}
+
+// fits fails when something is wider than the window.
+func (b *browser) fits(where string) {
+	b.Helper()
+	if !b.eval("document.documentElement.scrollWidth <= window.innerWidth") {
+		wide, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](`[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('pre, nav')).map(e => e.outerHTML.slice(0, 90)).slice(0, 4).join(' | ')`))
+		b.Errorf("%s is wider than the window: %s", where, wide)
+	}
+}

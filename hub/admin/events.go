@@ -1,0 +1,84 @@
+package admin
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+type eventRow struct {
+	Pill    pill
+	Reason  string
+	Message string
+	About   string
+	Href    string
+	When    *moment
+	Count   int32
+}
+
+type eventsData struct {
+	Search string
+	Types  []option
+	Rows   []eventRow
+	Pager  pager
+	Empty  bool
+}
+
+// events lists what happened, the newest first.
+func events(a *ask) (page, error) {
+	search, kind := strings.TrimSpace(a.query("q")), a.query("type")
+	words := strings.Fields(strings.ToLower(search))
+	d := eventsData{
+		Search: search, Types: options(kind, [2]string{"", "All"}, [2]string{"Warning", "Warnings"}, [2]string{"Normal", "Normal"}),
+		Empty: a.Len(state.Events) == 0,
+	}
+	var found []*corev1.Event
+	for e := range state.Each[*corev1.Event](a.Snapshot, state.Events, "") {
+		if (kind == "" || e.Type == kind) && hasWords(e, words) {
+			found = append(found, e)
+		}
+	}
+	slices.SortStableFunc(found, newestFirst)
+	from, to, pager := pageOf(a, len(found), url.Values{"q": {search}, "type": {kind}})
+	d.Pager = pager
+	for _, e := range found[from:to] {
+		d.Rows = append(d.Rows, eventRowOf(a, e))
+	}
+	return page{Template: "events", Title: "Events", Watch: []string{"events"}, Data: d}, nil
+}
+
+func hasWords(e *corev1.Event, words []string) bool {
+	if len(words) == 0 {
+		return true
+	}
+	text := strings.ToLower(e.InvolvedObject.Kind + " " + e.InvolvedObject.Name + " " + e.Reason + " " + e.Message)
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
+func eventRowOf(a *ask, e *corev1.Event) eventRow {
+	about := e.InvolvedObject
+	r := eventRow{
+		Pill: pill{"idle", "Normal"}, Reason: e.Reason, Message: e.Message, About: strings.ToLower(about.Kind) + " " + about.Name,
+		When: at(eventTime(e), a.now), Count: max(e.Count, 1),
+	}
+	if e.Type == corev1.EventTypeWarning {
+		r.Pill = pill{"warn", "Warning"}
+	}
+	switch about.Kind {
+	case "Node":
+		if a.Node(about.Name) != nil {
+			r.Href = nodeHref(about.Name)
+		}
+	case "Pod":
+		if p := a.Pod(about.Namespace, about.Name); p != nil {
+			r.Href = podHref(p)
+		}
+	case "Site":
+		r.Href = "/sites#" + url.PathEscape(about.Name)
+	}
+	return r
+}

@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+)
+
+const (
+	// policy lets the page load and contact nothing but this hub, run no script
+	// and use no style that stands in the page itself, and be framed by nobody.
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	maxForm = 64 << 10 // bytes
+
+	// fragmentHeader asks for the live part of a page only; its value is the
+	// revision that it must have reached.
+	fragmentHeader = "Flotilla-Fragment"
+)
+
+// A call is one request on its way to its answer.
+type call struct {
+	*Server
+	echo.Context
+	user User // zero: nobody is logged in
+}
+
+// handler guards a route: headers, login, role, and for what changes something
+// the form's origin.
+func (s *Server) handler(rt Route) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		c := &call{Server: s, Context: ec}
+		r, h := ec.Request(), ec.Response().Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(ec.Response(), r.Body, maxForm)
+
+		if !rt.Open {
+			u, err := s.Sessions.Authenticate(r)
+			if err != nil {
+				return c.stranger(err)
+			}
+			c.user = u
+			if rt.Verb != "" && !s.Allow(u.Role, rt.Verb, rt.Resource) {
+				return c.message(http.StatusForbidden, "Not for your role",
+					"Your role “"+u.Role+"” may not "+rt.Verb+" "+rt.Resource+". Ask an administrator.")
+			}
+		}
+		if r.Method != http.MethodGet {
+			if err := s.Sessions.CheckForm(r, c.user); err != nil {
+				return c.refuse("Not accepted", err)
+			}
+		}
+		return rt.serve(c)
+	}
+}
+
+// stranger sends whoever is not logged in to the login, and back afterwards.
+func (c *call) stranger(err error) error {
+	code, why := c.explain(err)
+	r := c.Request()
+	switch {
+	case code >= 500:
+		return c.message(code, "Out of order", why)
+	case r.Method != http.MethodGet || r.Header.Get(fragmentHeader) != "" || r.URL.Path == "/events/stream":
+		return c.message(http.StatusUnauthorized, "Not logged in", "Your session has ended. Log in and do it again.")
+	}
+	to := "/login"
+	if r.URL.Path != "/" {
+		to += "?next=" + url.QueryEscape(r.URL.RequestURI())
+	}
+	return c.Redirect(http.StatusSeeOther, to)
+}
+
+// nowhere answers for a path that nobody serves.
+func (c *call) nowhere() error {
+	if !strings.Contains(c.Request().Header.Get("Accept"), "text/html") {
+		return echo.ErrNotFound
+	}
+	return c.message(http.StatusNotFound, "Nothing here", "There is no page "+c.Request().URL.Path+".")
+}
+
+// errMissing is an object that is not (any more) there; its text says which.
+type errMissing string
+
+func (e errMissing) Error() string { return string(e) }
+
+// explain turns an error into a code and a sentence, and logs what is the hub's own fault.
+func (c *call) explain(err error) (code int, sentence string) {
+	var missing errMissing
+	if errors.As(err, &missing) {
+		return http.StatusNotFound, missing.Error()
+	}
+	code, sentence = c.Explain(err)
+	if code >= 500 {
+		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
+	}
+	return code, sentence
+}
+
+func (c *call) refuse(title string, err error) error {
+	code, sentence := c.explain(err)
+	return c.message(code, title, sentence)
+}
+
+// local returns where to go next if that is a place on this page, else the overview.
+func local(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||
+		!strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
+	}
+	return next
+}

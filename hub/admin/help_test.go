@@ -1,0 +1,332 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A memory is a loop without deciders and without a store.
+type memory struct {
+	mu   sync.Mutex
+	s    state.Snapshot
+	log  []state.Applied
+	more chan struct{}
+}
+
+func newMemory(objects ...state.Object) *memory {
+	s := state.Empty("test", time.Now())
+	for _, o := range objects {
+		s, _ = state.Apply(s, []state.Change{state.Put(o, "")})
+	}
+	return &memory{s: s, more: make(chan struct{})}
+}
+
+func (m *memory) Snapshot() state.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.s
+}
+
+func (m *memory) Do(_ context.Context, news News) ([]state.Applied, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changes, err := news(m.s, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	var done []state.Applied
+	m.s, done = state.Apply(m.s, changes)
+	m.log = append(m.log, done...)
+	close(m.more)
+	m.more = make(chan struct{})
+	return done, nil
+}
+
+func (m *memory) put(t testing.TB, objects ...state.Object) {
+	t.Helper()
+	_, err := m.Do(t.Context(), func(state.Snapshot, time.Time) (c []state.Change, err error) {
+		for _, o := range objects {
+			c = append(c, state.Put(o, ""))
+		}
+		return c, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *memory) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := len(m.log)
+	for i > 0 && m.log[i-1].Rev > rev {
+		i--
+	}
+	return m.log[i:], m.more, nil
+}
+
+// people is an entrance for whoever shows a name in a header, for tests of
+// everything but the entrance.
+type people struct{}
+
+const nameHeader, csrf = "Test-User", "token-of-the-form"
+
+func (people) Authenticate(r *http.Request) (User, error) {
+	role := r.Header.Get(nameHeader)
+	if role == "" {
+		return User{}, errNobody
+	}
+	return User{Name: "test-" + role, Role: role, Via: "session", CSRF: csrf}, nil
+}
+
+func (people) CheckForm(r *http.Request, u User) error {
+	if u.Name != "" && r.PostFormValue("csrf") != u.CSRF {
+		return errForged
+	}
+	return nil
+}
+
+func (people) Logout(context.Context, *http.Request) (*http.Cookie, error) {
+	return &http.Cookie{Name: "x", MaxAge: -1}, nil
+}
+func (people) Login(_ context.Context, c Credential) (*http.Cookie, error) {
+	if c.Password != "right" {
+		return nil, errNobody
+	}
+	return &http.Cookie{Name: "x", Value: "1"}, nil
+}
+func (people) Setup(context.Context, string, Credential) error { return errForged }
+func (people) Empty(context.Context) (bool, error)             { return false, nil }
+
+var (
+	errNobody = fmt.Errorf("wrong name or password")
+	errForged = fmt.Errorf("the form is from an earlier session")
+)
+
+func explain(err error) (int, string) {
+	switch err {
+	case errNobody:
+		return http.StatusUnauthorized, err.Error()
+	case errForged:
+		return http.StatusForbidden, err.Error()
+	}
+	return http.StatusInternalServerError, "The hub could not do that; its log says why."
+}
+
+// allow is the hub's table as far as the page asks it.
+func allow(role, verb, resource string) bool {
+	read := verb == "get" || verb == "list" || verb == "watch"
+	switch role {
+	case "admin":
+		return true
+	case "operator":
+		return resource != "jointokens" && (read || resource == "nodes")
+	case "viewer":
+		return resource != "jointokens" && read
+	}
+	return false
+}
+
+func configOf(m Fleet) Config {
+	return Config{
+		Fleet: m, Sessions: people{}, Entrance: people{}, Allow: allow, Explain: explain,
+		Liveness: func(string) Liveness {
+			return Liveness{Seen: time.Now().Add(-3 * time.Second), Connected: true, Wanted: 4, Stored: 4}
+		},
+		Token: func(_ context.Context, t NewToken) (string, error) {
+			return "FLT1.0123456789abcdef0123456789abcdef.abcdefghij.0123456789abcdefghijklmnop", nil
+		},
+		Version: "test", Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// A server can be down for a while.
+type server struct {
+	*httptest.Server
+	down atomic.Bool
+}
+
+// start serves a page of the fleet over TLS and HTTP/2.
+func start(t testing.TB, c Config) *server {
+	t.Helper()
+	s := New(c)
+	e := echo.New()
+	e.IPExtractor = echo.ExtractIPDirect()
+	s.Register(e)
+	srv := &server{}
+	srv.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if srv.down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		e.ServeHTTP(w, r)
+	}))
+	srv.EnableHTTP2 = true
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	srv.StartTLS()
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-over
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	return srv
+}
+
+// ---- a fleet
+
+var now0 = time.Now().Truncate(time.Second)
+
+func ago0(d time.Duration) metav1.Time { return metav1.NewTime(now0.Add(-d)) }
+
+func testNode(name, site string, change func(*corev1.Node)) *corev1.Node {
+	have := corev1.ResourceList{
+		"cpu": resource.MustParse("4"), "memory": resource.MustParse("3884Mi"), "ephemeral-storage": resource.MustParse("28Gi"), "pods": resource.MustParse("110"),
+	}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago0(50 * time.Hour), Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64", corev1.LabelTopologyZone: site, fleet.LabelBoard: "raspberrypi4",
+		}},
+		Status: corev1.NodeStatus{
+			Capacity: have, Allocatable: have.DeepCopy(),
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}},
+			NodeInfo: corev1.NodeSystemInfo{
+				MachineID: "3f2a", KernelVersion: "6.12.34+rpt-rpi-v8", OSImage: "Debian GNU/Linux 12 (bookworm)", ContainerRuntimeVersion: "docker://28.5.2",
+				KubeletVersion: "v1.0.0", OperatingSystem: "linux", Architecture: "arm64",
+			},
+			Conditions: []corev1.NodeCondition{
+				{Type: "MemoryPressure", Status: "False", Reason: "KubeletHasSufficientMemory", Message: "device has sufficient memory available", LastTransitionTime: ago0(50 * time.Hour)},
+				{Type: "DiskPressure", Status: "False", Reason: "KubeletHasNoDiskPressure", Message: "device has no disk pressure", LastTransitionTime: ago0(50 * time.Hour)},
+				{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "device is ready", LastTransitionTime: ago0(50 * time.Hour)},
+			},
+		},
+	}
+	if change != nil {
+		change(n)
+	}
+	return n
+}
+
+func condition(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		c := corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastTransitionTime: ago0(90 * time.Second)}
+		for i := range n.Status.Conditions {
+			if n.Status.Conditions[i].Type == t {
+				n.Status.Conditions[i] = c
+				return
+			}
+		}
+		n.Status.Conditions = append(n.Status.Conditions, c)
+	}
+}
+
+func testPod(name, node string, change func(*corev1.Pod)) *corev1.Pod {
+	started := true
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", CreationTimestamp: ago0(26 * time.Hour), Labels: map[string]string{"app": "kiosk"}},
+		Spec: corev1.PodSpec{NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
+			Name: "web", Image: "registry.example/kiosk:1.4.2",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"), "memory": resource.MustParse("192Mi")}},
+		}}},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: "10.64.3.7",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "True"}, {Type: corev1.PodReady, Status: "True", LastTransitionTime: ago0(25 * time.Hour)}},
+			ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "web", Ready: true, Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago0(25 * time.Hour)}},
+			}},
+		},
+	}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func testEvent(kind, name, reason, message string, d time.Duration) *corev1.Event {
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, len(message)+int(d)), Namespace: "default"},
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, Namespace: "default"}, Type: corev1.EventTypeNormal,
+		Reason: reason, Message: message, LastTimestamp: ago0(d), Count: 1,
+	}
+	if reason == "NodeNotReady" || reason == "FailedScheduling" || reason == "BackOff" || reason == "SiteDisrupted" {
+		e.Type = corev1.EventTypeWarning
+	}
+	return e
+}
+
+const report = `{"host":{"hostname":"pi-2","os":"linux","arch":"arm64","cpu":"Cortex-A72","kernel":"6.12.34"},
+"board":{"name":"raspberrypi4","model":"Raspberry Pi 4 Model B Rev 1.5","compatible":["raspberrypi,4-model-b","brcm,bcm2711"],"serial":"10000000c0ffee11","revision":{"code":"c03115","type":"4B","memoryMiB":4096,"number":5}},
+"capacity":{"cpus":4,"memory":4072669184,"ephemeral":30064771072,"pods":110,"swap":0},
+"temperatures":[{"name":"cpu-thermal","celsius":52.1}],"power":{"underVoltage":false,"throttledSeen":true},
+"disks":[{"name":"mmcblk0","kind":"SD","bytes":31268536320,"written":812646400}],"clock":{"synced":true,"rtc":false},"memoryLimits":true,"problems":["i2c-1: permission denied"]}`
+
+// sample is a fleet with one of everything that goes wrong.
+func sample() []state.Object {
+	site := func(name string, st fleet.SiteStatus) *fleet.Site {
+		since := ago0(2 * time.Minute)
+		st.Since = &since
+		return &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago0(50 * time.Hour)}, Status: st}
+	}
+	next := metav1.NewMicroTime(now0.Add(9 * time.Minute))
+	last := metav1.NewMicroTime(now0.Add(-5 * time.Second))
+	replicas := int32(3)
+	objects := []state.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
+		site("oslo", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 3, NotReady: 1, EvictionRate: "0.1", Waiting: 1, LastEviction: &last, NextEviction: &next}),
+		site("bergen", fleet.SiteStatus{State: fleet.SitePartialDisruption, Ready: 1, NotReady: 3, EvictionRate: "0", Waiting: 3, Held: "partially disrupted, and not larger than 50 nodes"}),
+		testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")),
+		testNode("pi-3", "oslo", condition("DiskPressure", "True", "KubeletHasDiskPressure", "imagefs.available is 1.2Gi, below 10%")),
+		testNode("gateway", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true; n.Labels[fleet.LabelBoard] = "x86-64" }),
+		testNode("bone-1", "bergen", nil),
+		testEvent("Node", "pi-2", "NodeNotReady", "node pi-2 Ready=Unknown: no heartbeat for 40s", 90*time.Second),
+		testEvent("Node", "pi-1", "RegisteredNode", "register node pi-1 on site oslo: linux/arm64, Debian GNU/Linux 12 (bookworm), docker://28.5.2", 50*time.Hour),
+		testEvent("Site", "bergen", "SiteDisrupted", "site bergen PartialDisruption: 1 of 4 nodes ready", 2*time.Minute),
+		testEvent("Pod", "kiosk-7d9f-crash", "BackOff", "back-off restarting container web: exit code 1", 30*time.Second),
+		testPod("kiosk-7d9f-abcde", "pi-1", nil), testPod("kiosk-7d9f-fghij", "pi-2", nil),
+		testPod("kiosk-7d9f-klmno", "", func(p *corev1.Pod) {
+			p.CreationTimestamp = ago0(70 * time.Second)
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
+				Message: "0/5 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 Insufficient memory."}}}
+		}),
+		testPod("kiosk-7d9f-crash", "pi-1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", RestartCount: 7,
+				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"}},
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: ago0(4 * time.Minute)}}}
+			p.Status.Conditions[1].Status = "False"
+		}),
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: ago0(26 * time.Hour)},
+			Spec:   appsv1.DeploymentSpec{Replicas: &replicas, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/kiosk:1.4.2"}}}}},
+			Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1}},
+		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-exporter", Namespace: "kube-system", CreationTimestamp: ago0(26 * time.Hour)},
+			Spec:   appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, NumberReady: 5, NumberAvailable: 5, UpdatedNumberScheduled: 5}},
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: []byte(report)},
+	}
+	for i := 2; i <= 4; i++ {
+		n := testNode(fmt.Sprintf("bone-%d", i), "bergen", condition("Ready", "False", "ContainerEngineUnavailable", "the container engine has not answered for 30s"))
+		n.Labels[fleet.LabelBoard] = "beaglebone-black"
+		objects = append(objects, n)
+	}
+	return objects
+}

@@ -1,0 +1,201 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A fact is a name with a value.
+type fact struct{ Name, Value string }
+
+type conditionRow struct {
+	Type    string
+	Pill    pill
+	Reason  string
+	Message string
+	Since   *moment
+}
+
+type taintRow struct {
+	Text  string
+	Since *moment
+}
+
+type nodeData struct {
+	Name, Href string
+	Pill       pill
+	Why        string
+	Since      *moment
+	Chain      []string
+	Site       string
+	Facts      []fact
+	Heard      *moment
+	Link       pill
+	Conditions []conditionRow
+	Shares     []share
+	Taints     []taintRow
+	Labels     []fact
+	Pods       []podRow
+	Events     []eventRow
+	Hardware   []section
+	Cordoned   bool
+	MayEdit    bool
+}
+
+// node shows everything that is known of one node.
+func node(a *ask) (page, error) {
+	name := a.param("name")
+	n := a.Node(name)
+	if n == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
+	}
+	why, since := nodeWhy(a.Snapshot, n)
+	live := a.liveness(name)
+	d := nodeData{
+		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
+		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
+		Cordoned: n.Spec.Unschedulable, MayEdit: a.may("patch", "nodes"),
+	}
+	if live.Connected {
+		d.Link = pill{"ok", "Connected"}
+	}
+	for _, c := range n.Status.Conditions {
+		d.Conditions = append(d.Conditions, conditionRow{
+			string(c.Type), pill{conditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now),
+		})
+	}
+	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
+		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(x.Type, y.Type))
+	})
+	u := a.Usage(name)
+	for _, r := range resourceNames(n) {
+		d.Shares = append(d.Shares, shareOf(r, u, n))
+	}
+	for _, t := range n.Spec.Taints {
+		row := taintRow{Text: t.ToString()}
+		if t.TimeAdded != nil {
+			row.Since = at(t.TimeAdded.Time, a.now)
+		}
+		d.Taints = append(d.Taints, row)
+	}
+	d.Labels = factsOf(n.Labels)
+	for p := range a.PodsOn(name) {
+		d.Pods = append(d.Pods, podRowOf(a, p))
+	}
+	for _, e := range eventsOf(a.Snapshot, "Node", "default", name) {
+		if len(d.Events) == 20 {
+			break
+		}
+		d.Events = append(d.Events, eventRowOf(a, e))
+	}
+	raw := live.Hardware
+	if rec := a.Record(name); raw == nil && rec != nil {
+		raw = rec.Hardware
+	}
+	d.Hardware = hardware(raw)
+	return page{Template: "node", Title: name, Watch: []string{"node/" + name}, Poll: 10, Data: d}, nil
+}
+
+// conditionKind tells whether a condition is as it should be: Ready True, every
+// other one False.
+func conditionKind(c corev1.NodeCondition) string {
+	good := corev1.ConditionFalse
+	if c.Type == corev1.NodeReady {
+		good = corev1.ConditionTrue
+	}
+	switch {
+	case c.Status == good:
+		return "ok"
+	case c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
+		return "warn"
+	}
+	return "bad"
+}
+
+func resourceNames(n *corev1.Node) []corev1.ResourceName {
+	usual := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
+	for _, name := range slices.Sorted(maps.Keys(n.Status.Capacity)) {
+		if !slices.Contains(usual, name) {
+			usual = append(usual, name)
+		}
+	}
+	return usual
+}
+
+func nodeFacts(a *ask, n *corev1.Node, live Liveness) (facts []fact) {
+	add := func(name, value string) {
+		if value != "" {
+			facts = append(facts, fact{name, value})
+		}
+	}
+	info := n.Status.NodeInfo
+	add("Board", cmp.Or(n.Labels[fleet.LabelBoard], "unknown"))
+	add("System", join(info.OSImage, info.OperatingSystem+"/"+info.Architecture))
+	add("Kernel", info.KernelVersion)
+	add("Engine", info.ContainerRuntimeVersion)
+	add("Agent", info.KubeletVersion)
+	for _, addr := range n.Status.Addresses {
+		add(string(addr.Type), addr.Address)
+	}
+	add("Pod network", n.Spec.PodCIDR)
+	add("Machine", info.MachineID)
+	add("Joined", stamp(n.CreationTimestamp.Time))
+	switch {
+	case live.Wanted > live.Stored:
+		add("Desired state", fmt.Sprintf("generation %d; the device has %d", live.Wanted, live.Stored))
+	case live.Wanted > 0:
+		add("Desired state", fmt.Sprintf("generation %d, stored by the device", live.Wanted))
+	}
+	if rec := a.Record(n.Name); rec != nil && rec.Paused {
+		add("Paused", "the hub was restored from a backup; resume with `flotilla-hub resume`")
+	}
+	if skew := live.Skew.Round(time.Second); skew > 2*time.Second || skew < -2*time.Second {
+		add("Clock", fmt.Sprintf("differs from the hub's by %s", skew))
+	}
+	return facts
+}
+
+func factsOf(m map[string]string) (facts []fact) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		facts = append(facts, fact{k, m[k]})
+	}
+	return facts
+}
+
+// nodeAction cordons or uncordons a node.
+func (c *call) nodeAction() error {
+	name, action := c.Param("name"), c.FormValue("action")
+	if action != "cordon" && action != "uncordon" {
+		return c.message(http.StatusBadRequest, "Do what?", "A node can be cordoned and uncordoned here.")
+	}
+	by := c.user.Name
+	_, err := c.Fleet.Do(c.Request().Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		n := s.Node(name)
+		if n == nil {
+			return nil, errMissing(fmt.Sprintf("There is no node %s.", name))
+		}
+		if n.Spec.Unschedulable == (action == "cordon") {
+			return nil, nil
+		}
+		n = n.DeepCopy()
+		n.Spec.Unschedulable = action == "cordon"
+		return []state.Change{state.Put(n, fmt.Sprintf("%s node %s, asked by %s", action, name, by))}, nil
+	})
+	act := Act{User: c.user, Verb: "patch", Resource: "nodes", Name: name, Code: http.StatusOK, Message: action}
+	if err != nil {
+		act.Code, act.Message = c.explain(err)
+		c.Audit(c.Request().Context(), act)
+		return c.message(act.Code, "Nothing was changed", act.Message)
+	}
+	c.Audit(c.Request().Context(), act)
+	return c.Redirect(http.StatusSeeOther, nodeHref(name))
+}

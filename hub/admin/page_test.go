@@ -1,0 +1,221 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// everyView is every page that is read, with words that stand on it.
+var everyView = []struct {
+	name, path string
+	says       []string
+}{
+	{"overview", "/", []string{"Needs attention", "node pi-2 Ready=Unknown: no heartbeat for 40s", "evictions are held: partially disrupted", "4 Insufficient memory", "CrashLoopBackOff"}},
+	{"nodes", "/nodes", []string{"8 nodes", "pi-1", "Ready, cordoned", "raspberrypi4", "3s ago"}},
+	{"nodes-search", "/nodes?q=board:bone&status=attention", []string{"3 nodes found", "bone-4"}},
+	{"nodes-none", "/nodes?q=nobody", []string{"No node is like that"}},
+	{"node", "/nodes/pi-2", []string{"no heartbeat for 40s", "Kubelet stopped posting node status.", "Its pods stay for now: site oslo gives up 0.1 nodes per second", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "KubeletHasSufficientMemory", "raspberrypi4"}},
+	{"node-yaml", "/nodes/pi-2/yaml", []string{"kind: Node", "machineID: 3f2a"}},
+	{"sites", "/sites", []string{"bergen", "Partial disruption", "Evictions are held:", "one node every 10s", "Next eviction"}},
+	{"workloads", "/workloads", []string{"kiosk", "1 of 3 pods are available", "node-exporter", "Complete"}},
+	{"pods", "/pods", []string{"4 pods", "kiosk-7d9f-klmno", "Pending", "untolerated taint", "Its node is not ready"}},
+	{"pod", "/pods/default/kiosk-7d9f-crash", []string{"back-off 5m0s restarting failed container, last ended with exit code 1", "registry.example/kiosk:1.4.2", "back-off restarting container web"}},
+	{"pod-yaml", "/pods/default/kiosk-7d9f-crash/yaml", []string{"kind: Pod"}},
+	{"events", "/events", []string{"SiteDisrupted", "node pi-2 Ready=Unknown"}},
+	{"add", "/devices/add", []string{"Make a token"}},
+	{"missing", "/nodes/nobody", []string{"There is no node nobody."}},
+}
+
+func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
+	m := newMemory(sample()...)
+	c, secret := guarded(t, m)
+	b := browse(t, start(t, c).URL)
+	b.excuse("404") // of the view that is missing
+	b.excuse("401") // of the wrong password
+
+	b.width(360, false)
+	b.open("/")
+	b.says("open the setup link")
+	b.open("/setup?token=" + secret)
+	b.shot("setup-360-light")
+	b.fits("setup")
+	b.fill("input[name=password]", "four words are good")
+	b.fill("input[name=again]", "four words are good")
+	b.press("button.primary")
+	b.says("Needs attention", "admin")
+	b.press(".who button")
+	b.open("/nodes?status=ready")
+	b.fill("input[name=name]", "admin")
+	b.fill("input[name=password]", "wrong password")
+	b.press("button.primary")
+	b.says("wrong name or password")
+	b.shot("login-360-light")
+	b.fill("input[name=password]", "four words are good")
+	b.press("button.primary")
+	b.says("Nodes", "4 nodes")
+
+	for _, w := range []struct {
+		pixels int64
+		dark   bool
+	}{{360, false}, {360, true}, {1280, false}, {1280, true}} {
+		b.width(w.pixels, w.dark)
+		for _, v := range everyView {
+			b.open(v.path)
+			b.says(v.says...)
+			name := fmt.Sprintf("%s-%d-%s", v.name, w.pixels, map[bool]string{true: "dark", false: "light"}[w.dark])
+			b.fits(name)
+			b.shot(name)
+		}
+		b.open("/devices/add?site=oslo")
+		b.press("button.primary")
+		b.says("flotilla-device join https://127.0.0.1:", "--token FLT1.")
+		b.awaits("Waiting for the device")
+		b.fits("token")
+		b.shot(fmt.Sprintf("token-%d-%v", w.pixels, w.dark))
+	}
+	m.put(t, testNode("pi-new", "oslo", func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }))
+	b.awaits("pi-new has joined")
+}
+
+func loggedIn(t testing.TB, m Fleet) *browser {
+	t.Helper()
+	c, secret := guarded(t, m)
+	b := browse(t, start(t, c).URL)
+	b.width(1280, false)
+	b.open("/setup?token=" + secret)
+	b.fill("input[name=password]", "four words are good")
+	b.fill("input[name=again]", "four words are good")
+	b.press("button.primary")
+	return b
+}
+
+func TestAChangeIsOnThePageWithinASecond(t *testing.T) {
+	m := newMemory(sample()...)
+	b := loggedIn(t, m)
+	b.open("/nodes")
+	b.await(`document.querySelector('[data-key="pi-1"] .pill').innerText === 'Ready'`)
+	for i, want := range []corev1.ConditionStatus{"Unknown", "True", "Unknown"} {
+		m.put(t, testNode("pi-1", "oslo", condition("Ready", want, "x", "y")))
+		text := map[corev1.ConditionStatus]string{"Unknown": "Unknown", "True": "Ready"}[want]
+		if took := b.await(fmt.Sprintf(`document.querySelector('[data-key="pi-1"] .pill').innerText === %q`, text)); took > time.Second {
+			t.Errorf("change %d was on the page after %s, want within 1s", i+1, took)
+		}
+	}
+	b.open("/nodes/bone-1")
+	m.put(t, testNode("bone-1", "bergen", func(n *corev1.Node) { n.Labels["colour"] = "green" }))
+	if took := b.awaits("green"); took > time.Second {
+		t.Errorf("a label was on the node's page after %s, want within 1s", took)
+	}
+}
+
+func TestFocusAndWhatIsTypedSurviveAChange(t *testing.T) {
+	m := newMemory(sample()...)
+	b := loggedIn(t, m)
+	b.open("/nodes")
+	b.fill("input[type=search]", "pi-")
+	b.await(`document.body.innerText.includes("3 nodes found") && location.search === "?q=pi-"`)
+	m.put(t, testNode("pi-9", "oslo", nil))
+	b.awaits("4 nodes found")
+	if !b.eval(`document.activeElement.name === "q" && document.activeElement.value === "pi-"`) {
+		t.Error("the search lost its focus or its text")
+	}
+}
+
+func TestCordonAndUncordon(t *testing.T) {
+	m := newMemory(sample()...)
+	b := loggedIn(t, m)
+	b.open("/nodes/pi-1")
+	b.press("button[value=cordon]")
+	b.says("Ready, cordoned", "no new pods are placed here")
+	if !m.Snapshot().Node("pi-1").Spec.Unschedulable {
+		t.Error("the node is not cordoned")
+	}
+	b.press("button[value=uncordon]")
+	if m.Snapshot().Node("pi-1").Spec.Unschedulable {
+		t.Error("the node is still cordoned")
+	}
+}
+
+func TestALostConnectionIsShownAndHeals(t *testing.T) {
+	m := newMemory(sample()...)
+	c, secret := guarded(t, m)
+	srv := start(t, c)
+	b := browse(t, srv.URL)
+	b.excuse("net::ERR_")
+	b.open("/setup?token=" + secret)
+	b.fill("input[name=password]", "four words are good")
+	b.fill("input[name=again]", "four words are good")
+	b.press("button.primary")
+	b.open("/nodes")
+	b.await(`!document.body.classList.contains("is-lost")`)
+	srv.down.Store(true)
+	srv.CloseClientConnections()
+	b.await(`document.body.classList.contains("is-lost") && document.getElementById("lost").innerText.includes("Connection to the hub lost")`)
+	b.shot("lost-1280-light")
+	m.put(t, testNode("pi-while-away", "oslo", nil))
+	srv.down.Store(false)
+	b.await(`!document.body.classList.contains("is-lost") && document.body.innerText.includes("pi-while-away")`)
+}
+
+func TestHostileNamesAreOnlyText(t *testing.T) {
+	evil := `<img src=x onerror=alert(1)>"'><script>alert(2)</script>`
+	m := newMemory(sample()...)
+	m.put(t, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: fleet.SiteSpec{Description: evil, Location: "javascript:alert(3)"},
+		Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, Held: evil}})
+	n := testNode("evil", evil, condition("Ready", "Unknown", evil, evil+"\u202egnp.exe\u200b"))
+	n.Labels[evil], n.Labels[fleet.LabelBoard] = evil, evil
+	n.Status.NodeInfo.OSImage, n.Status.NodeInfo.KernelVersion = evil, "javascript:alert(4)"
+	n.Spec.Taints = []corev1.Taint{{Key: evil, Value: evil, Effect: "NoSchedule"}}
+	p := testPod(evil, "evil", func(p *corev1.Pod) {
+		p.Namespace = "default"
+		p.Labels = map[string]string{evil: evil}
+		p.Spec.Containers[0].Image = evil
+	})
+	m.put(t, n, p, testEvent("Node", "evil", evil, evil, time.Second), testEvent("Node", evil, "NodeNotReady", evil, time.Second),
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Hardware: []byte(`{"board":{"model":"<img src=x onerror=alert(5)>","<script>alert(6)</script>":"</dd><script>alert(7)</script>"}}`)})
+	b := loggedIn(t, m)
+	for _, path := range []string{"/", "/nodes", "/nodes/evil", "/nodes/evil/yaml", "/sites", "/pods", "/pods?q=%3Cscript%3Ealert(8)%3C/script%3E", "/events", "/workloads", "/devices/add?site=%22%3E%3Cscript%3Ealert(9)%3C/script%3E"} {
+		b.open(path)
+		b.await(`document.readyState === "complete"`)
+		if strings.ContainsAny(b.text(), "\u202e\u200b") {
+			t.Errorf("%s shows characters that turn or hide text", path)
+		}
+		if !b.eval(`document.querySelectorAll('main img, main script, main [onerror], a[href^="javascript:"]').length === 0`) {
+			t.Errorf("%s has made an element of a name", path)
+		}
+	}
+	b.open("/nodes/evil")
+	n = n.DeepCopy()
+	n.Labels["again"] = evil
+	m.put(t, n) // by the script, too
+	b.awaits("again")
+	if !b.eval(`document.querySelectorAll('main img, main script').length === 0`) {
+		t.Error("the script has made an element of a name")
+	}
+}
+
+func TestThePageIsReadableWithoutScript(t *testing.T) {
+	b := loggedIn(t, newMemory(sample()...))
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	}))
+	b.open("/nodes")
+	b.fill("input[type=search]", "bone")
+	b.do(chromedp.Click(chromedp.CSS(".filters button")), chromedp.WaitVisible(chromedp.CSS(".found a")))
+	b.says("4 nodes found", "bone-4", "Ready=False: the container engine has not answered for 30s")
+	b.open("/nodes/bone-1")
+	b.do(chromedp.Click(chromedp.CSS("button[value=cordon]")), chromedp.WaitVisible(chromedp.CSS("button[value=uncordon]")))
+	b.says("Ready, cordoned")
+}

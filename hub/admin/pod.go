@@ -1,0 +1,139 @@
+package admin
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+type containerRow struct {
+	Name, Image string
+	Init        bool
+	Pill        pill
+	Detail      string
+	Since       *moment
+	Restarts    int32
+}
+
+type podData struct {
+	podRow
+	Facts      []fact
+	Conditions []conditionRow
+	Containers []containerRow
+	Labels     []fact
+	Events     []eventRow
+	YAML       string
+}
+
+// pod shows one pod, and why it does not do what it should.
+func pod(a *ask) (page, error) {
+	namespace, name := a.param("namespace"), a.param("name")
+	p := a.Pod(namespace, name)
+	if p == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
+	}
+	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: podHref(p) + "/yaml"}
+	if d.Why == "" && p.DeletionTimestamp != nil {
+		d.Why = "It was asked to leave, and has until " + stamp(p.DeletionTimestamp.Time) + " to stop."
+	}
+	for _, f := range []fact{
+		{"Namespace", p.Namespace}, {"Owner", d.Owner}, {"Address", p.Status.PodIP}, {"Restart policy", string(p.Spec.RestartPolicy)},
+		{"Quality of service", string(p.Status.QOSClass)}, {"Created", stamp(p.CreationTimestamp.Time)},
+	} {
+		if f.Value != "" {
+			d.Facts = append(d.Facts, f)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		kind := "idle"
+		if (c.Status == corev1.ConditionTrue) == (c.Type != corev1.DisruptionTarget) {
+			kind = "ok"
+		} else if c.Status != corev1.ConditionFalse || c.Type != corev1.DisruptionTarget {
+			kind = "warn"
+		}
+		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now)})
+	}
+	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
+		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
+	for _, e := range eventsOf(a.Snapshot, "Pod", namespace, name) {
+		if len(d.Events) == 20 {
+			break
+		}
+		d.Events = append(d.Events, eventRowOf(a, e))
+	}
+	watch := []string{"pod/" + namespace + "/" + name}
+	if p.Spec.NodeName != "" {
+		watch = append(watch, "node/"+p.Spec.NodeName)
+	}
+	return page{Template: "pod", Title: name, Watch: watch, Data: d}, nil
+}
+
+func containers(a *ask, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
+	for _, spec := range specs {
+		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: pill{"idle", "Not started"}}
+		for _, st := range have {
+			if st.Name != spec.Name {
+				continue
+			}
+			r.Restarts = st.RestartCount
+			switch {
+			case st.State.Running != nil && (st.Ready || init):
+				r.Pill, r.Since = pill{"ok", "Running"}, at(st.State.Running.StartedAt.Time, a.now)
+			case st.State.Running != nil:
+				r.Pill, r.Since = pill{"warn", "Running, not ready"}, at(st.State.Running.StartedAt.Time, a.now)
+			case st.State.Terminated != nil && st.State.Terminated.ExitCode == 0:
+				r.Pill, r.Since = pill{"idle", "Completed"}, at(st.State.Terminated.FinishedAt.Time, a.now)
+			case st.State.Terminated != nil:
+				r.Pill, r.Detail, r.Since = pill{"bad", "Failed"}, end(st.State.Terminated), at(st.State.Terminated.FinishedAt.Time, a.now)
+			case st.State.Waiting != nil:
+				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), or(st.State.Waiting.Reason, "Waiting")}, join(st.State.Waiting.Message, lastEnd(st))
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// waitingKind tells starting, which is usual, from what keeps a container from it.
+func waitingKind(reason string) string {
+	switch reason {
+	case "", "ContainerCreating", "PodInitializing":
+		return "idle"
+	}
+	return "bad"
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+type yamlData struct{ Title, Back, Text string }
+
+func nodeYAML(a *ask) (page, error) {
+	name := a.param("name")
+	n := a.Node(name)
+	if n == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
+	}
+	return yamlPage(n, yamlData{Title: name, Back: nodeHref(name)}, "node/"+name)
+}
+
+func podYAML(a *ask) (page, error) {
+	namespace, name := a.param("namespace"), a.param("name")
+	p := a.Pod(namespace, name)
+	if p == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
+	}
+	return yamlPage(p, yamlData{Title: name, Back: podHref(p)}, "pod/"+namespace+"/"+name)
+}
+
+func yamlPage(o state.Object, d yamlData, topic string) (page, error) {
+	text, err := toYAML(o)
+	d.Text = text
+	return page{Template: "yaml", Title: d.Title + " as YAML", Watch: []string{topic}, Data: d}, err
+}

@@ -1,0 +1,133 @@
+package admin
+
+import (
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+type podRow struct {
+	Name, Namespace, Href string
+	podLine
+	Pill           pill
+	Why            string
+	Node, NodeHref string
+	Site           string
+	Owner          string
+	Age            *moment
+}
+
+type podsData struct {
+	Search     string
+	Namespaces []option
+	Statuses   []option
+	Owner      string
+	Rows       []podRow
+	Pager      pager
+	Empty      bool
+}
+
+func podHref(p *corev1.Pod) string {
+	return "/pods/" + url.PathEscape(p.Namespace) + "/" + url.PathEscape(p.Name)
+}
+
+var podStatuses = [][2]string{
+	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"}, {"failed", "Failed"},
+	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
+}
+
+// pods lists the pods, with why one does not do what it should.
+func pods(a *ask) (page, error) {
+	search, namespace, status, owner := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status"), a.query("owner")
+	words := strings.Fields(strings.ToLower(search))
+	d := podsData{Search: search, Owner: owner, Statuses: options(status, podStatuses...), Namespaces: namespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
+	var found []*corev1.Pod
+	for p := range a.Pods(namespace) {
+		if podHasStatus(a, p, status) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && matches(p.Name+" "+p.Spec.NodeName, p.Labels, words) {
+			found = append(found, p)
+		}
+	}
+	from, to, pager := pageOf(a, len(found), url.Values{"q": {search}, "namespace": {namespace}, "status": {status}, "owner": {owner}})
+	d.Pager = pager
+	for _, p := range found[from:to] {
+		d.Rows = append(d.Rows, podRowOf(a, p))
+	}
+	return page{Template: "pods", Title: "Pods", Watch: []string{"pods", "nodes"}, Data: d}, nil
+}
+
+func podHasStatus(a *ask, p *corev1.Pod, status string) bool {
+	switch status {
+	case "attention":
+		why, _ := podTrouble(a.Snapshot, p, a.now)
+		return why != ""
+	case "pending":
+		return p.Status.Phase == corev1.PodPending || p.Status.Phase == ""
+	case "running":
+		return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
+	case "failed":
+		return p.Status.Phase == corev1.PodFailed
+	case "succeeded":
+		return p.Status.Phase == corev1.PodSucceeded
+	case "terminating":
+		return p.DeletionTimestamp != nil
+	}
+	return true
+}
+
+func podRowOf(a *ask, p *corev1.Pod) podRow {
+	r := podRow{
+		Name: p.Name, Namespace: p.Namespace, Href: podHref(p), podLine: podLineOf(p, a.now), Node: p.Spec.NodeName,
+		Owner: ownerOf(a.Snapshot, p), Age: at(p.CreationTimestamp.Time, a.now),
+	}
+	if r.Node != "" {
+		r.NodeHref = nodeHref(r.Node)
+		if n := a.Node(r.Node); n != nil {
+			r.Site = state.SiteOf(n)
+		}
+	}
+	r.Why, r.Pill.Kind = podTrouble(a.Snapshot, p, a.now)
+	r.Pill.Text = r.Status
+	if r.Pill.Kind == "" {
+		r.Pill.Kind = quietKind(p, a.now)
+	}
+	return r
+}
+
+// quietKind is the shape of a pod that needs no attention.
+func quietKind(p *corev1.Pod, now time.Time) string {
+	ready := state.PodCondition(p, corev1.PodReady)
+	if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && ready != nil && ready.Status == corev1.ConditionTrue {
+		return "ok"
+	}
+	return "idle"
+}
+
+// ownerOf names what a pod belongs to: its deployment rather than the replica set
+// between them.
+func ownerOf(s state.Snapshot, p *corev1.Pod) string {
+	ref := metav1.GetControllerOf(p)
+	if ref == nil {
+		return ""
+	}
+	if ref.Kind == "ReplicaSet" {
+		if rs := s.ByUID(ref.UID); rs != nil {
+			if up := metav1.GetControllerOf(rs); up != nil {
+				ref = up
+			}
+		}
+	}
+	return strings.ToLower(ref.Kind) + "/" + ref.Name
+}
+
+func namespaceOptions(a *ask, chosen string) []option {
+	o := []option{{"", "All namespaces", chosen == ""}}
+	for ns := range a.All(state.Namespaces, "") {
+		o = append(o, option{ns.GetName(), ns.GetName(), ns.GetName() == chosen})
+	}
+	return o
+}

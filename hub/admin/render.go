@@ -1,0 +1,227 @@
+package admin
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/web"
+)
+
+// A page is what a view answers with.
+type page struct {
+	Template string
+	Title    string
+	Watch    []string // topics whose change makes it stale; none: it is not live
+	Poll     int      // seconds after which it is stale anyway; 0: never
+	Data     any
+}
+
+// A pill is a status in a word, with a shape and a colour.
+type pill struct {
+	Kind string // ok, warn, bad, idle
+	Text string
+}
+
+// look is the page's templates and static files, as they were built in.
+type look struct {
+	pages  map[string]*template.Template
+	static map[string]staticFile // by file name
+}
+
+type staticFile struct {
+	body      []byte
+	mediaType string
+	version   string
+}
+
+func newLook() *look {
+	l := &look{pages: map[string]*template.Template{}, static: map[string]staticFile{}}
+	files, err := fs.Glob(web.Files, "static/*")
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range files {
+		body, err := web.Files.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(body)
+		l.static[path.Base(name)] = staticFile{body, mime.TypeByExtension(path.Ext(name)), hex.EncodeToString(sum[:6])}
+	}
+	base := template.Must(template.New("").Funcs(template.FuncMap{
+		"static": l.staticURL, "ago": ago, "left": left, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v },
+	}).ParseFS(web.Files, "templates/layout.html", "templates/parts.html"))
+	files, err = fs.Glob(web.Files, "templates/*.html")
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range files {
+		t := strings.TrimSuffix(path.Base(name), ".html")
+		l.pages[t] = template.Must(template.Must(base.Clone()).ParseFS(web.Files, name))
+	}
+	return l
+}
+
+// staticURL names a static file with its version: it may be cached for ever.
+func (l *look) staticURL(name string) (string, error) {
+	f, ok := l.static[name]
+	if !ok {
+		return "", fmt.Errorf("no static file %s", name)
+	}
+	return "/static/" + name + "?v=" + f.version, nil
+}
+
+func (c *call) static() error {
+	f, ok := c.look.static[c.Param("file")]
+	if !ok {
+		return c.nowhere()
+	}
+	if c.QueryParam("v") == f.version {
+		c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	return c.Blob(http.StatusOK, f.mediaType, f.body)
+}
+
+// fragment renders the part of a page that changes.
+func (l *look) fragment(p page) ([]byte, error) {
+	t, ok := l.pages[p.Template]
+	if !ok {
+		return nil, fmt.Errorf("no template %s", p.Template)
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, "main", p.Data); err != nil {
+		return nil, fmt.Errorf("render %s: %w", p.Template, err)
+	}
+	return bytes.Map(visible, b.Bytes()), nil
+}
+
+// visible replaces characters that show other text than there is: they turn the
+// direction of writing around, or have no width.
+func visible(r rune) rune {
+	if r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029') {
+		return '\ufffd'
+	}
+	return r
+}
+
+// A frame is what stands around a fragment.
+type frame struct {
+	page
+	Main    template.HTML
+	Rev     uint64
+	Now     time.Time
+	User    User
+	Version string
+	Path    string
+	MayAdd  bool
+}
+
+// Here tells whether the page belongs to the entry of the navigation.
+func (f frame) Here(prefix string) bool {
+	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
+}
+
+// Topics are what the page watches, in one word.
+func (f frame) Topics() string { return strings.Join(f.Watch, " ") }
+
+// Fragment tells whether only the part that changes was asked for.
+func (c *call) fragmentWanted() bool { return c.Request().Header.Get(fragmentHeader) != "" }
+
+// wrap answers with a fragment, in its frame unless it was asked for alone.
+func (c *call) wrap(code int, r rendered) error {
+	h := c.Response().Header()
+	h.Set("Flotilla-Revision", fmt.Sprint(r.rev))
+	h.Set("Flotilla-Time", r.at.UTC().Format(time.RFC3339Nano))
+	h.Set("Vary", fragmentHeader)
+	if c.fragmentWanted() {
+		return c.HTMLBlob(code, r.body)
+	}
+	f := frame{
+		page: r.page, Main: template.HTML(r.body), Rev: r.rev, Now: r.at, //nolint:gosec // rendered by html/template
+		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
+		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
+	}
+	var b bytes.Buffer
+	if err := c.look.pages[r.page.Template].ExecuteTemplate(&b, "layout", f); err != nil {
+		c.Log.Error("page failed", "path", f.Path, "err", err)
+		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
+	}
+	return c.HTMLBlob(code, b.Bytes())
+}
+
+// plain answers with a page that is not live.
+func (c *call) plain(code int, p page) error {
+	body, err := c.look.fragment(p)
+	if err != nil {
+		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
+		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
+	}
+	return c.wrap(code, rendered{page: p, body: body, at: time.Now()})
+}
+
+type messageData struct{ Title, Text string }
+
+// message answers with one sentence.
+func (c *call) message(code int, title, text string) error {
+	return c.plain(code, page{Template: "message", Title: title, Data: messageData{title, text}})
+}
+
+// A moment is a time as the page shows it: exact for machines, relative for people.
+type moment struct {
+	At   string // RFC 3339
+	UTC  string
+	Text string
+}
+
+// at is the moment t as seen from now; nil for no time at all.
+func at(t, now time.Time) *moment {
+	if t.IsZero() {
+		return nil
+	}
+	text := duration.HumanDuration(max(now.Sub(t), 0))
+	if t.After(now) {
+		text = duration.HumanDuration(t.Sub(now))
+	}
+	return &moment{t.UTC().Format(time.RFC3339), stamp(t), text}
+}
+
+var (
+	agoTemplate  = template.Must(template.New("").Parse(`<time datetime="{{.At}}" title="{{.UTC}}" data-ago>{{.Text}}</time>`))
+	leftTemplate = template.Must(template.New("").Parse(`<time datetime="{{.At}}" title="{{.UTC}}" data-left>{{.Text}}</time>`))
+)
+
+func ago(m *moment) (template.HTML, error)  { return m.html(agoTemplate) }
+func left(m *moment) (template.HTML, error) { return m.html(leftTemplate) }
+
+func (m *moment) html(t *template.Template) (template.HTML, error) {
+	if m == nil {
+		return "–", nil
+	}
+	var b strings.Builder
+	err := t.Execute(&b, m)
+	return template.HTML(b.String()), err //nolint:gosec // rendered by html/template
+}
+
+// iso is for machines, stamp for people who need more than how long ago it was.
+func iso(t time.Time) string   { return t.UTC().Format(time.RFC3339Nano) }
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
+
+// plural returns "1 node" or "2 nodes".
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

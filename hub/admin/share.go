@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/hub/state"
+)
+
+// A share is how much of a resource the pods of a node ask for.
+type share struct {
+	Name                          string
+	Capacity, Allocatable, Wanted string
+	Percent                       int // of the allocatable; above 100: more than there is
+}
+
+func shareOf(name corev1.ResourceName, u state.Usage, n *corev1.Node) share {
+	capacity, allocatable, wanted := n.Status.Capacity[name], n.Status.Allocatable[name], u.Requests[name]
+	if name == corev1.ResourcePods {
+		wanted = *resource.NewQuantity(u.Pods, resource.DecimalSI)
+	}
+	s := share{Name: string(name), Capacity: amount(name, capacity), Allocatable: amount(name, allocatable), Wanted: amount(name, wanted)}
+	if have := allocatable.AsApproximateFloat64(); have > 0 {
+		s.Percent = int(100 * wanted.AsApproximateFloat64() / have)
+	}
+	return s
+}
+
+// amount writes a quantity for people: bytes in binary units, cpus as a decimal.
+func amount(name corev1.ResourceName, q resource.Quantity) string {
+	switch name {
+	case corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage:
+		return bytesOf(q.Value())
+	case corev1.ResourceCPU:
+		return strconv.FormatFloat(float64(q.MilliValue())/1000, 'f', -1, 64)
+	}
+	return q.String()
+}
+
+func bytesOf(n int64) string {
+	v, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if v < 1024 && v > -1024 {
+			break
+		}
+		v, unit = v/1024, next
+	}
+	if unit == "B" || v >= 100 {
+		return fmt.Sprintf("%.0f %s", v, unit)
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
+}

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// An engine is a real container engine, asked without our own client.
+type engine struct {
+	name, socket string
+	client       *http.Client
+}
+
+// A container is what we want to know of one.
+type container struct {
+	ID      string
+	Kind    string // app or sandbox
+	Running bool
+	Started string
+}
+
+const (
+	labelAgent = "flotilla.dev/agent"
+	labelKind  = "flotilla.dev/kind"
+	toolImage  = "flotilla.test/tool:1"
+)
+
+// engines runs a test on every real engine of this machine that has the test image.
+func engines(t *testing.T, f func(t *testing.T, e *engine)) {
+	for _, e := range []struct{ name, env, socket string }{
+		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
+		{"podman", "PODMAN_SOCK", "/run/flotilla-test/podman.sock"},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, findEngine(t, e.name, e.env, e.socket))
+		})
+	}
+}
+
+func findEngine(t testing.TB, name, env, socket string) *engine {
+	t.Helper()
+	if s := os.Getenv(env); s != "" {
+		socket = s
+	}
+	e := &engine{name: name, socket: socket, client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}}
+	if _, err := e.ask(http.MethodGet, "/images/"+toolImage+"/json"); err != nil {
+		need(t, "%s at %s does not have %s (.ci/services brings it): %v", name, socket, toolImage, err)
+	}
+	return e
+}
+
+func (e *engine) ask(method, path string) ([]byte, error) {
+	r, err := http.NewRequest(method, "http://localhost/v1.40"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode/100 != 2 && answer.StatusCode != http.StatusNotModified {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, text)
+	}
+	return text, err
+}
+
+// containers are those that an agent has made, by id.
+func (e *engine) containers(node string) ([]container, error) {
+	filters, _ := json.Marshal(map[string][]string{"label": {labelAgent + "=" + node}})
+	text, err := e.ask(http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)))
+	if err != nil {
+		return nil, err
+	}
+	var list []struct {
+		ID     string `json:"Id"`
+		Labels map[string]string
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	out := make([]container, 0, len(list))
+	for _, c := range list {
+		text, err := e.ask(http.MethodGet, "/containers/"+c.ID+"/json")
+		if err != nil {
+			return nil, err
+		}
+		var one struct {
+			State struct {
+				Running   bool
+				StartedAt string
+			}
+		}
+		if err := json.Unmarshal(text, &one); err != nil {
+			return nil, err
+		}
+		out = append(out, container{c.ID, c.Labels[labelKind], one.State.Running, one.State.StartedAt})
+	}
+	slices.SortFunc(out, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// running are the containers of applications that run.
+func (e *engine) running(node string) ([]container, error) {
+	all, err := e.containers(node)
+	return slices.DeleteFunc(all, func(c container) bool { return c.Kind != "app" || !c.Running }), err
+}
+
+// remove removes every container of an agent, those that hold a network last.
+func (e *engine) remove(t testing.TB, node string) {
+	t.Helper()
+	list, err := e.containers(node)
+	if err != nil {
+		t.Errorf("clean up: %v", err)
+	}
+	for _, kind := range []string{"app", "init", "sandbox"} {
+		for _, c := range list {
+			if c.Kind != kind {
+				continue
+			}
+			if _, err := e.ask(http.MethodDelete, "/containers/"+c.ID+"?force=1&v=1"); err != nil {
+				t.Errorf("clean up: %v", err)
+			}
+		}
+	}
+}
+
+// A device is a joined agent with a state directory of its own.
+type device struct {
+	*process
+	t      testing.TB
+	node   string
+	dir    string
+	engine *engine
+}
+
+var devicesMade atomic.Int32
+
+// join makes a device that has joined a hub's site over TLS by a token, typed as
+// the hub printed it.
+func (h *hub) join(site string, e *engine) *device {
+	h.t.Helper()
+	d := &device{t: h.t, engine: e, dir: filepath.Join(h.t.TempDir(), site),
+		node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), site)}
+	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", site)
+	words := strings.Fields(line)
+	if len(words) != 5 || words[0] != "flotilla-device" || words[1] != "join" {
+		h.t.Fatalf("token create printed %q, which is no line to type", line)
+	}
+	said := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node, "--label", "floor=2")...)
+	if !strings.Contains(said, d.node+" on site "+site) {
+		h.t.Fatalf("join printed %q", said)
+	}
+	if e != nil {
+		h.t.Cleanup(func() { e.remove(h.t, d.node) })
+	}
+	return d
+}
+
+// run starts the agent, again or for the first time.
+func (d *device) run() {
+	d.t.Helper()
+	socket := "none"
+	if d.engine != nil {
+		socket = d.engine.socket
+	}
+	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket)
+}

@@ -1,0 +1,133 @@
+// Package e2e tries both programs the way people use them: built without cgo, run
+// as processes that can be killed, with real ports, certificates, engines and
+// kubectl.
+//
+// It has tests only, and knows the programs by what they print, answer and leave
+// behind; the one thing that it takes from another room is how to get a kubectl.
+// What a room does by itself is that room's test.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// leaseInterval and grace are the shortest that the hub accepts and that a busy
+// machine with two processors still keeps.
+const (
+	leaseInterval = time.Second
+	grace         = 6 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	code := 1
+	defer func() { os.Exit(code) }()
+	if false {
+		code = 0
+		return
+	}
+	defer func() {
+		if workshop != "" {
+			_ = os.RemoveAll(workshop) // nothing in it is of use to anybody
+		}
+	}()
+	code = m.Run()
+}
+
+// workshop is where the programs of this test run are.
+var workshop string
+
+// A platform is what a program is built for.
+type platform struct{ arch, arm string }
+
+func (p platform) String() string {
+	if p.arm != "" {
+		return p.arch + "/v" + p.arm
+	}
+	return p.arch
+}
+
+var here platform
+
+type workpiece struct {
+	program string
+	platform
+}
+
+var (
+	buildsMu sync.Mutex
+	builds   = map[workpiece]func() (string, error){}
+)
+
+// program returns the path of flotilla-hub or flotilla-device as releases are made,
+// and builds it the first time.
+func program(t testing.TB, name string, p platform) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: this runs the real programs")
+	}
+	buildsMu.Lock()
+	if workshop == "" {
+		dir, err := os.MkdirTemp("", "flotilla-e2e-")
+		if err != nil {
+			buildsMu.Unlock()
+			t.Fatal(err)
+		}
+		workshop = dir
+	}
+	w := workpiece{name, p}
+	if builds[w] == nil {
+		builds[w] = sync.OnceValues(func() (string, error) { return build(w) })
+	}
+	do := builds[w]
+	buildsMu.Unlock()
+	path, err := do()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func build(w workpiece) (string, error) {
+	dir := filepath.Join(workshop, w.arch+w.arm)
+	path := filepath.Join(dir, "flotilla-"+w.program)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+w.program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
+	if w.arch != "" {
+		cmd.Env = append(cmd.Env, "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build flotilla-%s for %s: %w\n%s", w.program, w.platform, err, out)
+	}
+	return path, nil
+}
+
+// need skips a test for want of real software, which is a failure where CI is true.
+func need(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// await waits until do returns nil, and fails with what it said last.
+func await(t testing.TB, what string, within time.Duration, do func() error) {
+	t.Helper()
+	end := time.Now().Add(within)
+	for {
+		err := do()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s did not happen within %s: %v", what, within, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

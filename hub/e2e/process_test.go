@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a command that ends by itself, or a start, may take here.
+const patience = 30 * time.Second
+
+// A process is a child that is ours to end.
+type process struct {
+	t    testing.TB
+	name string
+	cmd  *exec.Cmd
+	said *paper
+	over chan struct{} // closed when it has ended
+}
+
+// A paper takes what a process says, on both outputs.
+type paper struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (p *paper) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *paper) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// start starts a program that stays until it is ended, with the test at the latest.
+func start(t testing.TB, path string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: filepath.Base(path), cmd: exec.Command(path, args...), said: &paper{}, over: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
+	p.cmd.Env = environment()
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.over)
+		_ = p.cmd.Wait() // how it has ended is in ProcessState
+	}()
+	t.Cleanup(func() {
+		p.end(syscall.SIGTERM)
+		healthy(t, p.name, p.said.String())
+		if t.Failed() {
+			t.Logf("the end of what %s said:\n%s", p.name, tail(p.said.String(), 40))
+		}
+	})
+	return p
+}
+
+// environment is ours without what would configure the programs.
+func environment(more ...string) []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "FLOTILLA_") {
+			env = append(env, e)
+		}
+	}
+	return append(env, more...)
+}
+
+// end sends a signal and waits for the end, SIGKILL being the second signal.
+func (p *process) end(s syscall.Signal) {
+	select {
+	case <-p.over:
+		return
+	default:
+	}
+	_ = p.cmd.Process.Signal(s) // it may have ended just now
+	select {
+	case <-p.over:
+	case <-time.After(15 * time.Second):
+		p.t.Errorf("%s had not ended 15 s after %s", p.name, s)
+		_ = p.cmd.Process.Kill()
+		<-p.over
+	}
+}
+
+// kill is kill -9.
+func (p *process) kill() { p.end(syscall.SIGKILL) }
+
+// stop ends it in an orderly way: that has to be exit code 0.
+func (p *process) stop() {
+	p.t.Helper()
+	p.end(syscall.SIGTERM)
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("%s ended with code %d after SIGTERM, want 0", p.name, code)
+	}
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// healthy fails a test where a program has said what none may ever say.
+func healthy(t testing.TB, name, said string) {
+	t.Helper()
+	for _, bad := range []string{"panic: ", "fatal error: ", "goroutine 1 ["} {
+		if i := strings.Index(said, bad); i >= 0 {
+			t.Errorf("%s panicked: %s", name, said[i:min(i+2000, len(said))])
+			return
+		}
+	}
+	if m := formatted.FindString(said); m != "" {
+		t.Errorf("%s said %q: a format string is wrong", name, m)
+	}
+}
+
+// formatted is what fmt writes for a wrong format string.
+var formatted = regexp.MustCompile(`%![a-zA-Z]?\([^)]*\)?`)
+
+// A result is how a command ended that ends by itself.
+type result struct {
+	out, err string
+	code     int
+}
+
+// A command is run to its end.
+type command struct {
+	path  string
+	args  []string
+	env   []string
+	stdin string
+	dir   string
+}
+
+func (c command) run(t testing.TB) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, c.path, c.args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(c.stdin), &out, &errs, c.dir
+	cmd.Env = environment(c.env...)
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if ctx.Err() != nil {
+		t.Fatalf("%s %s did not end within %s\n%s%s", filepath.Base(c.path), strings.Join(c.args, " "), patience, out.String(), errs.String())
+	}
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	healthy(t, filepath.Base(c.path), errs.String())
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// output runs a command that must succeed.
+func output(t testing.TB, path string, args ...string) string {
+	t.Helper()
+	r := command{path: path, args: args}.run(t)
+	if r.code != 0 {
+		t.Fatalf("%s %s ended with code %d: %s", filepath.Base(path), strings.Join(args, " "), r.code, r.err)
+	}
+	return r.out
+}
+
+var lastPort atomic.Int32
+
+// freePort returns a loopback address that nothing listens on. It is below the
+// ports that the kernel gives to outgoing connections: while a hub is down, a
+// device that dials such a port again and again may meet itself.
+func freePort(t testing.TB) string {
+	t.Helper()
+	lastPort.CompareAndSwap(0, int32(20000+os.Getpid()%8000))
+	for range 1000 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 20000+(lastPort.Add(1)-20000)%12000)
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+func tail(s string, lines int) string {
+	all := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

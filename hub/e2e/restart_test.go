@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// signYAML says nothing about lost nodes: nobody may move it within five minutes.
+const signYAML = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: words}
+data: {greeting: "hello from the hub"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: sign}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: sign}}
+  template:
+    metadata: {labels: {app: sign}}
+    spec:
+      terminationGracePeriodSeconds: 2
+      containers:
+      - name: main
+        image: flotilla.test/tool:1
+        imagePullPolicy: Never
+        args: [env, GREETING, then, wait]
+        env:
+        - {name: GREETING, valueFrom: {configMapKeyRef: {name: words, key: greeting}}}
+`
+
+// TestRestarts kills and restarts everything around containers, which must not
+// notice; and then takes the containers away while there is no hub.
+func TestRestarts(t *testing.T) {
+	engines(t, func(t *testing.T, e *engine) {
+		h := newHub(t)
+		d := h.join("bergen", e)
+		d.run()
+		await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+		h.kubectlWith(signYAML, "apply", "-f", "-")
+		await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+		before, err := e.containers(d.node)
+		if err != nil || len(before) < 2 {
+			t.Fatalf("%d containers, %v", len(before), err)
+		}
+		untouched := func(after string) {
+			t.Helper()
+			now, err := e.containers(d.node)
+			if err != nil || !slices.Equal(before, now) {
+				t.Fatalf("after %s the containers are\n%v, before they were\n%v (%v)", after, now, before, err)
+			}
+		}
+		reported := func() {
+			t.Helper()
+			began := time.Now()
+			await(t, "the device reports", patience, func() error {
+				if err := errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2)); err != nil {
+					return err
+				}
+				if !h.lastSeen(d.node).After(began) {
+					return errors.New("no lease yet")
+				}
+				return nil
+			})
+		}
+
+		d.stop()
+		untouched("the agent was stopped")
+		await(t, "the hub is told of the stop", patience, func() error { return h.ready(d.node, corev1.ConditionFalse) })
+		d.run()
+		reported()
+		untouched("an orderly restart of the agent")
+
+		d.kill()
+		untouched("the agent was killed")
+		d.run()
+		reported()
+		untouched("the agent was killed and started")
+
+		h.kill()
+		time.Sleep(2 * leaseInterval) // long enough for the device to notice
+		untouched("the hub was killed")
+		h.start()
+		reported()
+		untouched("the hub was killed and started")
+
+		// A reboot of the device while the hub is unplugged.
+		h.stop()
+		d.kill()
+		for i, c := range before {
+			path := "/containers/" + c.ID
+			if i%2 == 0 { // some runtimes lose containers, others leave them stopped
+				_, err = e.ask(http.MethodDelete, path+"?force=1&v=1")
+			} else {
+				_, err = e.ask(http.MethodPost, path+"/kill")
+			}
+			if err != nil && !strings.Contains(err.Error(), "is not running") {
+				t.Fatal(err)
+			}
+		}
+		d.run()
+		h.runsOn(d, 2)
+		list, err := e.running(d.node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list {
+			await(t, "the container says what the hub's config map says", patience, func() error {
+				log, err := e.ask(http.MethodGet, "/containers/"+c.ID+"/logs?stdout=1")
+				if err == nil && !strings.Contains(string(log), "hello from the hub") {
+					err = fmt.Errorf("it said %q", log)
+				}
+				return err
+			})
+		}
+		h.start()
+		reported()
+		if out := h.kubectl("logs", "deployment/sign"); !strings.Contains(out, "hello from the hub") {
+			t.Errorf("kubectl logs said %q", out)
+		}
+		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out, "connected") || !strings.Contains(out, "sign-") {
+			t.Errorf("flotilla-device status said\n%s", out)
+		}
+
+		// Leaving the fleet.
+		d.stop()
+		output(t, program(t, "device", here), "reset", "--yes", "--state-dir", d.dir, "--engine", e.socket)
+		if left, err := e.containers(d.node); err != nil || len(left) > 0 {
+			t.Errorf("after reset the engine has %v, %v", left, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(d.dir, "*")); len(left) != 1 || filepath.Base(left[0]) != "lock" {
+			t.Errorf("after reset the state directory has %v", left)
+		}
+	})
+}
+
+// TestAfterDamage: whatever the power cut left of the agent's files, the agent
+// starts, keeps its containers, and is right again.
+func TestAfterDamage(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	h := newHub(t)
+	d := h.join("oslo", e)
+	d.run()
+	await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before, err := e.containers(d.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(d.dir, "desired.state")
+	whole, err := os.ReadFile(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		body []byte
+	}{
+		{"an empty file", nil},
+		{"half a file", whole[:len(whole)/2]},
+		{"one flipped bit", append([]byte{whole[0] ^ 1}, whole[1:]...)},
+		{"JSON of something else", json.RawMessage(`[]`)},
+	} {
+		d.kill()
+		if err := os.WriteFile(state, c.body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		d.run()
+		await(t, "the agent has its desired state again after "+c.name, patience, func() error {
+			if now, err := os.ReadFile(state); err != nil || len(now) < len(whole)/2+1 {
+				return fmt.Errorf("%d bytes, %w", len(now), err)
+			}
+			if !h.lastSeen(d.node).After(began) {
+				return errors.New("no lease yet")
+			}
+			return errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2))
+		})
+		if now, err := e.containers(d.node); err != nil || !slices.Equal(before, now) {
+			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
+		}
+		if _, err := os.Stat(state + ".corrupt"); err != nil {
+			t.Errorf("%s was not kept aside: %v", c.name, err)
+		}
+		if said := d.said.String(); !strings.Contains(said, "unreadable") {
+			t.Errorf("after %s the agent does not say that its memory was unreadable:\n%s", c.name, tail(said, 10))
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const toleration = 3 * time.Second
+
+// kioskYAML tolerates a lost node for three seconds.
+const kioskYAML = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kiosk}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: kiosk}}
+  template:
+    metadata: {labels: {app: kiosk}}
+    spec:
+      terminationGracePeriodSeconds: 2
+      tolerations:
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 3}
+      - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 3}
+      containers:
+      - {name: main, image: "flotilla.test/tool:1", imagePullPolicy: Never, args: [wait]}
+`
+
+// TestASilentDevice is the main job: two devices on two sites, one falls silent,
+// its work moves, it comes back.
+func TestASilentDevice(t *testing.T) {
+	engines(t, func(t *testing.T, e *engine) {
+		h := newHub(t)
+		oslo, bergen := h.join("oslo", e), h.join("bergen", e)
+		oslo.run()
+		bergen.run()
+		for _, d := range []*device{oslo, bergen} {
+			await(t, d.node+" is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+		}
+		h.registered(oslo, "oslo")
+
+		if said := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(said, "deployment.apps/kiosk created") {
+			t.Errorf("kubectl apply said %q", said)
+		}
+		h.runsOn(oslo, 1)
+		h.runsOn(bergen, 1)
+		await(t, "both replicas are available", patience, func() error { return h.available("kiosk", 2) })
+		old, err := h.pods("kiosk", oslo.node)
+		if err != nil || len(old) != 1 {
+			t.Fatalf("pods on %s: %d, %v", oslo.node, len(old), err)
+		}
+
+		oslo.kill()
+		seen := h.lastSeen(oslo.node)
+		h.becomesUnknown(oslo, seen)
+		h.leaves(oslo, old[0])
+		h.runsOn(bergen, 2)
+		await(t, "the replacement is available", patience, func() error { return h.available("kiosk", 2) })
+		if list, err := e.running(oslo.node); err != nil || len(list) != 1 {
+			t.Errorf("the lost device has %d containers running, %v; it must keep its own", len(list), err)
+		}
+
+		oslo.run()
+		h.comesBack(oslo, old[0])
+		for _, want := range []string{"NodeNotReady", "TaintManagerEviction", "NodeReady"} {
+			if events := h.kubectl("get", "events", "-A"); !strings.Contains(events, want) {
+				t.Errorf("no event %s in\n%s", want, events)
+			}
+		}
+	})
+}
+
+// registered checks what a node says about itself after joining.
+func (h *hub) registered(d *device, site string) {
+	h.t.Helper()
+	n, err := h.node(d.node)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, label := range []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable} {
+		if n.Labels[label] == "" {
+			h.t.Errorf("the node has no label %s", label)
+		}
+	}
+	if got := n.Labels[corev1.LabelTopologyZone]; got != site {
+		h.t.Errorf("the node is on site %q, its token was for %s", got, site)
+	}
+	if got := n.Labels["floor"]; got != "2" {
+		h.t.Errorf("label floor=%q, join was given 2", got)
+	}
+	i := n.Status.NodeInfo
+	for what, value := range map[string]string{
+		"kernel": i.KernelVersion, "OS image": i.OSImage, "engine": i.ContainerRuntimeVersion, "agent": i.KubeletVersion,
+		"machine id": i.MachineID, "boot id": i.BootID, "architecture": i.Architecture,
+	} {
+		if value == "" {
+			h.t.Errorf("the node does not tell its %s", what)
+		}
+	}
+	if !strings.HasPrefix(i.ContainerRuntimeVersion, d.engine.name+"://") {
+		h.t.Errorf("the engine is %q, want %s", i.ContainerRuntimeVersion, d.engine.name)
+	}
+	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+			if q := list[name]; q.Sign() <= 0 {
+				h.t.Errorf("the node has %s of %s", q.String(), name)
+			}
+		}
+	}
+	if len(n.Status.Addresses) == 0 {
+		h.t.Error("the node has no address")
+	}
+}
+
+// runsOn waits until a device's engine runs so many containers, and no others.
+func (h *hub) runsOn(d *device, count int) {
+	h.t.Helper()
+	await(h.t, fmt.Sprintf("%d containers on %s", count, d.node), patience, func() error {
+		list, err := d.engine.running(d.node)
+		if err == nil && len(list) != count {
+			err = fmt.Errorf("%d run", len(list))
+		}
+		return err
+	})
+}
+
+func (h *hub) available(deployment string, want int32) error {
+	d, err := h.deployment(deployment)
+	if err == nil && (d.Status.AvailableReplicas != want || d.Status.Replicas != want) {
+		err = fmt.Errorf("%d replicas, %d available", d.Status.Replicas, d.Status.AvailableReplicas)
+	}
+	return err
+}
+
+// lastSeen is when the hub last heard of a node; zero where it has not since its start.
+func (h *hub) lastSeen(node string) time.Time {
+	h.t.Helper()
+	var l coordv1.Lease
+	if err := h.read("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+node, &l); err != nil {
+		h.t.Fatal(err)
+	}
+	if l.Spec.RenewTime == nil {
+		return time.Time{}
+	}
+	return l.Spec.RenewTime.Time
+}
+
+// late is how much later than promised something may be seen on a busy machine.
+const late = 4 * time.Second
+
+// becomesUnknown: not before the grace is over, and right after it.
+func (h *hub) becomesUnknown(d *device, seen time.Time) {
+	h.t.Helper()
+	await(h.t, "Ready of the silent node becomes Unknown", grace+patience, func() error { return h.ready(d.node, corev1.ConditionUnknown) })
+	if after := time.Since(seen); after < grace || after > grace+late {
+		h.t.Errorf("Ready became Unknown %s after the last heartbeat, the grace is %s", after, grace)
+	}
+	n, err := h.node(d.node)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if c := ready(n); c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." {
+		h.t.Errorf("Ready is Unknown for %s: %s", c.Reason, c.Message)
+	}
+	if !tainted(n, corev1.TaintEffectNoSchedule) || !tainted(n, corev1.TaintEffectNoExecute) {
+		h.t.Errorf("the taints of the silent node are %v; the first victim of a quiet site goes at once", n.Spec.Taints)
+	}
+	if out := h.kubectl("get", "node", d.node); !strings.Contains(out, "NotReady") {
+		h.t.Errorf("kubectl get node says %s", out)
+	}
+}
+
+func tainted(n corev1.Node, effect corev1.TaintEffect) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeUnreachable && t.Effect == effect
+	})
+}
+
+// leaves: the pod is Terminating after its toleration, and stays so.
+func (h *hub) leaves(d *device, old corev1.Pod) {
+	h.t.Helper()
+	n, err := h.node(d.node)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var since time.Time
+	for _, taint := range n.Spec.Taints {
+		if taint.Effect == corev1.TaintEffectNoExecute && taint.TimeAdded != nil {
+			since = taint.TimeAdded.Time
+		}
+	}
+	find := func() (corev1.Pod, error) {
+		var p corev1.Pod
+		return p, h.read("/api/v1/namespaces/default/pods/"+old.Name, &p)
+	}
+	await(h.t, "the pod of the silent node is Terminating", patience, func() error {
+		p, err := find()
+		if err == nil && p.DeletionTimestamp == nil {
+			err = errors.New("it is not")
+		}
+		return err
+	})
+	if after := time.Since(since); after < toleration || after > toleration+late {
+		h.t.Errorf("the pod was Terminating %s after the taint, it tolerates it for %s", after, toleration)
+	}
+	if out := h.kubectl("get", "pod", old.Name); !strings.Contains(out, "Terminating") {
+		h.t.Errorf("kubectl get pod says %s", out)
+	}
+	p, err := find()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+	}) {
+		h.t.Errorf("the conditions of the evicted pod do not say why: %v", p.Status.Conditions)
+	}
+}
+
+// comesBack: the device stops the old container first, and only then the old pod
+// goes. At no moment may the hub say that it is gone while it runs.
+func (h *hub) comesBack(d *device, old corev1.Pod) {
+	h.t.Helper()
+	await(h.t, "the old pod disappears", patience, func() error {
+		_, err := h.get("/api/v1/namespaces/default/pods/" + old.Name)
+		var r refusal
+		if !errors.As(err, &r) || r.code != http.StatusNotFound {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		list, err := d.engine.running(d.node)
+		if err == nil && len(list) > 0 {
+			h.t.Errorf("the pod was gone while its container %.12s ran", list[0].ID)
+		}
+		return err
+	})
+	await(h.t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	n, err := h.node(d.node)
+	if err != nil || len(n.Spec.Taints) > 0 {
+		h.t.Errorf("the node that came back has the taints %v, %v", n.Spec.Taints, err)
+	}
+	h.runsOn(d, 0)
+	await(h.t, "nothing of the old pod is left on the device", patience, func() error {
+		list, err := d.engine.containers(d.node)
+		if err == nil && len(list) > 0 {
+			err = fmt.Errorf("%d containers are", len(list))
+		}
+		return err
+	})
+}

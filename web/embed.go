@@ -1,0 +1,13 @@
+// Package web holds the page as files: templates, style sheet and script, built
+// into the hub. Nothing is generated and nothing comes from another host.
+//
+// It has no code and no opinion; package admin fills the templates in and serves
+// them.
+package web
+
+import "embed"
+
+// Files are templates/*.html and static/*.
+//
+//go:embed templates static
+var Files embed.FS

@@ -1,0 +1,204 @@
+// The live part of the page: it hears which parts have changed, fetches them
+// again, and puts in place what differs. Without it everything is still readable.
+
+const root = document.querySelector('[data-watch]');
+const clock = document.getElementById('main');
+let offset = Date.parse(clock.dataset.now) - Date.now(); // the hub's clock less ours
+let shown = new Date(); // when what is shown was made
+
+// ---- times
+
+function human(ms) { // as kubectl writes durations
+  const s = Math.max(0, Math.floor(ms / 1000)), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
+  const two = (a, unit, b, small) => b ? `${a}${unit}${b}${small}` : `${a}${unit}`;
+  if (s < 120) return `${s}s`;
+  if (m < 10) return two(m, 'm', s % 60, 's');
+  if (h < 3) return `${m}m`;
+  if (h < 8) return two(h, 'h', m % 60, 'm');
+  if (h < 48) return `${h}h`;
+  if (d < 8) return two(d, 'd', h % 24, 'h');
+  if (d < 730) return `${d}d`;
+  return `${Math.floor(d / 365)}y`;
+}
+
+function tick() {
+  const now = Date.now() + offset;
+  for (const t of document.querySelectorAll('time[data-ago]')) set(t, human(now - Date.parse(t.dateTime)));
+  for (const t of document.querySelectorAll('time[data-left]')) set(t, human(Date.parse(t.dateTime) - now));
+}
+
+function set(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// ---- putting the new in the place of the old, without losing focus, selection,
+// scrolling and what is folded open
+
+const keyOf = (node) => node.nodeType === 1 ? node.id || node.dataset.key || '' : '';
+const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+
+function morph(from, to) {
+  if (from.nodeType !== 1) {
+    if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+    return;
+  }
+  if (from.matches('input, select')) return; // people's own
+  for (const { name } of [...from.attributes]) {
+    if (!to.hasAttribute(name) && name !== 'open') from.removeAttribute(name);
+  }
+  for (const { name, value } of to.attributes) {
+    if (name !== 'open' && from.getAttribute(name) !== value) from.setAttribute(name, value);
+  }
+  morphChildren(from, to);
+}
+
+function morphChildren(from, to) {
+  const keyed = new Map();
+  for (const child of from.children) if (keyOf(child)) keyed.set(keyOf(child), child);
+  let at = from.firstChild;
+  for (const want of [...to.childNodes]) {
+    const known = keyOf(want) ? keyed.get(keyOf(want)) : null;
+    if (known && known.nodeName === want.nodeName && known.parentNode === from) {
+      at = skipText(at);
+      if (known !== at) from.insertBefore(known, at); else at = at.nextSibling;
+      morph(known, want);
+      continue;
+    }
+    if (want.nodeType === 1) at = skipText(at);
+    if (at && alike(at, want)) {
+      const next = at.nextSibling;
+      morph(at, want);
+      at = next;
+    } else {
+      from.insertBefore(document.importNode(want, true), at);
+    }
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+// skipText removes text that stands before an element: a parser drops the space at
+// the beginning, and what is moved would lose its focus.
+function skipText(at) {
+  while (at && at.nodeType !== 1) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+  return at;
+}
+
+// ---- fetching
+
+let wanted = root ? root.dataset.rev || '0' : '0'; // the revision that has to be shown
+let busy = false, again = false;
+
+async function refresh() {
+  if (busy || document.hidden) { again = true; return; }
+  busy = true;
+  again = false;
+  try {
+    const answer = await fetch(root.dataset.src || location.href, { headers: { 'Flotilla-Fragment': wanted } });
+    if (answer.status === 401) { location.reload(); return; }
+    const text = await answer.text();
+    if (!answer.headers.has('Flotilla-Time')) return;
+    offset = Date.parse(answer.headers.get('Flotilla-Time')) - Date.now();
+    shown = new Date();
+    morphChildren(root, new DOMParser().parseFromString(text, 'text/html').body);
+    tick();
+  } catch {
+    // the stream knows better whether the hub is there
+  } finally {
+    busy = false;
+  }
+  if (again) refresh();
+}
+
+// ---- hearing
+
+const silence = 25_000; // ms without a word, after which the connection counts as lost
+let source, watchdog, delay = 1000;
+
+function lost(is) {
+  document.body.classList.toggle('is-lost', is);
+  set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${shown.toLocaleTimeString()}; trying again…` : '');
+}
+
+function heard() {
+  lost(false);
+  delay = 1000;
+  clearTimeout(watchdog);
+  watchdog = setTimeout(reconnect, silence);
+}
+
+async function reconnect() {
+  lost(true);
+  source.close();
+  clearTimeout(watchdog);
+  await new Promise((wake) => setTimeout(wake, delay * (0.5 + Math.random())));
+  delay = Math.min(delay * 2, 15_000);
+  try {
+    if (!(await (await fetch('/session')).json()).in) { location.reload(); return; }
+  } catch { /* not there yet */ }
+  listen();
+}
+
+function listen() {
+  const query = new URLSearchParams({ watch: root.dataset.watch, rev: wanted });
+  source = new EventSource('/events/stream?' + query);
+  source.addEventListener('hello', heard);
+  source.addEventListener('beat', heard);
+  source.addEventListener('change', (event) => {
+    heard();
+    wanted = event.lastEventId || wanted;
+    refresh();
+  });
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) reconnect(); else lost(true);
+  };
+}
+
+// ---- filters apply as they are typed
+
+for (const form of document.querySelectorAll('form[data-filter]')) {
+  let timer;
+  const apply = () => {
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
+    history.replaceState(null, '', query.size ? `?${query}` : location.pathname);
+    refresh();
+  };
+  form.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(apply, 200); });
+  form.addEventListener('submit', (event) => { event.preventDefault(); clearTimeout(timer); apply(); });
+  form.classList.add('is-live');
+}
+
+for (const button of document.querySelectorAll('[data-copy]')) {
+  button.hidden = !navigator.clipboard;
+  button.addEventListener('click', async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    set(button, 'Copied');
+  });
+}
+
+// A link from elsewhere, as in an alert, comes without the session's cookie: look
+// again from here.
+const login = document.querySelector('[data-session]');
+if (login) {
+  fetch('/session').then((answer) => answer.json()).then((session) => {
+    if (session.in) location.replace(login.dataset.session);
+  }, () => {});
+}
+
+setInterval(tick, 1000);
+tick();
+if (root) {
+  listen();
+  if (root.dataset.src) refresh();
+  if (root.dataset.poll) setInterval(() => { if (!document.hidden) refresh(); }, root.dataset.poll * 1000);
+  document.addEventListener('visibilitychange', () => { if (again && !document.hidden) refresh(); });
+  addEventListener('pagehide', () => { source.close(); clearTimeout(watchdog); });
+  addEventListener('pageshow', (event) => { if (event.persisted) { listen(); refresh(); } });
+}
