@@ -81,7 +81,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	loop.Broker, desk.Broker = mqtt, mqtt
 	front := &front{cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, log: log}
-	page := front.page()
+	page := front.page(doors.https.Addr())
 	web := front.handlers(page)
 
 	g, ctx := errgroup.WithContext(ctx)

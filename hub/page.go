@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // page makes the admin page from the loop and the guard.
-func (f *front) page() *admin.Server {
+func (f *front) page(a net.Addr) *admin.Server {
 	p := pageAccess{f.guard}
 	return admin.New(admin.Config{
 		Fleet: f.loop, Sessions: p, Entrance: p, Explain: explain,
@@ -31,7 +32,7 @@ func (f *front) page() *admin.Server {
 		Audit: func(ctx context.Context, a admin.Act) {
 			f.guard.Record(ctx, store.Audit{Who: a.User.Name, Via: a.User.Via, Source: a.User.Source, Verb: a.Verb, Resource: a.Resource, Name: a.Name, Code: a.Code, Message: a.Message})
 		},
-		Version: version, Log: f.log,
+		HubURL: f.url(a), Version: version, Log: f.log,
 	})
 }
 
@@ -70,7 +71,7 @@ func explain(err error) (int, string) {
 		{access.ErrForbidden, http.StatusForbidden}, {access.ErrConflict, http.StatusConflict},
 	} {
 		if errors.Is(err, c.sentinel) {
-			return c.code, strings.TrimPrefix(err.Error(), c.sentinel.Error()+": ")
+			return c.code, strings.ReplaceAll(err.Error(), c.sentinel.Error()+": ", "")
 		}
 	}
 	if errors.Is(err, store.ErrFull) {

@@ -41,7 +41,7 @@ var Version = "0.1.0"
 
 // KubeletVersion is the version as nodes show it: the Kubernetes whose node
 // semantics we follow, and ours.
-func KubeletVersion() string { return "v1.34.0+flotilla." + Version }
+func KubeletVersion() string { return "v1.37.0+flotilla." + Version }
 
 // Hardware is what the agent asks of package hardware. engineRoot is where the engine
 // keeps its images, empty while there is no engine.

@@ -376,6 +376,26 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 	}
 }
 
+func TestWhichConditionsNeedAttention(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		condition corev1.NodeConditionType
+		status    corev1.ConditionStatus
+		want      pill
+	}{
+		{"a pressure does", "DiskPressure", "True", pill{"warn", "Ready, DiskPressure"}},
+		{"no pressure does not", "DiskPressure", "False", pill{"ok", "Ready"}},
+		{"good power does not", "PowerOK", "True", pill{"ok", "Ready"}},
+		{"bad power does, by its reason", "PowerOK", "False", pill{"warn", "Ready, UnderVoltage"}},
+		{"what a board lacks for good does not", "MemoryLimits", "False", pill{"ok", "Ready"}},
+		{"what nobody knows does not", "Sunny", "True", pill{"ok", "Ready"}},
+	} {
+		if got := nodePill(testNode("n", "oslo", condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -63,7 +63,7 @@ func browse(t testing.TB, url string) *browser {
 	t.Cleanup(cancel)
 	ctx, cancelTime := context.WithTimeout(ctx, 90*time.Second)
 	t.Cleanup(cancelTime)
-	b := &browser{TB: t, ctx: ctx, url: url}
+	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed}}
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
 		return err
@@ -126,8 +126,24 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 
 func (b *browser) open(path string) {
 	b.Helper()
-	b.do(chromedp.Navigate(b.url + path))
+	b.steady(func() error { return chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) }, "open "+path)
 }
+
+// steady does what loads a page. Chromium gives a page up whenever an address of
+// this machine changes, as by a container that starts beside the test; it is
+// loaded again then.
+func (b *browser) steady(load func() error, what string) {
+	b.Helper()
+	err := load()
+	for try := 0; err != nil && strings.Contains(err.Error(), changed) && try < 5; try++ {
+		err = chromedp.Do(b.ctx, chromedp.Reload())
+	}
+	if err != nil {
+		b.Fatalf("%s: %v; the page says: %.600s", what, err, b.text())
+	}
+}
+
+const changed = "ERR_NETWORK_CHANGED"
 
 // await waits until an expression is true, and returns how long that took.
 func (b *browser) await(expression string) time.Duration {
@@ -184,9 +200,10 @@ func (b *browser) fill(selector, text string) {
 func (b *browser) press(selector string) {
 	b.Helper()
 	b.eval("window.left = true")
-	if _, err := chromedp.RunResponse(b.ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
-		b.Fatalf("press %s: %v; the page says: %.600s", selector, err, b.text())
-	}
+	b.steady(func() error {
+		_, err := chromedp.RunResponse(b.ctx, chromedp.Click(chromedp.CSS(selector)))
+		return err
+	}, "press "+selector)
 	b.await(`!window.left && document.readyState === "complete"`)
 }
 

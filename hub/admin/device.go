@@ -59,7 +59,7 @@ func (c *call) token() error {
 	life, _ := time.ParseDuration(c.FormValue("life"))
 	t := NewToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name}
 	text, err := c.Token(c.Request().Context(), t)
-	act := Act{User: c.user, Verb: "create", Resource: "jointokens", Name: text, Code: http.StatusCreated}
+	act := Act{User: c.user, Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
 		act.Code, act.Message = c.explain(err)
 		c.Audit(c.Request().Context(), act)

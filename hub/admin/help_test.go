@@ -218,6 +218,8 @@ func testNode(name, site string, change func(*corev1.Node)) *corev1.Node {
 			Conditions: []corev1.NodeCondition{
 				{Type: "MemoryPressure", Status: "False", Reason: "KubeletHasSufficientMemory", Message: "device has sufficient memory available", LastTransitionTime: ago0(50 * time.Hour)},
 				{Type: "DiskPressure", Status: "False", Reason: "KubeletHasNoDiskPressure", Message: "device has no disk pressure", LastTransitionTime: ago0(50 * time.Hour)},
+				{Type: "PowerOK", Status: "True", Reason: "PowerSufficient", Message: "the firmware reports no lack of power", LastTransitionTime: ago0(50 * time.Hour)},
+				{Type: "MemoryLimits", Status: "False", Reason: "MemoryControllerMissing", Message: "the kernel cannot limit the memory of containers", LastTransitionTime: ago0(50 * time.Hour)},
 				{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "device is ready", LastTransitionTime: ago0(50 * time.Hour)},
 			},
 		},

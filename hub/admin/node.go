@@ -74,7 +74,7 @@ func node(a *ask) (page, error) {
 		})
 	}
 	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
-		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(x.Type, y.Type))
+		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type))
 	})
 	u := a.Usage(name)
 	for _, r := range resourceNames(n) {
@@ -105,20 +105,12 @@ func node(a *ask) (page, error) {
 	return page{Template: "node", Title: name, Watch: []string{"node/" + name}, Poll: 10, Data: d}, nil
 }
 
-// conditionKind tells whether a condition is as it should be: Ready True, every
-// other one False.
-func conditionKind(c corev1.NodeCondition) string {
-	good := corev1.ConditionFalse
-	if c.Type == corev1.NodeReady {
-		good = corev1.ConditionTrue
+// isReady is 1 for the condition that stands first among its like.
+func isReady(c conditionRow) int {
+	if c.Type == string(corev1.NodeReady) {
+		return 1
 	}
-	switch {
-	case c.Status == good:
-		return "ok"
-	case c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
-		return "warn"
-	}
-	return "bad"
+	return 0
 }
 
 func resourceNames(n *corev1.Node) []corev1.ResourceName {

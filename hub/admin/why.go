@@ -8,11 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/state"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"flotilla.dev/shared/fleet"
 )
 
 // nodePill is a node's status; shapes and colours follow its Ready condition.
@@ -27,20 +27,51 @@ func nodePill(n *corev1.Node) pill {
 	case n.Spec.Unschedulable:
 		return pill{"warn", "Ready, cordoned"}
 	case len(unhealthy(n)) > 0:
-		return pill{"warn", "Ready, " + string(unhealthy(n)[0].Type)}
+		return pill{"warn", "Ready, " + trouble(unhealthy(n)[0])}
 	}
 	return pill{"ok", "Ready"}
 }
 
-// unhealthy returns the conditions other than Ready that are as they should not
-// be: True, for each of them tells of a trouble.
+// meaning is what a node's conditions mean, by type: "trouble" when True (as those
+// of Kubernetes), "health" when it is lost, or a "feature" that some boards lack for
+// good. What is not here is shown and judged by nobody.
+var meaning = map[corev1.NodeConditionType]string{
+	corev1.NodeMemoryPressure: "trouble", corev1.NodeDiskPressure: "trouble", corev1.NodePIDPressure: "trouble", corev1.NodeNetworkUnavailable: "trouble",
+	fleet.ConditionOutOfDisk: "trouble", fleet.ConditionFlapping: "trouble", fleet.ConditionIdentityConflict: "trouble",
+	corev1.NodeReady: "health", "PowerOK": "health", "StorageHealthy": "health",
+	"ClockSynced": "feature", "MemoryLimits": "feature",
+}
+
+// conditionKind is the shape of a condition.
+func conditionKind(c corev1.NodeCondition) string {
+	m := meaning[c.Type]
+	switch {
+	case m == "":
+		return "idle"
+	case (c.Status == corev1.ConditionTrue) == (m != "trouble") && c.Status != corev1.ConditionUnknown:
+		return "ok"
+	case m == "feature", c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
+		return "warn"
+	}
+	return "bad"
+}
+
+// unhealthy returns the conditions other than Ready that need attention.
 func unhealthy(n *corev1.Node) (bad []corev1.NodeCondition) {
 	for _, c := range n.Status.Conditions {
-		if c.Type != corev1.NodeReady && c.Status == corev1.ConditionTrue {
+		if c.Type != corev1.NodeReady && conditionKind(c) == "bad" {
 			bad = append(bad, c)
 		}
 	}
 	return bad
+}
+
+// trouble names a condition that needs attention.
+func trouble(c corev1.NodeCondition) string {
+	if meaning[c.Type] == "trouble" {
+		return string(c.Type)
+	}
+	return cmp.Or(c.Reason, "not "+string(c.Type))
 }
 
 // nodeWhy says in one sentence what is wrong with a node, and since when; "":
@@ -57,7 +88,7 @@ func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, since time.Time) {
 		return fmt.Sprintf("Ready=%s: %s", ready.Status, cmp.Or(ready.Message, ready.Reason, "no reason given")), ready.LastTransitionTime.Time
 	}
 	if bad := unhealthy(n); len(bad) > 0 {
-		return fmt.Sprintf("%s: %s", bad[0].Type, cmp.Or(bad[0].Message, bad[0].Reason)), bad[0].LastTransitionTime.Time
+		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), bad[0].LastTransitionTime.Time
 	}
 	if n.Spec.Unschedulable {
 		return "Cordoned: no new pods are placed here.", time.Time{}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -34,7 +33,7 @@ spec:
       containers:
       - name: main
         image: flotilla.test/tool:1
-        imagePullPolicy: Never
+        imagePullPolicy: IfNotPresent
         args: [env, GREETING, then, wait]
         env:
         - {name: GREETING, valueFrom: {configMapKeyRef: {name: words, key: greeting}}}
@@ -172,7 +171,6 @@ func TestAfterDamage(t *testing.T) {
 		{"an empty file", nil},
 		{"half a file", whole[:len(whole)/2]},
 		{"one flipped bit", append([]byte{whole[0] ^ 1}, whole[1:]...)},
-		{"JSON of something else", json.RawMessage(`[]`)},
 	} {
 		d.kill()
 		if err := os.WriteFile(state, c.body, 0o600); err != nil {
@@ -189,6 +187,7 @@ func TestAfterDamage(t *testing.T) {
 			}
 			return errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2))
 		})
+		t.Logf("right again %s after the agent's start, with %s", time.Since(began).Round(time.Millisecond), c.name)
 		if now, err := e.containers(d.node); err != nil || !slices.Equal(before, now) {
 			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
 		}

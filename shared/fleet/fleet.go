@@ -19,6 +19,9 @@ const (
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"
 	ConditionOutOfDisk        = "OutOfDisk"
+	// ConditionPodCIDRAvailable is False where a node has no block of addresses for its
+	// pods, or one that is not its own alone.
+	ConditionPodCIDRAvailable = "PodCIDRAvailable"
 
 	// LabelExcludeDisruption keeps a node out of the count of its site.
 	LabelExcludeDisruption = "node.kubernetes.io/exclude-disruption"

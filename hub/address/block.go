@@ -1,0 +1,85 @@
+package address
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// blocksOf returns the blocks that a node has; what cannot be read is none.
+func blocksOf(n *corev1.Node) []netip.Prefix {
+	texts := n.Spec.PodCIDRs
+	if len(texts) == 0 && n.Spec.PodCIDR != "" {
+		texts = []string{n.Spec.PodCIDR}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	blocks := make([]netip.Prefix, 0, len(texts))
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			blocks = append(blocks, p.Masked())
+		}
+	}
+	return blocks
+}
+
+// overlap tells whether two nodes have an address in common.
+func overlap(a, b *corev1.Node) bool {
+	for _, p := range blocksOf(a) {
+		for _, q := range blocksOf(b) {
+			if p.Overlaps(q) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// size is the number of blocks of the range.
+func (d Decider) size() int { return 1 << (d.Bits - d.Cluster.Bits()) }
+
+// span returns the numbers of the range's blocks that a prefix touches, from first to
+// before end.
+func (d Decider) span(p netip.Prefix) (first, end int) {
+	switch {
+	case !p.Overlaps(d.Cluster):
+		return 0, 0
+	case p.Bits() <= d.Cluster.Bits():
+		return 0, d.size()
+	}
+	first = d.number(p.Addr())
+	return first, first + 1<<max(d.Bits-p.Bits(), 0)
+}
+
+// offset is where the bits of an address begin in its 16-byte form.
+func (d Decider) offset() int {
+	if d.Cluster.Addr().Is4() {
+		return 96
+	}
+	return 0
+}
+
+// number returns the number of the block in which an address of the range lies: the
+// bits between the range's and the block's.
+func (d Decider) number(a netip.Addr) (i int) {
+	b, at := a.As16(), d.offset()
+	for bit := at + d.Cluster.Bits(); bit < at+d.Bits; bit++ {
+		i = i<<1 | int(b[bit/8]>>(7-bit%8)&1)
+	}
+	return i
+}
+
+// block returns the block with a number.
+func (d Decider) block(i int) netip.Prefix {
+	b, at := d.Cluster.Masked().Addr().As16(), d.offset()
+	for bit := at + d.Bits - 1; bit >= at+d.Cluster.Bits(); bit-- {
+		b[bit/8] |= byte(i&1) << (7 - bit%8)
+		i >>= 1
+	}
+	a := netip.AddrFrom16(b)
+	if d.Cluster.Addr().Is4() {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a, d.Bits)
+}

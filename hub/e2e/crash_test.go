@@ -1,0 +1,237 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	_ "modernc.org/sqlite" // to look at what a killed hub leaves
+
+	"flotilla.dev/hub/kube/kubectltest"
+)
+
+const (
+	kills   = 20
+	writers = 3
+)
+
+// A notary writes down, outside the hub, what the hub has acknowledged.
+type notary struct {
+	mu      sync.Mutex
+	counts  map[string]int  // object → the newest count that was acknowledged
+	deleted map[string]bool // objects whose deletion was acknowledged
+	acks    int
+}
+
+func (n *notary) note(name string, count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.counts[name], n.acks = count, n.acks+1
+}
+
+func (n *notary) gone(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deleted[name], n.acks = true, n.acks+1
+}
+
+// TestKillingTheHubLosesNothing kills the hub twenty times in the middle of writes.
+// What was acknowledged is there afterwards, and no container has noticed.
+func TestKillingTheHubLosesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	h.simulate(4, 2)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before := h.lives()
+
+	seed := rand.Uint64()
+	if s, err := strconv.ParseUint(os.Getenv("FLOTILLA_TEST_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("FLOTILLA_TEST_SEED=%d", seed)
+	dice := rand.New(rand.NewPCG(seed, 0))
+
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	for w := range writers {
+		g.Go(func() { h.write(ctx, n, w) })
+	}
+	g.Go(func() { h.apply(ctx, t, n) })
+	var slowest time.Duration
+	for range kills {
+		time.Sleep(time.Duration(50+dice.IntN(500)) * time.Millisecond)
+		h.kill()
+		began := time.Now()
+		h.start()
+		slowest = max(slowest, time.Since(began))
+	}
+	cancel()
+	g.Wait()
+	h.kill()
+	sound(t, h.dir)
+	h.start()
+	h.checkNotes(n)
+	t.Logf("%d kills, %d acknowledged writes to %d objects, slowest start %s", kills+1, n.acks, len(n.counts), slowest.Round(time.Millisecond))
+	if n.acks < kills {
+		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
+	}
+
+	h.allReady(4)
+	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
+	if after := h.lives(); !slices.Equal(before, after) {
+		t.Errorf("the containers were\n%v and are\n%v", before, after)
+	}
+}
+
+// write creates, counts up and deletes objects of its own, one after the other.
+func (h *hub) write(ctx context.Context, n *notary, writer int) {
+	const base = "/api/v1/namespaces/default/configmaps"
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("w%d-%d", writer, i)
+		body := func(count int) []byte {
+			b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": strconv.Itoa(count)}})
+			return b
+		}
+		if _, err := h.ask(ctx, http.MethodPost, base, "application/json", body(1)); err != nil {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		n.note(name, 1)
+		for count := 2; count < 5; count++ {
+			if _, err := h.ask(ctx, http.MethodPut, base+"/"+name, "application/json", body(count)); err != nil {
+				break
+			}
+			n.note(name, count)
+		}
+		if i%4 == 0 {
+			if _, err := h.ask(ctx, http.MethodDelete, base+"/"+name, "", nil); err == nil {
+				n.gone(name)
+			}
+		}
+	}
+}
+
+// apply is kubectl apply, again and again.
+func (h *hub) apply(ctx context.Context, t *testing.T, n *notary) {
+	program := kubectl(t)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("applied-%d", i/3) // each is created once and configured twice
+		text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {count: %q}\n", name, strconv.Itoa(i%3+1))
+		if _, _, code := kubectltest.RunInput(t, program, h.config, text, "apply", "-f", "-"); code == 0 {
+			n.note(name, i%3+1)
+		}
+	}
+}
+
+// checkNotes compares what the hub has with what it has acknowledged.
+func (h *hub) checkNotes(n *notary) {
+	h.t.Helper()
+	var l corev1.ConfigMapList
+	if err := h.read("/api/v1/namespaces/default/configmaps", &l); err != nil {
+		h.t.Fatal(err)
+	}
+	have := map[string]int{}
+	for _, c := range l.Items {
+		have[c.Name], _ = strconv.Atoi(c.Data["count"])
+	}
+	for name, count := range n.counts {
+		got, ok := have[name]
+		switch {
+		case n.deleted[name] && ok:
+			h.t.Errorf("%s is there although its deletion was acknowledged", name)
+		case n.deleted[name]:
+		case !ok && name[0] == 'w' && deletes(name): // its deletion may have been done and not acknowledged
+		case !ok:
+			h.t.Errorf("%s was acknowledged and is lost", name)
+		case got < count:
+			h.t.Errorf("%s counts %d, %d was acknowledged", name, got, count)
+		}
+	}
+}
+
+// deletes tells whether its writer deletes an object in the end.
+func deletes(name string) bool {
+	var writer, i int
+	_, _ = fmt.Sscanf(name, "w%d-%d", &writer, &i) // we made the name
+	return i%4 == 0
+}
+
+// sound checks the database that a killed hub has left, on a copy.
+func sound(t testing.TB, dir string) {
+	t.Helper()
+	into := t.TempDir()
+	for _, name := range []string{"hub.db", "hub.db-wal"} {
+		body, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(into, name), body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := sql.Open("sqlite", filepath.Join(into, "hub.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	var verdict string
+	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
+		t.Errorf("the killed hub left a database that is %q, %v", verdict, err)
+	}
+}
+
+// lives says of every container which one it is, since when, and after how many restarts.
+func (h *hub) lives() []string {
+	h.t.Helper()
+	pods, err := h.pods("sign", "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var out []string
+	for _, p := range pods {
+		for _, c := range p.Status.ContainerStatuses {
+			if c.State.Running != nil {
+				out = append(out, fmt.Sprintf("%s %s %s since %s, %d restarts", p.Name, p.Spec.NodeName, c.ContainerID, c.State.Running.StartedAt.UTC().Format(time.RFC3339), c.RestartCount))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestTheHubEndsInTime: an orderly end takes no longer than ten seconds, whoever
+// is connected, and the next start finds everything.
+func TestTheHubEndsInTime(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	h.simulate(4, 2)
+	watch := start(t, kubectl(t), "--kubeconfig", h.config, "get", "nodes", "-w")
+	await(t, "kubectl watches", patience, func() error {
+		if watch.said.String() == "" {
+			return fmt.Errorf("it has said nothing")
+		}
+		return nil
+	})
+	began := time.Now()
+	h.stop()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the hub took %s to end", took)
+	}
+	watch.end(syscall.SIGTERM)
+	h.start()
+	h.allReady(4)
+}

@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/kube/kubectltest"
+)
+
+const shopYAML = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop, labels: {app: shop}}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec:
+      containers:
+      - name: main
+        image: example.org/shop:1
+        resources: {requests: {cpu: 50m, memory: 32Mi}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: watchman}
+spec:
+  selector: {matchLabels: {app: watchman}}
+  template:
+    metadata: {labels: {app: watchman}}
+    spec:
+      containers: [{name: main, image: "example.org/watchman:1"}]
+`
+
+// A saying is one kubectl command and what it has to answer.
+type saying struct {
+	args  string   // separated by spaces; POD is a pod of the deployment, NODE its node
+	stdin string   //
+	code  int      //
+	want  []string // regular expressions
+	not   []string // regular expressions that must not match
+}
+
+// TestKubectl is a working day with kubectl on a simulated fleet.
+func TestKubectl(t *testing.T) {
+	t.Parallel()
+	program := kubectl(t)
+	h := newHub(t)
+	h.simulate(8, 3)
+	k := &clerk{h, program, "", ""}
+
+	k.say(t, []saying{
+		{args: "get nodes", want: []string{`(?m)^NAME\s+STATUS\s+ROLES\s+AGE\s+VERSION`, `(?m)^sim-0001\s+Ready\s+<none>\s+\d+s\s+v1\.\d+\.\d+\+flotilla`, `sim-0008`}},
+		{args: "get nodes -o wide", want: []string{`INTERNAL-IP`, `OS-IMAGE`, `KERNEL-VERSION`, `CONTAINER-RUNTIME`, `sim-0003.*10\.100\.0\.4.*Debian.*docker://`}},
+		{args: "get nodes -o name", want: []string{`^(node/sim-000\d\n){8}$`}},
+		{args: "get node sim-0002 -o yaml", want: []string{`(?m)^kind: Node$`, `topology\.kubernetes\.io/zone: site-02`, `machineID: .*[0-9a-f]{8}`}},
+		{args: "get nodes -L topology.kubernetes.io/zone", want: []string{`ZONE`, `sim-0004.*site-01`}},
+		{args: "get nodes -l topology.kubernetes.io/zone=site-03", want: []string{`sim-0003`, `sim-0006`}, not: []string{`sim-0001`}},
+		{args: "get node nobody", code: 1, want: []string{`Error from server \(NotFound\): nodes "nobody" not found`}},
+		{args: "get leases -A", want: []string{`kube-node-lease\s+sim-0001\s+sim-0001`, `sim-0008`}},
+		{args: "describe node sim-0001", want: []string{`Name:\s+sim-0001`, `Conditions:`, `Ready\s+True`, `KubeletReady`, `Capacity:`, `Allocatable:`, `RenewTime:`, `Container Runtime Version:\s+docker://`, `Non-terminated Pods:`}},
+		{args: "get sites.flotilla.dev", want: []string{`site-01`, `site-03`}},
+
+		{args: "apply -f -", stdin: shopYAML, want: []string{`deployment.apps/shop created`, `daemonset.apps/watchman created`}},
+		{args: "rollout status deployment/shop --timeout=30s", want: []string{`deployment "shop" successfully rolled out`}},
+		{args: "rollout status daemonset/watchman --timeout=30s", want: []string{`daemon set "watchman" successfully rolled out`}},
+		{args: "get deployments -o wide", want: []string{`(?m)^NAME\s+READY\s+UP-TO-DATE\s+AVAILABLE`, `shop\s+3/3\s+3\s+3\s+.*main\s+example.org/shop:1\s+app=shop`}},
+		{args: "get daemonsets", want: []string{`watchman\s+8\s+8\s+8\s+8\s+8`}},
+		{args: "get pods -A", want: []string{`(?m)^NAMESPACE\s+NAME\s+READY\s+STATUS`, `(?m)^default\s+shop-\S+\s+1/1\s+Running\s+0`}},
+		{args: "get pods -o name -l app=watchman", want: []string{`^(pod/watchman-\S+\n){8}$`}},
+		{args: "apply -f -", stdin: shopYAML, want: []string{`deployment.apps/shop unchanged`}},
+	})
+	k.find(t)
+	k.say(t, []saying{
+		{args: "get pod POD -o wide", want: []string{`NODE`, `POD\s+1/1\s+Running.*NODE`}},
+		{args: "describe pod POD", want: []string{`Name:\s+POD`, `Node:\s+NODE`, `Controlled By:\s+ReplicaSet/shop-`, `Image:\s+example.org/shop:1`, `Tolerations:`, `Events:`, `Scheduled`, `Pulled`, `Started`}},
+		{args: "logs POD", want: []string{`simulated .* start 1`}},
+		{args: "logs deployment/shop --tail=1", want: []string{`simulated`}},
+		{args: "get events", want: []string{`LAST SEEN\s+TYPE\s+REASON\s+OBJECT\s+MESSAGE`, `Scheduled`, `Started container main`}},
+		{args: "get events -A --field-selector involvedObject.name=POD", want: []string{`pod/POD`}, not: []string{`watchman`}},
+		{args: "get pods --field-selector spec.nodeName=NODE", want: []string{`POD`, `watchman-`}},
+
+		{args: "set image deployment/shop main=example.org/shop:2", want: []string{`image updated`}},
+		{args: "rollout status deployment/shop --timeout=30s", want: []string{`successfully rolled out`}},
+		{args: "rollout history deployment/shop", want: []string{`REVISION`, `(?m)^1\s`, `(?m)^2\s`}},
+		{args: "get deployment shop -o jsonpath={.spec.template.spec.containers[0].image}", want: []string{`^example.org/shop:2$`}},
+		{args: "rollout undo deployment/shop", want: []string{`rolled back`}},
+		{args: "rollout status deployment/shop --timeout=30s", want: []string{`successfully rolled out`}},
+		{args: "get deployment shop -o jsonpath={.spec.template.spec.containers[0].image}", want: []string{`^example.org/shop:1$`}},
+		{args: "scale deployment/shop --replicas=5", want: []string{`deployment.apps/shop scaled`}},
+		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=30s", want: []string{`condition met`}},
+
+		{args: "label node sim-0001 shelf=3", want: []string{`node/sim-0001 labeled`}},
+		{args: "get nodes -l shelf=3 -o name", want: []string{`^node/sim-0001\n$`}},
+		{args: "label node sim-0001 shelf-", want: []string{`node/sim-0001 unlabeled`}},
+		{args: "cordon sim-0001", want: []string{`node/sim-0001 cordoned`}},
+		{args: "get node sim-0001", want: []string{`Ready,SchedulingDisabled`}},
+		{args: "get node sim-0001 -o jsonpath={.spec.taints[*].key}", want: []string{`node.kubernetes.io/unschedulable`}},
+		{args: "uncordon sim-0001", want: []string{`node/sim-0001 uncordoned`}},
+		{args: "get node sim-0001 -o jsonpath={.spec.taints}", want: []string{`^$`}},
+		{args: "taint node sim-0001 camera=true:NoSchedule", want: []string{`node/sim-0001 tainted`}},
+		{args: "describe node sim-0001", want: []string{`Taints:\s+camera=true:NoSchedule`}},
+		{args: "taint node sim-0001 camera:NoSchedule-", want: []string{`node/sim-0001 untainted`}},
+
+		{args: "apply -f -", stdin: strings.Replace(shopYAML, "replicas:", "repliques:", 1), code: 1, want: []string{`unknown field "spec\.repliques"`}},
+		{args: "apply -f -", stdin: strings.Replace(shopYAML, "cpu: 50m", "cpu: much", 1), code: 1, want: []string{`quantit`}},
+		{args: "apply -f -", stdin: strings.Replace(shopYAML, "{app: shop}}\n  template", "{app: other}}\n  template", 1), code: 1, want: []string{`selector`}},
+		{args: "taint node sim-0001 camera=true:Never", code: 1, want: []string{`invalid taint effect`}},
+	})
+	k.find(t)
+	k.drain(t)
+	k.watches(t)
+	k.unplaceable(t)
+	k.say(t, []saying{
+		{args: "delete deployment shop", want: []string{`deployment.apps "shop" deleted`}},
+		{args: "wait pod -l app=shop --for=delete --timeout=30s"},
+		{args: "get pods -l app=shop", want: []string{`No resources found`}},
+		{args: "delete -f - --wait=false", stdin: strings.SplitN(shopYAML, "---\n", 2)[1], want: []string{`daemonset.apps "watchman" deleted`}},
+		{args: "delete node sim-0008", want: []string{`node "sim-0008" deleted`}},
+	})
+	for _, role := range []string{"viewer", "operator"} {
+		k.as(t, role)
+	}
+}
+
+// A clerk works with kubectl, and knows a pod and its node.
+type clerk struct {
+	*hub
+	program   string
+	pod, node string
+}
+
+func (k *clerk) fill(s string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(s, "POD", k.pod), "NODE", k.node)
+}
+
+func (k *clerk) say(t *testing.T, sayings []saying) {
+	t.Helper()
+	for _, s := range sayings {
+		k.one(t, k.config, s)
+	}
+}
+
+func (k *clerk) one(t *testing.T, config string, s saying) {
+	t.Helper()
+	args := strings.Fields(k.fill(s.args))
+	out, errs, code := kubectltest.RunInput(t, k.program, config, s.stdin, args...)
+	both := out + errs
+	if code != s.code {
+		t.Errorf("kubectl %s: code %d, want %d: %s", s.args, code, s.code, both)
+		return
+	}
+	for _, w := range s.want {
+		w = strings.ReplaceAll(strings.ReplaceAll(w, "POD", regexp.QuoteMeta(k.pod)), "NODE\\b", k.node)
+		if w != "NODE" {
+			w = strings.ReplaceAll(w, "NODE", regexp.QuoteMeta(k.node))
+		}
+		if !regexp.MustCompile(w).MatchString(both) {
+			t.Errorf("kubectl %s: no %q in\n%s", s.args, w, both)
+		}
+	}
+	for _, n := range s.not {
+		if regexp.MustCompile(n).MatchString(both) {
+			t.Errorf("kubectl %s: %q stands in\n%s", s.args, n, both)
+		}
+	}
+}
+
+// find chooses a pod of the deployment.
+func (k *clerk) find(t *testing.T) {
+	t.Helper()
+	pods, err := k.pods("shop", "")
+	for _, p := range pods {
+		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" {
+			k.pod, k.node = p.Name, p.Spec.NodeName
+			return
+		}
+	}
+	t.Fatalf("the deployment has no pod: %d, %v", len(pods), err)
+}
+
+// drain empties a node and opens it again.
+func (k *clerk) drain(t *testing.T) {
+	t.Helper()
+	k.say(t, []saying{
+		{args: "drain NODE --timeout=30s", code: 1, want: []string{`DaemonSet-managed Pods`}},
+		{args: "drain NODE --ignore-daemonsets --timeout=30s", want: []string{`node/\S+ (already )?cordoned`, `evicting pod default/POD`, `node/\S+ drained`}},
+		{args: "get pod POD", code: 1, want: []string{`NotFound`}},
+		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=30s", want: []string{`condition met`}},
+		{args: "get pods -l app=shop -o wide", not: []string{k.node}},
+		{args: "uncordon NODE", want: []string{`uncordoned`}},
+	})
+}
+
+// watches sees changes as they happen.
+func (k *clerk) watches(t *testing.T) {
+	t.Helper()
+	nodes := start(t, k.program, "--kubeconfig", k.config, "get", "nodes", "-w")
+	pods := start(t, k.program, "--kubeconfig", k.config, "get", "pods", "-l", "app=shop", "-w", "-o", "wide")
+	says := func(p *process, want string) {
+		t.Helper()
+		await(t, "kubectl -w says "+want, patience, func() error {
+			if !regexp.MustCompile(want).MatchString(p.said.String()) {
+				return errors.New(p.said.String())
+			}
+			return nil
+		})
+	}
+	says(nodes, `sim-0008`)
+	says(pods, `shop-`)
+	k.kubectl("cordon", "sim-0005")
+	says(nodes, `(?m)^sim-0005\s+Ready,SchedulingDisabled`)
+	k.kubectl("uncordon", "sim-0005")
+	k.kubectl("scale", "deployment/shop", "--replicas=6")
+	says(pods, `(?m)^shop-\S+\s+0/1\s+Pending(.*\n)+shop-\S+\s+1/1\s+Running`)
+	k.kubectl("scale", "deployment/shop", "--replicas=5")
+	says(pods, `(?m)^shop-\S+\s+1/1\s+Terminating`)
+	for _, p := range []*process{nodes, pods} {
+		p.end(syscall.SIGINT)
+	}
+}
+
+// unplaceable: a pod that fits nowhere says why.
+func (k *clerk) unplaceable(t *testing.T) {
+	t.Helper()
+	text := `{apiVersion: v1, kind: Pod, metadata: {name: giant}, spec: {containers: [{name: main, image: "example.org/giant:1", resources: {requests: {memory: 900Gi}}}]}}`
+	k.kubectlWith(text, "apply", "-f", "-")
+	await(t, "the pod says why it is not placed", patience, func() error {
+		if out := k.kubectl("describe", "pod", "giant"); !strings.Contains(out, "0/8 nodes are available: 8 Insufficient memory") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	k.say(t, []saying{
+		{args: "get pod giant", want: []string{`0/1\s+Pending`}},
+		{args: "delete pod giant --grace-period=0 --force", want: []string{`pod "giant" (force )?deleted`}},
+	})
+}
+
+// as tries what a role may and may not.
+func (k *clerk) as(t *testing.T, role string) {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--role", role, "--user", "kari")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.one(t, config, saying{args: "get nodes", want: []string{`sim-0001`}})
+	s := saying{args: "cordon sim-0001", want: []string{`cordoned`}}
+	if role == "viewer" {
+		s = saying{args: "cordon sim-0001", code: 1, want: []string{`Forbidden`, `kari`}}
+	}
+	k.one(t, config, s)
+	k.one(t, config, saying{args: "get secrets -A", code: 1, want: []string{`Forbidden`}})
+}
+
+// TestOutputsAgree: what kubectl prints as JSON and as YAML is the same object.
+func TestOutputsAgree(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	h.simulate(1, 1)
+	for _, kind := range []string{"nodes", "pods", "deployments", "daemonsets", "leases", "events", "sites"} {
+		var fromJSON, fromYAML corev1.List
+		if err := json.Unmarshal([]byte(h.kubectl("get", kind, "-A", "-o", "json")), &fromJSON); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if err := yaml.Unmarshal([]byte(h.kubectl("get", kind, "-A", "-o", "yaml")), &fromYAML); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if fromJSON.Kind != "List" || fromYAML.Kind != "List" || len(fromJSON.Items) != len(fromYAML.Items) {
+			t.Errorf("%s: %d items as JSON, %d as YAML", kind, len(fromJSON.Items), len(fromYAML.Items))
+		}
+		if kind == "nodes" && len(fromJSON.Items) != 1 {
+			t.Error(fmt.Sprint(len(fromJSON.Items), " nodes"))
+		}
+	}
+}
