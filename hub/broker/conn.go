@@ -37,6 +37,7 @@ type conn struct {
 	stats    *counters
 	idle     time.Duration // without a byte from the device, then it is cut
 	seen     []byte        // read by the gate, not yet by mochi
+	express  express
 
 	closed atomic.Bool
 
@@ -47,19 +48,24 @@ type conn struct {
 	desired  *message
 }
 
-// Read first gives back what the gate has read.
+// Read first gives back what the gate has read, and then everything but leases.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.seen) > 0 {
 		n := copy(p, c.seen)
 		if c.seen = c.seen[n:]; len(c.seen) == 0 {
 			c.seen = nil
 		}
-		return n, nil
+		return len(c.express.take(p[:n])), nil
 	}
-	if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
-		return 0, err
+	for {
+		if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
+			return 0, err
+		}
+		n, err := c.Conn.Read(p)
+		if rest := c.express.take(p[:n]); len(rest) > 0 || err != nil {
+			return len(rest), err
+		}
 	}
-	return c.Conn.Read(p)
 }
 
 // SetDeadline is mochi's; ours are set with each Read and Write.

@@ -73,7 +73,7 @@ func (b *Broker) greet(raw net.Conn, first []byte, l entrance) (*session, *refus
 		return nil, ref
 	}
 	limited.left = -1
-	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2}
+	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2, express: express{session: s, b: b}}
 	return s, nil
 }
 
@@ -183,6 +183,7 @@ func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
 	s.peer.Machine = machine
 	s.base = wire.NodePrefix(b.cfg.Prefix, node)
 	s.filters = wire.Filters(b.cfg.Prefix, node)
+	s.lease = wire.Topic(b.cfg.Prefix, node, wire.ChannelLease)
 	if pk.Connect.WillFlag {
 		if s.will, err = checkWill(pk.Connect, wire.Topic(b.cfg.Prefix, node, wire.ChannelPresence)); err != nil {
 			return s, &refusal{why: badWill, code: notAuthorized, err: err}

@@ -15,6 +15,7 @@ type session struct {
 	peer      Peer
 	conn      *conn
 	base      string    // what the node's own topics begin with
+	lease     string    // topic of its leases
 	filters   [2]string // its own two subscriptions
 	will      *wire.Presence
 	keepAlive uint16 // seconds
