@@ -42,6 +42,7 @@ func Desired(s state.Snapshot, node string) wire.Desired {
 		}
 	}
 	if n := s.Node(node); n != nil {
+		d.PodCIDR = n.Spec.PodCIDR
 		if p, ok := s.Get(state.Key{Kind: state.BoardProfiles, Name: n.Labels[fleet.LabelProfile]}).(*fleet.BoardProfile); ok && p != nil {
 			d.Profile = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: p.Spec}
 		}
@@ -200,7 +201,7 @@ func concerned(s state.Snapshot) (nodes []string) {
 		case state.Nodes:
 			old, _ := a.Old.(*corev1.Node)
 			new, _ := a.New.(*corev1.Node)
-			if old == nil || new == nil || old.Labels[fleet.LabelProfile] != new.Labels[fleet.LabelProfile] {
+			if old == nil || new == nil || old.Labels[fleet.LabelProfile] != new.Labels[fleet.LabelProfile] || old.Spec.PodCIDR != new.Spec.PodCIDR {
 				nodes = append(nodes, a.Key.Name)
 			}
 		case state.Records:

@@ -295,7 +295,7 @@ func (l *Loop) report(n *corev1.Node, st wire.Status, now time.Time) {
 }
 
 func hubs(t corev1.NodeConditionType) bool {
-	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict
+	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict || t == fleet.ConditionPodCIDRAvailable
 }
 
 // sameNode compares but for heartbeat times: one that says nothing new is not
