@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,14 @@ type errUsage struct{ error }
 
 func (e errUsage) Unwrap() error { return e.error }
 
+// gcPercent trades a little of the processor for memory, of which a gateway box has
+// less: half of what lives may be garbage. GOGC in the environment wins.
+const gcPercent = 50
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -56,8 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func commands(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "flotilla-hub", Short: "Fleet manager for edge devices: nodes and workloads as in Kubernetes, over MQTT",
-		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceUsage: true, SilenceErrors: true, Args: command, RunE: help,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{config.FlagError(err)} })
 	root.AddCommand(serveCommand(stdout, stderr), tokenCommand(), userCommand(), kubeconfigCommand(), backupCommand(), restoreCommand(), resumeCommand(), &cobra.Command{
@@ -68,6 +75,17 @@ func commands(stdout, stderr io.Writer) *cobra.Command {
 		},
 	})
 	return root
+}
+
+// help and command make a command that only has others below it: alone it says
+// which, and a word that is none of them is a mistake.
+func help(c *cobra.Command, _ []string) error { return c.Help() }
+
+func command(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return errUsage{fmt.Errorf("%q is no command of %s: see `%s --help`", args[0], c.CommandPath(), c.CommandPath())}
+	}
+	return nil
 }
 
 // exactly is cobra.ExactArgs with our exit code.

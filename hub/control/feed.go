@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"flotilla.dev/hub/state"
 )
@@ -14,12 +15,23 @@ var ErrExpired = errors.New("the changes since that revision are no longer in me
 // A Feed is the newest changes in order of their revisions, for watchers. It is
 // bounded: a watcher that falls behind is told so and harms nobody.
 type Feed struct {
-	mu   sync.Mutex
-	size int
-	from uint64 // every change after this revision is in ring
-	ring []state.Applied
-	more chan struct{}
+	mu    sync.Mutex
+	size  int
+	from  uint64 // every change after this revision is in ring
+	ring  []state.Applied
+	more  chan struct{}
+	marks []mark // when what came
 }
+
+// A mark says that every change up to a revision came by then.
+type mark struct {
+	rev uint64
+	at  time.Time
+}
+
+// historyAge is how long changes are remembered: long enough for a client that
+// lost its connection, too short to hold much of a fleet's past in memory.
+const historyAge = 5 * time.Minute
 
 // NewFeed returns a feed that remembers the newest size changes after revision from.
 func NewFeed(size int, from uint64) *Feed {
@@ -48,18 +60,44 @@ func (f *Feed) Since(rev uint64) (changes []state.Applied, more <-chan struct{},
 
 // append adds changes. Slices that were handed out stay as they were: the ring is
 // only ever appended to, or replaced.
-func (f *Feed) append(changes []state.Applied) {
+func (f *Feed) append(changes []state.Applied, now time.Time) {
 	if len(changes) == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ring = append(f.ring, changes...)
+	f.marks = append(f.marks, mark{changes[len(changes)-1].Rev, now})
 	if len(f.ring) > 2*f.size {
-		drop := len(f.ring) - f.size
-		f.from = f.ring[drop-1].Rev
-		f.ring = slices.Clone(f.ring[drop:])
+		f.drop(f.ring[len(f.ring)-f.size-1].Rev)
 	}
 	close(f.more)
 	f.more = make(chan struct{})
+}
+
+// forget drops what is too old.
+func (f *Feed) forget(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := uint64(0)
+	for _, m := range f.marks {
+		if now.Sub(m.at) < historyAge {
+			break
+		}
+		old = m.rev
+	}
+	if old > f.from {
+		f.drop(old)
+	}
+}
+
+// drop forgets the changes up to a revision.
+func (f *Feed) drop(rev uint64) {
+	f.from = rev
+	i := slices.IndexFunc(f.ring, func(a state.Applied) bool { return a.Rev > rev })
+	if i < 0 {
+		i = len(f.ring)
+	}
+	f.ring = slices.Clone(f.ring[i:])
+	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.rev <= rev })
 }

@@ -156,12 +156,17 @@ const (
 func (l *Loop) Run(ctx context.Context) error {
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
+	tidy := time.NewTicker(time.Minute)
+	defer tidy.Stop()
 	for {
 		var jobs []*job
 		select {
 		case <-ctx.Done():
 			l.refuse()
 			return nil
+		case <-tidy.C:
+			l.feed.forget(l.Now())
+			continue
 		case node := <-l.again:
 			l.tell(l.Snapshot(), node)
 			continue
@@ -249,7 +254,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	for _, node := range l.show(log) {
 		l.tell(s, node)
 	}
-	l.feed.append(log)
+	l.feed.append(log, now)
 	for _, j := range jobs {
 		close(j.over)
 	}

@@ -309,6 +309,28 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 	})
 }
 
+func TestTheFeedForgetsAfterFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := start(t, nil)
+		defer stop()
+		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Minute)
+		if _, _, err := l.Since(0); err != nil {
+			t.Errorf("after four minutes: %v", err)
+		}
+		last := l.Snapshot().Revision
+		time.Sleep(12 * time.Minute)
+		if _, _, err := l.Since(0); !errors.Is(err, control.ErrExpired) {
+			t.Errorf("after a quarter of an hour Since(0) = %v, want expired", err)
+		}
+		if _, _, err := l.Since(last + 1); err != nil {
+			t.Errorf("Since(%d) = %v", last+1, err)
+		}
+	})
+}
+
 func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := &notebook{rows: map[state.Key][]byte{}}
