@@ -186,14 +186,23 @@ func (p *plan) adopt(id join.Identity) {
 	}
 }
 
-// development makes the plan of a device on a hub's development listener.
-func (p *plan) development(f runFlags) error {
-	u, err := url.Parse(f.hub)
+// checkHub checks the address of a hub's development listener.
+func checkHub(hub string) error {
+	u, err := url.Parse(hub)
 	if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
-		return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", f.hub)
+		return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub)
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", f.hub)
+		return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", hub)
+	}
+	return nil
+}
+
+// development makes the plan of a device on a hub's development listener.
+func (p *plan) development(f runFlags) error {
+	err := checkHub(f.hub)
+	if err != nil {
+		return err
 	}
 	p.server, p.node = f.hub, f.node
 	if p.node == "" {

@@ -24,6 +24,9 @@ func simulateCommand() *cobra.Command {
 			if err := o.Check(); err != nil {
 				return usageError{err}
 			}
+			if err := checkHub(o.Hub); err != nil {
+				return err
+			}
 			return simulate.Run(cmd.Context(), o)
 		},
 	}

@@ -25,6 +25,8 @@ var mayImport = map[string][]string{
 	"hub/state":        {"shared/fleet"},
 	"hub/lifecycle":    {"shared/fleet", "hub/state"},
 	"hub/eviction":     {"shared/fleet", "hub/state"},
+	"hub/address":      {"shared/fleet", "hub/state"},
+	"hub/inventory":    {"shared/fleet", "hub/state"},
 	"hub/workload":     {"shared/fleet", "hub/state"},
 	"hub/schedule":     {"shared/fleet", "hub/state"},
 	"hub/admission":    {"shared/fleet", "hub/state", "firmware-configs"},
@@ -49,7 +51,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "hub/state", "hub/lifecycle", "hub/eviction", "hub/workload", "hub/schedule", "hub/admission", "hub/kube/table"}
+	pure = []string{"shared/fleet", "hub/state", "hub/lifecycle", "hub/eviction", "hub/address", "hub/workload", "hub/schedule", "hub/admission", "hub/kube/table"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 

@@ -44,6 +44,9 @@ func dataDir(c *cobra.Command) *string {
 func next(c *cobra.Command, dir string, do func(ctx context.Context, b beside) error) error {
 	ctx := c.Context()
 	st, err := store.OpenBeside(ctx, store.Options{Dir: dir, Version: version})
+	if errors.Is(err, store.ErrNotFound) {
+		return errUsage{err} // another directory was meant
+	}
 	if err != nil {
 		return err
 	}
@@ -73,7 +76,7 @@ func usage(err error) error {
 }
 
 func tokenCommand() *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Tokens by which devices join"}
+	c := &cobra.Command{Use: "token", Short: "Tokens by which devices join", Args: command, RunE: help}
 	create := &cobra.Command{Use: "create", Short: "Make a join token and print the line to type on the device", Args: exactly(0)}
 	dir := dataDir(create)
 	n := access.NewJoinToken{By: "command line"}
@@ -142,7 +145,7 @@ func table(out io.Writer, head string, rows int, row func(io.Writer, int)) error
 }
 
 func userCommand() *cobra.Command {
-	c := &cobra.Command{Use: "user", Short: "People who may use the page"}
+	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: command, RunE: help}
 	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input", Args: exactly(1)}
 	dir := dataDir(create)
 	role := create.Flags().String("role", "admin", "admin, operator or viewer")
@@ -215,6 +218,12 @@ func kubeconfigCommand() *cobra.Command {
 		if err != nil {
 			return errUsage{err}
 		}
+		if *user == "" {
+			return errUsage{errors.New("--user is empty: say whose the kubeconfig is, such as admin")}
+		}
+		if *life <= 0 {
+			return errUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h", *life)}
+		}
 		return next(c, *dir, func(ctx context.Context, b beside) error {
 			address := *server
 			if address == "" {
@@ -285,7 +294,12 @@ func resumeCommand() *cobra.Command {
 	}
 	dir := dataDir(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		conn, err := net.Dial("unix", filepath.Join(*dir, socketName))
+		socket, done, err := short(filepath.Join(*dir, socketName))
+		if err != nil {
+			return errUsage{fmt.Errorf("reach the hub: %w; name its directory with --data-dir", err)}
+		}
+		defer done()
+		conn, err := net.Dial("unix", socket)
 		if err != nil {
 			return fmt.Errorf("reach the hub of %s: %w; is it running?", *dir, reason(err))
 		}

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/broker"
@@ -93,6 +94,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	g.Go(func() error { return runWeb(ctx, web, doors.https) })
 	g.Go(func() error { return page.Run(ctx) })
 	g.Go(func() error { return st.RunBackups(ctx) })
+	g.Go(func() error { return giveBack(ctx) })
 	g.Go(func() error { return runSocket(ctx, filepath.Join(cfg.DataDir, socketName), orders{loop, st}) })
 	g.Go(func() error { return expelDeleted(ctx, loop, guard, mqtt, log) })
 	g.Go(func() error { return tellSystemd(ctx, loop, log) })
@@ -118,6 +120,7 @@ func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slo
 				Rate: cfg.NodeEvictionRate, SecondaryRate: cfg.SecondaryNodeEvictionRate,
 				Unhealthy: cfg.UnhealthyZoneThreshold, LargeSite: cfg.LargeClusterSizeThreshold, Policy: cfg.SiteDisruptionPolicy,
 			}},
+			blocks(cfg),
 			eviction.Decider{Grace: cfg.NodeMonitorGracePeriod},
 			workload.Decider{Admit: admit, FinishedPods: cfg.TerminatedPodGCThreshold},
 			schedule.Decider{},
@@ -125,6 +128,14 @@ func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slo
 		Deliver: control.Deliver{},
 	})
 	return loop, &ask.Desk{}
+}
+
+// blocks decides on the nodes' addresses, where the hub gives them any.
+func blocks(cfg config.Config) (d address.Decider) {
+	if cfg.AllocateNodeCIDRs {
+		d = address.Decider{Cluster: cfg.ClusterCIDR, Bits: cfg.NodeCIDRMaskSize}
+	}
+	return d
 }
 
 func admissionSettings(cfg config.Config) admission.Settings {

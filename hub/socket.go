@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,9 +16,24 @@ import (
 	"flotilla.dev/hub/store"
 )
 
+// short is the same path in a few bytes until done is called: the kernel takes no
+// socket's path beyond 107, however deep the data directory lies.
+func short(path string) (s string, done func(), err error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { _ = dir.Close() }, nil
+}
+
 // runSocket takes orders for the loop from commands beside the hub. Who may write
 // into the data directory may give them.
 func runSocket(ctx context.Context, path string, o orders) error {
+	path, done, err := short(path)
+	if err != nil {
+		return fmt.Errorf("listen in the data directory: %w", err)
+	}
+	defer done()
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket of an earlier hub: %w", err)
 	}

@@ -20,6 +20,7 @@ type job struct {
 	engine engine.Engine
 	info   engine.Info
 	src    sources
+	block  string // addresses of the node's pods; empty: the engine's choice
 }
 
 // A runError is why a container could not be run, with the kubelet's word for it.
@@ -82,6 +83,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Place.Container, "Error: %v", err)
 		}
 		return &runError{reason, err}
+	}
+	a.joining.RLock()
+	defer a.joining.RUnlock()
+	if err := a.join(ctx, j, &spec); err != nil {
+		return fail("CreatePodSandboxError", err)
 	}
 	id, err := j.engine.Create(ctx, spec)
 	if err != nil {

@@ -90,6 +90,7 @@ type Agent struct {
 	told    published
 	answers answers
 	storing sync.Mutex
+	joining sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
 
 	loop loop // only the loop's goroutine looks at it
 }
@@ -141,6 +142,7 @@ type loop struct {
 	health     []corev1.NodeCondition
 	evictAt    time.Time
 	podTimes   map[types.UID][]corev1.PodCondition
+	network    podNetwork
 }
 
 type heldStep struct {

@@ -98,6 +98,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 	at(a.look(now))
 	if l.seen && l.known && l.looked && !l.dirty && !l.listing && l.engineErr == nil {
 		at(a.settle(now))
+		a.leave()
 	}
 	if t := l.downSince.Add(graceDown); !l.downSince.IsZero() && t.After(now) {
 		at(t)
@@ -315,7 +316,7 @@ func (a *Agent) take(s Step, now time.Time) {
 	if s.Action == Run {
 		l.cancels[s.Place] = cancel
 	}
-	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s)}
+	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
 	a.work.Go(func() {
 		defer cancel()
 		err := a.do(ctx, j)

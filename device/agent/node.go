@@ -119,10 +119,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	st.Images = imagesOf(l.images)
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
-	st.Conditions = append(st.Conditions, corev1.NodeCondition{
-		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", Message: "containers use the engine's own network",
-		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
-	})
+	st.Conditions = append(st.Conditions, l.networkCondition())
 	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, for it sums up
 	return st, true
 }

@@ -79,10 +79,12 @@ func view(c container.InspectResponse) Container {
 	v.ExitCode, v.FinishedAt = 0, time.Time{} // of an earlier run
 	// Podman tells the owner's address for a container that shares a network.
 	if c.NetworkSettings != nil && (c.HostConfig == nil || !c.HostConfig.NetworkMode.IsContainer()) {
-		for _, n := range c.NetworkSettings.Networks {
-			if n != nil && n.IPAddress.IsValid() {
-				v.IP = n.IPAddress.String()
-			}
+		mode := ""
+		if c.HostConfig != nil {
+			mode = string(c.HostConfig.NetworkMode)
+		}
+		if ip := addressOf(c.NetworkSettings.Networks, mode); ip.IsValid() {
+			v.IP = ip.String()
 		}
 	}
 	return v

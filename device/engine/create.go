@@ -186,7 +186,7 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		host.NetworkMode = "host"
 		return nil
 	}
-	host.NetworkMode = "bridge"
+	host.NetworkMode = container.NetworkMode(cmp.Or(s.Network, "bridge"))
 	config.ExposedPorts, host.PortBindings = network.PortSet{}, network.PortMap{}
 	for _, p := range s.Ports {
 		inside, err := network.ParsePort(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(cmp.Or(p.Protocol, "tcp"))))

@@ -63,7 +63,8 @@ type Spec struct {
 	Groups         []string
 	Labels         map[string]string
 	Hostname       string
-	NetworkOf      string // id of the container whose network (and IPC) namespace to share; "" = own bridge network
+	NetworkOf      string // id of the container whose network (and IPC) namespace to share; "" = its own
+	Network        string // name of a network made by EnsureNetwork, where the container has one of its own; "" = the engine's default
 	HostNetwork    bool
 	HostPID        bool
 	Ports          []Port
@@ -114,6 +115,13 @@ type Container struct {
 	FinishedAt time.Time
 	IP         string // in its own network; "" on the host network or when not running
 	Pid        int
+}
+
+// A Network is a bridge of the device that containers can be on.
+type Network struct {
+	Name   string
+	CIDR   string // its block of addresses, such as 10.64.3.0/24
+	Labels map[string]string
 }
 
 // An Image is an image that the engine holds.
@@ -170,6 +178,13 @@ type Engine interface {
 	Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (exitCode int, err error)
 	// Usage measures a container; what does not run uses nothing.
 	Usage(ctx context.Context, id string) (Usage, error)
+	// EnsureNetwork sees to it that the network is there with its addresses. One of that name with other addresses is
+	// replaced if it carries the labels and nothing uses it; otherwise, and where the addresses overlap what the device
+	// reaches by other ways, it is an error.
+	EnsureNetwork(ctx context.Context, n Network) error
+	// RemoveNetwork removes the network of that name. One that is in use, or lacks one of the labels, stays: an error.
+	// Gone already is none.
+	RemoveNetwork(ctx context.Context, n Network) error
 	// Events calls changed whenever a container with the label starts, stops, dies or goes, until ctx ends or the engine
 	// goes away (ErrUnavailable). It says that something changed, not what: look again. The first call comes at once, when
 	// listening has begun, because nobody heard what happened before.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/moby/moby/client"
@@ -18,6 +19,7 @@ import (
 type api struct {
 	socket  string
 	current atomic.Pointer[session]
+	making  sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
 }
 
 // A session is what holds as long as the engine stays the same program.

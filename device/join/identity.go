@@ -132,8 +132,12 @@ func Load(dir string) (Identity, error) {
 	if err := json.Unmarshal(text, &id); err != nil {
 		return id, fmt.Errorf("read %s: %w; join again", file, err)
 	}
-	if _, err := id.pair(); err != nil || id.Node == "" || id.MQTTAddress == "" {
-		return id, fmt.Errorf("read %s: it is not whole (%w); join again", file, err)
+	_, err = id.pair()
+	if err == nil && (id.Node == "" || id.MQTTAddress == "") {
+		err = errors.New("it names no node or no hub")
+	}
+	if err != nil {
+		return id, fmt.Errorf("read %s: it is not whole: %w; join again", file, err)
 	}
 	return id, nil
 }

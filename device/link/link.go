@@ -75,6 +75,8 @@ const (
 	backoffMin    = time.Second
 	backoffMax    = time.Minute
 	steady        = 30 * time.Second // a session of this length ends the back-off
+	hurryFor      = time.Minute      // after the hub was last heard, no pause is longer than
+	hurryMax      = 5 * time.Second  // this
 	maxEvents     = 256
 	maxRequests   = 64
 )
@@ -93,6 +95,7 @@ type Link struct {
 	numbers struct {       // of this boot; used by the session only
 		lease, status, pods uint64
 	}
+	served time.Time // when the hub last acknowledged something; used by Run and the session only
 
 	mu       sync.Mutex
 	interval time.Duration // between leases
@@ -179,6 +182,11 @@ func (l *Link) Run(ctx context.Context) error {
 			try = 0
 		}
 		pause := backoff(try)
+		// A hub that took something in a moment ago is well, and it is the network that
+		// breaks: a link that is up half of the time must keep its lease alive.
+		if !l.served.IsZero() && time.Since(l.served) < hurryFor {
+			pause = min(pause, rand.N(hurryMax))
+		}
 		level := slog.LevelDebug // the same thing every minute is no news
 		if said != err.Error() {
 			level, said = slog.LevelWarn, err.Error()

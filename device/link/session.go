@@ -192,7 +192,7 @@ func (s *session) settle(now time.Time) error {
 			if t.token.Error() != nil {
 				t.due = true
 			} else {
-				s.unacked = 0
+				s.unacked, s.l.served = 0, now
 				if t == &s.event {
 					s.dropEvent()
 				}

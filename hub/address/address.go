@@ -50,14 +50,14 @@ func (d Decider) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
 	if !d.concerned(s) {
 		return plan
 	}
-	taken, clash := d.survey(s)
+	taken, wrong := d.survey(s)
 	var waiting []*corev1.Node
 	for n := range s.Nodes() {
-		if len(blocksOf(n)) == 0 && d.Cluster.IsValid() {
+		if !given(n) && d.Cluster.IsValid() {
 			waiting = append(waiting, n)
 			continue
 		}
-		d.say(n, d.wrong(n, clash[n.Name]), now, &plan)
+		d.say(n, wrong[n.Name], now, &plan)
 	}
 	slices.SortFunc(waiting, byAge)
 	free := 0
@@ -97,27 +97,32 @@ func (d Decider) concerned(s state.Snapshot) bool {
 		next, _ := a.New.(*corev1.Node)
 		switch {
 		case next == nil:
-			if old != nil && len(blocksOf(old)) > 0 {
+			if old != nil && given(old) {
 				return true
 			}
 		case old == nil, !slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs), old.Spec.PodCIDR != next.Spec.PodCIDR:
 			return true
-		case len(blocksOf(next)) == 0 && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil:
+		case !given(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil:
 			return true // it does not even know that it has none
 		}
 	}
 	return false
 }
 
-// survey returns who has each block of the range, and for each node whose block
-// overlaps that of an older one, that older one.
-func (d Decider) survey(s state.Snapshot) (taken []*corev1.Node, clash map[string]*corev1.Node) {
+// survey returns who has each block of the range, and what is wrong with the blocks
+// of the nodes that it names.
+func (d Decider) survey(s state.Snapshot) (taken []*corev1.Node, wrong map[string]complaint) {
 	if !d.Cluster.IsValid() {
 		return nil, nil
 	}
-	taken, clash = make([]*corev1.Node, d.size()), map[string]*corev1.Node{}
+	taken, wrong = make([]*corev1.Node, d.size()), map[string]complaint{}
+	var blocks []netip.Prefix
 	for n := range s.Nodes() {
-		for _, p := range blocksOf(n) {
+		blocks = appendBlocks(blocks[:0], n)
+		if len(blocks) > 0 && (blocks[0].Bits() < d.Cluster.Bits() || !d.Cluster.Contains(blocks[0].Addr())) {
+			wrong[n.Name] = complaint{outOfRange, fmt.Sprintf("the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone", n.Spec.PodCIDR, d.Cluster)}
+		}
+		for _, p := range blocks {
 			first, end := d.span(p)
 			for i := first; i < end; i++ {
 				switch other := taken[i]; {
@@ -125,31 +130,21 @@ func (d Decider) survey(s state.Snapshot) (taken []*corev1.Node, clash map[strin
 					taken[i] = n
 				case other == n || !overlap(n, other):
 				case byAge(other, n) < 0:
-					clash[n.Name] = other
+					wrong[n.Name] = clash(n, other)
 				default:
-					taken[i], clash[other.Name] = n, n
+					taken[i], wrong[other.Name] = n, clash(other, n)
 				}
 			}
 		}
 	}
-	return taken, clash
+	return taken, wrong
 }
 
 // A complaint is why a node's block is not as it should be; the zero complaint: it is.
 type complaint struct{ reason, message string }
 
-// wrong says what is wrong with the block that a node has.
-func (d Decider) wrong(n, owner *corev1.Node) complaint {
-	blocks := blocksOf(n)
-	switch {
-	case !d.Cluster.IsValid() || len(blocks) == 0:
-		return complaint{}
-	case owner != nil:
-		return complaint{conflict, fmt.Sprintf("the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart", n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
-	case blocks[0].Bits() < d.Cluster.Bits() || !d.Cluster.Contains(blocks[0].Addr()):
-		return complaint{outOfRange, fmt.Sprintf("the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone", n.Spec.PodCIDR, d.Cluster)}
-	}
-	return complaint{}
+func clash(n, owner *corev1.Node) complaint {
+	return complaint{conflict, fmt.Sprintf("the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart", n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
 }
 
 // say brings a node's condition in line with what is wrong with its block.

@@ -6,28 +6,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// blocksOf returns the blocks that a node has; what cannot be read is none.
-func blocksOf(n *corev1.Node) []netip.Prefix {
-	texts := n.Spec.PodCIDRs
-	if len(texts) == 0 && n.Spec.PodCIDR != "" {
-		texts = []string{n.Spec.PodCIDR}
-	}
-	if len(texts) == 0 {
-		return nil
-	}
-	blocks := make([]netip.Prefix, 0, len(texts))
-	for _, text := range texts {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			blocks = append(blocks, p.Masked())
+// given tells whether a node has a block.
+func given(n *corev1.Node) bool { return n.Spec.PodCIDR != "" || len(n.Spec.PodCIDRs) > 0 }
+
+// appendBlocks adds the blocks that a node has; what cannot be read is none.
+func appendBlocks(to []netip.Prefix, n *corev1.Node) []netip.Prefix {
+	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+		if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err == nil {
+			return append(to, p.Masked())
 		}
 	}
-	return blocks
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			to = append(to, p.Masked())
+		}
+	}
+	return to
 }
 
 // overlap tells whether two nodes have an address in common.
 func overlap(a, b *corev1.Node) bool {
-	for _, p := range blocksOf(a) {
-		for _, q := range blocksOf(b) {
+	for _, p := range appendBlocks(nil, a) {
+		for _, q := range appendBlocks(nil, b) {
 			if p.Overlaps(q) {
 				return true
 			}

@@ -10,6 +10,7 @@ package config
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"flotilla.dev/shared/fleet"
@@ -27,6 +28,11 @@ type Config struct {
 
 	RegisterNode  bool // a device that reports for the first time becomes a node
 	LeaseInterval time.Duration
+
+	AllocateNodeCIDRs bool         // each node gets a block of addresses for its pods
+	ClusterCIDR       netip.Prefix // the range of all blocks
+	NodeCIDRMaskSize  int          // leading bits of a block
+	Inventory         string       // file or https URL that lists the machines that there are; "": none
 
 	NodeMonitorGracePeriod    time.Duration
 	NodeStartupGracePeriod    time.Duration
@@ -81,6 +87,14 @@ var settings = []setting{
 	},
 	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself", func(c *Config) *bool { return &c.RegisterNode }),
 	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration { return &c.LeaseInterval }),
+	boolean("allocate-node-cidrs", "true", "each node gets a block of addresses for its pods", func(c *Config) *bool { return &c.AllocateNodeCIDRs }),
+	{
+		name: "cluster-cidr", kind: "range", fallback: "10.64.0.0/12", usage: "range of addresses that the blocks are taken from, IPv4 or IPv6",
+		set: func(c *Config, v string) error { return setRange(v, &c.ClusterCIDR) },
+		get: func(c *Config) string { return c.ClusterCIDR.String() },
+	},
+	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has", func(c *Config) *int { return &c.NodeCIDRMaskSize }),
+	text("inventory", "file", "", "file or https URL with a list of the machines that there are: names, sites, and whether each is present, shutdown or gone (default none)", func(c *Config) *string { return &c.Inventory }),
 	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown", func(c *Config) *time.Duration { return &c.NodeMonitorGracePeriod }),
 	duration("node-startup-grace-period", "60s", "the same for a node that has never reported", func(c *Config) *time.Duration { return &c.NodeStartupGracePeriod }),
 	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site", func(c *Config) *float64 { return &c.NodeEvictionRate }),
@@ -113,6 +127,9 @@ var aliased = []string{"default-not-ready-toleration-seconds", "default-unreacha
 var absent = map[string]string{
 	"node-monitor-period":       "there is no period: the hub wakes at each node's deadline itself, so remove it",
 	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
+	"node-cidr-mask-size-ipv4":  "there is one range, so there is one node-cidr-mask-size",
+	"node-cidr-mask-size-ipv6":  "there is one range, so there is one node-cidr-mask-size",
+	"cloud-provider":            "name the machines that there are with inventory",
 	"node-status-update-period": "it is called lease-interval here",
 }
 

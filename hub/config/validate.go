@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path"
 	"regexp"
 	"strconv"
@@ -40,6 +41,8 @@ func (c *Config) Validate() error {
 			v.wrong("allowed-capabilities", fmt.Sprintf("write names such as NET_ADMIN, or ALL, not %q", name))
 		}
 	}
+	v.blocks()
+	v.inventory()
 	return errors.Join(v.mistakes...)
 }
 
@@ -67,6 +70,46 @@ func quoted(s string) string {
 		return "empty"
 	}
 	return s
+}
+
+const (
+	maxBlockBits   = 20 // a range has at most a million blocks, for they are counted one by one
+	leastBlockBits = 3  // a block has at least 8 addresses: the network's, the bridge's and a few pods'
+)
+
+// blocks: a range must hold blocks, and a block addresses.
+func (v *verdict) blocks() {
+	c := v.c
+	if !c.AllocateNodeCIDRs {
+		return
+	}
+	of, most := c.ClusterCIDR.Bits(), c.ClusterCIDR.Addr().BitLen()-leastBlockBits
+	if c.NodeCIDRMaskSize < of || c.NodeCIDRMaskSize > most {
+		v.wrong("node-cidr-mask-size", fmt.Sprintf("a block lies inside of cluster-cidr %s and has 8 addresses or more, so write %d to %d", c.ClusterCIDR, of, most))
+	} else if c.NodeCIDRMaskSize-of > maxBlockBits {
+		v.wrong("node-cidr-mask-size", fmt.Sprintf("cluster-cidr %s would have more than %d blocks; write %d or less, or a smaller range", c.ClusterCIDR, 1<<maxBlockBits, of+maxBlockBits))
+	}
+	for _, no := range []struct{ name, prefix string }{
+		{"the machine itself", "127.0.0.0/8"}, {"multicast", "224.0.0.0/4"}, {"single links", "169.254.0.0/16"},
+		{"the machine itself", "::1/128"}, {"multicast", "ff00::/8"}, {"single links", "fe80::/10"},
+	} {
+		if c.ClusterCIDR.Overlaps(netip.MustParsePrefix(no.prefix)) {
+			v.wrong("cluster-cidr", fmt.Sprintf("%s is for %s; write a range that nothing else in your network has, such as 10.64.0.0/12", no.prefix, no.name))
+		}
+	}
+}
+
+// inventory: a list that decides which machines are gone must come from whom it says.
+func (v *verdict) inventory() {
+	const instead = "write the path of a file, or a URL such as https://machines.example.org/list.yaml"
+	where := v.c.Inventory
+	if !strings.Contains(where, "://") {
+		return
+	}
+	u, err := url.Parse(where)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		v.wrong("inventory", instead)
+	}
 }
 
 // leasesPerGrace: fewer lost leases than this never make a node Unknown.

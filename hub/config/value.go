@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -88,6 +89,19 @@ func integer[T int | int64](name, fallback, usage string, field func(*Config) *T
 		},
 		get: func(c *Config) string { return strconv.FormatInt(int64(*field(c)), 10) },
 	}
+}
+
+// setRange reads a range of addresses, such as 10.64.0.0/12.
+func setRange(v string, to *netip.Prefix) error {
+	p, err := netip.ParsePrefix(v)
+	if err != nil || p.Addr().Is4In6() {
+		return errors.New("write the first address of the range and how many leading bits are its own, such as 10.64.0.0/12 or fd64::/48")
+	}
+	if p != p.Masked() {
+		return fmt.Errorf("that is an address inside of the range; write %s", p.Masked())
+	}
+	*to = p
+	return nil
 }
 
 // A choice is one word and what it means.

@@ -161,7 +161,7 @@ func (Deliver) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
 		if s.Node(node) == nil {
 			continue
 		}
-		if rec == nil || rec.Paused {
+		if rec == nil || rec.Paused || rec.Unmet {
 			continue
 		}
 		content, err := json.Marshal(Desired(s, node))
@@ -205,7 +205,7 @@ func concerned(s state.Snapshot) (nodes []string) {
 				nodes = append(nodes, a.Key.Name)
 			}
 		case state.Records:
-			if a.Old == nil || a.Old.(*state.Record).Paused {
+			if old, _ := a.Old.(*state.Record); old == nil || old.Paused || old.Unmet {
 				nodes = append(nodes, a.Key.Name)
 			}
 		case state.ConfigMaps, state.Secrets:

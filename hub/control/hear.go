@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (l *Loop) Status(ctx context.Context, node string, st wire.Status) error {
 	_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		changes, err := l.status(s, node, st, alive, now)
 		if err == nil { // heard: the deciders of this very pass must know
-			p.seen.Store(int64(time.Since(l.started)))
+			p.seen.Store(int64(l.age()))
 		}
 		return changes, err
 	})
@@ -108,7 +109,11 @@ func (l *Loop) Status(ctx context.Context, node string, st wire.Status) error {
 	}
 	if boot := p.boot.Load(); boot != nil && *boot == st.Boot {
 		p.status.Store(st.Seq)
-		p.hardware.Store(&st.Hardware)
+		hardware := st.Hardware // a variable of its own: a pointer into st would keep all of it
+		if rec := l.Snapshot().Record(node); rec != nil && bytes.Equal(rec.Hardware, hardware) {
+			hardware = rec.Hardware
+		}
+		p.hardware.Store(&hardware)
 	}
 	return nil
 }
@@ -140,17 +145,18 @@ func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool,
 				rec.PastBoots = rec.PastBoots[extra:]
 			}
 		}
+		rec.Unmet = rec.Unmet || rec.Boot == ""
 		rec.Boot, rec.Conflict = st.Boot, ""
 	}
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
 	if stable(rec.Hardware) != stable(st.Hardware) {
 		rec.Hardware = st.Hardware
 	}
+	have := s.Node(node)
 	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
-		changes = append(changes, state.Put(rec, ""))
+		changes = append(changes, introduce(state.Put(rec, ""), have, old, st))
 	}
 
-	have := s.Node(node)
 	if have == nil && l.Manual {
 		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused, node)
 	}
@@ -178,6 +184,27 @@ func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool,
 		}
 	}
 	return append(changes, c), nil
+}
+
+// introduce tells, with the change of a node's record, what of its device nobody
+// else tells: that it is now the Node that somebody made by hand, or has rebooted.
+func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
+	if have == nil {
+		return c
+	}
+	was, is := have.Status.NodeInfo.BootID, st.Status.NodeInfo.BootID
+	switch {
+	case old == nil || old.MachineID == "":
+		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have), about(st))
+		c = c.Event("RegisteredNode")
+	case was != "" && is != "" && was != is:
+		c.Why = fmt.Sprintf("node %s has been rebooted, boot id: %s", have.Name, is)
+		c = c.Warning("Rebooted")
+	default:
+		return c
+	}
+	c.About = have
+	return c
 }
 
 func about(st wire.Status) string {
@@ -266,9 +293,18 @@ func (l *Loop) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record
 }
 
 // report puts what a device reports of itself into its Node. The device's clock
-// decides nothing: a condition that changed, changed now.
+// decides nothing: a condition that changed, changed now. Nor does what it says of
+// conditions that are the hub's. One that says nothing of Ready is not ready.
 func (l *Loop) report(n *corev1.Node, st wire.Status, now time.Time) {
 	next := *st.Status.DeepCopy()
+	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
+		return hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse
+	})
+	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+		next.Conditions = append(next.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "the device says neither that it is ready nor that it is not",
+		})
+	}
 	for i := range next.Conditions {
 		c := &next.Conditions[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)

@@ -168,34 +168,69 @@ func (l *Loop) Presence(node string, p wire.Presence) {
 	}
 }
 
+// meet hears which desired state a device has stored that has never reported
+// before. One that lives by a state that this hub never made, as after the loss of
+// its database, goes on living by it.
+func (l *Loop) meet(node string, p *pulse, stored int64) {
+	l.learn(node, func() { p.unmet.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+		if !rec.Unmet {
+			return nil
+		}
+		rec.Unmet = false
+		if stored > rec.Generation {
+			return pause(rec, n, stored)
+		}
+		return &state.Change{Object: rec}
+	})
+}
+
 // ahead hears that a device has stored a newer desired state than the hub ever
 // made, as after a restore from a backup: nothing is told to it until an
 // administrator resumes.
 func (l *Loop) ahead(node string, stored int64) {
 	p := l.pulses.get(node)
 	p.mu.Lock()
-	ask := p.resent.turn(time.Since(l.started))
+	ask := p.resent.turn(l.age())
 	p.mu.Unlock()
 	if !ask {
 		return
 	}
+	l.learn(node, func() {}, func(rec *state.Record, n *corev1.Node) *state.Change {
+		if rec.Paused || stored <= rec.Generation {
+			return nil
+		}
+		return pause(rec, n, stored)
+	})
+}
+
+// pause is the change by which a device is left alone.
+func pause(rec *state.Record, n *corev1.Node, stored int64) *state.Change {
+	rec.Paused, rec.Stored = true, stored
+	return &state.Change{
+		Object: rec, About: n, Warn: true, Reason: "DesiredStatePaused",
+		Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is sent to it until `flotilla-hub resume`", rec.Name, stored, rec.Generation),
+	}
+}
+
+// learn changes a node's record by what its lease shows. A lease waits for nobody.
+func (l *Loop) learn(node string, failed func(), change func(rec *state.Record, n *corev1.Node) *state.Change) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			rec, n := s.Record(node), s.Node(node)
-			if rec == nil || n == nil || rec.Paused || stored <= rec.Generation {
+			if rec == nil || n == nil {
 				return nil, nil
 			}
-			rec = rec.DeepCopy()
-			rec.Paused, rec.Stored = true, stored
-			return []state.Change{{
-				Object: rec, About: n, Warn: true, Reason: "DesiredStatePaused",
-				Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is sent to it until `flotilla-hub resume`", node, stored, rec.Generation),
-			}}, nil
+			c := change(rec.DeepCopy(), n)
+			if c == nil {
+				return nil, nil
+			}
+			return []state.Change{*c}, nil
 		})
 		if err != nil {
-			l.Log.Debug("note a newer desired state", "node", node, "err", err)
+			l.Log.Debug("note what a device has stored", "node", node, "err", err)
+			failed()
 		}
 	}()
 }

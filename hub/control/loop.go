@@ -67,7 +67,8 @@ type Config struct {
 type Loop struct {
 	Config
 	settler *Settler
-	started time.Time
+	started time.Time // the hub's time then
+	began   time.Time // the machine's
 	jobs    chan *job
 	again   chan string // nodes whose desired state is to be sent again
 	current atomic.Pointer[state.Snapshot]
@@ -95,7 +96,7 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{
 		Config: c, settler: NewSettler(append(slices.Clone(c.Deciders), c.Deliver)...),
-		started: c.Start.Started, jobs: make(chan *job, 1024), again: make(chan string, 1024),
+		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), again: make(chan string, 1024),
 		feed: NewFeed(c.History, c.Start.Revision),
 	}
 	l.current.Store(&c.Start)
@@ -116,7 +117,11 @@ func (l *Loop) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) { ret
 
 // Now returns the hub's time: its clock at the start, carried on by the monotonic
 // clock, so that a clock that is set later moves no deadline.
-func (l *Loop) Now() time.Time { return l.started.Add(time.Since(l.started)) }
+func (l *Loop) Now() time.Time { return l.started.Add(l.age()) }
+
+// age is how long the loop has been there, by the monotonic clock alone: started
+// can be later than this machine's clock was.
+func (l *Loop) age() time.Duration { return time.Since(l.began) }
 
 // Passes and Commits count what the loop has done.
 func (l *Loop) Passes() uint64  { return l.passes.Load() }
@@ -377,9 +382,10 @@ func (l *Loop) adopt(rec *state.Record) {
 		p.pods.Store(0)
 		p.boot.Store(&rec.Boot)
 	}
+	p.unmet.Store(rec.Unmet)
 	if p.wanted.Swap(rec.Generation) != rec.Generation {
 		p.mu.Lock()
-		p.resent = backoff{next: time.Since(l.started) + firstGap, gap: firstGap}
+		p.resent = backoff{next: l.age() + firstGap, gap: firstGap}
 		p.mu.Unlock()
 	}
 }

@@ -98,6 +98,17 @@ func report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "KubeletReady", Message: "container engine is ready"}}}}
 }
 
+// greet is a device's first words: its status, and a lease that says that it has
+// stored nothing yet.
+func greet(t *testing.T, l *control.Loop, node string) {
+	t.Helper()
+	if err := l.Status(t.Context(), node, report("b", 1, "True")); err != nil {
+		t.Fatal(err)
+	}
+	l.Lease(node, wire.Lease{Boot: "b", Seq: 1, Status: 1})
+	synctest.Wait()
+}
+
 func (b *notebook) lastDesired(t *testing.T) wire.Desired {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,16 +123,14 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 		l, book, stop := start(t, nil)
 		defer stop()
 		for _, n := range []string{"pi-1", "pi-2"} {
-			if err := l.Status(t.Context(), n, report("b", 1, "True")); err != nil {
-				t.Fatal(err)
-			}
+			greet(t, l, n)
 		}
 		time.Sleep(time.Second)
 		gen := book.lastDesired(t).Generation
 		commits, _, _ := book.counts()
 		for seq := range uint64(360) { // an hour
 			for _, n := range []string{"pi-1", "pi-2"} {
-				l.Lease(n, wire.Lease{Boot: "b", Seq: seq + 1, Status: 1, Desired: gen})
+				l.Lease(n, wire.Lease{Boot: "b", Seq: seq + 2, Status: 1, Desired: gen})
 			}
 			time.Sleep(10 * time.Second)
 		}
@@ -133,7 +142,7 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 		}
 		// pi-1 falls silent; its last lease was 10 s ago.
 		last := time.Now().Add(-10 * time.Second)
-		for seq := uint64(361); state.ReadyOf(l.Snapshot().Node("pi-1")) == corev1.ConditionTrue; seq++ {
+		for seq := uint64(362); state.ReadyOf(l.Snapshot().Node("pi-1")) == corev1.ConditionTrue; seq++ {
 			l.Lease("pi-2", wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
 			time.Sleep(10 * time.Millisecond)
 			if time.Since(last) > time.Minute {
@@ -160,9 +169,7 @@ func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 		if l.Snapshot().Node("pi-1") != nil {
 			t.Error("a lease alone made a node")
 		}
-		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
-			t.Fatal(err)
-		}
+		greet(t, l, "pi-1")
 		gen := book.lastDesired(t).Generation
 		time.Sleep(10 * time.Second)
 		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 2, Status: 2, Desired: gen})
@@ -174,6 +181,31 @@ func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 		synctest.Wait()
 		if _, again, _ := book.counts(); again != sent+1 {
 			t.Errorf("a lease behind the desired generation: sent %d more, want 1", again-sent)
+		}
+	})
+}
+
+func TestADeviceThatLivesByAnotherHubsDesiredStateIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, book, stop := start(t, nil)
+		defer stop()
+		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, sent, _ := book.counts(); sent != 0 {
+			t.Error("something was sent before the device said what it has")
+		}
+		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 1, Status: 1, Desired: 6})
+		time.Sleep(time.Minute)
+		if _, sent, _ := book.counts(); sent != 0 || !l.Snapshot().Record("pi-1").Paused {
+			t.Errorf("sent %d, record %+v", sent, l.Snapshot().Record("pi-1"))
+		}
+		if n, err := l.Resume(t.Context()); n != 1 || err != nil {
+			t.Errorf("resumed %d, %v", n, err)
+		}
+		if gen := book.lastDesired(t).Generation; gen <= 6 {
+			t.Errorf("resumed with generation %d", gen)
 		}
 	})
 }
@@ -259,9 +291,7 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := start(t, nil)
 		defer stop()
-		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
-			t.Fatal(err)
-		}
+		greet(t, l, "pi-1")
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 		if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			return []state.Change{state.Put(pod, "")}, nil

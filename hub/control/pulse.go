@@ -20,6 +20,7 @@ type pulse struct {
 	wanted atomic.Int64           // generation that the device should have
 	stored atomic.Int64           // generation that it has stored
 	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
+	unmet  atomic.Bool            // what it has stored is not known yet
 	silent atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
 	link   atomic.Bool            // connected
 
@@ -75,7 +76,7 @@ func (p *pulses) find(node string) *pulse {
 // seq grew; whatever it shows to be behind is asked for or sent again.
 func (l *Loop) Lease(node string, lease wire.Lease) {
 	p := l.pulses.find(node)
-	at := time.Since(l.started)
+	at := l.age()
 	if p == nil {
 		p = l.pulses.get(node)
 	}
@@ -102,6 +103,10 @@ func (l *Loop) Lease(node string, lease wire.Lease) {
 	}
 	wanted := p.wanted.Load()
 	switch {
+	case p.unmet.Load():
+		if p.unmet.CompareAndSwap(true, false) {
+			l.meet(node, p, lease.Desired)
+		}
 	case lease.Desired < wanted:
 		p.mu.Lock()
 		again := p.resent.turn(at)

@@ -170,7 +170,10 @@ func (h *hub) join(site string, e *engine) *device {
 		h.t.Fatalf("join printed %q", said)
 	}
 	if e != nil {
-		h.t.Cleanup(func() { e.remove(h.t, d.node) })
+		h.t.Cleanup(func() {
+			e.remove(h.t, d.node)
+			forgetVolatile(h.t, d.dir)
+		})
 	}
 	return d
 }

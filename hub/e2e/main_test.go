@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -52,7 +53,8 @@ func (p platform) String() string {
 	return p.arch
 }
 
-var here platform
+// here is this machine's.
+var here = platform{arch: runtime.GOARCH}
 
 type workpiece struct {
 	program string
@@ -97,10 +99,7 @@ func build(w workpiece) (string, error) {
 	dir := filepath.Join(workshop, w.arch+w.arm)
 	path := filepath.Join(dir, "flotilla-"+w.program)
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+w.program)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
-	if w.arch != "" {
-		cmd.Env = append(cmd.Env, "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
-	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build flotilla-%s for %s: %w\n%s", w.program, w.platform, err, out)
 	}

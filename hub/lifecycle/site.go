@@ -13,6 +13,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
+// heldSite is why a site without a ready node evicts nothing where it is so wished.
+const heldSite = "fully disrupted, and its disruptionPolicy is Hold"
+
 // StateOf returns the disruption state of a site.
 func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 	switch {
@@ -35,7 +38,7 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 	case st == fleet.SitePartialDisruption:
 		return set.SecondaryRate, ""
 	case st == fleet.SiteFullDisruption && set.Policy == fleet.Hold:
-		return 0, "fully disrupted, and its disruptionPolicy is Hold"
+		return 0, heldSite
 	}
 	return set.Rate, ""
 }
@@ -86,11 +89,14 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 	if m := site.Spec.Maintenance; m != nil && now.Before(m.Until.Time) {
 		wake = m.Until.Time
 	}
-	if v.master {
+	switch maintained := !wake.IsZero(); {
+	case v.master:
 		perSecond, held = 0, state.HeldMaster
-		d.absolve(s, name, plan)
+		d.absolve(s, name, held, plan)
+	case maintained, held == heldSite: // the nodes that were the first to fall silent, too
+		d.absolve(s, name, held, plan)
 	}
-	if v.leaving { // the first one waits its turn like every other
+	if v.leaving || st.Held == heldSite && held != heldSite { // the first one waits its turn like every other
 		at := metav1.NewMicroTime(now)
 		st.LastEviction = &at
 	}
@@ -154,7 +160,7 @@ func (d Decider) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
 
 // absolve takes the NoExecute taints from every node of a site, and with them the
 // deadlines of their pods.
-func (d Decider) absolve(s state.Snapshot, site string, plan *state.Plan) {
+func (d Decider) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
 	for n := range s.NodesIn(site) {
 		t := state.NoExecuteOf(n)
 		if t == nil {
@@ -165,7 +171,7 @@ func (d Decider) absolve(s state.Snapshot, site string, plan *state.Plan) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})
-		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, state.HeldMaster)).Event("NodeUntainted"))
+		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, why)).Event("NodeUntainted"))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	_ "embed"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,28 +29,32 @@ import (
 //go:embed sample.yaml
 var sample []byte
 
-const (
-	hub     = "bin/flotilla-hub"
-	device  = "bin/flotilla-device"
-	devMQTT = "127.0.0.1:1883"
-)
+// A place is where everything is, and where it listens.
+type place struct{ bin, data, https, mqtt, dev string }
 
-var (
-	hubDir     = filepath.Join("data", "hub")
-	deviceDir  = filepath.Join("data", "device")
-	kubeconfig = filepath.Join("data", "kubeconfig")
-)
+func (p place) hub() string        { return filepath.Join(p.bin, "flotilla-hub") }
+func (p place) device() string     { return filepath.Join(p.bin, "flotilla-device") }
+func (p place) hubDir() string     { return filepath.Join(p.data, "hub") }
+func (p place) deviceDir() string  { return filepath.Join(p.data, "device") }
+func (p place) kubeconfig() string { return filepath.Join(p.data, "kubeconfig") }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil && ctx.Err() == nil {
+	var p place
+	flag.StringVar(&p.bin, "bin", "bin", "directory of the programs")
+	flag.StringVar(&p.data, "data", "data", "directory for what is kept")
+	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
+	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
+	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	if err := run(ctx, p); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, p place) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var children []*child
 	defer func() {
@@ -66,28 +71,28 @@ func run(ctx context.Context) error {
 		return c, err
 	}
 
-	h, err := start(hub, "serve", "--data-dir", hubDir, "--mqtt-dev-listen", devMQTT, "--log-level", "warn")
+	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt, "--mqtt-dev-listen", p.dev, "--log-level", "warn")
 	if err != nil {
 		return err
 	}
-	api, err := connect(ctx, h)
+	api, err := connect(ctx, h, p)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(deviceDir, "identity.json")); errors.Is(err, os.ErrNotExist) {
-		line, err := output(ctx, hub, "token", "create", "--data-dir", hubDir, "--site", "home")
+	if _, err := os.Stat(filepath.Join(p.deviceDir(), "identity.json")); errors.Is(err, os.ErrNotExist) {
+		line, err := output(ctx, p.hub(), "token", "create", "--data-dir", p.hubDir(), "--site", "home")
 		if err != nil {
 			return err
 		}
 		words := strings.Fields(line) // flotilla-device join URL --token TOKEN
-		if _, err := output(ctx, device, append(words[1:], "--state-dir", deviceDir)...); err != nil {
+		if _, err := output(ctx, p.device(), append(words[1:], "--state-dir", p.deviceDir())...); err != nil {
 			return err
 		}
 	}
-	if _, err := start(device, "run", "--state-dir", deviceDir, "--log-level", "warn"); err != nil {
+	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn"); err != nil {
 		return err
 	}
-	if _, err := start(device, "simulate", "--hub", "mqtt://"+devMQTT, "--count", "8", "--sites", "3", "--log-level", "warn"); err != nil {
+	if _, err := start(p.device(), "simulate", "--hub", "mqtt://"+p.dev, "--count", "8", "--sites", "3", "--log-level", "warn"); err != nil {
 		return err
 	}
 	if err := api.create(ctx); err != nil {
@@ -96,7 +101,7 @@ func run(ctx context.Context) error {
 	fmt.Printf("\nFlotilla is up. This machine and eight simulated devices are its nodes.\n"+
 		"    page      %s\n"+
 		"    kubectl   kubectl --kubeconfig %s get nodes\n"+
-		"    end       Ctrl-C; what it keeps is in ./data\n\n", api.url, kubeconfig)
+		"    end       Ctrl-C; what it keeps is in %s\n\n", api.url, p.kubeconfig(), p.data)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -114,7 +119,8 @@ type child struct {
 func begin(ctx context.Context, name string, args ...string) (*child, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to pass on, in order
+	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
 	if err := cmd.Start(); err != nil {
@@ -147,14 +153,14 @@ type api struct {
 }
 
 // connect waits until the hub answers, and writes the kubeconfig.
-func connect(ctx context.Context, h *child) (*api, error) {
+func connect(ctx context.Context, h *child, p place) (*api, error) {
 	for {
-		text, err := output(ctx, hub, "kubeconfig", "--data-dir", hubDir)
+		text, err := output(ctx, p.hub(), "kubeconfig", "--data-dir", p.hubDir())
 		if err == nil {
 			var a *api
 			if a, err = login([]byte(text)); err == nil {
 				if err = a.ready(ctx); err == nil {
-					return a, os.WriteFile(kubeconfig, []byte(text), 0o600)
+					return a, os.WriteFile(p.kubeconfig(), []byte(text), 0o600)
 				}
 			}
 		}

@@ -31,8 +31,11 @@ type Record struct {
 	// newest one's content.
 	Generation int64  `json:"generation,omitempty"`
 	Digest     string `json:"digest,omitempty"`
+	// Unmet: a device has reported for the first time, and has not said yet which
+	// desired state it has stored. Nothing is published to it until it has.
+	Unmet bool `json:"unmet,omitempty"`
 	// Paused: the device has stored a newer generation than ours, as after a
-	// restore from a backup. Nothing is published until an administrator resumes.
+	// restore from a backup, or with another hub. Nothing is published until an administrator resumes.
 	Paused bool  `json:"paused,omitempty"`
 	Stored int64 `json:"stored,omitempty"` // the device's generation, while Paused
 

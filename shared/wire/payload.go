@@ -108,6 +108,7 @@ type Desired struct {
 	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
 	Secrets              []corev1.Secret     `json:"secrets"`
 	Profile              *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
+	PodCIDR              string              `json:"podCIDR,omitempty"` // addresses of the pods that have a network of their own; empty: the engine's choice
 	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
 	Time                 time.Time           `json:"time"`
 }

@@ -56,6 +56,9 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if s.NetworkOf != "" && t.find(s.NetworkOf) == nil {
 		return "", fmt.Errorf("create container %s: %w: container %s", s.Name, engine.ErrNotFound, s.NetworkOf)
 	}
+	if _, ok := t.networks[s.Network]; s.Network != "" && s.NetworkOf == "" && !s.HostNetwork && !ok {
+		return "", fmt.Errorf("create container %s: %w: network %s", s.Name, engine.ErrNotFound, s.Network)
+	}
 	if s.Name != "" {
 		if old := t.find(s.Name); old != nil {
 			if old.state == engine.Running {
@@ -66,7 +69,7 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 	}
 	t.made++
 	s.Labels = maps.Clone(s.Labels)
-	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, image: image, state: engine.Created, created: time.Now()}
+	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, network: t.networks[s.Network], image: image, state: engine.Created, created: time.Now()}
 	t.containers = append(t.containers, c)
 	t.notify(s.Labels)
 	return c.id, nil

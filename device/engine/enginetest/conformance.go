@@ -16,7 +16,7 @@ import (
 // for each case. around runs a case: for the twin it is synctest.Test, for real engines it just calls the case. What it
 // creates, it removes.
 func Conformance(t *testing.T, open func(t *testing.T) engine.Engine, around func(t *testing.T, run func(t *testing.T))) {
-	for _, c := range slices.Concat(lifeCases, streamCases) {
+	for _, c := range slices.Concat(lifeCases, networkCases, streamCases) {
 		t.Run(c.name, func(t *testing.T) {
 			around(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -41,6 +41,7 @@ type kit struct {
 	ctx   context.Context
 	label string // of every container of this case
 	ids   []string
+	nets  []engine.Network
 	made  int
 }
 
@@ -50,6 +51,11 @@ func (k *kit) clean() {
 	defer k.Engine.Close()
 	for _, id := range slices.Backward(k.ids) { // the owner of a network was made before its users
 		if err := k.Engine.Remove(ctx, id); err != nil {
+			k.Errorf("clean up: %v", err)
+		}
+	}
+	for _, n := range k.nets {
+		if err := k.Engine.RemoveNetwork(ctx, n); err != nil {
 			k.Errorf("clean up: %v", err)
 		}
 	}

@@ -17,6 +17,7 @@ type instance struct {
 	id        string
 	number    int
 	spec      engine.Spec
+	network   engine.Network // that of spec.Network
 	image     *image
 	state     engine.State
 	created   time.Time
@@ -177,6 +178,9 @@ func (c *instance) view() engine.Container {
 		v.Pid = 1000 + c.number
 		if !c.spec.HostNetwork && c.spec.NetworkOf == "" {
 			v.IP = fmt.Sprintf("172.17.%d.%d", c.number/250%250, c.number%250+2)
+			if c.network.CIDR != "" {
+				v.IP = address(c.network, c.number)
+			}
 		}
 	}
 	return v

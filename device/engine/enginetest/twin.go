@@ -68,6 +68,7 @@ type Twin struct {
 	latency    time.Duration
 	containers []*instance // in the order of their creation
 	images     map[string]*image
+	networks   map[string]engine.Network
 	offers     map[string]Offer
 	faults     map[string][]error
 	listeners  map[chan struct{}]string // label
@@ -91,6 +92,7 @@ func New() *Twin {
 		info: engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: "amd64",
 			Root: "/var/lib/docker", Socket: "/var/run/docker.sock", MemLimit: true, CPULimit: true, PidsLimit: true},
 		images:    map[string]*image{},
+		networks:  map[string]engine.Network{},
 		offers:    map[string]Offer{},
 		faults:    map[string][]error{},
 		listeners: map[chan struct{}]string{},

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// A podNetwork is what the agent remembers of the network that its pods are put on.
+// The engine knows whether it is there; this is for telling people, and for not
+// asking in vain.
+type podNetwork struct {
+	idle    bool   // it is known not to be there, so nothing need be removed
+	problem string // why the last container was not put on it
+}
+
+// networkOf is the network for the pods of a node with a block of addresses. Its
+// labels tell it from one of somebody else's.
+func networkOf(node Facts, block string) engine.Network {
+	return engine.Network{Name: "flotilla-" + node.Name, CIDR: block, Labels: map[string]string{LabelAgent: node.Name, LabelStateDir: node.StateDir}}
+}
+
+// join puts a container that gets a network of its own on the one with the node's
+// addresses, and sees to it that this is there. Where it cannot be had the container
+// goes to the engine's own: addresses are no reason not to run. Containers that run
+// already stay where they are.
+func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
+	if j.block == "" || spec.HostNetwork || spec.NetworkOf != "" {
+		return nil
+	}
+	n := networkOf(j.src.node, j.block)
+	err := j.engine.EnsureNetwork(ctx, n)
+	if err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
+		return err // to be tried again
+	}
+	if err == nil {
+		spec.Network = n.Name
+	}
+	a.post(func() { a.joined(j.block, err) })
+	return nil
+}
+
+// joined notes how that went, and tells of a change for the worse.
+func (a *Agent) joined(block string, err error) {
+	n := &a.loop.network
+	n.idle = false
+	if err == nil {
+		n.problem = ""
+		return
+	}
+	if n.problem != err.Error() {
+		a.event(corev1.EventTypeWarning, "PodNetworkUnavailable", nil, "", "Pods get addresses of the engine's own network and not of %s: %v", block, err)
+	}
+	n.problem = err.Error()
+}
+
+// leave removes the network when the node has no pods any more: what is not used
+// must not stand in anybody's way.
+func (a *Agent) leave() {
+	l := &a.loop
+	if l.network.idle || len(l.desired.Pods) > 0 || len(l.o.Containers) > 0 || len(l.o.Busy) > 0 {
+		return
+	}
+	l.network = podNetwork{idle: true}
+	e, n := l.engine, networkOf(l.o.Node, "")
+	a.async(askTimeout, func(ctx context.Context) func() {
+		a.joining.Lock()
+		defer a.joining.Unlock()
+		err := e.RemoveNetwork(ctx, n)
+		return func() {
+			if err != nil && ctx.Err() == nil {
+				a.log.Info("the network of the pods stays", "err", err)
+			}
+		}
+	})
+}
+
+// networkCondition says which addresses pods get. None of it is a reason not to send
+// pods here.
+func (l *loop) networkCondition() corev1.NodeCondition {
+	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", Message: "containers use the engine's own network"}
+	block, err := netip.ParsePrefix(l.desired.PodCIDR)
+	switch {
+	case l.desired.PodCIDR == "":
+	case err != nil:
+		c.Reason, c.Message = "EngineNetwork", c.Message+": "+err.Error()
+	case l.network.problem != "":
+		c.Reason, c.Message = "EngineNetwork", c.Message+": "+l.network.problem
+	default:
+		c.Message = "containers use the addresses " + block.String()
+		for _, in := range l.o.Containers {
+			if ip, err := netip.ParseAddr(in.IP); err == nil && !block.Contains(ip) {
+				c.Message += "; those that ran before keep theirs until they are replaced"
+				break
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// block stores a desired state of these pods for a node with a block of addresses.
+func (d *device) block(generation int64, block string, pods ...corev1.Pod) {
+	d.t.Helper()
+	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", PodCIDR: block, Pods: pods}); err != nil {
+		d.t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+}
+
+// wantAddress fails unless the pod runs with an address out of the block.
+func (d *device) wantAddress(pod, block string) {
+	d.t.Helper()
+	st := d.wantPhase(pod, corev1.PodRunning, "")
+	if ip, err := netip.ParseAddr(st.PodIP); err != nil || !netip.MustParsePrefix(block).Contains(ip) {
+		d.t.Errorf("pod %s has the address %q, want one of %s", pod, st.PodIP, block)
+	}
+}
+
+func (d *device) wantNetworkMessage(want string) {
+	d.t.Helper()
+	for _, c := range d.agent.Status().Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && (c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, want)) {
+			d.t.Errorf("NetworkUnavailable is %s: %q, want False and %q", c.Status, c.Message, want)
+		}
+	}
+}
+
+const engines = "172.17.0.0/16" // addresses of the twin's own network
+
+func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		host := makePod("host", "wait")
+		host.Spec.HostNetwork = true
+		d.end()
+		d.config.Policy.HostNetwork = true
+		d.start()
+		d.twin.Record()
+		d.block(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
+		d.wantAddress("one", "10.64.3.0/24")
+		d.wantAddress("two", "10.64.3.0/24") // through its sandbox
+		if st, ok := d.pod("host"); !ok || st.PodIP != "192.0.2.7" {
+			t.Errorf("the pod on the device's network has the address %q", st.PodIP)
+		}
+		d.wantNetworkMessage("containers use the addresses 10.64.3.0/24")
+		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24"}) {
+			t.Errorf("networks: %v", got)
+		}
+	})
+}
+
+// networks are the calls by which networks came and went.
+func (d *device) networks() (out []string) {
+	for _, c := range d.twin.Calls() {
+		if strings.Contains(c, "Network ") {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
+		d.twin.Fail("EnsureNetwork", overlap)
+		d.twin.Fail("EnsureNetwork", overlap)
+		d.block(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
+		d.wantAddress("a", engines)
+		d.wantAddress("b", engines)
+		d.wantNetworkMessage("through eth0")
+		told := 0
+		for _, r := range d.reasons() {
+			if r == "PodNetworkUnavailable" {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("it is told %d times, want once", told)
+		}
+		d.block(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
+		d.wantAddress("c", "10.64.3.0/24") // what was in the way has gone
+		d.wantAddress("a", engines)        // and nobody was disturbed
+		d.wantNetworkMessage("those that ran before keep theirs")
+	})
+}
+
+func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("a", "wait"))
+		time.Sleep(2 * time.Second)
+		d.wantAddress("a", engines)
+		before := d.containers()
+		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
+		if got := d.containers(); !slices.Equal(got, before) {
+			t.Fatalf("containers were %q and are %q", before, got)
+		}
+		d.wantNetworkMessage("those that ran before keep theirs")
+		list, _ := d.twin.Containers(t.Context(), LabelAgent)
+		d.twin.Exit(list[0].Name, 1)
+		time.Sleep(time.Minute)
+		d.wantAddress("a", "10.64.3.0/24")
+
+		// Another block is for those that come: the network of the old one is in use.
+		d.block(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
+		d.wantAddress("a", "10.64.3.0/24")
+		d.wantAddress("b", engines)
+		d.wantNetworkMessage("is on it")
+	})
+}
+
+func TestAnEngineThatIsAwayIsNoReasonForAnotherNetwork(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.Fail("EnsureNetwork", engine.ErrUnavailable)
+		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
+		time.Sleep(time.Minute)
+		d.wantAddress("a", "10.64.3.0/24")
+		if slices.Contains(d.reasons(), "PodNetworkUnavailable") {
+			t.Error("it was told that the network is not to be had")
+		}
+	})
+}
+
+func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.Record()
+		a, b := makePod("a", "wait"), makePod("b", "wait")
+		d.block(1, "10.64.3.0/24", a, b)
+		d.block(2, "10.64.3.0/24", a)
+		time.Sleep(time.Minute)
+		if got := d.networks(); len(got) != 1 {
+			t.Fatalf("with one pod left: %v", got)
+		}
+		d.end() // and a new agent knows what the old one made
+		d.start()
+		d.block(3, "10.64.3.0/24")
+		time.Sleep(2 * time.Minute)
+		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24", "RemoveNetwork flotilla-pi-1"}) {
+			t.Fatalf("with none left: %v", got)
+		}
+		d.block(4, "10.64.9.0/24", b)
+		d.wantAddress("b", "10.64.9.0/24")
+	})
+}
+
+// With a real engine: pods have addresses out of the block, reach each other and are
+// probed there; a block in the way of the device's own network makes no network.
+func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		n := time.Now().UnixNano()
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>20&1), byte(n >> 12), byte(n>>4) &^ 15}), 28)
+		pod := func(name string, commands ...string) corev1.Pod {
+			p := makePod(name, commands...)
+			p.UID = types.UID("uid-" + name + d.node)
+			p.Spec.TerminationGracePeriodSeconds = new(int64)
+			return p
+		}
+		web, caller := pod("web", "serve :8080"), pod("pair", "serve :8080", "wait")
+		port := freePort(t)
+		web.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: port, HostIP: "127.0.0.1"}}
+		for _, p := range []*corev1.Pod{&web, &caller} {
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+		}
+		store := func(generation int64, block string, pods ...corev1.Pod) {
+			t.Helper()
+			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "h", PodCIDR: block, Pods: pods}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store(1, block.String(), web, caller)
+		d.await("both are ready", func() bool { return ready(d.pod("web")) && ready(d.pod("pair")) })
+		var addresses []string
+		for _, name := range []string{"web", "pair"} {
+			st := d.pod(name)
+			if ip, err := netip.ParseAddr(st.PodIP); err != nil || !block.Contains(ip) {
+				t.Errorf("pod %s has the address %q, want one of %s", name, st.PodIP, block)
+			}
+			addresses = append(addresses, st.PodIP)
+		}
+		if conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 5*time.Second); err != nil {
+			t.Errorf("the host port: %v", err)
+		} else {
+			_ = conn.Close()
+		}
+		eng, err := engine.Open(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = eng.Close() }()
+		for _, c := range d.list() {
+			if c.Labels[LabelPodName] != "pair" || c.Labels[LabelContainer] != "c1" {
+				continue
+			}
+			var out limited
+			out.max = 1000
+			if code, err := eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, &out, &out); err != nil || code != 0 {
+				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.b)
+			}
+		}
+
+		// No pods: no network.
+		store(2, block.String(), leaving(web, 0), leaving(caller, 0))
+		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
+		store(3, block.String())
+		d.await("the network is gone", func() bool {
+			probe := networkOf(Facts{Name: d.node, StateDir: "another"}, block.String())
+			return eng.RemoveNetwork(t.Context(), probe) == nil // one that is there is somebody else's
+		})
+
+		// The device's own network comes first.
+		mine := ownNetwork(t)
+		third := pod("third", "serve :8080")
+		third.Spec.Containers[0].ReadinessProbe = web.Spec.Containers[0].ReadinessProbe
+		store(4, mine.String(), third)
+		d.await("it is ready", func() bool { return ready(d.pod("third")) })
+		if ip, err := netip.ParseAddr(d.pod("third").PodIP); err != nil || mine.Contains(ip) {
+			t.Errorf("it has the address %q", d.pod("third").PodIP)
+		}
+		found := false
+		for _, c := range d.agent.Status().Status.Conditions {
+			found = found || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "which this device reaches through")
+		}
+		if !found {
+			t.Errorf("conditions do not say why: %+v", d.agent.Status().Status.Conditions)
+		}
+	})
+}
+
+// ownNetwork is a network that this machine is on, and no engine made.
+func ownNetwork(t *testing.T) netip.Prefix {
+	t.Helper()
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if link.Flags&net.FlagLoopback != 0 || link.Flags&net.FlagUp == 0 || strings.HasPrefix(link.Name, "br-") || strings.HasPrefix(link.Name, "docker") || strings.HasPrefix(link.Name, "podman") {
+			continue
+		}
+		addresses, _ := link.Addrs()
+		for _, a := range addresses {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && p.Bits() < 30 {
+				return p.Masked()
+			}
+		}
+	}
+	t.Skip("this machine has no network of its own whose addresses could be asked for")
+	return netip.Prefix{}
+}

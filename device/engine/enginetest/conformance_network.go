@@ -1,0 +1,142 @@
+package enginetest
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"strings"
+
+	"flotilla.dev/device/engine"
+)
+
+// network is a network of this case with a block of its own, out of the range that is kept for tests of network
+// devices (RFC 2544). It is removed in the end.
+func (k *kit) network(name string) engine.Network {
+	key, value, _ := strings.Cut(k.label, "=")
+	h := fnv.New32a()
+	fmt.Fprint(h, os.Getpid(), value, name)
+	sum := h.Sum32()
+	n := engine.Network{Name: "flotilla-test-" + value + name, Labels: map[string]string{key: value},
+		CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(sum>>16&1), byte(sum >> 8), byte(sum) &^ 15}), 28).String()}
+	k.nets = append(k.nets, n)
+	return n
+}
+
+// on starts a container on a network and returns it.
+func (k *kit) on(n engine.Network) engine.Container {
+	k.Helper()
+	s := k.spec("wait")
+	s.Network = n.Name
+	return k.await(k.start(s), engine.Running)
+}
+
+// inside fails where a container has no address out of the network's block.
+func (k *kit) inside(c engine.Container, n engine.Network) {
+	k.Helper()
+	ip, err := netip.ParseAddr(c.IP)
+	if err != nil || !netip.MustParsePrefix(n.CIDR).Contains(ip) {
+		k.Fatalf("its address is %q, want one of %s", c.IP, n.CIDR)
+	}
+}
+
+// networkCases are the promises about networks.
+var networkCases = []conformanceCase{
+	{"containers on a network have its addresses, and making it again changes nothing", func(k *kit) {
+		n := k.network("")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		first := k.on(n)
+		k.must(k.EnsureNetwork(k.ctx, n))
+		second := k.on(n)
+		k.inside(first, n)
+		k.inside(second, n)
+		if k.look(first.ID).State != engine.Running || first.IP == second.IP {
+			k.Fatalf("they are %+v and %+v", k.look(first.ID), second)
+		}
+	}},
+	{"many that make one network at a time have it", func(k *kit) {
+		n := k.network("")
+		errs := make(chan error, 8)
+		for range cap(errs) {
+			go func() { errs <- k.EnsureNetwork(k.ctx, n) }()
+		}
+		for range cap(errs) {
+			k.must(<-errs)
+		}
+		k.inside(k.on(n), n)
+	}},
+	{"a container that shares a network has no address, but its owner has one of the block", func(k *kit) {
+		n := k.network("")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		owner := k.on(n)
+		s := k.spec("wait")
+		s.NetworkOf, s.Network = owner.ID, n.Name // the owner's business
+		k.equal(k.look(k.start(s)).IP, "")
+		k.inside(owner, n)
+	}},
+	{"a network that nothing uses gets other addresses", func(k *kit) {
+		old, other := k.network(""), k.network("other")
+		k.must(k.EnsureNetwork(k.ctx, old))
+		other.Name = old.Name
+		k.must(k.EnsureNetwork(k.ctx, other))
+		k.inside(k.on(other), other)
+	}},
+	{"a network in use keeps its addresses and its containers, and cannot be removed", func(k *kit) {
+		n, other := k.network(""), k.network("other")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		c := k.on(n)
+		other.Name = n.Name
+		if err := k.EnsureNetwork(k.ctx, other); err == nil {
+			k.Fatalf("it has other addresses: %s, %s", n.CIDR, other.CIDR)
+		}
+		if err := k.RemoveNetwork(k.ctx, n); err == nil {
+			k.Fatal("it was removed")
+		}
+		k.equal(k.look(c.ID).State, engine.Running)
+		k.inside(k.on(n), n)
+	}},
+	{"a network that somebody else made is neither changed nor removed", func(k *kit) {
+		n, other := k.network(""), k.network("other")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		other.Name, other.Labels = n.Name, map[string]string{"flotilla.test/case": "another"}
+		k.nets = k.nets[:1]
+		if err := k.EnsureNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "somebody else") {
+			k.Fatalf("changing it: %v", err)
+		}
+		if err := k.RemoveNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "somebody else") {
+			k.Fatalf("removing it: %v", err)
+		}
+		k.inside(k.on(n), n)
+	}},
+	{"two networks cannot have the same addresses", func(k *kit) {
+		n, other := k.network(""), k.network("other")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		other.CIDR = n.CIDR
+		if err := k.EnsureNetwork(k.ctx, other); err == nil {
+			k.Fatal("they have")
+		}
+	}},
+	{"what is no block of addresses makes no network", func(k *kit) {
+		for _, cidr := range []string{"", "10.64.0.0", "10.64.0.1/24", "ten"} {
+			if err := k.EnsureNetwork(k.ctx, engine.Network{Name: "flotilla-test-nothing", CIDR: cidr}); err == nil {
+				k.Fatalf("%q does", cidr)
+			}
+		}
+	}},
+	{"removing a network twice is no error, and a container cannot be created on one that is not there", func(k *kit) {
+		n := k.network("")
+		k.must(k.EnsureNetwork(k.ctx, n))
+		k.must(k.RemoveNetwork(k.ctx, n))
+		k.must(k.RemoveNetwork(k.ctx, n))
+		s := k.spec("wait")
+		s.Network = n.Name
+		id, err := k.Create(k.ctx, s)
+		if err == nil { // Docker says so only at the start
+			k.ids = append(k.ids, id)
+			err = k.Start(k.ctx, id)
+		}
+		if err == nil {
+			k.Fatal("it runs")
+		}
+	}},
+}

@@ -1,0 +1,86 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"flotilla.dev/device/engine"
+)
+
+// EnsureNetwork implements engine.Engine.
+func (t *Twin) EnsureNetwork(ctx context.Context, n engine.Network) error {
+	if err := t.enter(ctx, "EnsureNetwork", n.Name); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	want, err := netip.ParsePrefix(n.CIDR)
+	if err != nil || want != want.Masked() {
+		return fmt.Errorf("make network %s: %q is not a block of addresses", n.Name, n.CIDR)
+	}
+	if have, ok := t.networks[n.Name]; ok {
+		if have.CIDR == n.CIDR {
+			return nil
+		}
+		if err := t.dropNetwork(have, n.Labels); err != nil {
+			return err
+		}
+	}
+	for _, other := range t.networks {
+		if netip.MustParsePrefix(other.CIDR).Overlaps(want) {
+			return fmt.Errorf("make network %s: its addresses %s overlap those of network %s", n.Name, n.CIDR, other.Name)
+		}
+	}
+	t.record("EnsureNetwork", n.Name, n.CIDR)
+	n.Labels = maps.Clone(n.Labels)
+	t.networks[n.Name] = n
+	return nil
+}
+
+// RemoveNetwork implements engine.Engine.
+func (t *Twin) RemoveNetwork(ctx context.Context, n engine.Network) error {
+	if err := t.enter(ctx, "RemoveNetwork", n.Name); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	have, ok := t.networks[n.Name]
+	if !ok {
+		return nil
+	}
+	return t.dropNetwork(have, n.Labels)
+}
+
+// dropNetwork removes a network that carries the labels and that no running container is on.
+func (t *Twin) dropNetwork(have engine.Network, labels map[string]string) error {
+	for k, v := range labels {
+		if have.Labels[k] != v {
+			return fmt.Errorf("remove network %s: somebody else made it", have.Name)
+		}
+	}
+	for _, c := range t.containers {
+		if c.spec.Network == have.Name && c.spec.NetworkOf == "" && c.state == engine.Running {
+			return fmt.Errorf("remove network %s: container %s is on it", have.Name, c.spec.Name)
+		}
+	}
+	t.record("RemoveNetwork", have.Name)
+	delete(t.networks, have.Name)
+	return nil
+}
+
+// address is that of the number-th container on a network.
+func address(n engine.Network, number int) string {
+	p, err := netip.ParsePrefix(n.CIDR)
+	if err != nil {
+		return ""
+	}
+	a := p.Addr().Next() // the bridge's
+	for range number%250 + 1 {
+		if next := a.Next(); p.Contains(next) {
+			a = next
+		} else {
+			a = p.Addr().Next().Next()
+		}
+	}
+	return a.String()
+}

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+)
+
+// EnsureNetwork asks the host's routes before it makes a network, because Docker does not: it gives a bridge the
+// addresses of the device's own LAN when told to, and the device is cut off from its hub.
+func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
+	want, err := netip.ParsePrefix(n.CIDR)
+	if err != nil || want != want.Masked() {
+		return fmt.Errorf("make network %s: %q is not a block of addresses such as 10.64.3.0/24", n.Name, n.CIDR)
+	}
+	a.making.Lock()
+	defer a.making.Unlock()
+	have, err := a.findNetwork(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		if slices.Contains(subnets(have), want) {
+			return nil
+		}
+		if err := a.removeOurs(ctx, have, n); err != nil {
+			return fmt.Errorf("replace network %s, which has the addresses %v and not %s: %w", n.Name, subnets(have), want, err)
+		}
+	}
+	if r, ok := inTheWay(hostRoutes(), want); ok {
+		return fmt.Errorf("make network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want, r.to, r.through)
+	}
+	options := client.NetworkCreateOptions{Driver: "bridge", Labels: n.Labels, IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: want, Gateway: want.Addr().Next()}}}}
+	if want.Addr().Is6() {
+		yes := true
+		options.EnableIPv6 = &yes
+	}
+	if _, err = a.client().NetworkCreate(ctx, n.Name, options); err == nil {
+		return nil
+	}
+	if have, lookErr := a.findNetwork(ctx, n.Name); lookErr == nil && have != nil && slices.Contains(subnets(have), want) {
+		return nil // somebody was quicker
+	}
+	return explain(err, "make network "+n.Name+" with the addresses", n.CIDR)
+}
+
+func (a *api) RemoveNetwork(ctx context.Context, n Network) error {
+	have, err := a.findNetwork(ctx, n.Name)
+	if err != nil || have == nil {
+		return err
+	}
+	return a.removeOurs(ctx, have, n)
+}
+
+// removeOurs removes a network that carries the labels. Engines refuse while it is in use, but Podman 4.3 only where it
+// is named by its name: by its id it goes, under the containers that are on it.
+func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) error {
+	for k, v := range n.Labels {
+		if have.Labels[k] != v {
+			return fmt.Errorf("remove network %s: somebody else made it: it lacks the label %s=%s", n.Name, k, v)
+		}
+	}
+	_, err := a.client().NetworkRemove(ctx, have.Name, client.NetworkRemoveOptions{})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return explain(err, "remove network", n.Name)
+}
+
+// findNetwork looks a network up by its name, nil when there is none. It does not inspect the name at once: that also
+// finds a network whose id begins so.
+func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, error) {
+	list, err := a.client().NetworkList(ctx, client.NetworkListOptions{Filters: client.Filters{}.Add("name", name)})
+	if err != nil {
+		return nil, explain(err, "look for network", name)
+	}
+	for _, each := range list.Items {
+		if each.Name != name {
+			continue
+		}
+		found, err := a.client().NetworkInspect(ctx, each.ID, client.NetworkInspectOptions{})
+		if errdefs.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, explain(err, "look at network", name)
+		}
+		return &found.Network, nil
+	}
+	return nil, nil
+}
+
+func subnets(n *network.Inspect) (all []netip.Prefix) {
+	for _, c := range n.IPAM.Config {
+		all = append(all, c.Subnet.Masked())
+	}
+	return all
+}
+
+// addressOf returns the address of a container among those of its networks. A network of ours with IPv6 addresses has
+// IPv4 ones beside them, because older engines cannot do without; the block that was asked for counts.
+func addressOf(networks map[string]*network.EndpointSettings, mode string) netip.Addr {
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		n := networks[name]
+		switch {
+		case n == nil:
+		case name == mode && mode != "bridge" && n.GlobalIPv6Address.IsValid():
+			return n.GlobalIPv6Address
+		case n.IPAddress.IsValid():
+			return n.IPAddress
+		case n.GlobalIPv6Address.IsValid():
+			return n.GlobalIPv6Address
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"net/netip"
+	"testing"
+)
+
+const someRoutes = `Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth0	00000000	010200C0	0003	0	0	0	00000000	0	0	0
+tun0	00000080	010200C0	0003	0	0	0	00000080	0	0	0
+docker0	000011AC	00000000	0001	0	0	0	0000FFFF	0	0	0
+eth0	0000400A	00000000	0001	0	0	0	00F0FFFF	0	0	0
+`
+
+const someRoutes6 = `fd640001000200000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 00000400 00000003 00000000 00000003     eth0
+00000000000000000000000000000001 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001       lo
+`
+
+func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
+	routes := append(parseRoutes(someRoutes), parseRoutes6(someRoutes6)...)
+	if len(routes) != 7 {
+		t.Fatalf("%d routes: %v", len(routes), routes)
+	}
+	for _, c := range []struct{ rule, block, through string }{
+		{"the default route is in nobody's way", "198.18.0.0/24", ""},
+		{"nor is one half of the world, as VPNs write it", "203.0.113.0/24", ""},
+		{"a block inside of the LAN is in its way", "10.64.3.0/24", "eth0"},
+		{"a block around another bridge is in its way", "172.16.0.0/15", "docker0"},
+		{"a block beside the LAN is not", "10.64.16.0/24", ""},
+		{"IPv6 is read as well", "fd64:1:2::/80", "eth0"},
+		{"and beside it is free", "fd64:1:3::/64", ""},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			r, found := inTheWay(routes, netip.MustParsePrefix(c.block))
+			if found != (c.through != "") || r.through != c.through {
+				t.Errorf("%s: found %v, wants %q", c.block, r, c.through)
+			}
+		})
+	}
+}

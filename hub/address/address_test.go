@@ -1,0 +1,274 @@
+package address
+
+import (
+	"fmt"
+	"math/rand"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+var (
+	noon  = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	small = Decider{netip.MustParsePrefix("10.64.0.0/22"), 24} // four blocks
+)
+
+// node is a node made by the minute-th minute, with blocks that somebody gave it.
+func node(name string, minute int, blocks ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))}}
+	if len(blocks) > 0 {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = blocks[0], blocks
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// A world is a fleet with the decider that keeps it.
+type world struct {
+	t *testing.T
+	d Decider
+	s state.Snapshot
+	// said are the warnings so far.
+	said []string
+}
+
+func begin(t *testing.T, d Decider) *world { return &world{t: t, d: d, s: state.Empty("test", noon)} }
+
+// do makes changes and lets the decider answer until it wants nothing.
+func (w *world) do(changes ...state.Change) {
+	w.t.Helper()
+	next, log := state.Apply(w.s, changes)
+	for round := 0; ; round++ {
+		next.Look = state.Look{Recent: log}
+		plan := w.d.Decide(next, noon)
+		if len(plan.Changes) == 0 {
+			break
+		}
+		if round == 3 {
+			w.t.Fatalf("it finds no end: %v", plan.Changes)
+		}
+		for _, c := range plan.Changes {
+			if c.Warn {
+				w.said = append(w.said, c.Object.GetName()+" "+c.Reason)
+			}
+		}
+		next, log = state.Apply(next, plan.Changes)
+	}
+	next.Look = state.Look{All: true}
+	if plan := w.d.Decide(next, noon); len(plan.Changes) > 0 {
+		w.t.Fatalf("asked about everything it wants more: %v", plan.Changes)
+	}
+	w.s = next
+}
+
+func (w *world) add(nodes ...*corev1.Node) {
+	w.t.Helper()
+	var changes []state.Change
+	for _, n := range nodes {
+		changes = append(changes, state.Put(n, ""))
+	}
+	w.do(changes...)
+}
+
+func (w *world) remove(name string) {
+	w.t.Helper()
+	w.do(state.Remove(w.s.Node(name), ""))
+}
+
+func (w *world) has(want ...string) {
+	w.t.Helper()
+	var got []string
+	for n := range w.s.Nodes() {
+		line := n.Name + " " + strings.Join(n.Spec.PodCIDRs, ",")
+		if c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable); c != nil {
+			line = n.Name + " " + strings.Join(n.Spec.PodCIDRs, ",") + " " + c.Reason
+			if last := n.Status.Conditions[len(n.Status.Conditions)-1]; last.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Message == "" {
+				w.t.Errorf("conditions of %s: %+v", n.Name, n.Status.Conditions)
+			}
+		}
+		if len(n.Spec.PodCIDRs) > 0 && n.Spec.PodCIDR != n.Spec.PodCIDRs[0] {
+			w.t.Errorf("podCIDR of %s is %s", n.Name, n.Spec.PodCIDR)
+		}
+		got = append(got, strings.TrimSpace(line))
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func (w *world) warned(want ...string) {
+	w.t.Helper()
+	if !slices.Equal(w.said, want) {
+		w.t.Errorf("warnings are %q, want %q", w.said, want)
+	}
+	w.said = nil
+}
+
+func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
+	w := begin(t, small)
+	w.add(node("c", 0), node("a", 1), node("b", 1))
+	w.has("a 10.64.1.0/24", "b 10.64.2.0/24", "c 10.64.0.0/24") // the oldest first, then by name
+	n := w.s.Node("a").DeepCopy()
+	n.Status.Phase = "changed"
+	w.add(n)
+	w.remove("c")
+	w.add(node("d", 9))
+	w.has("a 10.64.1.0/24", "b 10.64.2.0/24", "d 10.64.0.0/24")
+	w.warned()
+}
+
+func TestAFullRangeIsSaidOnceAndAFreedBlockGoesToWhoWaitsLongest(t *testing.T) {
+	w := begin(t, small)
+	w.add(node("a", 0), node("b", 0), node("c", 0), node("d", 0))
+	w.add(node("young", 2))
+	w.add(node("old", 1))
+	w.warned("young CIDRNotAvailable", "old CIDRNotAvailable")
+	w.has("a 10.64.0.0/24", "b 10.64.1.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old  CIDRNotAvailable", "young  CIDRNotAvailable")
+	if c := state.NodeCondition(w.s.Node("old"), fleet.ConditionPodCIDRAvailable); !strings.Contains(c.Message, "all 4 are taken") || !strings.Contains(c.Message, "--cluster-cidr") {
+		t.Errorf("the message does not say what to do: %s", c.Message)
+	}
+	w.remove("b")
+	w.has("a 10.64.0.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old 10.64.1.0/24", "young  CIDRNotAvailable")
+	w.warned()
+}
+
+func TestABlockThatSomebodyWroteStands(t *testing.T) {
+	for _, c := range []struct {
+		rule         string
+		nodes        []*corev1.Node
+		want, warned []string
+	}{
+		{"it is taken out of the pool", []*corev1.Node{node("hand", 5, "10.64.0.0/24"), node("pi", 0)},
+			[]string{"hand 10.64.0.0/24", "pi 10.64.1.0/24"}, nil},
+		{"a larger one takes every block that it covers", []*corev1.Node{node("hand", 5, "10.64.0.0/23"), node("pi", 0)},
+			[]string{"hand 10.64.0.0/23", "pi 10.64.2.0/24"}, nil},
+		{"a part of a block takes the whole of it, and two parts do not meet", []*corev1.Node{node("h1", 5, "10.64.0.0/26"), node("h2", 5, "10.64.0.64/26"), node("pi", 0)},
+			[]string{"h1 10.64.0.0/26", "h2 10.64.0.64/26", "pi 10.64.1.0/24"}, nil},
+		{"of two with the same block the younger is told", []*corev1.Node{node("h1", 6, "10.64.0.0/24"), node("h2", 5, "10.64.0.0/24")},
+			[]string{"h1 10.64.0.0/24 CIDRConflict", "h2 10.64.0.0/24"}, []string{"h1 CIDRConflict"}},
+		{"of two that overlap the younger is told", []*corev1.Node{node("h1", 5, "10.64.0.128/25"), node("h2", 6, "10.64.0.0/23")},
+			[]string{"h1 10.64.0.128/25", "h2 10.64.0.0/23 CIDRConflict"}, []string{"h2 CIDRConflict"}},
+		{"one outside of the range is told", []*corev1.Node{node("hand", 5, "192.168.7.0/24"), node("pi", 0)},
+			[]string{"hand 192.168.7.0/24 CIDROutOfRange", "pi 10.64.0.0/24"}, []string{"hand CIDROutOfRange"}},
+		{"one that covers more than the range is told, and leaves nothing", []*corev1.Node{node("hand", 5, "10.0.0.0/8"), node("pi", 0)},
+			[]string{"hand 10.0.0.0/8 CIDROutOfRange", "pi  CIDRNotAvailable"}, []string{"hand CIDROutOfRange", "pi CIDRNotAvailable"}},
+		{"a second family is the administrator's own", []*corev1.Node{node("hand", 5, "10.64.0.0/24", "fd00::/64"), node("pi", 0)},
+			[]string{"hand 10.64.0.0/24,fd00::/64", "pi 10.64.1.0/24"}, nil},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := begin(t, small)
+			w.add(c.nodes...)
+			w.has(c.want...)
+			w.warned(c.warned...)
+		})
+	}
+}
+
+func TestAConflictEndsWithOneOfTheTwo(t *testing.T) {
+	w := begin(t, small)
+	w.add(node("a", 0))
+	w.add(node("hand", 1, "10.64.0.0/24"))
+	w.warned("hand CIDRConflict")
+	w.remove("a")
+	w.has("hand 10.64.0.0/24")
+	w.warned()
+}
+
+func TestAnIPv6RangeIsCountedTheSameWay(t *testing.T) {
+	w := begin(t, Decider{netip.MustParsePrefix("fd64:1:2::/63"), 64})
+	w.add(node("a", 0), node("b", 1), node("c", 2))
+	w.has("a fd64:1:2::/64", "b fd64:1:2:1::/64", "c  CIDRNotAvailable")
+}
+
+func TestWithoutAllocationNothingIsGivenAndOldComplaintsGo(t *testing.T) {
+	w := begin(t, small)
+	w.add(node("a", 0), node("out", 1, "192.168.7.0/24"))
+	w.warned("out CIDROutOfRange")
+	w.d = Decider{}
+	w.s.Look = state.Look{All: true}
+	w.do(w.d.Decide(w.s, noon).Changes...)
+	w.add(node("b", 2))
+	w.has("a 10.64.0.0/24", "b", "out 192.168.7.0/24")
+}
+
+// Whatever happens: no two blocks of ours overlap, every node has one as long as
+// there is one, and deciding step by step leaves nothing to do for a decision about
+// everything (do checks that).
+func TestAtRandom(t *testing.T) {
+	seed := time.Now().UnixNano()
+	r := rand.New(rand.NewSource(seed))
+	d := Decider{netip.MustParsePrefix("10.64.0.0/20"), 24}
+	w := begin(t, d)
+	for step := range 400 {
+		name := fmt.Sprintf("n%d", r.Intn(24))
+		switch n := w.s.Node(name); {
+		case n != nil && r.Intn(2) == 0:
+			w.remove(name)
+		case n == nil && r.Intn(4) == 0:
+			w.add(node(name, step, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(20)), 0}), 22+r.Intn(4)).Masked().String()))
+		case n == nil:
+			w.add(node(name, step))
+		}
+		taken := 0
+		for n := range w.s.Nodes() {
+			c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
+			if len(n.Spec.PodCIDRs) == 0 && (c == nil || c.Reason != notAvailable) {
+				t.Fatalf("seed %d step %d: %s waits and does not say so", seed, step, n.Name)
+			}
+			if len(n.Spec.PodCIDRs) == 0 {
+				taken++
+			}
+			for m := range w.s.Nodes() {
+				if m.Name > n.Name && overlap(m, n) && c == nil && state.NodeCondition(m, fleet.ConditionPodCIDRAvailable) == nil {
+					t.Fatalf("seed %d step %d: %s and %s overlap unsaid", seed, step, n.Name, m.Name)
+				}
+			}
+		}
+		have, _ := d.survey(w.s)
+		if taken > 0 && slices.Contains(have, nil) {
+			t.Fatalf("seed %d step %d: %d wait although a block is free", seed, step, taken)
+		}
+	}
+}
+
+// What one more node costs in a fleet of that many; 1,024 that come together cost
+// one walk as well.
+func BenchmarkOneMoreNode(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			d := Decider{netip.MustParsePrefix("10.0.0.0/8"), 26}
+			s := state.Empty("test", noon)
+			var puts []state.Change
+			for i := range size {
+				puts = append(puts, state.Put(node(fmt.Sprintf("n%06d", i), 0, d.block(i).String()), ""))
+			}
+			s, _ = state.Apply(s, puts)
+			s, log := state.Apply(s, []state.Change{state.Put(node("new", 1), "")})
+			s.Look = state.Look{Recent: log}
+			b.ReportAllocs()
+			for b.Loop() {
+				if plan := d.Decide(s, noon); len(plan.Changes) != 1 {
+					b.Fatal(plan)
+				}
+			}
+		})
+	}
+}
+
+// What a change costs that has nothing to do with addresses: nothing worth naming.
+func BenchmarkAnotherChange(b *testing.B) {
+	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0, "10.64.0.0/24"), "")})
+	s, log = state.Apply(s, []state.Change{state.Put(log[0].New.(*corev1.Node).DeepCopy(), "")})
+	s.Look = state.Look{Recent: log}
+	for b.Loop() {
+		small.Decide(s, noon)
+	}
+}

@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// platforms are what is released, and how each is run here.
+var platforms = []struct {
+	platform
+	emulator string
+}{
+	{platform{"amd64", ""}, ""},
+	{platform{"arm64", ""}, "qemu-aarch64-static"},
+	{platform{"arm", "7"}, "qemu-arm-static"},
+	{platform{"arm", "6"}, "qemu-arm-static"},
+}
+
+// budget is the largest that a stripped program may be, in bytes.
+var budget = map[string]int64{"device": 16_000_000, "hub": 45_000_000}
+
+// TestPlatforms builds both programs for everything that is released, holds them
+// to their size, and asks those for other processors who they are.
+func TestPlatforms(t *testing.T) {
+	t.Parallel()
+	for _, p := range platforms {
+		t.Run(p.String(), func(t *testing.T) {
+			for name, most := range budget {
+				path := program(t, name, p.platform)
+				info, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("flotilla-%s for %s: %.1f MB", name, p, float64(info.Size())/1e6)
+				if info.Size() > most {
+					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows what is in an unstripped one", name, p, info.Size(), most)
+				}
+			}
+			run := func(name string, args ...string) string {
+				t.Helper()
+				c := command{path: program(t, name, p.platform), args: args}
+				if p.emulator != "" {
+					emulator, err := exec.LookPath(p.emulator)
+					if err != nil {
+						need(t, "%s is not installed (Debian's qemu-user-static)", p.emulator)
+					}
+					c.path, c.args = emulator, append([]string{c.path}, args...)
+				}
+				r := c.run(t)
+				if r.code != 0 {
+					t.Errorf("flotilla-%s %s ended with code %d: %s", name, strings.Join(args, " "), r.code, r.err)
+				}
+				return r.out
+			}
+			if out := run("hub", "version"); !strings.HasPrefix(out, "flotilla-hub ") || !strings.Contains(out, " linux/"+p.arch+" ") {
+				t.Errorf("flotilla-hub version says %q", out)
+			}
+			if out := run("hub", "serve", "--print-config"); !strings.Contains(out, "node-monitor-grace-period: 40s") {
+				t.Errorf("flotilla-hub serve --print-config says %q", out)
+			}
+			if out := run("device", "version"); !strings.HasPrefix(out, "flotilla-device ") {
+				t.Errorf("flotilla-device version says %q", out)
+			}
+			var report struct {
+				Host struct {
+					Arch, Kernel string
+				}
+				Capacity struct {
+					CPUs, Memory int64
+				}
+			}
+			out := run("device", "probe", "--json")
+			if err := json.Unmarshal([]byte(out), &report); err != nil {
+				t.Fatalf("%v in %q", err, out)
+			}
+			if report.Host.Arch != p.arch || report.Host.Kernel == "" || report.Capacity.CPUs < 1 || report.Capacity.Memory < 1<<20 {
+				t.Errorf("flotilla-device probe --json says %+v in\n%s", report, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestMakeRun is what `make run` starts after the build: everything is up within
+// 15 seconds, Ctrl-C ends all of it, and the next start goes on from there.
+func TestMakeRun(t *testing.T) {
+	t.Parallel()
+	bin := filepath.Dir(program(t, "hub", here))
+	program(t, "device", here)
+	data, https, dev := filepath.Join(t.TempDir(), "data"), freePort(t), freePort(t)
+	args := []string{"run", "flotilla.dev/hub/quickstart", "--bin", bin, "--data", data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
+	if out, err := exec.Command("go", "build", "-o", os.DevNull, args[1]).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { forgetVolatile(t, filepath.Join(data, "device")) })
+	h := &hub{t: t, dir: filepath.Join(data, "hub"), https: https}
+	var machine string
+	for _, which := range []string{"first", "second"} {
+		began := time.Now()
+		p := start(t, "go", args...)
+		await(t, "the "+which+" start", 15*time.Second, func() error {
+			if p.ended() {
+				t.Fatalf("it has ended: %s", p.said)
+			}
+			text, err := os.ReadFile(filepath.Join(data, "kubeconfig"))
+			if err != nil {
+				return err
+			}
+			if err := h.login(text); err != nil {
+				return err
+			}
+			return h.quickstarted(p)
+		})
+		t.Logf("the %s start took %s", which, time.Since(began).Round(10*time.Millisecond))
+		if name := h.ownNode(); machine == "" {
+			machine = name
+		} else if machine != name {
+			t.Errorf("this machine was node %s and is node %s", machine, name)
+		}
+		await(t, "the sample workload", patience, func() error { return h.available("kiosk", 3) })
+		if out := h.kubectl("get", "nodes"); strings.Count(out, "sim-") != 8 {
+			t.Errorf("kubectl get nodes says\n%s", out)
+		}
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // Ctrl-C goes to the whole group
+			t.Fatal(err)
+		}
+		await(t, "the end after Ctrl-C", 20*time.Second, func() error {
+			if !p.ended() {
+				return errors.New("it runs")
+			}
+			return nil
+		})
+		if left := processesWith(t, data, dev); len(left) > 0 {
+			t.Errorf("after Ctrl-C there still run\n%s", strings.Join(left, "\n"))
+		}
+		if strings.Contains(p.said.String(), "level=ERROR") {
+			t.Errorf("it said\n%s", p.said)
+		}
+	}
+}
+
+// quickstarted is nil when all nine nodes are there and ready. Without an engine
+// this machine is not, and says how to get one.
+func (h *hub) quickstarted(p *process) error {
+	var l corev1.NodeList
+	if err := h.read("/api/v1/nodes", &l); err != nil {
+		return err
+	}
+	if len(l.Items) != 9 {
+		return fmt.Errorf("%d nodes", len(l.Items))
+	}
+	for _, n := range l.Items {
+		c := ready(n)
+		_, noDocker := os.Stat("/var/run/docker.sock")
+		_, noPodman := os.Stat("/run/podman/podman.sock")
+		bare := noDocker != nil && noPodman != nil && n.Labels["flotilla.dev/simulated"] == ""
+		if bare && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "apt install") {
+			continue
+		}
+		if c.Status != corev1.ConditionTrue {
+			return fmt.Errorf("node %s is not ready: %s: %s", n.Name, c.Reason, c.Message)
+		}
+	}
+	if said := p.said.String(); !strings.Contains(said, "Flotilla is up") || !strings.Contains(said, "https://"+h.https) {
+		return fmt.Errorf("it says %q", said)
+	}
+	return nil
+}
+
+// ownNode is the node that is this machine.
+func (h *hub) ownNode() string {
+	h.t.Helper()
+	var l corev1.NodeList
+	if err := h.read("/api/v1/nodes?labelSelector=%21flotilla.dev%2Fsimulated", &l); err != nil || len(l.Items) != 1 {
+		h.t.Fatalf("%d nodes that are not simulated, %v", len(l.Items), err)
+	}
+	return l.Items[0].Name
+}
+
+// processesWith are the processes that have one of the words in their command line.
+func processesWith(t testing.TB, words ...string) (found []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		line := strings.ReplaceAll(string(text), "\x00", " ")
+		for _, w := range words {
+			if strings.Contains(line, w) {
+				found = append(found, line)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// forgetVolatile removes what an agent keeps in memory between its restarts.
+func forgetVolatile(t testing.TB, stateDir string) {
+	t.Helper()
+	name := strings.ReplaceAll(strings.Trim(stateDir, "/"), "/", "-")
+	if err := os.RemoveAll(filepath.Join("/run/flotilla", name)); err != nil && os.Geteuid() == 0 {
+		t.Errorf("clean up: %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+package eviction_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/state"
+)
+
+// A yard is a fleet that only eviction decides about, and a clock.
+type yard struct {
+	t      *testing.T
+	s      state.Snapshot
+	now    time.Time
+	alarms map[state.Key]time.Time
+	left   map[string]time.Duration // when a pod was told to leave, since noon
+	said   []state.Change
+}
+
+func newYard(t *testing.T) *yard {
+	return &yard{t: t, s: state.Empty("test", noon.Add(-time.Hour)), now: noon, alarms: map[state.Key]time.Time{}, left: map[string]time.Duration{}}
+}
+
+func (y *yard) put(objects ...state.Object) *yard {
+	y.t.Helper()
+	var changes []state.Change
+	for _, o := range objects {
+		changes = append(changes, state.Put(o, ""))
+	}
+	var recent []state.Applied
+	y.s, recent = state.Apply(y.s, changes)
+	y.settle(recent)
+	return y
+}
+
+func (y *yard) settle(recent []state.Applied) {
+	y.t.Helper()
+	for range 10 {
+		look := state.Look{Recent: recent}
+		for k, at := range y.alarms {
+			if !at.After(y.now) {
+				look.Due = append(look.Due, k)
+				delete(y.alarms, k)
+			}
+		}
+		if len(look.Recent)+len(look.Due) == 0 {
+			y.whole()
+			return
+		}
+		y.s.Look = look
+		plan := eviction.Decider{Grace: 40 * time.Second}.Decide(y.s, y.now)
+		for _, a := range plan.Alarms {
+			delete(y.alarms, a.Subject)
+			if !a.At.IsZero() {
+				y.alarms[a.Subject] = a.At
+			}
+		}
+		for _, c := range plan.Changes {
+			if at, twice := y.left[c.Object.GetName()]; twice {
+				y.t.Errorf("%s is told to leave at %s and again at %s", c.Object.GetName(), at, y.now.Sub(noon))
+			}
+			y.left[c.Object.GetName()] = y.now.Sub(noon)
+			y.said = append(y.said, c)
+		}
+		y.s, recent = state.Apply(y.s, plan.Changes)
+	}
+	y.t.Fatal("eviction does not settle")
+}
+
+// whole holds what was decided bit by bit against a look at everything.
+func (y *yard) whole() {
+	y.t.Helper()
+	s := y.s
+	s.Look = state.Look{All: true}
+	if plan := (eviction.Decider{Grace: 40 * time.Second}).Decide(s, y.now); len(plan.Changes) > 0 {
+		y.t.Errorf("a look at everything still wants %s", plan.Changes[0])
+	}
+}
+
+// wait lets time pass, from alarm to alarm.
+func (y *yard) wait(d time.Duration) *yard {
+	y.t.Helper()
+	end := y.now.Add(d)
+	for {
+		next := end
+		for _, at := range y.alarms {
+			if at.Before(next) {
+				next = at
+			}
+		}
+		if next.After(y.now) {
+			y.now = next
+		}
+		y.settle(nil)
+		if !y.now.Before(end) {
+			return y
+		}
+	}
+}
+
+// gone says which pods were told to leave, and when, such as "a@0s b@1s".
+func (y *yard) gone() string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(y.left)) {
+		out = append(out, fmt.Sprintf("%s@%s", name, y.left[name]))
+	}
+	return strings.Join(out, " ")
+}
+
+func (y *yard) want(gone string) {
+	y.t.Helper()
+	if got := y.gone(); got != gone {
+		y.t.Errorf("told to leave: %q, want %q", got, gone)
+	}
+}
+
+// pi is the node pi-1 with the taints, given now.
+func (y *yard) pi(keys ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
+	for _, key := range keys {
+		n.Spec.Taints = append(n.Spec.Taints, taint(key, corev1.TaintEffectNoExecute, y.now.Sub(noon)))
+	}
+	return n
+}
+
+// calling is a pod by name; it is on pi-1.
+func calling(name string, tolerations ...corev1.Toleration) *corev1.Pod {
+	p := pod("pi-1", tolerations...)
+	p.Name = name
+	return p
+}

@@ -1,0 +1,536 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// detection is how late the hub may be at a deadline.
+const detection = 50 * time.Millisecond
+
+func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo", "bergen")
+		w.deploy("kiosk", 2)
+		w.settleWithin(5*time.Second, "the deployment")
+		pod := w.pods("kiosk")[0]
+		lost := w.on(pod.Spec.NodeName)
+		time.Sleep(33 * time.Second)
+
+		w.freeze(lost)
+		seen := w.hub.loop.Liveness(lost.name).Seen
+		w.until(time.Minute, "Ready=Unknown", func() bool { return w.ready(lost.name) == corev1.ConditionUnknown })
+		said := w.look.sentences("node " + lost.name + " Ready=Unknown")
+		unknown := w.born.Add(said[0].at)
+		if late := unknown.Sub(seen) - w.cfg.NodeMonitorGracePeriod; late < 0 || late > detection {
+			t.Errorf("Unknown %s after the grace", late)
+		}
+		if ours(w.node(lost.name)) == nil {
+			t.Error("the first of a quiet site is not given NoExecute at once")
+		}
+		if w.pods("kiosk")[0].DeletionTimestamp != nil {
+			t.Error("the pod has to go at once, although it tolerates that for 5 min")
+		}
+
+		w.until(6*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
+		evicted := w.look.sentences("evict " + pod.Name)[0].at
+		if after := w.born.Add(evicted).Sub(unknown.Truncate(time.Second)); after < 5*time.Minute || after > 5*time.Minute+detection {
+			t.Errorf("evicted %s after the taint, wants 5 min", after)
+		}
+		w.until(5*time.Second, "a replacement that runs", func() bool {
+			live := 0
+			for _, p := range w.pods("kiosk") {
+				if p.DeletionTimestamp == nil && p.Spec.NodeName != lost.name && p.Status.Phase == corev1.PodRunning {
+					live++
+				}
+			}
+			return live == 2
+		})
+		time.Sleep(10 * time.Minute)
+		if !lost.runs(pod.UID) {
+			t.Error("the device that lost the hub has stopped its pod")
+		}
+		if p := w.snapshot().Pod(pod.Namespace, pod.Name); p == nil || p.DeletionTimestamp == nil {
+			t.Error("the pod is not Terminating until its device says that it has stopped")
+		}
+
+		w.heal(lost) // it connects again within a minute: its back-off
+		w.until(70*time.Second, "connected again", func() bool { return w.hub.loop.Liveness(lost.name).Connected })
+		w.settleWithin(twoLeases, "the return")
+		if lost.runs(pod.UID) || w.snapshot().Pod(pod.Namespace, pod.Name) != nil {
+			t.Error("the old pod is still there")
+		}
+	})
+}
+
+func TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []fleet.DisruptionPolicy{fleet.Evict, fleet.Hold} {
+		t.Run(string(policy), func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(6, "oslo")
+				w.fleet(2, "bergen")
+				w.policy("oslo", policy)
+				w.deploy("kiosk", 8)
+				w.daemonSet("meter")
+				w.settleWithin(10*time.Second, "the workloads")
+				time.Sleep(47 * time.Second)
+
+				w.cut(w.at("oslo")...)
+				time.Sleep(10 * time.Minute)
+				var evicted, tainted int
+				for _, p := range w.pods("kiosk") {
+					if d := w.on(p.Spec.NodeName); d != nil && d.site == "oslo" && p.DeletionTimestamp != nil {
+						evicted++
+					}
+				}
+				for _, d := range w.at("oslo") {
+					if ours(w.node(d.name)) != nil {
+						tainted++
+					}
+				}
+				switch site := w.snapshot().Site("oslo"); {
+				case site.Status.State != fleet.SiteFullDisruption:
+					t.Errorf("the site is %s", site.Status.State)
+				case policy == fleet.Evict && (evicted < 4 || tainted != 6):
+					t.Errorf("%d nodes tainted, %d pods evicted, wants 6 and all", tainted, evicted)
+				case policy == fleet.Hold && (evicted > 0 || tainted > 0):
+					t.Errorf("%d nodes tainted and %d pods evicted although the site holds its pods", tainted, evicted)
+				}
+				if n := len(w.look.sentences("evict meter")); n > 0 {
+					t.Errorf("%d pods of the daemon set were evicted", n)
+				}
+
+				w.heal(w.at("oslo")...)
+				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 8 })
+				w.settleWithin(twoLeases, "the heal")
+				if policy == fleet.Hold && len(w.look.sentences("evict ")) > 0 {
+					t.Error("something was evicted after all")
+				}
+			})
+		})
+	}
+}
+
+func TestFleetWhenEverySiteIsDarkNobodyIsEvicted(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(3, "oslo", "bergen")
+		w.deploy("kiosk", 6)
+		w.settleWithin(10*time.Second, "the deployment")
+		time.Sleep(31 * time.Second)
+		w.cut(w.devices...)
+		time.Sleep(2 * time.Hour)
+		if said := w.look.sentences("evict "); len(said) > 0 {
+			t.Errorf("evicted in the dark: %v", said)
+		}
+		for _, d := range w.devices {
+			if ours(w.node(d.name)) != nil {
+				t.Errorf("%s carries NoExecute in the dark", d.name)
+			}
+		}
+
+		w.heal(w.on("bergen-2")) // the others are given NoExecute one by one
+		w.until(70*time.Second, "bergen-2 ready", func() bool { return w.ready("bergen-2") == corev1.ConditionTrue })
+		light := w.clock()
+		w.until(time.Minute, "all of oslo tainted", func() bool {
+			for _, d := range w.at("oslo") {
+				if ours(w.node(d.name)) == nil {
+					return false
+				}
+			}
+			return true
+		})
+		if took := w.clock() - light; took < 30*time.Second {
+			t.Errorf("three nodes tainted within %s, at 0.1/s", took)
+		}
+		w.until(6*time.Minute, "all pods on bergen", func() bool {
+			live := 0
+			for _, p := range w.pods("kiosk") {
+				if p.DeletionTimestamp == nil && p.Spec.NodeName == "bergen-2" {
+					live++
+				}
+			}
+			return live >= 4 // those of bergen itself stay: two of three not ready are Normal, and evict too
+		})
+		w.heal(w.devices...)
+		w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+		w.settleWithin(twoLeases, "the heal")
+	})
+}
+
+func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
+	t.Parallel()
+	for _, f := range []struct {
+		name        string
+		down, up    time.Duration
+		transitions int // at most, in the hour
+		flapping    bool
+	}{
+		{"of 5 s down and 5 s up does not even show", 5 * time.Second, 5 * time.Second, 0, false},
+		{"of 90 s down and 70 s up is told as flapping", 90 * time.Second, 70 * time.Second, 2*23 + 1, true},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(2, "oslo")
+				w.deploy("kiosk", 2)
+				w.settleWithin(10*time.Second, "the deployment")
+				d := w.on("oslo-1")
+				commits, before, flapped := w.hub.loop.Commits(), w.lines.total(), false
+				for end := w.clock() + time.Hour; w.clock() < end; {
+					w.cut(d)
+					time.Sleep(f.down)
+					w.heal(d)
+					time.Sleep(f.up)
+					c := state.NodeCondition(w.node(d.name), fleet.ConditionFlapping)
+					flapped = flapped || c != nil && c.Status == corev1.ConditionTrue
+				}
+				if n := w.look.transitions(d.name); n > f.transitions {
+					t.Errorf("%d changes of Ready, wants at most %d", n, f.transitions)
+				}
+				if flapped != f.flapping {
+					t.Errorf("told as flapping: %v, wants %v", flapped, f.flapping)
+				}
+				if said := w.look.sentences("evict "); len(said) > 0 {
+					t.Errorf("evicted: %v", said)
+				}
+				cycles := int(time.Hour / (f.down + f.up))
+				if n := int(w.hub.loop.Commits() - commits); n > 8*f.transitions+10 {
+					t.Errorf("%d commits in %d cycles", n, cycles)
+				}
+				if n := w.lines.total() - before; n > 14*cycles {
+					t.Errorf("%d lines of log in %d cycles", n, cycles)
+				}
+				w.until(70*time.Second, "connected", func() bool { return w.connected() == 2 })
+				w.settleWithin(twoLeases, "the last heal")
+			})
+		})
+	}
+}
+
+func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
+	t.Parallel()
+	t.Run("in the middle of a toleration the deadline stands", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			_, pod, tainted := w.oneSilent()
+			time.Sleep(2 * time.Minute)
+			w.crashHub()
+			time.Sleep(20 * time.Second)
+			w.startHub()
+			w.until(5*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
+			at := w.born.Add(w.look.sentences("evict " + pod)[0].at)
+			if after := at.Sub(tainted); after < 5*time.Minute || after > 5*time.Minute+detection {
+				t.Errorf("evicted %s after the taint, wants 5 min", after)
+			}
+		})
+	})
+	t.Run("past a deadline the hub listens for a grace first", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			_, pod, _ := w.oneSilent()
+			time.Sleep(4*time.Minute + 50*time.Second)
+			w.crashHub()
+			time.Sleep(time.Minute)
+			w.startHub()
+			began := w.clock()
+			w.until(time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
+			if after := w.look.sentences("evict " + pod)[0].at - began; after < 40*time.Second || after > 40*time.Second+detection {
+				t.Errorf("evicted %s after the start, wants 40 s", after)
+			}
+		})
+	})
+	t.Run("a device that returns in that grace keeps its pod", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			d, pod, _ := w.oneSilent()
+			time.Sleep(4*time.Minute + 50*time.Second)
+			w.crashHub()
+			time.Sleep(time.Minute)
+			d.kill()
+			w.heal(d)
+			w.startHub()
+			d.start() // it does not wait for a minute's back-off to end
+			w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+			w.settleWithin(twoLeases, "the start")
+			if n := len(w.look.sentences("evict " + pod)); n > 0 {
+				t.Error("it was evicted")
+			}
+		})
+	})
+	t.Run("again and again changes nothing", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			w.startHub()
+			w.fleet(2, "oslo", "bergen")
+			w.deploy("kiosk", 4)
+			w.settleWithin(10*time.Second, "the deployment")
+			for range 12 {
+				w.crashHub()
+				time.Sleep(time.Duration(w.rand.Int64N(int64(90 * time.Second))))
+				w.startHub()
+				time.Sleep(time.Duration(w.rand.Int64N(int64(90 * time.Second))))
+			}
+			w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+			w.settleWithin(twoLeases, "the last start")
+			for _, said := range []string{"evict ", "has stopped"} {
+				if all := w.look.sentences(said); len(all) > 0 {
+					t.Errorf("%v", all)
+				}
+			}
+		})
+	})
+}
+
+// oneSilent brings the world to the moment at which a node that runs a pod is
+// given NoExecute.
+func (w *world) oneSilent() (d *simDevice, pod string, tainted time.Time) {
+	w.t.Helper()
+	w.startHub()
+	w.fleet(2, "oslo", "bergen")
+	w.deploy("kiosk", 4)
+	w.settleWithin(10*time.Second, "the deployment")
+	p := w.pods("kiosk")[0]
+	d = w.on(p.Spec.NodeName)
+	w.cut(d)
+	w.until(time.Minute, "NoExecute", func() bool { return ours(w.node(d.name)) != nil })
+	return d, p.Name, ours(w.node(d.name)).TimeAdded.Time
+}
+
+// connected counts the devices that the hub has a link to.
+func (w *world) connected() (n int) {
+	for _, d := range w.devices {
+		if w.hub.loop.Liveness(d.name).Connected && w.reached(d) && w.hub.broker.Online(d.name) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestFleetTheClockOfADeviceDecidesNothing(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.clocksLie = true
+		jump := map[string]func() time.Time{
+			"oslo-1": func() time.Time { return time.Unix(0, 0) },
+			"oslo-2": func() time.Time { return time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC) },
+			"oslo-3": func() time.Time {
+				return time.Now().Add(time.Duration(w.rand.Int64N(int64(4*time.Hour))) - 2*time.Hour)
+			},
+		}
+		w.tap = func(p *packet) []time.Duration {
+			if now := jump[p.device]; now != nil && p.dir == toHub && p.payload > 0 {
+				p.replace(withClock(p.body(), now()))
+			}
+			return untouched
+		}
+		w.startHub()
+		w.fleet(3, "oslo")
+		w.deploy("kiosk", 3)
+		w.settleWithin(10*time.Second, "the deployment")
+		for _, d := range w.devices {
+			if n := w.look.transitions(d.name); n > 0 {
+				t.Errorf("%s: %d changes of Ready", d.name, n)
+			}
+		}
+		commits := w.hub.loop.Commits()
+		time.Sleep(time.Hour)
+		for _, d := range w.devices {
+			if n := w.look.transitions(d.name); n > 0 {
+				t.Errorf("%s: %d changes of Ready in an hour", d.name, n)
+			}
+		}
+		if n := w.hub.loop.Commits() - commits; n > 10 {
+			t.Errorf("%d commits in an hour because clocks jump", n)
+		}
+		if skew := w.hub.loop.Liveness("oslo-1").Skew; skew > -29*365*24*time.Hour {
+			t.Errorf("the skew of a clock at 1970 is told as %s", skew)
+		}
+	})
+}
+
+func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo")
+		w.deploy("kiosk", 2)
+		w.settleWithin(10*time.Second, "the deployment")
+		incumbent := w.on("oslo-1")
+		clone := w.newClone("the-clone", "oslo-1", "oslo")
+		clone.start()
+		time.Sleep(time.Hour)
+		if rec := w.snapshot().Record("oslo-1"); rec.Boot != incumbent.boot || rec.MachineID != incumbent.machine {
+			t.Errorf("the hub believes in machine %s, boot %s", rec.MachineID, rec.Boot)
+		}
+		c := state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict)
+		if c == nil || c.Status != corev1.ConditionTrue || !strings.Contains(c.Message, clone.machine) || !strings.Contains(c.Message, incumbent.machine) {
+			t.Errorf("IdentityConflict = %+v", c)
+		}
+		if n := len(clone.running()); n > 0 {
+			t.Errorf("the newcomer runs %d pods", n)
+		}
+		if n := w.look.transitions("oslo-1"); n > 0 {
+			t.Errorf("%d changes of Ready", n)
+		}
+		w.settleWithin(twoLeases, "the newcomer was refused")
+
+		// A hub that has just started knows nobody's link, and does not fall for it either.
+		incumbent.kill()
+		w.crashHub()
+		w.startHub()
+		time.Sleep(25 * time.Second)
+		incumbent.start()
+		w.until(5*time.Second, "the incumbent connected", func() bool { return w.hub.loop.Liveness("oslo-1").Connected })
+		if rec := w.snapshot().Record("oslo-1"); rec.Boot != incumbent.boot {
+			t.Errorf("after a restart the hub believes in boot %s", rec.Boot)
+		}
+		clone.kill()
+		w.settleWithin(twoLeases, "the newcomer was switched off")
+
+		// Broken hardware: once the incumbent's lease has ended, another machine takes its place.
+		incumbent.kill()
+		time.Sleep(45 * time.Second)
+		clone.start()
+		w.until(70*time.Second, "the new machine is the node", func() bool { return w.snapshot().Record("oslo-1").MachineID == clone.machine })
+		w.until(twoLeases, "the condition ended", func() bool {
+			return state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict) == nil && w.ready("oslo-1") == corev1.ConditionTrue
+		})
+	})
+}
+
+func TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo")
+		w.deploy("kiosk", 4)
+		w.daemonSet("meter")
+		w.settleWithin(10*time.Second, "the workloads")
+		d := w.on("oslo-1")
+		had := d.running()
+		w.crashHub()
+		time.Sleep(time.Minute)
+		d.powerCut()
+		time.Sleep(time.Minute)
+		if n := len(d.running()); n > 0 {
+			t.Fatalf("%d containers run without power", n)
+		}
+		d.powerOn()
+		w.until(time.Minute, "everything runs again", func() bool { return len(d.running()) == len(had) })
+		for uid, name := range had {
+			if !d.runs(uid) {
+				t.Errorf("%s does not run", name)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		w.startHub()
+		w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
+		w.settleWithin(twoLeases, "the hub is back")
+		if said := w.look.sentences("evict "); len(said) > 0 {
+			t.Errorf("%v", said)
+		}
+	})
+}
+
+func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"restored from an older copy", "began empty"} {
+		t.Run(lost, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(2, "oslo")
+				w.deploy("kiosk", 2)
+				w.settleWithin(10*time.Second, "the deployment")
+				time.Sleep(time.Second)
+				old := w.saveDisk("older")
+				for n := range 5 { // generations that the copy does not know
+					w.deploy(fmt.Sprint("later-", n), 2)
+					w.settleWithin(10*time.Second, "a later deployment")
+				}
+				had := w.running()
+				w.stopHub()
+				if lost == "began empty" {
+					old = t.TempDir()
+				}
+				w.loadDisk(old)
+				w.startHub()
+				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
+				time.Sleep(10 * time.Minute)
+				if now := w.running(); now != had {
+					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)
+				}
+				for _, d := range w.devices {
+					if rec := w.snapshot().Record(d.name); !rec.Paused {
+						t.Errorf("%s is not paused: generation %d, stored %d", d.name, rec.Generation, d.agent.StoredGeneration())
+					}
+				}
+				if _, err := w.hub.loop.Resume(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				w.settleWithin(twoLeases, "resume")
+			})
+		})
+	}
+}
+
+func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var newest time.Time
+	simulateIn(t, dir, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo", "bergen")
+		w.deploy("kiosk", 4)
+		w.settleWithin(10*time.Second, "the deployment")
+		time.Sleep(3 * time.Hour)
+		w.deploy("later", 4)
+		w.settleWithin(10*time.Second, "another deployment")
+		newest = w.hub.loop.Now()
+	})
+	// Every bubble begins at the same moment: this one is three hours in the past.
+	simulateIn(t, dir, func(t *testing.T, w *world) {
+		w.life = 2
+		w.startHub()
+		w.fleet(2, "oslo", "bergen")
+		if now := w.hub.loop.Now(); now.Before(newest.Add(-10 * time.Second)) {
+			t.Errorf("the hub's time is %s, and it remembers %s", now, newest)
+		}
+		time.Sleep(time.Minute)
+		if v := w.hub.loop.Liveness("oslo-1"); w.hub.loop.Now().Sub(v.Seen) > 11*time.Second || v.Skew > -2*time.Hour {
+			t.Errorf("seen at %s, skew %s", v.Seen, v.Skew)
+		}
+		pod := w.pods("kiosk")[0]
+		began := w.hub.loop.Now()
+		w.cut(w.on(pod.Spec.NodeName))
+		w.until(45*time.Second, "Ready=Unknown", func() bool { return w.ready(pod.Spec.NodeName) == corev1.ConditionUnknown })
+		if late := w.hub.loop.Now().Sub(began); late < 25*time.Second {
+			t.Errorf("Unknown %s after its link was cut", late)
+		}
+		w.until(5*time.Minute+detection, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
+	})
+}
+
+// running lists what runs where.
+func (w *world) running() string {
+	var out []string
+	for _, d := range w.devices {
+		var names []string
+		for _, name := range d.running() {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		out = append(out, d.name+": "+strings.Join(names, " "))
+	}
+	return strings.Join(out, "\n")
+}

@@ -1,0 +1,501 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// A world is a hub and its devices in one bubble of fake time. Everything is
+// real but the network, which is in memory, and the container engines, which are
+// their twins: the loop with every decider, the broker, SQLite, the agents, their
+// links. Invariants are checked at every change (see inspector).
+type world struct {
+	t    *testing.T
+	dir  string
+	cfg  config.Config
+	log  *slog.Logger
+	seed uint64
+	rand *rand.Rand
+	born time.Time
+
+	life      int  // of the world: part of the names of boots
+	clocksLie bool // devices report other times than they hold
+
+	hub     *simHub // nil: away
+	devices []*simDevice
+	look    *inspector
+
+	mu    sync.Mutex
+	net   *pipe.Net // of the hub that runs; nil: none
+	tap   tap       // nil: packets go through untouched
+	links map[string]linkState
+	lines lines
+}
+
+type linkState int
+
+const (
+	linkUp linkState = iota
+	linkCut
+	linkFrozen
+)
+
+// simulate runs a play in a bubble of its own, and looks at the end whether every
+// promise was kept.
+func simulate(t *testing.T, play func(t *testing.T, w *world)) {
+	t.Helper()
+	simulateIn(t, t.TempDir(), play)
+}
+
+func simulateIn(t *testing.T, dir string, play func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, dir)
+		defer w.end()
+		play(t, w)
+	})
+}
+
+func newWorld(t *testing.T, dir string) *world {
+	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{}}
+	w.cfg.DataDir = filepath.Join(dir, "hub")
+	w.log = slog.New(&w.lines)
+	w.look = newInspector(w)
+	w.seeded(1)
+	return w
+}
+
+// seeded makes what is random in the world follow from a seed, which is told when
+// the test fails.
+func (w *world) seeded(seed uint64) { w.seed, w.rand = seed, rand.New(rand.NewPCG(seed, seed)) }
+
+// end takes the world down, and tells of a failed play how it went.
+func (w *world) end() {
+	for _, d := range w.devices {
+		d.kill()
+	}
+	w.stopHub()
+	for _, l := range w.lines.wrong() {
+		w.t.Errorf("logged: %s", l)
+	}
+	if w.t.Failed() {
+		w.t.Logf("seed %d; the hub said at last:\n%s", w.seed, w.lines.tail(60))
+	}
+}
+
+// clock is the time since the world began.
+func (w *world) clock() time.Duration { return time.Since(w.born) }
+
+// A simHub is one life of the hub.
+type simHub struct {
+	store  *store.Store
+	loop   *control.Loop
+	desk   *ask.Desk
+	broker *broker.Broker
+	cancel context.CancelFunc
+	over   chan error
+	began  time.Time
+}
+
+// startHub does what serve does, but for HTTPS and TLS.
+func (w *world) startHub() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	st, err := store.Open(ctx, store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	start, err := recall(ctx, st, time.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	start = notBefore(start)
+	loop, desk := newLoop(w.cfg, start, memory{st}, w.log)
+	network := pipe.New()
+	b, err := broker.New(broker.Config{Door: &door{Loop: loop, desk: desk, log: w.log}, Log: w.log, DevListen: network})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	loop.Broker, desk.Broker = b, b
+	h := &simHub{store: st, loop: loop, desk: desk, broker: b, cancel: cancel, over: make(chan error, 3), began: time.Now()}
+	w.look.follow(ctx, h, start)
+	go func() { h.over <- loop.Run(ctx) }()
+	if _, err := loop.Do(ctx, furnish(w.log)); err != nil {
+		w.t.Fatal(err)
+	}
+	go func() { h.over <- b.Run(ctx) }()
+	w.mu.Lock()
+	w.hub, w.net = h, network
+	for key, is := range w.links {
+		w.apply(key, is)
+	}
+	w.mu.Unlock()
+}
+
+func (w *world) stopHub() {
+	h := w.hub
+	if h == nil {
+		return
+	}
+	w.mu.Lock()
+	w.hub, w.net = nil, nil
+	w.mu.Unlock()
+	h.cancel()
+	if err := errors.Join(<-h.over, <-h.over); err != nil {
+		w.t.Error(err)
+	}
+	w.look.unfollow()
+	if err := h.store.Close(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// crashHub ends the hub as a power cut does: what it does while it goes down does
+// not reach the disk.
+func (w *world) crashHub() {
+	w.t.Helper()
+	synctest.Wait()
+	saved := w.saveDisk("at-the-power-cut")
+	w.stopHub()
+	w.loadDisk(saved)
+}
+
+// saveDisk copies the hub's data directory as it is on the disk now.
+func (w *world) saveDisk(name string) string {
+	w.t.Helper()
+	to := filepath.Join(w.dir, name)
+	if err := os.RemoveAll(to); err != nil {
+		w.t.Fatal(err)
+	}
+	copyDir(w.t, to, w.cfg.DataDir)
+	return to
+}
+
+// loadDisk puts a saved data directory into the place of the hub's.
+func (w *world) loadDisk(from string) {
+	w.t.Helper()
+	if err := os.RemoveAll(w.cfg.DataDir); err != nil {
+		w.t.Fatal(err)
+	}
+	copyDir(w.t, w.cfg.DataDir, from)
+}
+
+// copyDir copies the files of a directory, all of them fit for nobody else's eyes.
+func copyDir(t *testing.T, to, from string) {
+	t.Helper()
+	files, err := os.ReadDir(from)
+	if err == nil {
+		err = os.MkdirAll(to, 0o700)
+	}
+	for _, f := range files {
+		if err != nil || f.IsDir() {
+			continue
+		}
+		var data []byte
+		if data, err = os.ReadFile(filepath.Join(from, f.Name())); err == nil {
+			err = os.WriteFile(filepath.Join(to, f.Name()), data, 0o600)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dial is the network as a device sees it.
+func (w *world) dial(ctx context.Context, d *simDevice) (net.Conn, error) {
+	w.mu.Lock()
+	n, tap := w.net, w.tap
+	w.mu.Unlock()
+	if n == nil {
+		return nil, errors.New("dial: connection refused: no hub")
+	}
+	c, err := n.Dial(ctx, d.key)
+	if err != nil || tap == nil {
+		return c, err
+	}
+	return tapped(c, d.key, tap), nil
+}
+
+// cut, freeze and heal change the links of devices.
+func (w *world) cut(ds ...*simDevice)    { w.links_(linkCut, ds) }
+func (w *world) freeze(ds ...*simDevice) { w.links_(linkFrozen, ds) }
+func (w *world) heal(ds ...*simDevice)   { w.links_(linkUp, ds) }
+
+func (w *world) links_(to linkState, ds []*simDevice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range ds {
+		w.links[d.key] = to
+		w.apply(d.key, to)
+	}
+}
+
+func (w *world) apply(key string, to linkState) {
+	if w.net == nil {
+		return
+	}
+	switch to {
+	case linkCut:
+		w.net.Cut(key)
+	case linkFrozen:
+		w.net.Freeze(key)
+	default:
+		w.net.Heal(key)
+	}
+}
+
+// reached tells whether a device can talk to the hub.
+func (w *world) reached(d *simDevice) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.net != nil && w.links[d.key] == linkUp && d.agent != nil
+}
+
+// at returns the devices of a site.
+func (w *world) at(site string) (out []*simDevice) {
+	for _, d := range w.devices {
+		if d.site == site {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// on returns the device whose node is called name.
+func (w *world) on(name string) *simDevice {
+	i := slices.IndexFunc(w.devices, func(d *simDevice) bool { return d.name == name && d.key == name })
+	if i < 0 {
+		return nil
+	}
+	return w.devices[i]
+}
+
+func (w *world) snapshot() state.Snapshot { return w.hub.loop.Snapshot() }
+func (w *world) node(name string) *corev1.Node {
+	w.t.Helper()
+	n := w.snapshot().Node(name)
+	if n == nil {
+		w.t.Fatalf("there is no node %s", name)
+	}
+	return n
+}
+
+func (w *world) ready(name string) corev1.ConditionStatus { return state.ReadyOf(w.node(name)) }
+
+// pods returns the pods of a deployment or daemon set, by where they are.
+func (w *world) pods(app string) (out []*corev1.Pod) {
+	for p := range w.snapshot().Pods("default") {
+		if p.Labels["app"] == app {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// do lets a person change the fleet.
+func (w *world) do(news control.News) {
+	w.t.Helper()
+	if _, err := w.hub.loop.Do(context.Background(), news); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// put creates or replaces an object, after admission, as the API does.
+func (w *world) put(o state.Object) {
+	w.t.Helper()
+	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		old := s.Get(state.KeyOf(o))
+		if old != nil {
+			o.SetUID(old.GetUID())
+			o.SetCreationTimestamp(old.GetCreationTimestamp())
+			o.SetGeneration(old.GetGeneration() + 1)
+		} else {
+			o.SetCreationTimestamp(metav1.NewTime(now))
+			o.SetGeneration(1)
+		}
+		if _, errs := admission.Admit(o, old, admissionSettings(w.cfg)); len(errs) > 0 {
+			return nil, errs.ToAggregate()
+		}
+		return []state.Change{state.Put(o, "")}, nil
+	})
+}
+
+func template(app string, edits []func(*corev1.PodSpec)) corev1.PodTemplateSpec {
+	t := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.org/" + app + ":1"}}},
+	}
+	for _, edit := range edits {
+		edit(&t.Spec)
+	}
+	return t
+}
+
+func (w *world) deploy(app string, replicas int32, edits ...func(*corev1.PodSpec)) {
+	w.t.Helper()
+	w.put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app}, Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Template: template(app, edits),
+	}})
+}
+
+func (w *world) daemonSet(app string, edits ...func(*corev1.PodSpec)) {
+	w.t.Helper()
+	w.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app}, Spec: appsv1.DaemonSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Template: template(app, edits),
+	}})
+}
+
+// sites makes a Site object with a policy.
+func (w *world) policy(site string, p fleet.DisruptionPolicy) {
+	w.t.Helper()
+	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		o := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: site, CreationTimestamp: metav1.NewTime(now)}}
+		if have := s.Site(site); have != nil {
+			o = have.DeepCopy()
+		}
+		o.Spec.DisruptionPolicy = p
+		return []state.Change{state.Put(o, "")}, nil
+	})
+}
+
+// on pins a pod to a node by its label, as nodeSelector does.
+func pinned(node string) func(*corev1.PodSpec) {
+	return func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{corev1.LabelHostname: node} }
+}
+
+// tolerating sets how long a pod stays on a node that is gone.
+func tolerating(d time.Duration) func(*corev1.PodSpec) {
+	return func(s *corev1.PodSpec) {
+		seconds := int64(d / time.Second)
+		for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+			s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+		}
+	}
+}
+
+// until waits for something, at most so long, and returns how long it took.
+func (w *world) until(most time.Duration, what string, is func() bool) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for !is() {
+		if time.Since(began) >= most {
+			w.t.Fatalf("at %s: not so after %s: %s", w.clock(), most, what)
+		}
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+	}
+	return time.Since(began)
+}
+
+// settleWithin waits until the system is right, and returns how long that took.
+func (w *world) settleWithin(most time.Duration, after string) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for {
+		synctest.Wait()
+		wrong := w.wrong()
+		if wrong == "" {
+			return time.Since(began)
+		}
+		if time.Since(began) >= most {
+			w.t.Fatalf("at %s: %s after %s it is not right yet: %s", w.clock(), most, after, wrong)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// twoLeases is how long the anti-entropy may take: two lease intervals.
+const twoLeases = 2 * 10400 * time.Millisecond
+
+// lines is what the hub and the devices log.
+type lines struct {
+	mu    sync.Mutex
+	kept  []string
+	bad   []string
+	count int
+}
+
+func (l *lines) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l *lines) WithAttrs(attrs []slog.Attr) slog.Handler         { return withAttrs{l, attrs} }
+func (l *lines) WithGroup(string) slog.Handler                    { return l }
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.add(r, nil)
+	return nil
+}
+
+func (l *lines) add(r slog.Record, attrs []slog.Attr) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %-5s %s", r.Time.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Round(time.Millisecond), r.Level, r.Message)
+	for _, a := range attrs {
+		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
+	}
+	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s=%v", a.Key, a.Value); return true })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count++
+	l.kept = append(l.kept, b.String())
+	if len(l.kept) > 1000 {
+		l.kept = slices.Delete(l.kept, 0, 500)
+	}
+	if r.Level >= slog.LevelError {
+		l.bad = append(l.bad, b.String())
+	}
+}
+
+func (l *lines) tail(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.kept[max(0, len(l.kept)-n):], "\n")
+}
+
+// wrong are the lines that say that something is broken.
+func (l *lines) wrong() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.bad)
+}
+
+func (l *lines) total() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+type withAttrs struct {
+	*lines
+	attrs []slog.Attr
+}
+
+func (a withAttrs) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return withAttrs{a.lines, slices.Concat(a.attrs, attrs)}
+}
+func (a withAttrs) Handle(_ context.Context, r slog.Record) error { a.add(r, a.attrs); return nil }
+
+var _ = wire.DefaultPrefix
