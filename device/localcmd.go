@@ -311,6 +311,13 @@ func removeContainers(ctx context.Context, choice, id string) error {
 			fmt.Println("removed", c.Name)
 		}
 	}
+	nodes := map[string]bool{}
+	for _, c := range list {
+		if node := c.Labels[agent.LabelAgent]; !nodes[node] {
+			nodes[node] = true
+			errs = append(errs, e.RemoveNetwork(ctx, agent.Network(node, id, "")))
+		}
+	}
 	return errors.Join(errs...)
 }
 

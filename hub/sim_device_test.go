@@ -68,6 +68,9 @@ func (w *world) fleet(each int, sites ...string) {
 	w.settleWithin(15*time.Second, "the start of the fleet")
 }
 
+// fewPIDs makes a device tell that it is short of process ids.
+var fewPIDs, _ = hardware.ParseThresholds("pid.available<100")
+
 // start switches the agent on.
 func (d *simDevice) start() {
 	w := d.w
@@ -81,6 +84,7 @@ func (d *simDevice) start() {
 		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
 		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.twin, d}, nil },
 		Policy:       agent.DefaultPolicy(),
+		Flags:        hardware.Limits{Hard: fewPIDs},
 		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}},
 	})
 	if err != nil {
@@ -164,6 +168,27 @@ func (d *simDevice) running() map[types.UID]string {
 		}
 	}
 	return out
+}
+
+// container returns the name of the container of a pod that runs.
+func (d *simDevice) container(uid string) string {
+	list, _ := d.twin.Containers(context.Background(), agent.LabelPodUID+"="+uid)
+	for _, c := range list {
+		if c.State == engine.Running {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// says tells whether the agent reports a condition as true.
+func (d *simDevice) says(t corev1.NodeConditionType) bool {
+	for _, c := range d.agent.Status().Status.Conditions {
+		if c.Type == t {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }
 
 func (d *simDevice) runs(uid types.UID) bool { _, ok := d.running()[uid]; return ok }

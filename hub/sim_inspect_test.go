@@ -393,6 +393,9 @@ func (w *world) wrong() string {
 	}
 	for app := range s.All(state.Deployments, "") {
 		d := s.Deployment(app.GetNamespace(), app.GetName())
+		if w.anyCrashing(s) {
+			break
+		}
 		if len(d.Spec.Template.Spec.NodeSelector) == 0 && (d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas) {
 			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, and wants %d", d.Name, d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)
 		}
@@ -446,11 +449,15 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 			return fmt.Sprintf("the hub has another status of the containers of pod %s", p.Name)
 		case readyOf(&p.Status) != readyOf(&is.Status):
 			return fmt.Sprintf("pod %s Ready=%s, and the hub believes %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
+		case crashing(is.Status):
+			continue // it will be started again, later
 		case p.Status.Phase != corev1.PodRunning:
 			return fmt.Sprintf("pod %s is %s", p.Name, p.Status.Phase)
 		case running[p.UID] == "":
 			return fmt.Sprintf("pod %s does not run on it", p.Name)
 		}
+	}
+	for p := range s.PodsOn(d.name) {
 		delete(running, p.UID)
 		delete(reported, p.UID)
 	}
@@ -461,6 +468,25 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		return fmt.Sprintf("it reports pod %s, which nobody wants", p.Name)
 	}
 	return ""
+}
+
+// crashing tells whether a container waits for its back-off to end.
+func crashing(s corev1.PodStatus) bool {
+	for _, c := range s.ContainerStatuses {
+		if c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) anyCrashing(s state.Snapshot) bool {
+	for p := range s.Pods("") {
+		if crashing(p.Status) {
+			return true
+		}
+	}
+	return false
 }
 
 // written is a value as it goes over the wire: times in whole seconds.

@@ -18,10 +18,10 @@ type podNetwork struct {
 	problem string // why the last container was not put on it
 }
 
-// networkOf is the network for the pods of a node with a block of addresses. Its
-// labels tell it from one of somebody else's.
-func networkOf(node Facts, block string) engine.Network {
-	return engine.Network{Name: "flotilla-" + node.Name, CIDR: block, Labels: map[string]string{LabelAgent: node.Name, LabelStateDir: node.StateDir}}
+// Network is the network for the pods of a node with a block of addresses. Its labels
+// tell it from one of somebody else's.
+func Network(node, stateDirID, block string) engine.Network {
+	return engine.Network{Name: "flotilla-" + node, CIDR: block, Labels: map[string]string{LabelAgent: node, LabelStateDir: stateDirID}}
 }
 
 // join puts a container that gets a network of its own on the one with the node's
@@ -32,7 +32,7 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	if j.block == "" || spec.HostNetwork || spec.NetworkOf != "" {
 		return nil
 	}
-	n := networkOf(j.src.node, j.block)
+	n := Network(j.src.node.Name, j.src.node.StateDir, j.block)
 	err := j.engine.EnsureNetwork(ctx, n)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
 		return err // to be tried again
@@ -66,7 +66,7 @@ func (a *Agent) leave() {
 		return
 	}
 	l.network = podNetwork{idle: true}
-	e, n := l.engine, networkOf(l.o.Node, "")
+	e, n := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, "")
 	a.async(askTimeout, func(ctx context.Context) func() {
 		a.joining.Lock()
 		defer a.joining.Unlock()

@@ -225,7 +225,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
-			probe := networkOf(Facts{Name: d.node, StateDir: "another"}, block.String())
+			probe := Network(d.node, "another", block.String())
 			return eng.RemoveNetwork(t.Context(), probe) == nil // one that is there is somebody else's
 		})
 

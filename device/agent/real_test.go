@@ -94,6 +94,9 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 				}
 			}
 		}
+		if err := eng.RemoveNetwork(context.Background(), Network(d.node, StateDirID(d.dir), "")); err != nil {
+			t.Error(err)
+		}
 	})
 	d.start()
 	return d

@@ -121,6 +121,7 @@ func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
 			t.Errorf("the clone got CONNACK %d, want 5", code)
 		}
 		incumbent.ping()
+		synctest.Wait() // the answer goes out before it is counted
 		if b.Stats().Refused["hub"] != 1 {
 			t.Errorf("refused %v", b.Stats().Refused)
 		}

@@ -141,6 +141,8 @@ func (e *engine) remove(t testing.TB, node string) {
 			}
 		}
 	}
+	// The network goes last; one that has no pods has none.
+	_, _ = e.ask(http.MethodDelete, "/networks/flotilla-"+node)
 }
 
 // A device is a joined agent with a state directory of its own.

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The budgets, in the names of what is reported: an idle agent has at most 20 MB
+// resident, an idle hub 48, one with a thousand nodes 100; a lease costs at most
+// 20 µs of the hub's processor time, saturated, and no byte written.
+
+// A use is what a process has used so far.
+type use struct {
+	cpu     time.Duration
+	written int64 // bytes, to storage
+	leases  float64
+	commits float64
+	at      time.Time
+}
+
+// memory is what a process has resident now, in MB of a million bytes.
+func (p *process) memory(t testing.TB) float64 {
+	t.Helper()
+	return field(t, fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid), "VmRSS:") * 1024 / 1e6
+}
+
+// field is the number after a name in a file of /proc.
+func field(t testing.TB, file, name string) float64 {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if words := strings.Fields(rest); len(words) > 0 {
+				if v, err := strconv.ParseFloat(words[0], 64); err == nil {
+					return v
+				}
+			}
+		}
+	}
+	t.Fatalf("%s has no %s", file, name)
+	return 0
+}
+
+// used is what a hub has used and done so far.
+func (h *hub) used() use {
+	h.t.Helper()
+	metrics, err := h.get("/metrics")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	file := h.t.TempDir() + "/metrics"
+	if err := os.WriteFile(file, metrics, 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.cmd.Process.Pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	words := strings.Fields(string(text[strings.LastIndexByte(string(text), ')'):]))
+	user, _ := strconv.Atoi(words[12])
+	system, _ := strconv.Atoi(words[13])
+	return use{
+		cpu:     time.Duration(user+system) * 10 * time.Millisecond, // ticks of 1/100 s
+		written: int64(field(h.t, fmt.Sprintf("/proc/%d/io", h.cmd.Process.Pid), "write_bytes:")),
+		leases:  field(h.t, file, `flotilla_mqtt_messages_total{channel="lease"}`),
+		commits: field(h.t, file, "flotilla_commits_total"),
+		at:      time.Now(),
+	}
+}
+
+// BenchmarkIdle is the memory of a hub and of an agent with Docker that have
+// nothing to do.
+func BenchmarkIdle(b *testing.B) {
+	e := findEngine(b, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	for b.Loop() {
+		h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s")
+		time.Sleep(10 * time.Second)
+		b.ReportMetric(h.memory(b), "hub-alone-MB")
+		d := h.join("oslo", e)
+		d.run()
+		await(b, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+		time.Sleep(40 * time.Second)
+		b.ReportMetric(h.memory(b), "hub-MB")
+		b.ReportMetric(d.memory(b), "agent-MB")
+		d.stop()
+		h.stop()
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkFleet is a hub with a thousand simulated devices at the real rate: a
+// lease per ten seconds and device, for a minute.
+func BenchmarkFleet(b *testing.B) {
+	const devices = 1000
+	b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
+		for b.Loop() {
+			h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--log-level", "warn")
+			began := time.Now()
+			p := h.simulate(devices, 10)
+			b.ReportMetric(time.Since(began).Seconds(), "s-until-ready")
+			b.ReportMetric(h.memory(b), "hub-busy-MB")
+			time.Sleep(30 * time.Second)
+			before := h.used()
+			time.Sleep(time.Minute)
+			after := h.used()
+			leases := after.leases - before.leases
+			b.ReportMetric(float64((after.cpu-before.cpu).Microseconds())/leases, "hub-cpu-µs/lease")
+			b.ReportMetric(100*float64(after.cpu-before.cpu)/float64(after.at.Sub(before.at)), "%core")
+			b.ReportMetric(float64(after.written-before.written)/leases, "B-written/lease")
+			b.ReportMetric(after.commits-before.commits, "commits")
+			b.ReportMetric(leases, "leases")
+			b.ReportMetric(h.memory(b), "hub-MB")
+			p.end(15) // SIGTERM
+			h.stop()
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// BenchmarkLease is the whole hub under as many leases as it takes, from a
+// thousand connections without TLS.
+func BenchmarkLease(b *testing.B) {
+	const devices, batch = 1000, 100_000
+	b.Run(fmt.Sprintf("connections=%d", devices), func(b *testing.B) {
+		h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "5m", "--node-startup-grace-period", "5m", "--log-level", "warn")
+		in := players(b, h, devices)
+		h.allReady(devices)
+		time.Sleep(5 * time.Second) // what the registrations have left to do
+		var cpu time.Duration
+		var written int64
+		total := 0.0
+		for b.Loop() {
+			before := h.used()
+			if _, err := fmt.Fprintf(in, "%d\n", batch); err != nil {
+				b.Fatal(err)
+			}
+			var after use
+			await(b, "the leases are heard", time.Minute, func() error {
+				if after = h.used(); after.leases < before.leases+batch {
+					return fmt.Errorf("%.0f of %d", after.leases-before.leases, batch)
+				}
+				return nil
+			})
+			cpu += after.cpu - before.cpu
+			written += after.written - before.written
+			total += after.leases - before.leases
+		}
+		b.ReportMetric(float64(cpu.Microseconds())/total, "hub-cpu-µs/lease")
+		b.ReportMetric(float64(written)/total, "B-written/lease")
+		b.ReportMetric(total/b.Elapsed().Seconds(), "leases/s")
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// players starts the process of devices, so that its processor time is not the hub's.
+func players(b *testing.B, h *hub, count int) io.Writer {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), devicesOf+"="+h.dev, fmt.Sprintf("%s=%d", devicesCount, count), "GOMAXPROCS=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = in.Close() // that ends it
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		b.Fatalf("the devices did not connect: %q, %v", line, err)
+	}
+	return in
+}

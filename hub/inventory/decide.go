@@ -1,0 +1,100 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// TaintShutdown is Kubernetes' taint, NoSchedule, of a node whose machine has been
+// shut down.
+const TaintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
+
+// Decide returns what follows from a list. startup is the hub's startup grace (a
+// site's own comes first): before it has passed since a node was created, or since
+// the hub began to listen, its silence says nothing yet.
+func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (changes []state.Change) {
+	if l.Len() == 0 {
+		return nil
+	}
+	for n := range s.Nodes() {
+		if c, ok := decide(s, n, l, startup, now); ok {
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now time.Time) (state.Change, bool) {
+	m, listed := l.Of(n.Name)
+	tainted := slices.IndexFunc(n.Spec.Taints, shutdown) >= 0
+	ready := state.ReadyOf(n) == corev1.ConditionTrue
+	switch {
+	case ready:
+		// Whatever the list says, it lives; the list is late.
+	case early(s, n, startup, now):
+		return state.Change{}, false
+	case !listed || m.State == Gone:
+		why := fmt.Sprintf("delete node %s: it is not ready, and the inventory says that its machine is gone", n.Name)
+		if !listed {
+			why = fmt.Sprintf("delete node %s: it is not ready, and the inventory does not name its machine", n.Name)
+		}
+		if len(n.Finalizers) > 0 {
+			return marked(n, why, now)
+		}
+		return state.Remove(n, why).Event("DeletingNode"), true
+	}
+	off := !ready && m.State == Shutdown
+	place := m.Site != "" && state.SiteOf(n) == state.DefaultSite && n.Labels[corev1.LabelTopologyZone] == ""
+	if off == tainted && !place {
+		return state.Change{}, false
+	}
+	n = n.DeepCopy()
+	why := fmt.Sprintf("node %s is on site %s, as the inventory says", n.Name, m.Site)
+	if place {
+		metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelTopologyZone, m.Site)
+	}
+	switch {
+	case off && !tainted:
+		at := metav1.NewTime(now.Truncate(time.Second))
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: TaintShutdown, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
+		why = fmt.Sprintf("taint %s %s:%s: it is not ready, and the inventory says that its machine has been shut down", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
+	case !off && tainted:
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, shutdown)
+		why = fmt.Sprintf("untaint %s %s:%s: its machine has not been shut down any more", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
+	}
+	return state.Put(n, why).Event("InventoryChanged"), true
+}
+
+func shutdown(t corev1.Taint) bool {
+	return t.Key == TaintShutdown && t.Effect == corev1.TaintEffectNoSchedule
+}
+
+// early tells whether a node has not had the time yet to be heard of.
+func early(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Time) bool {
+	if site := s.Site(state.SiteOf(n)); site != nil && site.Spec.NodeStartupGracePeriod != nil {
+		startup = site.Spec.NodeStartupGracePeriod.Duration
+	}
+	since := n.CreationTimestamp.Time
+	if s.Started.After(since) {
+		since = s.Started
+	}
+	return !now.After(since.Add(startup))
+}
+
+// marked is the deletion of a node that a finalizer holds.
+func marked(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
+	if n.DeletionTimestamp != nil {
+		return state.Change{}, false
+	}
+	n = n.DeepCopy()
+	at := metav1.NewTime(now.Truncate(time.Second))
+	zero := int64(0)
+	n.DeletionTimestamp, n.DeletionGracePeriodSeconds = &at, &zero
+	return state.Put(n, why).Event("DeletingNode"), true
+}

@@ -1,0 +1,185 @@
+package inventory
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// errSame means that nothing has changed since the last reading; errUnsettled that
+// the file is being written.
+var (
+	errSame      = errors.New("not changed")
+	errUnsettled = errors.New("it is being changed")
+)
+
+// A source is where a list comes from.
+type source interface {
+	// read returns the list's text, or errSame, or errUnsettled.
+	read(ctx context.Context) ([]byte, error)
+	// forget makes the next read return the text whether it has changed or not.
+	forget()
+	pause() time.Duration // between two looks
+}
+
+// open returns the source that a setting names.
+func open(where string, client *http.Client) source {
+	if strings.HasPrefix(where, "https://") {
+		return &page{url: where, client: client}
+	}
+	return &file{path: where}
+}
+
+const (
+	fileLook = 10 * time.Second
+	pageLook = time.Minute
+	pageTime = 30 * time.Second // for one answer
+)
+
+// A file is a list on the hub's disk.
+type file struct {
+	path       string
+	seen, used stamp
+}
+
+// A stamp tells one version of a file from another.
+type stamp struct {
+	size  int64
+	mtime time.Time
+}
+
+func (f *file) pause() time.Duration { return fileLook }
+func (f *file) forget()              { f.used = stamp{} }
+
+// read takes a file only when it looks the same as at the look before: a list of which
+// only half is written yet would call the other half gone.
+func (f *file) read(context.Context) ([]byte, error) {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		f.seen = stamp{}
+		return nil, cause(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file")
+	}
+	now := stamp{info.Size(), info.ModTime()}
+	switch {
+	case now != f.seen:
+		f.seen = now
+		return nil, errUnsettled
+	case now == f.used:
+		return nil, errSame
+	}
+	r, err := os.Open(f.path)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer func() { _ = r.Close() }() // it was only read
+	text, err := bounded(r)
+	if err != nil {
+		return nil, cause(err)
+	}
+	if int64(len(text)) != now.size {
+		return nil, errUnsettled
+	}
+	f.used = now
+	return text, nil
+}
+
+// bounded reads everything up to MaxSize; more is an error.
+func bounded(r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if err == nil && len(text) > MaxSize {
+		err = fmt.Errorf("it has more than %d bytes", MaxSize)
+	}
+	return text, err
+}
+
+// A page is a list behind an https URL.
+type page struct {
+	url    string
+	client *http.Client
+	tag    string // of the version that was read last
+}
+
+func (p *page) pause() time.Duration { return pageLook }
+func (p *page) forget()              { p.tag = "" }
+
+// newClient asks only by TLS, also where it is sent on: who can forge the list can
+// delete nodes.
+func newClient() *http.Client {
+	return &http.Client{
+		Timeout:       pageTime,
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: pageTime},
+		CheckRedirect: onlyTLS,
+	}
+}
+
+func onlyTLS(r *http.Request, before []*http.Request) error {
+	if r.URL.Scheme != "https" {
+		return errors.New("it sends on to a page without TLS")
+	}
+	if len(before) >= 5 {
+		return errors.New("it sends on and on")
+	}
+	return nil
+}
+
+func (p *page) read(ctx context.Context) ([]byte, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	if err != nil {
+		return nil, cause(err)
+	}
+	q.Header.Set("Accept", "application/yaml, application/json, text/plain, */*;q=0.5")
+	q.Header.Set("User-Agent", "flotilla-hub")
+	if p.tag != "" {
+		q.Header.Set("If-None-Match", p.tag)
+	}
+	answer, err := p.client.Do(q)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // what counts has been read
+	switch {
+	case answer.StatusCode == http.StatusNotModified && p.tag != "":
+		return nil, errSame
+	case answer.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("the answer is %s", answer.Status)
+	}
+	text, err := bounded(answer.Body)
+	if err != nil {
+		return nil, cause(err)
+	}
+	p.tag = answer.Header.Get("ETag")
+	return text, nil
+}
+
+// cause is an error without the place, which the sentence around it names already, and
+// which may hold a password.
+func cause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// place is a source's name for people.
+func place(where string) string {
+	if u, err := url.Parse(where); err == nil && u.Scheme == "https" {
+		return u.Redacted()
+	}
+	return where
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A scenario is a line of testdata/scenarios.txt: a row of what Kubernetes' own
+// tests assert, and where ours do.
+type scenario struct {
+	line  int
+	id    string
+	rule  string
+	where []string
+}
+
+const scenarioList = "testdata/scenarios.txt"
+
+// anID is what the ids of the list look like.
+var anID = regexp.MustCompile(`^(?:[ZEULT][0-9]+'?|S[0-9]+\.(?:[a-z0-9]+\.)?[0-9]+)$`)
+
+// TestScenarios holds the list against the tests that are there: every row has a
+// case under its id or a reason, and every case's id is of the list.
+func TestScenarios(t *testing.T) {
+	list, err := readScenarios(scenarioList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := findCases("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, complaint := range holdAgainst(list, cases) {
+		t.Error(complaint)
+	}
+	kinds := map[string]int{}
+	for _, s := range list {
+		kind, text, _ := strings.Cut(s.where[0], ": ")
+		if kinds[kind]++; kind == "open" {
+			t.Logf("open: %s %s: %s", s.id, s.rule, text)
+		}
+	}
+	t.Logf("%d rows: %d with cases of their own, %d by other tests, %d not ours, %d open", len(list), kinds["test"], kinds["by"], kinds["not ours"], kinds["open"])
+}
+
+// holdAgainst says what is wrong with the list in the light of the cases.
+func holdAgainst(list []scenario, cases map[string]caseSet) (complaints []string) {
+	complain := func(format string, args ...any) { complaints = append(complaints, fmt.Sprintf(format, args...)) }
+	known := map[string]bool{}
+	for _, s := range list {
+		if !anID.MatchString(s.id) {
+			complain("line %d: %q is not of the form of an id", s.line, s.id)
+		}
+		if known[s.id] {
+			complain("line %d: %s is there twice", s.line, s.id)
+		}
+		known[s.id] = true
+		for _, w := range s.where {
+			kind, text, _ := strings.Cut(w, ": ")
+			found, there := cases[text]
+			switch kind {
+			case "test":
+				if !there {
+					complain("line %d: %s: there is no %s", s.line, s.id, text)
+				} else if !found[s.id] {
+					complain("line %d: %s: no case of %s begins with the id", s.line, s.id, text)
+				}
+			case "by":
+				if !there {
+					complain("line %d: %s: there is no %s", s.line, s.id, text)
+				}
+			case "not ours", "open":
+				if len(strings.Fields(text)) < 4 {
+					complain("line %d: %s: %q is no reason", s.line, s.id, w)
+				}
+			default:
+				complain("line %d: %s: %q is none of test, by, not ours, open", s.line, s.id, w)
+			}
+		}
+	}
+	for name, ids := range cases {
+		for id := range ids {
+			if !known[id] {
+				complain("%s has a case %s, which %s does not list", name, id, scenarioList)
+			}
+		}
+	}
+	slices.Sort(complaints)
+	return complaints
+}
+
+func readScenarios(file string) (list []scenario, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for i, line := range strings.Split(string(text), "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Split(line, " | ")
+		if len(f) != 3 || f[1] == "" {
+			return nil, fmt.Errorf("%s:%d: want id | rule | where", file, i+1)
+		}
+		list = append(list, scenario{line: i + 1, id: f[0], rule: f[1], where: strings.Split(f[2], "; ")})
+	}
+	return list, nil
+}
+
+// A caseSet is the ids that the cases of one test, or the header of one story, begin with.
+type caseSet map[string]bool
+
+// findCases reads the ids of all tests, by DIR/TestName, and of all stories, by
+// their file, from the sources below root.
+func findCases(root string) (map[string]caseSet, error) {
+	cases := map[string]caseSet{}
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		switch {
+		case d.IsDir():
+			if strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+				return fs.SkipDir
+			}
+		case strings.HasSuffix(rel, "_test.go"):
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			for _, decl := range f.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+					cases[path.Dir(rel)+"/"+fn.Name.Name] = idsIn(fn)
+				}
+			}
+		case path.Base(path.Dir(rel)) == "testdata" && strings.HasSuffix(rel, ".txt") && rel != "hub/"+scenarioList:
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			header, _, _ := strings.Cut(string(text), "\n")
+			if header, ok := strings.CutPrefix(header, "# "); ok {
+				cases[rel] = leadingIDs(header)
+			}
+		}
+		return nil
+	})
+	return cases, err
+}
+
+// idsIn returns the ids with which strings of a test begin.
+func idsIn(fn *ast.FuncDecl) caseSet {
+	ids := caseSet{}
+	for n := range ast.Preorder(fn) {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if s, err := strconv.Unquote(lit.Value); err == nil {
+				for id := range leadingIDs(s) {
+					ids[id] = true
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// leadingIDs returns the ids with which a sentence begins; there must be a sentence.
+func leadingIDs(s string) caseSet {
+	words, ids := strings.Fields(s), caseSet{}
+	for i, w := range words {
+		if w = strings.TrimSuffix(w, ":"); !anID.MatchString(w) {
+			break
+		}
+		if i < len(words)-1 {
+			ids[w] = true
+		}
+	}
+	return ids
+}
+
+// The test of the test: each way in which list and cases can fall apart is told.
+func TestScenariosThatFallApart(t *testing.T) {
+	cases := map[string]caseSet{"hub/x/TestX": {"Z1": true}, "hub/x/testdata/y.txt": {"E1": true, "E2": true}}
+	whole := []scenario{
+		{id: "Z1", where: []string{"test: hub/x/TestX"}},
+		{id: "E1", where: []string{"test: hub/x/testdata/y.txt", "by: hub/x/TestX"}},
+		{id: "E2", where: []string{"test: hub/x/testdata/y.txt"}},
+		{id: "S7.4", where: []string{"not ours: there is no such thing"}},
+		{id: "S8.life.1", where: []string{"open: it does not do that yet"}},
+	}
+	for _, c := range []struct {
+		name, want string
+		change     func([]scenario) []scenario
+	}{
+		{"a list that fits says nothing", "", func(l []scenario) []scenario { return l }},
+		{"a row whose case is gone", "no case of hub/x/TestX begins with the id", func(l []scenario) []scenario { l[0].id, l[1].id = "E1", "Z1"; return l }},
+		{"a row whose test is gone", "there is no hub/x/TestY", func(l []scenario) []scenario { l[0].where = []string{"test: hub/x/TestY"}; return l }},
+		{"a row whose other test is gone", "there is no hub/x/TestY", func(l []scenario) []scenario { l[1].where[1] = "by: hub/x/TestY"; return l }},
+		{"a row without a reason", "is no reason", func(l []scenario) []scenario { l[3].where = []string{"not ours: no"}; return l }},
+		{"a row that says nothing", "is none of", func(l []scenario) []scenario { l[3].where = []string{""}; return l }},
+		{"a row twice", "twice", func(l []scenario) []scenario { return append(l, l[0]) }},
+		{"an id that is none", "form of an id", func(l []scenario) []scenario { l[3].id = "S7"; return l }},
+		{"a case that no row has", "hub/x/testdata/y.txt has a case E2", func(l []scenario) []scenario { return slices.Delete(l, 2, 3) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			list := slices.Clone(whole)
+			for i := range list {
+				list[i].where = slices.Clone(list[i].where)
+			}
+			got := strings.Join(holdAgainst(c.change(list), cases), "\n")
+			if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+				t.Errorf("complaints %q, want %q", got, c.want)
+			}
+		})
+	}
+	for text, want := range map[string]string{
+		"Z1 a rule": "map[Z1:true]", "E6' a rule": "map[E6':true]", "S8.life.2 S8.life.3 a rule": "map[S8.life.2:true S8.life.3:true]", "E2: a rule": "map[E2:true]",
+		"Z1": "map[]", "S10 a rule": "map[]", "a rule of Z1": "map[]", "S7.10 x": "map[S7.10:true]",
+	} {
+		if got := fmt.Sprint(leadingIDs(text)); got != want {
+			t.Errorf("%q begins with %s, want %s", text, got, want)
+		}
+	}
+}

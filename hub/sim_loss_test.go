@@ -1,0 +1,344 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+var simSeed = flag.Uint64("sim.seed", 0, "repeat the simulations of chance with this seed only")
+
+// An accident happens to one packet: the nth of its kind after it was armed.
+type accident struct {
+	dir  direction
+	kind string
+	fate []time.Duration
+
+	mu   sync.Mutex
+	left int
+	at   time.Time // when it happened; zero: not yet
+}
+
+func (a *accident) tap(p *packet) []time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.dir != a.dir || p.kind != a.kind || !a.at.IsZero() {
+		return untouched
+	}
+	if a.left--; a.left > 0 {
+		return untouched
+	}
+	a.at = time.Now()
+	return a.fate
+}
+
+func (a *accident) happened() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// fates are what can become of a message.
+var fates = []struct {
+	name string
+	is   []time.Duration
+}{
+	{"lost", nil},
+	{"doubled", []time.Duration{0, 0}},
+	{"3 s late", []time.Duration{3 * time.Second}},
+	{"doubled, the second 12 s late", []time.Duration{0, 12 * time.Second}},
+}
+
+// kinds are all messages of the protocol, and what the broker says to them. Those
+// of connecting are not there: without them there is no link, and the next one
+// begins anew.
+var kinds = []struct {
+	dir  direction
+	kind string
+}{
+	{toHub, "lease"}, {toHub, "status"}, {toHub, "pods"}, {toHub, "event"}, {toHub, "presence"}, {toHub, "pingreq"},
+	{toDevice, "desired"}, {toDevice, "request"}, {toDevice, "puback"}, {toDevice, "pingresp"},
+}
+
+// happenings are what makes hub and devices talk. Each ends with everything as it
+// was, so that it can happen again.
+var happenings = []struct {
+	name string
+	do   func(w *world)
+}{
+	{"a deployment grows and shrinks", func(w *world) {
+		n := int32(4)
+		if *w.snapshot().Deployment("default", "kiosk").Spec.Replicas == 4 {
+			n = 2
+		}
+		w.deploy("kiosk", n)
+	}},
+	{"a pod is deleted", func(w *world) {
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			for p := range s.Pods("default") {
+				if p.DeletionTimestamp == nil && p.Spec.NodeName != "" {
+					c, _ := state.Delete(p, now, nil, "delete "+p.Name)
+					return []state.Change{c}, nil
+				}
+			}
+			return nil, nil
+		})
+	}},
+	{"a device runs short of process ids, or has enough again", func(w *world) {
+		d := w.devices[0]
+		was := d.says(corev1.NodePIDPressure)
+		d.board.set(func(b *simBoard) { b.pids = !was })
+		// The end of pressure is told after five minutes.
+		w.until(6*time.Minute, "the device knows", func() bool { return d.says(corev1.NodePIDPressure) != was })
+	}},
+	{"a container crashes", func(w *world) { w.devices[0].crash() }},
+	{"a link breaks", func(w *world) {
+		w.cut(w.devices[0])
+		synctest.Wait()
+		w.heal(w.devices[0])
+	}},
+	{"an agent is killed and starts again", func(w *world) {
+		w.devices[1].kill()
+		w.devices[1].start()
+	}},
+	{"an agent is stopped in order and starts again", func(w *world) {
+		d := w.devices[1]
+		d.agent.Shutdown("the test stops it")
+		d.stop()
+		d.start()
+	}},
+	{"the hub restarts", func(w *world) {
+		w.crashHub()
+		w.startHub()
+	}},
+	{"a device returns that was silent", func(w *world) {
+		d := w.devices[0]
+		w.freeze(d)
+		time.Sleep(50 * time.Second)
+		w.heal(d)
+	}},
+}
+
+func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
+	for _, h := range happenings {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, func(t *testing.T, w *world) {
+				hit := map[string]int{}
+				var now *accident
+				w.tap = func(p *packet) []time.Duration {
+					w.mu.Lock()
+					a := now
+					w.mu.Unlock()
+					if a == nil {
+						return untouched
+					}
+					return a.tap(p)
+				}
+				w.startHub()
+				w.fleet(2, "oslo")
+				w.deploy("kiosk", 2)
+				w.settleWithin(10*time.Second, "the deployment")
+				longest := time.Duration(0)
+				for _, k := range kinds {
+					for _, f := range fates {
+						for nth := 1; nth <= 2; nth++ {
+							time.Sleep(time.Duration(w.rand.Int64N(int64(10 * time.Second))))
+							a := &accident{dir: k.dir, kind: k.kind, fate: f.is, left: nth}
+							w.arm(&now, a)
+							h.do(w)
+							w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+							linked := time.Now()
+							time.Sleep(12 * time.Second)
+							w.arm(&now, nil)
+							at := a.happened()
+							what := fmt.Sprintf("%s; the %s message no. %d (%s) was %s", h.name, k.kind, nth, k.dir, f.name)
+							if at.IsZero() {
+								w.settleWithin(time.Minute, h.name)
+								continue
+							}
+							hit[k.kind]++
+							if linked.After(at) {
+								at = linked
+							}
+							// Late copies count from their arrival.
+							for _, late := range f.is {
+								if arrives := at.Add(late); arrives.After(at) && late < 12*time.Second {
+									at = arrives
+								}
+							}
+							w.settleWithin(max(time.Until(at.Add(twoLeases)), 0), what)
+							longest = max(longest, time.Since(at))
+						}
+					}
+				}
+				t.Logf("%s: %v, right again after at most %s", h.name, hit, longest)
+				if hit["lease"] == 0 || hit["pingreq"]+hit["status"] == 0 {
+					t.Errorf("nothing was hit: %v", hit)
+				}
+			})
+		})
+	}
+}
+
+func (w *world) arm(now **accident, a *accident) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*now = a
+}
+
+// TestFleetALostQuestionIsAskedAgain loses the refresh that is to heal the loss of
+// a status.
+func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		lost := map[string]int{}
+		armed := false
+		w.tap = func(p *packet) []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case !armed:
+			case p.kind == "status" && lost["status"] < 2, p.kind == "request" && lost["request"] < 1:
+				lost[p.kind]++
+				return nil
+			}
+			return untouched
+		}
+		w.startHub()
+		w.fleet(1, "oslo")
+		time.Sleep(time.Minute)
+		mu.Lock()
+		armed = true
+		mu.Unlock()
+		w.devices[0].board.set(func(b *simBoard) { b.pids = true })
+		w.until(time.Minute, "two statuses and a refresh lost", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return lost["status"] == 2 && lost["request"] == 1
+		})
+		w.settleWithin(twoLeases, "the last of them")
+		if c := state.NodeCondition(w.node("oslo-1"), corev1.NodePIDPressure); c == nil || c.Status != corev1.ConditionTrue {
+			t.Errorf("PIDPressure = %+v", c)
+		}
+	})
+}
+
+// TestFleetChance loses, doubles and delays messages at random, while people and
+// devices do at random what they do.
+func TestFleetChance(t *testing.T) {
+	seeds := []uint64{1, 2, 3, 4, 5, 6}
+	if testing.Short() {
+		seeds = seeds[:2]
+	}
+	if *simSeed != 0 {
+		seeds = []uint64{*simSeed}
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, func(t *testing.T, w *world) {
+				w.seeded(seed)
+				var mu sync.Mutex
+				chance, bad := rand.New(rand.NewPCG(seed, 7)), false
+				loss := 0.05 + 0.25*chance.Float64()
+				w.tap = func(p *packet) []time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					if !bad {
+						return untouched
+					}
+					switch x := chance.Float64(); {
+					case x < loss:
+						return nil
+					case x < loss+0.1:
+						return []time.Duration{0, time.Duration(chance.Int64N(int64(20 * time.Second)))}
+					case x < loss+0.2:
+						return []time.Duration{time.Duration(chance.Int64N(int64(8 * time.Second)))}
+					}
+					return untouched
+				}
+				w.startHub()
+				w.fleet(2, "oslo", "bergen")
+				w.deploy("kiosk", 3)
+				w.daemonSet("meter")
+				w.settleWithin(10*time.Second, "the workloads")
+				for range 6 {
+					mu.Lock()
+					bad = true
+					mu.Unlock()
+					for range 12 {
+						w.something()
+						time.Sleep(time.Duration(w.rand.Int64N(int64(20 * time.Second))))
+					}
+					mu.Lock()
+					bad = false
+					mu.Unlock()
+					w.heal(w.devices...)
+					w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+					// Questions back off to a minute while nothing comes back.
+					w.settleWithin(time.Minute+twoLeases, "the weather got better")
+				}
+			})
+		})
+	}
+}
+
+// something is what happens to a fleet on an ordinary day.
+func (w *world) something() {
+	d := w.devices[w.rand.IntN(len(w.devices))]
+	switch w.rand.IntN(9) {
+	case 0:
+		w.deploy("kiosk", int32(1+w.rand.IntN(5)))
+	case 1, 2:
+		happenings[1].do(w)
+	case 3:
+		d.board.set(func(b *simBoard) { b.pids = !b.pids })
+	case 4:
+		d.crash()
+	case 5:
+		w.cut(d)
+		time.Sleep(time.Duration(w.rand.Int64N(int64(5 * time.Second))))
+		w.heal(d)
+	case 6:
+		d.kill()
+		d.start()
+	case 7:
+		w.crashHub()
+		w.startHub()
+	case 8:
+		d.powerCut()
+		d.powerOn()
+	}
+}
+
+// crash ends one container of the device, as a bug in it does.
+func (d *simDevice) crash() {
+	var uids []string
+	for uid := range d.running() {
+		uids = append(uids, string(uid))
+	}
+	if len(uids) == 0 {
+		return
+	}
+	slices.Sort(uids)
+	d.mu.Lock()
+	for key := range d.starts {
+		if strings.HasPrefix(key, uids[0]+"/") {
+			d.starts[key]-- // it may be started once more
+		}
+	}
+	d.mu.Unlock()
+	d.twin.Exit(d.container(uids[0]), 1)
+}
