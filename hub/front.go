@@ -26,6 +26,7 @@ import (
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/state"
@@ -43,6 +44,7 @@ type front struct {
 	store     *store.Store
 	authority *pki.Authority
 	server    *pki.Server
+	inventory *inventory.Reader // nil: there is none
 	log       *slog.Logger
 }
 
@@ -66,7 +68,7 @@ func (f *front) handlers(page *admin.Server) *http.Server {
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		e.GET(path, func(c echo.Context) error { return c.String(http.StatusOK, "ok") })
 	}
-	e.GET("/metrics", echo.WrapHandler(f.only("get", "metrics", metricsHandler(metrics{f.loop, f.broker}))))
+	e.GET("/metrics", echo.WrapHandler(f.only("get", "metrics", metricsHandler(metrics{f.loop, f.broker, f.inventory}))))
 	return &http.Server{
 		Handler: e, TLSConfig: f.authority.HTTPS(f.server),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 64 << 10,

@@ -81,7 +81,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 		return err
 	}
 	loop.Broker, desk.Broker = mqtt, mqtt
-	front := &front{cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, log: log}
+	inventory := machines(cfg, loop, log)
+	front := &front{inventory: inventory, cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, log: log}
 	page := front.page(doors.https.Addr())
 	web := front.handlers(page)
 
@@ -94,6 +95,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	g.Go(func() error { return runWeb(ctx, web, doors.https) })
 	g.Go(func() error { return page.Run(ctx) })
 	g.Go(func() error { return st.RunBackups(ctx) })
+	if inventory != nil {
+		g.Go(func() error { return inventory.Run(ctx) })
+	}
 	g.Go(func() error { return giveBack(ctx) })
 	g.Go(func() error { return runSocket(ctx, filepath.Join(cfg.DataDir, socketName), orders{loop, st}) })
 	g.Go(func() error { return expelDeleted(ctx, loop, guard, mqtt, log) })

@@ -9,6 +9,7 @@ import (
 
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -18,6 +19,7 @@ import (
 type metrics struct {
 	loop   *control.Loop
 	broker *broker.Broker
+	list   *inventory.Reader // nil: there is none
 }
 
 var (
@@ -35,7 +37,10 @@ var (
 	metricOffences  = prometheus.NewDesc("flotilla_mqtt_offences_total", "Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
 	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
 	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored}
+	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
+	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
+	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored, metricReadable, metricMachines, metricRead}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
@@ -72,6 +77,19 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	send(metricRevision, gauge, float64(s.Revision))
 	send(metricPasses, counting, float64(m.loop.Passes()))
 	send(metricCommits, counting, float64(m.loop.Commits()))
+	if m.list != nil {
+		if h, ok := m.list.Health(); ok {
+			readable := 0.0
+			if h.Readable {
+				readable = 1
+			}
+			send(metricReadable, gauge, readable)
+			send(metricMachines, gauge, float64(h.Machines))
+			if !h.Read.IsZero() {
+				send(metricRead, gauge, float64(h.Read.Unix()))
+			}
+		}
+	}
 	st := m.broker.Stats()
 	send(metricSessions, gauge, float64(st.Sessions))
 	send(metricConns, gauge, float64(st.Connections))

@@ -113,7 +113,11 @@ func readScenarios(file string) (list []scenario, err error) {
 		if len(f) != 3 || f[1] == "" {
 			return nil, fmt.Errorf("%s:%d: want id | rule | where", file, i+1)
 		}
-		list = append(list, scenario{line: i + 1, id: f[0], rule: f[1], where: strings.Split(f[2], "; ")})
+		s := scenario{line: i + 1, id: f[0], rule: f[1], where: []string{f[2]}}
+		if strings.HasPrefix(f[2], "test:") || strings.HasPrefix(f[2], "by:") { // a reason may have semicolons
+			s.where = strings.Split(f[2], "; ")
+		}
+		list = append(list, s)
 	}
 	return list, nil
 }

@@ -29,7 +29,8 @@ import (
 //
 // It computes all of it by itself from the changes, not with the deciders' code.
 type inspector struct {
-	w *world
+	w     *world
+	every time.Duration // between two surveys
 
 	mu       sync.Mutex
 	nodes    map[string]*corev1.Node
@@ -53,7 +54,7 @@ type sentence struct {
 }
 
 func newInspector(w *world) *inspector {
-	return &inspector{w: w, expelled: map[string]time.Time{}, ready: map[string]int{}}
+	return &inspector{w: w, every: 7 * time.Second, expelled: map[string]time.Time{}, ready: map[string]int{}}
 }
 
 // broken tells of a broken promise.
@@ -100,7 +101,7 @@ func (i *inspector) follow(ctx context.Context, h *simHub, start state.Snapshot)
 	i.over.Go(func() {
 		for {
 			select {
-			case <-time.After(7 * time.Second):
+			case <-time.After(i.every):
 				i.survey(h)
 			case <-ctx.Done():
 				return
@@ -292,8 +293,8 @@ func (i *inspector) gone(p *corev1.Pod) {
 	if p == nil || p.Spec.NodeName == "" {
 		return
 	}
-	if d := i.w.on(p.Spec.NodeName); d != nil && d.runs(p.UID) && i.nodes[p.Spec.NodeName] != nil {
-		i.broken("pod %s is gone from the hub, and runs on %s", p.Name, d.key)
+	if i.w.runningOn(p.Spec.NodeName)[p.UID] != "" && i.nodes[p.Spec.NodeName] != nil {
+		i.broken("pod %s is gone from the hub, and runs on %s", p.Name, p.Spec.NodeName)
 	}
 }
 
@@ -324,9 +325,8 @@ func (i *inspector) survey(h *simHub) {
 	s, now := h.loop.Snapshot(), h.loop.Now()
 	lives := map[string]string{}
 	for n := range s.Nodes() {
-		d := i.w.on(n.Name)
-		if d != nil && state.ReadyOf(n) == corev1.ConditionTrue {
-			for uid, name := range d.running() {
+		if state.ReadyOf(n) == corev1.ConditionTrue {
+			for uid, name := range i.w.runningOn(n.Name) {
 				for _, id := range []string{string(uid), name} {
 					if other := lives[id]; other != "" {
 						i.broken("pod %s runs on %s and on %s", name, other, n.Name)
@@ -451,6 +451,8 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 			return fmt.Sprintf("pod %s Ready=%s, and the hub believes %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
 		case crashing(is.Status):
 			continue // it will be started again, later
+		case state.Terminated(p):
+			continue
 		case p.Status.Phase != corev1.PodRunning:
 			return fmt.Sprintf("pod %s is %s", p.Name, p.Status.Phase)
 		case running[p.UID] == "":

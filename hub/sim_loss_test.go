@@ -304,6 +304,7 @@ func (w *world) something() {
 	case 1, 2:
 		happenings[1].do(w)
 	case 3:
+		d = w.devices[0]
 		d.board.set(func(b *simBoard) { b.pids = !b.pids })
 	case 4:
 		d.crash()

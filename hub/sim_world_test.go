@@ -19,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/ask"
@@ -29,7 +30,6 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
-	"flotilla.dev/shared/wire"
 )
 
 // A world is a hub and its devices in one bubble of fake time. Everything is
@@ -50,6 +50,7 @@ type world struct {
 
 	hub     *simHub // nil: away
 	devices []*simDevice
+	lights  map[string]*light // see there; made before the hub starts
 	look    *inspector
 
 	mu    sync.Mutex
@@ -84,7 +85,7 @@ func simulateIn(t *testing.T, dir string, play func(t *testing.T, w *world)) {
 }
 
 func newWorld(t *testing.T, dir string) *world {
-	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{}}
+	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{}, lights: map[string]*light{}}
 	w.cfg.DataDir = filepath.Join(dir, "hub")
 	w.log = slog.New(&w.lines)
 	w.look = newInspector(w)
@@ -143,7 +144,7 @@ func (w *world) startHub() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	loop.Broker, desk.Broker = b, b
+	loop.Broker, desk.Broker = switchboard{b, w}, b
 	h := &simHub{store: st, loop: loop, desk: desk, broker: b, cancel: cancel, over: make(chan error, 3), began: time.Now()}
 	w.look.follow(ctx, h, start)
 	go func() { h.over <- loop.Run(ctx) }()
@@ -295,6 +296,17 @@ func (w *world) on(name string) *simDevice {
 		return nil
 	}
 	return w.devices[i]
+}
+
+// runningOn returns the pods that run on a node's device, nil for one without.
+func (w *world) runningOn(name string) map[types.UID]string {
+	if d := w.on(name); d != nil {
+		return d.running()
+	}
+	if l := w.lights[name]; l != nil {
+		return l.running()
+	}
+	return nil
 }
 
 func (w *world) snapshot() state.Snapshot { return w.hub.loop.Snapshot() }
@@ -497,5 +509,3 @@ func (a withAttrs) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return withAttrs{a.lines, slices.Concat(a.attrs, attrs)}
 }
 func (a withAttrs) Handle(_ context.Context, r slog.Record) error { a.add(r, a.attrs); return nil }
-
-var _ = wire.DefaultPrefix

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -17,15 +18,15 @@ import (
 func (l *list) node(n *corev1.Node) {
 	spec := field.NewPath("spec")
 	l.taints(n.Spec.Taints, spec.Child("taints"))
-	for i, cidr := range n.Spec.PodCIDRs {
-		l.all(validation.IsValidCIDRForLegacyField(spec.Child("podCIDRs").Index(i), cidr, false, nil))
-	}
+	l.blocks(n.Spec.PodCIDRs, spec.Child("podCIDRs"))
 	if c := n.Spec.PodCIDR; c != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != c) {
 		l.invalid(spec.Child("podCIDR"), c, "must be the first of podCIDRs")
 	}
 	status := field.NewPath("status")
 	for _, name := range sortedKeys(n.Status.Capacity) {
-		l.quantity(status.Child("capacity").Key(string(name)), n.Status.Capacity[name], wholeOnNode(name))
+		at := status.Child("capacity").Key(string(name))
+		l.each(at, string(name), validation.IsQualifiedName(string(name)))
+		l.quantity(at, n.Status.Capacity[name], wholeOnNode(name))
 	}
 	for _, name := range sortedKeys(n.Status.Allocatable) {
 		at, q := status.Child("allocatable").Key(string(name)), n.Status.Allocatable[name]
@@ -40,6 +41,28 @@ func (l *list) node(n *corev1.Node) {
 			l.duplicate(status.Child("addresses").Index(i), a)
 		}
 		seen[a] = true
+	}
+}
+
+// blocks checks a node's blocks of addresses: one of each family at most, because the
+// device makes one network with them, written as the block and with room for pods.
+func (l *list) blocks(cidrs []string, p *field.Path) {
+	families := map[bool]bool{}
+	for i, cidr := range cidrs {
+		errs := validation.IsValidCIDRForLegacyField(p.Index(i), cidr, false, nil)
+		l.all(errs)
+		block, err := netip.ParsePrefix(cidr)
+		switch {
+		case len(errs) > 0 || err != nil:
+			continue
+		case block != block.Masked():
+			l.invalid(p.Index(i), cidr, fmt.Sprintf("must be the block itself: %s", block.Masked()))
+		case block.Addr().BitLen()-block.Bits() < 3:
+			l.invalid(p.Index(i), cidr, "must have 8 addresses or more: the network and the bridge need some themselves")
+		case families[block.Addr().Is4()]:
+			l.invalid(p.Index(i), cidr, "may specify no more than one CIDR for each IP family")
+		}
+		families[block.Addr().Is4()] = true
 	}
 }
 

@@ -18,7 +18,7 @@ type express struct {
 	session *session
 	b       *Broker
 
-	left   int    // bytes of the packet that is passing
+	left   int     // bytes of the packet that is passing
 	header [5]byte // of a packet whose fixed header came in pieces
 	have   int
 }

@@ -161,8 +161,8 @@ func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool,
 		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused, node)
 	}
 	if have == nil {
-		n := l.register(s, node, rec, st, now)
-		return append(changes, state.Put(n, fmt.Sprintf("register node %s on site %s: %s", node, state.SiteOf(n), about(st))).Event("RegisteredNode")), nil
+		n, refused := l.register(s, node, rec, st, now)
+		return append(changes, registered(n, st, refused)), nil
 	}
 	n := have.DeepCopy()
 	l.report(n, st, now)
@@ -212,25 +212,14 @@ func about(st wire.Status) string {
 	return fmt.Sprintf("%s/%s, %s, %s", i.OperatingSystem, i.Architecture, i.OSImage, i.ContainerRuntimeVersion)
 }
 
-// register makes the Node of a device that reports for the first time.
-func (l *Loop) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{}}}
-	for k, v := range st.Registration.Labels {
-		if allowedLabel(k) {
-			n.Labels[k] = v
-		}
-	}
-	if rec.Enrolled.IsZero() { // came in through the development listener
-		if zone := st.Registration.Labels[corev1.LabelTopologyZone]; zone != "" {
-			n.Labels[corev1.LabelTopologyZone] = zone
-		}
-	}
+// register makes the Node of a device that reports for the first time, and names what
+// it asked for and does not get. One that came in through the development listener has
+// no join token to say its site, and says it itself.
+func (l *Loop) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) (n *corev1.Node, refused []string) {
+	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
+	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero())
 	for k, v := range rec.Labels {
 		n.Labels[k] = v
-	}
-	for _, t := range st.Registration.Taints {
-		t.TimeAdded = nil
-		n.Spec.Taints = append(n.Spec.Taints, t)
 	}
 	n.Spec.Unschedulable = st.Registration.Unschedulable
 	l.report(n, st, now)
@@ -239,25 +228,11 @@ func (l *Loop) register(s state.Snapshot, node string, rec *state.Record, st wir
 		for k, v := range p.Spec.Labels {
 			n.Labels[fleet.LabelBoardPrefix+k] = v
 		}
-		n.Spec.Taints = append(n.Spec.Taints, p.Spec.Taints...)
-	}
-	return n
-}
-
-// allowedLabel tells whether a device may give itself the label: not those of
-// Kubernetes but the known ones, which the hub sets itself, and none that
-// restricts where pods may run.
-func allowedLabel(key string) bool {
-	prefix, _, ok := strings.Cut(key, "/")
-	if !ok {
-		return true
-	}
-	for _, reserved := range []string{"kubernetes.io", "k8s.io"} {
-		if prefix == reserved || strings.HasSuffix(prefix, "."+reserved) {
-			return false
+		for _, t := range p.Spec.Taints {
+			n.Spec.Taints = addTaint(n.Spec.Taints, t)
 		}
 	}
-	return true
+	return n, refused
 }
 
 // refreshLabels sets the default labels: they follow the device, all others belong

@@ -31,9 +31,12 @@ func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (cha
 }
 
 func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now time.Time) (state.Change, bool) {
-	m, listed := l.Of(n.Name)
 	tainted := slices.IndexFunc(n.Spec.Taints, shutdown) >= 0
-	ready := state.ReadyOf(n) == corev1.ConditionTrue
+	ready, placed := state.ReadyOf(n) == corev1.ConditionTrue, state.SiteOf(n) != state.DefaultSite || n.Labels[corev1.LabelTopologyZone] != ""
+	if ready && placed && !tainted {
+		return state.Change{}, false // nothing that the list could say would change it
+	}
+	m, listed := l.Of(n.Name)
 	switch {
 	case ready:
 		// Whatever the list says, it lives; the list is late.
@@ -50,7 +53,7 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 		return state.Remove(n, why).Event("DeletingNode"), true
 	}
 	off := !ready && m.State == Shutdown
-	place := m.Site != "" && state.SiteOf(n) == state.DefaultSite && n.Labels[corev1.LabelTopologyZone] == ""
+	place := m.Site != "" && !placed
 	if off == tainted && !place {
 		return state.Change{}, false
 	}
@@ -66,7 +69,10 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 		why = fmt.Sprintf("taint %s %s:%s: it is not ready, and the inventory says that its machine has been shut down", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
 	case !off && tainted:
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, shutdown)
-		why = fmt.Sprintf("untaint %s %s:%s: its machine has not been shut down any more", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
+		why = fmt.Sprintf("untaint %s %s:%s: the inventory says that its machine is %s", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule, m.State)
+		if ready {
+			why = fmt.Sprintf("untaint %s %s:%s: it is ready", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
+		}
 	}
 	return state.Put(n, why).Event("InventoryChanged"), true
 }

@@ -5,7 +5,7 @@
 // and Decide, which is pure, says what follows: a node that is not ready and whose
 // machine is gone is deleted, one whose machine has been shut down gets Kubernetes'
 // taint for that. A list that cannot be read decides nothing, and that is told: a
-// mistake in it must not cost the fleet. It never touches a node that is ready, never
+// mistake in it must not cost the fleet. It never deletes a node that is ready, never
 // makes one, and changes the fleet only through the loop (package control).
 package inventory
 

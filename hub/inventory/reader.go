@@ -53,13 +53,16 @@ func NewReader(o Options) *Reader {
 	if o.Client == nil {
 		o.Client = newClient()
 	}
-	r := &Reader{Options: o, source: open(o.Source, o.Client)}
-	r.told.Store(&Health{})
-	return r
+	return &Reader{Options: o, source: open(o.Source, o.Client)}
 }
 
-// Health says how reading goes. It never waits.
-func (r *Reader) Health() Health { return *r.told.Load() }
+// Health says how reading goes; ok is false before the first reading. It never waits.
+func (r *Reader) Health() (h Health, ok bool) {
+	if p := r.told.Load(); p != nil {
+		return *p, true
+	}
+	return Health{}, false
+}
 
 // Run reads the list until ctx is done: a file every 10 s where it has changed, a page
 // every minute. After each look it decides, also where the list is as before, because
@@ -109,7 +112,7 @@ func (r *Reader) look(ctx context.Context) {
 		return
 	}
 	r.list, r.begun = List{}, true
-	h := r.Health()
+	h, _ := r.Health()
 	h.Readable, h.Machines = false, 0
 	r.told.Store(&h)
 	// A file that was read stays as bad as it is; one that was not is tried again.

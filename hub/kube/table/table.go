@@ -108,7 +108,7 @@ func rowObject(obj state.Object, o *Options) runtime.Object {
 	}}
 	if accessor, ok := obj.(metav1.ObjectMetaAccessor); ok {
 		if meta, ok := accessor.GetObjectMeta().(*metav1.ObjectMeta); ok {
-			m.ObjectMeta = *meta // shared with the object, which nobody changes
+			m.ObjectMeta = *meta  // shared with the object, which nobody changes
 			m.ManagedFields = nil // long, and no table client reads them
 		}
 	}
