@@ -247,16 +247,17 @@ func (l *Loop) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record
 			hostname = a.Address
 		}
 	}
-	n.Labels[corev1.LabelHostname] = hostname
-	if i := st.Status.NodeInfo; i.OperatingSystem != "" {
-		n.Labels[corev1.LabelOSStable], n.Labels["beta.kubernetes.io/os"] = i.OperatingSystem, i.OperatingSystem
+	set := func(key, value string) {
+		if value != "" && valid(key, value) {
+			n.Labels[key] = value
+		}
 	}
-	if i := st.Status.NodeInfo; i.Architecture != "" {
-		n.Labels[corev1.LabelArchStable], n.Labels["beta.kubernetes.io/arch"] = i.Architecture, i.Architecture
-	}
-	if board := st.Registration.Labels[fleet.LabelBoard]; board != "" {
-		n.Labels[fleet.LabelBoard] = board
-	}
+	set(corev1.LabelHostname, hostname)
+	set(corev1.LabelOSStable, st.Status.NodeInfo.OperatingSystem)
+	set("beta.kubernetes.io/os", st.Status.NodeInfo.OperatingSystem)
+	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
+	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
+	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
 	if rec.Site != "" {
 		n.Labels[corev1.LabelTopologyZone] = rec.Site
 	}
@@ -272,6 +273,7 @@ func (l *Loop) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record
 // conditions that are the hub's. One that says nothing of Ready is not ready.
 func (l *Loop) report(n *corev1.Node, st wire.Status, now time.Time) {
 	next := *st.Status.DeepCopy()
+	intern(&next)
 	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
 		return hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse
 	})
