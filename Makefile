@@ -29,6 +29,10 @@ test-static:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt'd:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	@# SQLite in Go works with exactly the libc that it was made with: any other corrupts memory on 32-bit ARM.
+	@want=$$(sed -n 's/.*modernc.org\/libc \(v[^ ]*\).*/\1/p' "$$(go list -m -f '{{.GoMod}}' modernc.org/sqlite)"); \
+	have=$$(go list -m -f '{{.Version}}' modernc.org/libc); \
+	[ "$$want" = "$$have" ] || { echo "go.mod: modernc.org/libc is $$have, but modernc.org/sqlite was made with $$want: pin that"; exit 1; }
 
 # Both programs for every platform, into bin/<platform>/.
 test-cross:
