@@ -32,8 +32,8 @@ type errUsage struct{ error }
 func (e errUsage) Unwrap() error { return e.error }
 
 // gcPercent trades a little of the processor for memory, of which a gateway box has
-// less: a quarter of what lives may be garbage. GOGC in the environment wins.
-const gcPercent = 25
+// less: a fifth of what lives may be garbage. GOGC in the environment wins.
+const gcPercent = 20
 
 func main() {
 	if os.Getenv("GOGC") == "" {

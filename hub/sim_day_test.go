@@ -292,8 +292,11 @@ func (s switchboard) Request(node, id string, r wire.Request) error {
 func TestFleetADay(t *testing.T) {
 	t.Parallel()
 	hours := 24
-	if testing.Short() {
-		hours = 3
+	if testing.Short() || raced {
+		hours = 4
+	}
+	if *simHours > 0 {
+		hours = *simHours
 	}
 	seed := uint64(20)
 	if *simSeed != 0 {

@@ -433,7 +433,7 @@ func TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain(t *testing.T) {
 				t.Errorf("%s does not run", name)
 			}
 		}
-		time.Sleep(24 * time.Hour)
+		time.Sleep(time.Hour)
 		w.startHub()
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 		w.settleWithin(twoLeases, "the hub is back")
@@ -493,12 +493,12 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 		w.fleet(2, "oslo", "bergen")
 		w.deploy("kiosk", 4)
 		w.settleWithin(10*time.Second, "the deployment")
-		time.Sleep(3 * time.Hour)
+		time.Sleep(time.Hour)
 		w.deploy("later", 4)
 		w.settleWithin(10*time.Second, "another deployment")
 		newest = w.hub.loop.Now()
 	})
-	// Every bubble begins at the same moment: this one is three hours in the past.
+	// Every bubble begins at the same moment: this one is an hour in the past.
 	simulateIn(t, dir, func(t *testing.T, w *world) {
 		w.life = 2
 		w.startHub()
@@ -507,7 +507,7 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 			t.Errorf("the hub's time is %s, and it remembers %s", now, newest)
 		}
 		time.Sleep(time.Minute)
-		if v := w.hub.loop.Liveness("oslo-1"); w.hub.loop.Now().Sub(v.Seen) > 11*time.Second || v.Skew > -2*time.Hour {
+		if v := w.hub.loop.Liveness("oslo-1"); w.hub.loop.Now().Sub(v.Seen) > 11*time.Second || v.Skew > -time.Hour/2 {
 			t.Errorf("seen at %s, skew %s", v.Seen, v.Skew)
 		}
 		pod := w.pods("kiosk")[0]

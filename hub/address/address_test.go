@@ -125,6 +125,29 @@ func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
 	w.warned()
 }
 
+func TestTheFleetIsWalkedOnlyForBlocks(t *testing.T) {
+	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0), "")})
+	for _, c := range []struct {
+		rule   string
+		change func() []state.Change
+		want   bool
+	}{
+		{"a node without one", func() []state.Change { return nil }, true},
+		{"its own gift", func() []state.Change { return small.Decide(s, noon).Changes }, false},
+		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, false},
+		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, true},
+		{"a node that somebody gave one", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.3.0/24"), "")} }, true},
+	} {
+		if changes := c.change(); changes != nil {
+			s, log = state.Apply(s, changes)
+		}
+		s.Look = state.Look{Recent: log}
+		if got := small.concerned(s); got != c.want {
+			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
+		}
+	}
+}
+
 func TestAFullRangeIsSaidOnceAndAFreedBlockGoesToWhoWaitsLongest(t *testing.T) {
 	w := begin(t, small)
 	w.add(node("a", 0), node("b", 0), node("c", 0), node("d", 0))

@@ -266,6 +266,10 @@ func TestADeviceWithATokenHasTheSiteAndLabelsOfTheToken(t *testing.T) {
 		if n.Labels[corev1.LabelTopologyZone] != "bergen" || n.Labels["tier"] != "gold" || n.Labels["node-restriction.kubernetes.io/secret"] != "1" {
 			t.Errorf("labels are %v", n.Labels)
 		}
+		apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Enrolled: metav1.Now()})
+		if n = hear(t, l, "pi-2", from("b", 1)); n.Labels[corev1.LabelTopologyZone] != "" {
+			t.Errorf("its token says of no site, and it put itself on %q", n.Labels[corev1.LabelTopologyZone])
+		}
 	})
 }
 
@@ -302,6 +306,11 @@ func TestANodesBlockIsToldToItsDeviceAndKeptWhateverItReports(t *testing.T) {
 		st.Status.NodeInfo.OSImage = "another"
 		if n = hear(t, l, "pi-2", st); state.NodeCondition(n, fleet.ConditionPodCIDRAvailable) == nil {
 			t.Error("the next report takes the condition away")
+		}
+		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
+			if e.Reason == "CIDRNotAvailable" && e.Count != 1 {
+				t.Errorf("with the next report it is told again: %d times", e.Count)
+			}
 		}
 		remove(t, l, "pi-1")
 		n = l.Snapshot().Node("pi-2")

@@ -153,14 +153,6 @@ func (h *hub) read(path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// send is ask for what has to succeed.
-func (h *hub) send(method, path, yamlText string) {
-	h.t.Helper()
-	if _, err := h.ask(context.Background(), method, path, "application/yaml", []byte(yamlText)); err != nil {
-		h.t.Fatalf("%s %s: %v", method, path, err)
-	}
-}
-
 func (h *hub) node(name string) (corev1.Node, error) {
 	var n corev1.Node
 	err := h.read("/api/v1/nodes/"+name, &n)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -121,8 +122,17 @@ func (r *Reader) look(ctx context.Context) {
 	}
 	if r.problem != err.Error() {
 		r.problem = err.Error()
-		r.tell(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %v", place(r.Source), err))
+		r.tell(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", place(r.Source), oneLine(err)))
 	}
+}
+
+// oneLine is an error of several lines in one.
+func oneLine(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
 // tell makes an event of how reading went, and a line in the log.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -143,8 +144,19 @@ func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "b", "c")
 			l.heard(t, true, "decides nothing")
+			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // the last list that could be read would delete it
+				return []state.Change{state.Put(node("aa", "Unknown", func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
+			})
+			time.Sleep(3 * fileLook)
+			l.has(t, "a", "aa", "b", "c")
+			_, _ = l.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+				return []state.Change{state.Remove(s.Node("aa"), "")}, nil
+			})
 			if _, said := l.so(); len(said) != len(told)+1 {
 				t.Errorf("it is told %d times, want once: %q", len(said)-len(told), said)
+			}
+			if _, said := l.so(); strings.Contains(said[len(said)-1], "\n") {
+				t.Errorf("it is not one line: %q", said[len(said)-1])
 			}
 			if h, _ := r.Health(); h.Readable {
 				t.Errorf("health is %+v", h)
@@ -275,7 +287,9 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 		}, "unexpected EOF"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			secure := httptest.NewTLSServer(c.page)
+			secure := httptest.NewUnstartedServer(c.page)
+			secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+			secure.StartTLS()
 			defer secure.Close()
 			client := secure.Client()
 			client.CheckRedirect = newClient().CheckRedirect
