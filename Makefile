@@ -3,7 +3,7 @@
 VERSION ?= 0.1.0
 GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
-STATICCHECK = honnef.co/go/tools/cmd/staticcheck@2026.2.2
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: build run check test test-static test-cross test-go bench fuzz clean
 

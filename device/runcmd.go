@@ -264,7 +264,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	select { // the first status should be a true one
 	case <-a.Looked():
-	case <-time.After(5 * time.Second):
+	case <-time.After(10 * time.Second): // a slow engine
 	case <-ctx.Done():
 	}
 	notify("READY=1")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
@@ -194,6 +195,9 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 								}
 							}
 							w.settleWithin(max(time.Until(at.Add(twoLeases)), 0), what)
+							if h.slow == 0 && (k.kind == "event" || k.kind == "puback") {
+								w.until(max(time.Until(at.Add(twoLeases)), 0), what+"; an event is missing", w.heardOfStarts)
+							}
 						}
 					}
 				}
@@ -206,6 +210,26 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// heardOfStarts tells whether the hub has heard of the start of every container
+// that runs, which the device tells once, in an event.
+func (w *world) heardOfStarts() bool {
+	s := w.snapshot()
+	heard := map[types.UID]bool{}
+	for e := range state.Each[*corev1.Event](s, state.Events, "default") {
+		if e.Reason == "Started" {
+			heard[e.InvolvedObject.UID] = true
+		}
+	}
+	for _, d := range w.devices {
+		for uid := range d.running() {
+			if !heard[uid] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (w *world) arm(now **accident, a *accident) {

@@ -448,6 +448,13 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 	for _, lost := range []string{"restored from an older copy", "began empty"} {
 		t.Run(lost, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
+				slow := make(chan bool, 1)
+				w.tap = func(p *packet) []time.Duration {
+					if p.kind == "lease" && len(slow) > 0 {
+						return []time.Duration{5 * time.Second}
+					}
+					return untouched
+				}
 				w.startHub()
 				w.fleet(2, "oslo")
 				w.deploy("kiosk", 2)
@@ -464,8 +471,11 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 					old = t.TempDir()
 				}
 				w.loadDisk(old)
+				slow <- true // it decides something before it hears what they have
 				w.startHub()
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
+				w.deploy("hasty", 2)
+				<-slow
 				time.Sleep(10 * time.Minute)
 				if now := w.running(); now != had {
 					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)

@@ -236,7 +236,11 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	}
 	s, made, settled := l.settler.Settle(s, slices.Clip(log), now)
 	if !settled {
-		l.Log.Error("the deciders find no end", "last", made[len(made)-1].Change.String())
+		last := "an alarm that is past"
+		if len(made) > 0 {
+			last = made[len(made)-1].Change.String()
+		}
+		l.Log.Error("the deciders find no end", "last", last)
 	}
 	log = append(log, made...)
 	s, told := state.Apply(s, events(s, log, now))
@@ -381,6 +385,9 @@ func (l *Loop) adopt(rec *state.Record) {
 		p.status.Store(0)
 		p.pods.Store(0)
 		p.boot.Store(&rec.Boot)
+		p.mu.Lock()
+		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
+		p.mu.Unlock()
 	}
 	p.unmet.Store(rec.Unmet)
 	if p.wanted.Swap(rec.Generation) != rec.Generation {

@@ -391,3 +391,30 @@ func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A restless decider wants to be asked again at once, for ever, and changes nothing.
+type restless struct{}
+
+func (restless) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
+	plan.Wake(state.Key{Kind: state.Nodes, Name: "x"}, now)
+	return plan
+}
+
+func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &notebook{rows: map[state.Key][]byte{}}
+		l := control.New(control.Config{Store: book, Broker: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{restless{}}, Deliver: control.Deliver{}})
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- l.Run(ctx) }()
+		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+		}); err != nil {
+			t.Error(err)
+		}
+		stop()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}

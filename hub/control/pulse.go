@@ -96,7 +96,7 @@ func (l *Loop) Lease(node string, lease wire.Lease) {
 	}
 	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() {
 		l.askAgain(node, p, at)
-	} else if p.asked.gap != 0 {
+	} else {
 		p.mu.Lock()
 		p.asked.reset()
 		p.mu.Unlock()
@@ -116,6 +116,10 @@ func (l *Loop) Lease(node string, lease wire.Lease) {
 		}
 	case lease.Desired > wanted:
 		l.ahead(node, lease.Desired)
+	default: // it has caught up
+		p.mu.Lock()
+		p.resent.reset()
+		p.mu.Unlock()
 	}
 }
 
