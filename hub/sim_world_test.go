@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -245,11 +243,11 @@ func (w *world) dial(ctx context.Context, d *simDevice) (net.Conn, error) {
 }
 
 // cut, freeze and heal change the links of devices.
-func (w *world) cut(ds ...*simDevice)    { w.links_(linkCut, ds) }
-func (w *world) freeze(ds ...*simDevice) { w.links_(linkFrozen, ds) }
-func (w *world) heal(ds ...*simDevice)   { w.links_(linkUp, ds) }
+func (w *world) cut(ds ...*simDevice)    { w.relink(linkCut, ds) }
+func (w *world) freeze(ds ...*simDevice) { w.relink(linkFrozen, ds) }
+func (w *world) heal(ds ...*simDevice)   { w.relink(linkUp, ds) }
 
-func (w *world) links_(to linkState, ds []*simDevice) {
+func (w *world) relink(to linkState, ds []*simDevice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range ds {
@@ -321,7 +319,7 @@ func (w *world) node(name string) *corev1.Node {
 
 func (w *world) ready(name string) corev1.ConditionStatus { return state.ReadyOf(w.node(name)) }
 
-// pods returns the pods of a deployment or daemon set, by where they are.
+// pods returns the pods of a deployment or daemon set.
 func (w *world) pods(app string) (out []*corev1.Pod) {
 	for p := range w.snapshot().Pods("default") {
 		if p.Labels["app"] == app {
@@ -384,7 +382,7 @@ func (w *world) daemonSet(app string, edits ...func(*corev1.PodSpec)) {
 	}})
 }
 
-// sites makes a Site object with a policy.
+// policy gives a site a disruption policy.
 func (w *world) policy(site string, p fleet.DisruptionPolicy) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -395,11 +393,6 @@ func (w *world) policy(site string, p fleet.DisruptionPolicy) {
 		o.Spec.DisruptionPolicy = p
 		return []state.Change{state.Put(o, "")}, nil
 	})
-}
-
-// on pins a pod to a node by its label, as nodeSelector does.
-func pinned(node string) func(*corev1.PodSpec) {
-	return func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{corev1.LabelHostname: node} }
 }
 
 // tolerating sets how long a pod stays on a node that is gone.
@@ -445,67 +438,3 @@ func (w *world) settleWithin(most time.Duration, after string) time.Duration {
 
 // twoLeases is how long the anti-entropy may take: two lease intervals.
 const twoLeases = 2 * 10400 * time.Millisecond
-
-// lines is what the hub and the devices log.
-type lines struct {
-	mu    sync.Mutex
-	kept  []string
-	bad   []string
-	count int
-}
-
-func (l *lines) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l *lines) WithAttrs(attrs []slog.Attr) slog.Handler         { return withAttrs{l, attrs} }
-func (l *lines) WithGroup(string) slog.Handler                    { return l }
-func (l *lines) Handle(_ context.Context, r slog.Record) error {
-	l.add(r, nil)
-	return nil
-}
-
-func (l *lines) add(r slog.Record, attrs []slog.Attr) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %-5s %s", r.Time.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Round(time.Millisecond), r.Level, r.Message)
-	for _, a := range attrs {
-		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
-	}
-	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s=%v", a.Key, a.Value); return true })
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.count++
-	l.kept = append(l.kept, b.String())
-	if len(l.kept) > 1000 {
-		l.kept = slices.Delete(l.kept, 0, 500)
-	}
-	if r.Level >= slog.LevelError {
-		l.bad = append(l.bad, b.String())
-	}
-}
-
-func (l *lines) tail(n int) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.kept[max(0, len(l.kept)-n):], "\n")
-}
-
-// wrong are the lines that say that something is broken.
-func (l *lines) wrong() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.bad)
-}
-
-func (l *lines) total() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
-}
-
-type withAttrs struct {
-	*lines
-	attrs []slog.Attr
-}
-
-func (a withAttrs) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return withAttrs{a.lines, slices.Concat(a.attrs, attrs)}
-}
-func (a withAttrs) Handle(_ context.Context, r slog.Record) error { a.add(r, a.attrs); return nil }

@@ -39,7 +39,7 @@ func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 		} else {
 			o := c.Object
 			if o.GetUID() == "" {
-				o.SetUID(s.uid(t.Revision))
+				o.SetUID(s.uid(t.Revision, key))
 			}
 			o.SetResourceVersion(rev)
 			if old != nil {
@@ -67,10 +67,12 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 	return t.Snapshot
 }
 
-// uid derives a uid from the hub's identity and a revision, which together are
-// unique: deciders stay deterministic.
-func (s Snapshot) uid(rev uint64) types.UID {
-	h := sha256.Sum256([]byte(s.Salt + "\x00" + strconv.FormatUint(rev, 10)))
+// uid derives a uid from the hub's identity, a revision and the object's name, so
+// that deciders stay deterministic. The first two are unique, but for a hub whose
+// disk was put back to an older image behind its back: it gives out revisions again,
+// and a device must not take the new pod for the old one.
+func (s Snapshot) uid(rev uint64, k Key) types.UID {
+	h := sha256.Sum256([]byte(s.Salt + "\x00" + strconv.FormatUint(rev, 10) + "\x00" + string(k.Kind) + "\x00" + k.Namespace + "\x00" + k.Name))
 	h[6], h[8] = h[6]&0x0f|0x80, h[8]&0x3f|0x80 // RFC 9562, version 8
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16]))
 }
