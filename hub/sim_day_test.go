@@ -56,7 +56,7 @@ func TestFleetADay(t *testing.T) {
 	t.Parallel()
 	hours := 24
 	if testing.Short() || raced {
-		hours = 4
+		hours = 3
 	}
 	if *simHours > 0 {
 		hours = *simHours

@@ -20,7 +20,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "repeat the simulations of chance with this seed only")
-	simHours = flag.Int("sim.hours", 0, "length of the day of two hundred devices (default 24, with the race detector or -short 4)")
+	simHours = flag.Int("sim.hours", 0, "length of the day of two hundred devices (default 24, with the race detector or -short 3)")
 )
 
 // An accident happens to one packet: the nth of its kind after it was armed.
@@ -286,8 +286,8 @@ func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
 // devices do at random what they do.
 func TestFleetChance(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6}
-	if testing.Short() {
-		seeds = seeds[:2]
+	if testing.Short() || raced {
+		seeds = seeds[:3]
 	}
 	if *simSeed != 0 {
 		seeds = []uint64{*simSeed}

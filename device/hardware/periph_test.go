@@ -24,16 +24,12 @@ func TestAChildThatFailsCostsNothingButTheBuses(t *testing.T) {
 			if tt.mode != "child-hangs" {
 				p.limit = 0
 			}
-			start := time.Now()
 			r, err := Probe(t.Context(), Options{Periph: p})
 			if err != nil || r.Capacity.CPUs == 0 {
 				t.Fatalf("the probe failed as well: %v, %+v", err, r.Capacity)
 			}
 			if text := strings.Join(r.Problems, "\n"); !strings.Contains(text, tt.want) {
 				t.Errorf("the problems %q do not hold %q", text, tt.want)
-			}
-			if took := time.Since(start); took > 4*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
