@@ -1,0 +1,102 @@
+package ask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/shared/wire"
+)
+
+// A device answers each question as it was told to.
+type device struct {
+	desk    *ask.Desk
+	answer  func(id string)
+	offline bool
+	types   []string
+}
+
+func (d *device) Request(node, id string, r wire.Request) error {
+	if d.offline {
+		return errors.New("no session")
+	}
+	d.types = append(d.types, r.Type)
+	if r.Type == wire.RequestLogs && d.answer != nil {
+		go d.answer(id)
+	}
+	return nil
+}
+
+func logs(t *testing.T, d *device, o corev1.PodLogOptions) (string, error) {
+	t.Helper()
+	d.desk = &ask.Desk{Broker: d}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+	var out bytes.Buffer
+	err := d.desk.Logs(t.Context(), pod, o, &out)
+	return out.String(), err
+}
+
+func TestLogs(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		device  func(d *device, id string)
+		offline bool
+		want    string
+		err     error
+	}{
+		{"chunks come out in order, and the end ends it", func(d *device, id string) {
+			for seq, text := range []string{"a", "b", "c"} {
+				d.desk.Reply("pi-1", id, wire.Reply{Seq: uint64(seq), Data: []byte(text), EOF: seq == 2})
+			}
+		}, false, "abc", nil},
+		{"a chunk that is missing is no log with a hole", func(d *device, id string) {
+			d.desk.Reply("pi-1", id, wire.Reply{Seq: 0, Data: []byte("a")})
+			d.desk.Reply("pi-1", id, wire.Reply{Seq: 2, Data: []byte("c"), EOF: true})
+		}, false, "a", ask.ErrLost},
+		{"the answer of another node does not count", func(d *device, id string) {
+			d.desk.Reply("pi-2", id, wire.Reply{Data: []byte("x"), EOF: true})
+		}, false, "", ask.ErrLost},
+		{"a device that goes away ends it", func(d *device, id string) { d.desk.Disconnected("pi-1") }, false, "", ask.ErrLost},
+		{"a device that is not there is told at once", nil, true, "", ask.ErrOffline},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &device{offline: tt.offline}
+				d.answer = func(id string) {
+					if tt.device != nil {
+						tt.device(d, id)
+					}
+				}
+				got, err := logs(t, d, corev1.PodLogOptions{})
+				if got != tt.want || !errors.Is(err, tt.err) || (tt.err == nil) != (err == nil) {
+					t.Errorf("%q, %v; want %q, %v", got, err, tt.want, tt.err)
+				}
+			})
+		})
+	}
+}
+
+func TestFollowingWaitsAsLongAsItsReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &device{}
+		d.answer = func(id string) { d.desk.Reply("pi-1", id, wire.Reply{Data: []byte("a")}) }
+		d.desk = &ask.Desk{Broker: d}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		err := d.desk.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}}, corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Hour {
+			t.Errorf("ended after %s: %v", time.Since(began), err)
+		}
+		if last := d.types[len(d.types)-1]; last != wire.RequestCancel {
+			t.Errorf("the device was told %v, want a cancel at the end", d.types)
+		}
+	})
+}
