@@ -34,11 +34,11 @@ var mayImport = map[string][]string{
 	"hub/broker":       {"shared/fleet", "shared/wire", "shared/pipe"},
 	"hub/access":       {"shared/wire", "hub/store", "hub/pki"},
 	"hub/config":       {"shared/fleet"},
-	"hub/kube":         {"shared/fleet", "hub/state", "hub/admission", "hub/kube/table", "hub/kube/openapi"},
+	"hub/kube":         {"shared/fleet", "hub/state", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi"},
 	"hub/kube/table":   {"shared/fleet", "hub/state"},
 	"hub/kube/openapi": {"shared/fleet"},
 	"hub/ask":          {"shared/wire"},
-	"hub/admin":        {"shared/fleet", "hub/state", "hub/admission", "hub/kube/table", "web"},
+	"hub/admin":        {"shared/fleet", "hub/state", "hub/admission", "hub/ask", "hub/kube/table", "web"},
 
 	"device/agent":             {"shared/fleet", "shared/wire", "device/engine", "device/hardware", "device/memory"},
 	"device/memory":            {"shared/fleet", "shared/wire"},

@@ -62,6 +62,8 @@ func (d *door) worth(node string, err error) error {
 	case errors.Is(err, control.ErrConflict), errors.Is(err, control.ErrRefused):
 		d.log.Warn("refused", "node", node, "err", err)
 		return nil
+	case errors.Is(err, control.ErrStopped):
+		return fmt.Errorf("%w: %w", broker.ErrStopping, err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 
 	"flotilla.dev/shared/wire"
 )
@@ -16,6 +17,10 @@ type Peer struct {
 	Addr    string // of the other end
 	Dev     bool   // came through the development listener
 }
+
+// ErrStopping is a Door's answer while the hub stops: there is no acknowledgement,
+// the device sends again to the next hub, and nobody needs to read about it.
+var ErrStopping = errors.New("the hub is stopping")
 
 // A Door is what the broker tells the hub. Its methods are called on the
 // goroutine of the connection concerned: one node's calls come one after the

@@ -157,6 +157,9 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 		o := err.(offence)
 		h.b.offence(s.peer.Node, o.kind, o.text)
 		return pk, packets.CodeSuccessIgnore
+	case errors.Is(err, ErrStopping), errors.Is(err, context.Canceled): // the hub or the connection has ended
+		h.b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", pk.TopicName, "err", err)
+		return pk, packets.ErrRejectPacket
 	default:
 		h.b.stats.unremembered.Add(1)
 		h.b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", pk.TopicName, "err", err)
