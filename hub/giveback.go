@@ -5,28 +5,47 @@ import (
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"time"
+
+	"flotilla.dev/shared/resident"
 )
 
-// spare is how much memory may lie idle or be garbage before it is given back, in bytes.
-const spare = 4 << 20
+// What may lie idle or be garbage before it is given back, and how many garbage
+// collections make a burst.
+const (
+	spare = 4 << 20
+	burst = 8
+)
 
-// giveBack returns memory that nobody uses to the operating system once a minute:
-// a gateway box has other uses for it. With a thousand nodes it takes some 30 ms.
+// giveBack returns memory that nobody uses to the operating system: a gateway box
+// has other uses for it. After a burst, such as a fleet that registers, it does so
+// as soon as that is over; otherwise it thinks of it once a minute. With a thousand
+// nodes each time takes some 30 ms.
 func giveBack(ctx context.Context) error {
 	m := []runtimemetrics.Sample{
-		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/automatic:gc-cycles"},
 	}
-	tick := time.NewTicker(time.Minute)
+	const look = 5 * time.Second
+	tick := time.NewTicker(look)
 	defer tick.Stop()
-	for {
+	var then, last uint64 // collections when memory was given back, and at the last look
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 		runtimemetrics.Read(m)
-		if free, objects, live := m[0].Value.Uint64(), m[1].Value.Uint64(), m[2].Value.Uint64(); free+objects > live+spare {
-			debug.FreeOSMemory()
+		free, objects, live, cycles := m[0].Value.Uint64(), m[1].Value.Uint64(), m[2].Value.Uint64(), m[3].Value.Uint64()
+		over := cycles == last && cycles >= then+burst
+		minute := n%int(time.Minute/look) == 0
+		if over || minute && free+objects > live+spare {
+			debug.FreeOSMemory() // it also makes stacks small again
+			then = cycles
 		}
+		if over || minute || n == 2 {
+			resident.DropProgram()
+		}
+		last = cycles
 	}
 }

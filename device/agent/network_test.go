@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -215,7 +216,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			}
 			var out limited
 			out.max = 1000
-			if code, err := eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, &out, &out); err != nil || code != 0 {
+			if code, err := eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.b)
 			}
 		}
@@ -256,7 +257,8 @@ func ownNetwork(t *testing.T) netip.Prefix {
 		t.Fatal(err)
 	}
 	for _, link := range links {
-		if link.Flags&net.FlagLoopback != 0 || link.Flags&net.FlagUp == 0 || strings.HasPrefix(link.Name, "br-") || strings.HasPrefix(link.Name, "docker") || strings.HasPrefix(link.Name, "podman") {
+		_, err := os.Stat("/sys/class/net/" + link.Name + "/bridge") // those are an engine's
+		if link.Flags&net.FlagLoopback != 0 || link.Flags&net.FlagUp == 0 || err == nil {
 			continue
 		}
 		addresses, _ := link.Addrs()

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,7 @@ type Broker struct {
 	offences  offences
 	addresses addresses
 	greeting  chan struct{} // a slot for each connection before CONNECT
+	parsers   chan struct{} // a slot for each payload that is being decoded
 	closing   atomic.Bool
 	handlers  sync.WaitGroup
 
@@ -113,6 +115,7 @@ func New(cfg Config) (*Broker, error) {
 		cfg:      cfg,
 		log:      cfg.Log,
 		greeting: make(chan struct{}, cfg.Limits.Greeting),
+		parsers:  make(chan struct{}, runtime.GOMAXPROCS(0)),
 		open:     map[net.Conn]bool{},
 		sessions: map[string]*session{},
 	}

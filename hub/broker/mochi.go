@@ -215,8 +215,21 @@ func (b *Broker) hearSlow(s *session, tail string, payload []byte) error {
 }
 
 // tell parses a payload, counts it and passes it on.
+//
+// It parses on a goroutine of its own: decoding calls deep, and the stack that it
+// needs would stay with the connection for ever. There are few at a time, so that
+// a fleet that comes back at once is not in memory twice.
 func tell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), door func(T) error) error {
-	v, err := parse(payload)
+	var v T
+	var err error
+	done := make(chan struct{})
+	b.parsers <- struct{}{}
+	go func() {
+		defer close(done)
+		defer func() { <-b.parsers }()
+		v, err = parse(payload)
+	}()
+	<-done
 	if err != nil {
 		return offence{badPayload, err.Error()}
 	}
