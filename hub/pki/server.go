@@ -166,12 +166,30 @@ func LocalNames(advertised string) []string {
 	add("localhost")
 	add("127.0.0.1")
 	add("::1")
-	addresses, _ := net.InterfaceAddrs()
-	for _, a := range addresses {
-		p, err := netip.ParsePrefix(a.String())
-		if err == nil && p.Addr().IsGlobalUnicast() {
-			add(p.Addr().String())
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		if ofContainers(l.Name) {
+			continue
+		}
+		addresses, _ := l.Addrs()
+		for _, a := range addresses {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && p.Addr().IsGlobalUnicast() {
+				add(p.Addr().String())
+			}
 		}
 	}
 	return names
+}
+
+// ofContainers says whether an interface is a bridge or a pair of a container
+// engine: they come and go with containers, nobody else reaches the hub through
+// them, and each change would make a new certificate.
+func ofContainers(link string) bool {
+	for _, prefix := range []string{"docker", "br-", "podman", "cni-", "veth"} {
+		if strings.HasPrefix(link, prefix) {
+			return true
+		}
+	}
+	return false
 }
