@@ -2,6 +2,7 @@ package address
 
 import (
 	"fmt"
+	"maps"
 	"math/rand"
 	"net/netip"
 	"slices"
@@ -125,24 +126,25 @@ func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
 	w.warned()
 }
 
-func TestTheFleetIsWalkedOnlyForBlocks(t *testing.T) {
-	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0), "")})
+func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
+	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0), ""), state.Put(node("far", 0, "10.64.2.0/24"), "")})
 	for _, c := range []struct {
 		rule   string
 		change func() []state.Change
-		want   bool
+		want   string
 	}{
-		{"a node without one", func() []state.Change { return nil }, true},
-		{"its own gift", func() []state.Change { return small.Decide(s, noon).Changes }, false},
-		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, false},
-		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, true},
-		{"a node that somebody gave one", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.3.0/24"), "")} }, true},
+		{"a node without one, and one with one", func() []state.Change { return nil }, "[a far]"},
+		{"its own gift", func() []state.Change { return small.Decide(s, noon).Changes }, "[]"},
+		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, "[]"},
+		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, "[a]"},
+		{"a node that somebody gave one, and whom it touches", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.2.0/23"), "")} }, "[b far]"},
 	} {
 		if changes := c.change(); changes != nil {
 			s, log = state.Apply(s, changes)
 		}
 		s.Look = state.Look{Recent: log}
-		if got := small.concerned(s); got != c.want {
+		nodes, _ := small.subjects(s)
+		if got := fmt.Sprint(slices.Sorted(maps.Keys(nodes))); got != c.want {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
 		}
 	}
@@ -222,51 +224,75 @@ func TestWithoutAllocationNothingIsGivenAndOldComplaintsGo(t *testing.T) {
 	w.has("a 10.64.0.0/24", "b", "out 192.168.7.0/24")
 }
 
-// Whatever happens: no two blocks of ours overlap, every node has one as long as
-// there is one, and deciding step by step leaves nothing to do for a decision about
-// everything (do checks that).
-func TestAtRandom(t *testing.T) {
-	seed := time.Now().UnixNano()
-	r := rand.New(rand.NewSource(seed))
-	d := Decider{netip.MustParsePrefix("10.64.0.0/20"), 24}
-	w := begin(t, d)
-	for step := range 400 {
-		name := fmt.Sprintf("n%d", r.Intn(24))
-		switch n := w.s.Node(name); {
-		case n != nil && r.Intn(2) == 0:
-			w.remove(name)
-		case n == nil && r.Intn(4) == 0:
-			w.add(node(name, step, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(20)), 0}), 22+r.Intn(4)).Masked().String()))
-		case n == nil:
-			w.add(node(name, step))
-		}
-		taken := 0
-		for n := range w.s.Nodes() {
-			c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
-			if len(n.Spec.PodCIDRs) == 0 && (c == nil || c.Reason != notAvailable) {
-				t.Fatalf("seed %d step %d: %s waits and does not say so", seed, step, n.Name)
+// Whatever happens: no two blocks of ours overlap, every node has the first one that
+// was free as long as there was one, what is wrong is said of whom it is true, and
+// deciding step by step leaves nothing to do for a decision about everything (do
+// checks that).
+func FuzzBlocks(f *testing.F) {
+	for seed := range int64(20) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed int64) {
+		r := rand.New(rand.NewSource(seed))
+		d := Decider{netip.MustParsePrefix("10.64.0.0/20"), 24}
+		w := begin(t, d)
+		for step := range 100 {
+			name, age := fmt.Sprintf("n%d", r.Intn(24)), r.Intn(9)
+			before := taken(d, w.s)
+			switch n := w.s.Node(name); {
+			case n != nil && r.Intn(2) == 0:
+				w.remove(name)
+			case n == nil && r.Intn(4) == 0:
+				w.add(node(name, age, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(20)), 0}), 22+r.Intn(4)).Masked().String()))
+			case n == nil:
+				w.add(node(name, age))
+				first := slices.Index(before, false)
+				if got := w.s.Node(name).Spec.PodCIDR; first >= 0 && got != d.block(first).String() {
+					t.Fatalf("seed %d step %d: %s gets %s, and %s was the first that was free", seed, step, name, got, d.block(first))
+				}
 			}
-			if len(n.Spec.PodCIDRs) == 0 {
-				taken++
-			}
-			for m := range w.s.Nodes() {
-				if m.Name > n.Name && overlap(m, n) && c == nil && state.NodeCondition(m, fleet.ConditionPodCIDRAvailable) == nil {
-					t.Fatalf("seed %d step %d: %s and %s overlap unsaid", seed, step, n.Name, m.Name)
+			for n := range w.s.Nodes() {
+				c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
+				want := ""
+				if !state.HasBlock(n) {
+					want = notAvailable
+				} else if b := state.BlocksOf(n)[0]; !d.Cluster.Contains(b.Addr()) {
+					want = outOfRange
+				}
+				for m := range w.s.Nodes() {
+					if m != n && state.HasBlock(m) && state.HasBlock(n) && state.BlocksOf(m)[0].Overlaps(state.BlocksOf(n)[0]) && byAge(m, n) < 0 && want == "" {
+						want = conflict
+					}
+				}
+				if c == nil && want != "" || c != nil && c.Reason != want && want != outOfRange {
+					t.Fatalf("seed %d step %d: of %s %s it is said %v, want %q", seed, step, n.Name, n.Spec.PodCIDR, c, want)
+				}
+				if want == notAvailable && slices.Contains(taken(d, w.s), false) {
+					t.Fatalf("seed %d step %d: %s waits although a block is free", seed, step, n.Name)
 				}
 			}
 		}
-		have, _ := d.survey(w.s)
-		if taken > 0 && slices.Contains(have, nil) {
-			t.Fatalf("seed %d step %d: %d wait although a block is free", seed, step, taken)
-		}
-	}
+	})
 }
 
-// What one more node costs in a fleet of that many; 1,024 that come together cost
-// one walk as well.
+// taken counts one by one which blocks of the range are not free.
+func taken(d Decider, s state.Snapshot) []bool {
+	out := make([]bool, d.size())
+	for n := range s.Nodes() {
+		for _, b := range state.BlocksOf(n) {
+			for i := range out {
+				out[i] = out[i] || b.Overlaps(d.block(i))
+			}
+		}
+	}
+	return out
+}
+
+// What one more node costs in a fleet of that many, where the last block is the one
+// that is free.
 func BenchmarkOneMoreNode(b *testing.B) {
-	for _, size := range []int{1_000, 10_000, 100_000} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
+	for _, size := range []int{100, 1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
 			d := Decider{netip.MustParsePrefix("10.0.0.0/8"), 26}
 			s := state.Empty("test", noon)
 			var puts []state.Change

@@ -1,40 +1,6 @@
 package address
 
-import (
-	"net/netip"
-
-	corev1 "k8s.io/api/core/v1"
-)
-
-// given tells whether a node has a block.
-func given(n *corev1.Node) bool { return n.Spec.PodCIDR != "" || len(n.Spec.PodCIDRs) > 0 }
-
-// appendBlocks adds the blocks that a node has; what cannot be read is none.
-func appendBlocks(to []netip.Prefix, n *corev1.Node) []netip.Prefix {
-	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
-		if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err == nil {
-			return append(to, p.Masked())
-		}
-	}
-	for _, text := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			to = append(to, p.Masked())
-		}
-	}
-	return to
-}
-
-// overlap tells whether two nodes have an address in common.
-func overlap(a, b *corev1.Node) bool {
-	for _, p := range appendBlocks(nil, a) {
-		for _, q := range appendBlocks(nil, b) {
-			if p.Overlaps(q) {
-				return true
-			}
-		}
-	}
-	return false
-}
+import "net/netip"
 
 // size is the number of blocks of the range.
 func (d Decider) size() int { return 1 << (d.Bits - d.Cluster.Bits()) }

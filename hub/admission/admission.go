@@ -16,6 +16,8 @@
 package admission
 
 import (
+	"time"
+
 	appsv1 "k8s.io/api/apps/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +45,8 @@ type Settings struct {
 	AllowHostPID        bool     // pods that see the device's processes
 	AllowedCapabilities []string // beyond Docker's default set, such as NET_ADMIN; ALL for every one
 	HostPathPrefixes    []string // clean absolute paths, by whole path elements; nil: VolumesRoot
+
+	LeaseInterval time.Duration // of devices; 0: 10 s. A site's graces are four of them at least
 }
 
 // Admit makes an object complete, in place, and tells what is wrong with it and
@@ -113,7 +117,7 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 	case *policyv1.PodDisruptionBudget:
 		l.budget(&o.Spec, spec)
 	case *fleet.Site:
-		l.site(o)
+		l.site(o, s)
 	case *fleet.BoardProfile:
 		l.profile(o)
 	}

@@ -71,21 +71,27 @@ func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// minGrace is four lease intervals: two lost renewals must never evict.
-const minGrace = 40 * time.Second
+// leaseInterval is how often devices renew unless the hub says otherwise.
+const leaseInterval = 10 * time.Second
 
 // maxRate is far above what any site can do, and far below what overflows.
 const maxRate = 1000
 
-func (l *list) site(s *fleet.Site) {
+func (l *list) site(s *fleet.Site, set Settings) {
 	p := field.NewPath("spec")
-	duration := func(name string, d *metav1.Duration, least time.Duration, why string) {
-		if d != nil && d.Duration < least {
-			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf("must be at least %s: %s", least, why))
+	every := set.LeaseInterval
+	if every == 0 {
+		every = leaseInterval
+	}
+	// As of the hub's own settings: four lease intervals, as two lost renewals must
+	// never evict.
+	grace := func(name string, d *metav1.Duration) {
+		if d != nil && d.Duration < 4*every {
+			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf("must be at least %s: devices renew every %s, and two lost leases must not evict", 4*every, every))
 		}
 	}
-	duration("nodeMonitorGracePeriod", s.Spec.NodeMonitorGracePeriod, minGrace, "devices renew every 10s, and two lost leases must not evict")
-	duration("nodeStartupGracePeriod", s.Spec.NodeStartupGracePeriod, minGrace, "devices renew every 10s, and two lost leases must not evict")
+	grace("nodeMonitorGracePeriod", s.Spec.NodeMonitorGracePeriod)
+	grace("nodeStartupGracePeriod", s.Spec.NodeStartupGracePeriod)
 	between := func(name string, v *float64, most float64, unit string) {
 		if v != nil && !(*v >= 0 && *v <= most) {
 			l.invalid(p.Child(name), *v, fmt.Sprintf("must be between 0 and %g%s", most, unit))

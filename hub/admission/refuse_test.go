@@ -120,13 +120,12 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 }
 
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
-	p := aContainer(t, "stdinOnce: true\nterminationMessagePath: /x\nterminationMessagePolicy: FallbackToLogsOnError")
+	p := aContainer(t, "stdin: true\nstdinOnce: true\nterminationMessagePath: /x\nterminationMessagePolicy: FallbackToLogsOnError")
 	p.Spec.ServiceAccountName = "default"
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
 	expect(t, Validate(p, normal), "")
 	want := []string{
 		"spec.volumes[0].emptyDir.sizeLimit has no effect: the size of the volume is not limited",
-		"spec.containers[0].stdinOnce has no effect: standard input stays open",
 		"spec.serviceAccountName has no effect: there are no service accounts, and no token is mounted",
 		"spec.containers[0].terminationMessagePath has no effect: devices read no termination message",
 		"spec.containers[0].terminationMessagePolicy has no effect: devices read no termination message: use kubectl logs --previous",

@@ -23,8 +23,8 @@ var supported = map[string]string{
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
 	"Container": "name image command args workingDir ports envFrom env resources restartPolicy volumeMounts livenessProbe " +
-		"readinessProbe startupProbe terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin tty " +
-		"~stdinOnce ~resizePolicy",
+		"readinessProbe startupProbe terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
+		"~resizePolicy",
 	"ContainerPort":        "*",
 	"ResourceRequirements": "limits requests",
 
@@ -109,7 +109,6 @@ var why = map[string]string{
 	"PodSpec.automountServiceAccountToken":   "there are no service accounts, and no token is mounted",
 	"Container.lifecycle":                    "devices run no hooks: handle SIGTERM in the program, or use a startupProbe or an init container",
 	"Container.volumeDevices":                "devices have no block volumes: use a hostPath",
-	"Container.stdinOnce":                    "standard input stays open",
 	"Container.resizePolicy":                 "resources of a running pod cannot change",
 	"Container.restartPolicyRules":           "write restartPolicy of the pod",
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",

@@ -1,7 +1,9 @@
 package admission
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -168,7 +170,7 @@ func TestOtherObjects(t *testing.T) {
 			o.(*corev1.Node).Spec.PodCIDR, o.(*corev1.Node).Spec.PodCIDRs = "x", []string{"x"}
 		}, `spec.podCIDRs[0]: Invalid value: "x"`},
 
-		{"a grace of less than four leases", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.NodeMonitorGracePeriod.Duration = minGrace - 1 }, `spec.nodeMonitorGracePeriod: Invalid value: "39.999999999s": must be at least 40s: devices renew every 10s, and two lost leases must not evict`},
+		{"a grace of less than four leases", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.NodeMonitorGracePeriod.Duration = 4*leaseInterval - 1 }, `spec.nodeMonitorGracePeriod: Invalid value: "39.999999999s": must be at least 40s: devices renew every 10s, and two lost leases must not evict`},
 		{"a negative rate", state.Sites, func(o state.Object) { *o.(*fleet.Site).Spec.NodeEvictionRate = -0.1 }, "spec.nodeEvictionRate: Invalid value: -0.1: must be between 0 and 1000 nodes per second"},
 		{"a fraction of more than one", state.Sites, func(o state.Object) { *o.(*fleet.Site).Spec.UnhealthyZoneThreshold = 55 }, "spec.unhealthyZoneThreshold: Invalid value: 55: must be between 0 and 1, as a fraction of the site's nodes"},
 		{"an unknown policy", state.Sites, func(o state.Object) { o.(*fleet.Site).Spec.DisruptionPolicy = "Wait" }, `spec.disruptionPolicy: Unsupported value: "Wait": supported values: "Evict", "Hold"`},
@@ -236,5 +238,26 @@ func TestWhatMayNotChange(t *testing.T) {
 			c.change(now, was)
 			expect(t, ValidateUpdate(now, was, normal), c.want)
 		})
+	}
+}
+
+func TestASitesGraceIsFourOfItsHubsLeases(t *testing.T) {
+	site := sample(t, state.Sites).(*fleet.Site)
+	for _, c := range []struct {
+		every, grace time.Duration
+		want         string // "": it is well
+	}{
+		{30 * time.Second, 2 * time.Minute, ""},
+		{30 * time.Second, 2*time.Minute - 1, "must be at least 2m0s: devices renew every 30s, and two lost leases must not evict"},
+		{2 * time.Second, 8 * time.Second, ""},
+		{0, 40 * time.Second, ""},
+	} {
+		set := normal
+		set.LeaseInterval = c.every
+		site.Spec.NodeMonitorGracePeriod.Duration, site.Spec.NodeStartupGracePeriod.Duration = c.grace, time.Hour
+		errs := Validate(site, set)
+		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want)) {
+			t.Errorf("leases every %s, grace %s: %v, want %q", c.every, c.grace, errs, c.want)
+		}
 	}
 }

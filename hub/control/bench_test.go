@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/state"
@@ -18,6 +20,11 @@ import (
 )
 
 var sizes = []int{100, 1_000, 10_000, 100_000}
+
+// bigDeciders are the hub's own with a range that has a block for every node.
+func bigDeciders() []control.Decider {
+	return decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26})
+}
 
 // a fleet of n nodes on n/50 sites, each with one pod of a DaemonSet's kind.
 func bigFleet(n int, now time.Time) state.Snapshot {
@@ -48,7 +55,7 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			now := time.Now()
-			settler := control.NewSettler(append(deciders(), control.Deliver{})...)
+			settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
 			s, _, _ := settler.Settle(bigFleet(n, now), nil, now)
 			status := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}
 			i := 0
@@ -65,6 +72,33 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 	}
 }
 
+// BenchmarkOneSilentAmongAll is the pass a grace after the hub's start, in which the
+// deadline of every node comes at once: all but one have been heard of.
+func BenchmarkOneSilentAmongAll(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			now := time.Now()
+			fleet, heard := bigFleet(n, now), now.Add(lifecycle.Defaults.Grace/2)
+			later := now.Add(lifecycle.Defaults.Grace + 1)
+			for b.Loop() {
+				b.StopTimer()
+				settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
+				s, _, _ := settler.Settle(fleet, nil, now)
+				b.StartTimer()
+				due := settler.Due(0, later)
+				s = s.WithAllSeen(func(yield func(string, time.Time) bool) {
+					for _, k := range due[1:] {
+						yield(k.Name, heard)
+					}
+				})
+				if _, made, settled := settler.Settle(s, nil, later); !settled || len(due) != n || len(made) == 0 {
+					b.Fatal(settled, len(due), len(made))
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkManySilentAtOnce is a pass in which 5,000 of 10,000 nodes turn Unknown
 // and are tainted, remembered by a store that takes no time.
 func BenchmarkManySilentAtOnce(b *testing.B) {
@@ -72,7 +106,7 @@ func BenchmarkManySilentAtOnce(b *testing.B) {
 	fleet := bigFleet(10_000, now)
 	for b.Loop() {
 		b.StopTimer()
-		settler := control.NewSettler(append(deciders(), control.Deliver{})...)
+		settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
 		s, _, _ := settler.Settle(fleet, nil, now)
 		later := now.Add(lifecycle.Defaults.Grace + time.Second)
 		for i := range 5_000 {
@@ -114,7 +148,7 @@ func BenchmarkMemoryPerIdleNode(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		book := &notebook{rows: map[state.Key][]byte{}}
-		l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Deciders: deciders(), Grace: 40 * time.Second})
+		l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Deciders: bigDeciders(), Grace: 40 * time.Second})
 		ctx, stop := context.WithCancel(b.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()

@@ -3,12 +3,14 @@ package control_test
 import (
 	"fmt"
 	"math/rand"
+	"net/netip"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/state"
@@ -22,16 +24,22 @@ func FuzzSettle(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {
 		r := rand.New(rand.NewSource(seed))
-		g := newStage(t)
+		// So few blocks of addresses that a fleet of more than four nodes has too few.
+		g := newStage(t, decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.64.0.0/22"), Bits: 24})...)
 		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}}
 		g.watch = v.check
 		sites := 1 + r.Intn(3)
-		for i := range 2 + r.Intn(7) {
+		size := 2 + r.Intn(7)
+		join := func(i int) {
+			delete(g.silent, fmt.Sprint("n-", i))
 			g.do("node", []string{fmt.Sprint("n-", i), fmt.Sprint("site=s", i%sites), "cpu=" + fmt.Sprint(1+r.Intn(4))})
 		}
-		node := func() string { return fmt.Sprint("n-", r.Intn(g.s.Len(state.Nodes))) }
+		for i := range size {
+			join(i)
+		}
+		node := func() string { return fmt.Sprint("n-", r.Intn(size)) }
 		for range 25 {
-			switch n := node(); r.Intn(14) {
+			switch n := node(); r.Intn(16) {
 			case 0, 1, 2:
 				g.do("silence", []string{n})
 			case 3, 4:
@@ -62,6 +70,14 @@ func FuzzSettle(f *testing.F) {
 				g.do("restart", nil)
 			case 12:
 				g.do("site", []string{fmt.Sprint("s", r.Intn(sites)), "policy=" + []string{"Evict", "Hold"}[r.Intn(2)]})
+			case 13:
+				if g.s.Node(n) != nil {
+					g.do("delete-node", []string{n})
+				}
+			case 14:
+				if i := r.Intn(size); g.s.Node(fmt.Sprint("n-", i)) == nil {
+					join(i)
+				}
 			default:
 				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(120))})
 			}
@@ -160,6 +176,16 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 		}
 	}
 	for n := range s.Nodes() {
+		if !state.HasBlock(n) && s.Len(state.Nodes) <= 4 {
+			wrong("%s has no addresses, and there are as many blocks as nodes", n.Name)
+		}
+		for _, b := range state.BlocksOf(n) {
+			for _, holders := range s.Overlapping(b) {
+				if len(holders) > 1 {
+					wrong("%s is given to %s", b, holders)
+				}
+			}
+		}
 		if u, a := s.Usage(n.Name), n.Status.Allocatable; u.Requests.Cpu().Cmp(*a.Cpu()) > 0 {
 			wrong("%s is asked for %s cpu and has %s", n.Name, u.Requests.Cpu(), a.Cpu())
 		}

@@ -48,7 +48,14 @@ func (l *Loop) Connect(node, machine string) error {
 }
 
 // Connected and Disconnected note the state of a link: shown, and deciding nothing.
-func (l *Loop) Connected(node string)    { l.pulses.get(node).link.Store(true) }
+// What a device did not hear over an earlier link delays nothing that it is told now.
+func (l *Loop) Connected(node string) {
+	p := l.pulses.get(node)
+	p.link.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked, p.resent = backoff{}, backoff{}
+}
 func (l *Loop) Disconnected(node string) { l.pulses.get(node).link.Store(false) }
 
 // alive tells whether a node's lease lives. After a start of the hub every node
@@ -69,7 +76,7 @@ func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []
 	}
 	rec = rec.DeepCopy()
 	rec.Conflict = machine
-	n = n.DeepCopy()
+	n = state.Fork(n)
 	why := fmt.Sprintf("node %s: machine %s is refused: machine %s is this node, and its lease is alive", node, machine, rec.MachineID)
 	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue, Reason: "SecondMachine", Message: why}, now)
 	return []state.Change{state.Put(rec, ""), state.Put(n, why).Warning("IdentityConflict")}
@@ -164,7 +171,7 @@ func (l *Loop) status(s state.Snapshot, node string, st wire.Status, alive bool,
 		n, refused := l.register(s, node, rec, st, now)
 		return append(changes, registered(n, st, refused)), nil
 	}
-	n := have.DeepCopy()
+	n := state.Fork(have)
 	l.report(n, st, now)
 	l.refreshLabels(s, n, rec, st)
 	if rec.Conflict == "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -154,7 +155,7 @@ const (
 	// retry is how long to wait after a plan could not be remembered.
 	retry = time.Second
 	// together bounds how much news shares one transaction.
-	together = 1024
+	together = 128
 )
 
 // Run keeps the fleet until ctx is done. The plan under way is carried out first.
@@ -229,11 +230,18 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		s, j.done = state.Apply(s, changes)
 		log = append(log, j.done...)
 	}
-	for _, a := range log {
-		if a.Key.Kind == state.Nodes {
-			s = l.see(s, a.Key.Name)
+	s = l.see(s, func(yield func(string) bool) {
+		for _, a := range log {
+			switch a.Key.Kind {
+			case state.Nodes:
+				yield(a.Key.Name)
+			case state.Sites: // another grace moves the deadlines of its nodes
+				for n := range s.NodesIn(a.Key.Name) {
+					yield(n.Name)
+				}
+			}
 		}
-	}
+	})
 	s, made, settled := l.settler.Settle(s, slices.Clip(log), now)
 	if !settled {
 		last := "an alarm that is past"
@@ -282,21 +290,33 @@ func (l *Loop) hear(news News, s state.Snapshot, now time.Time) (changes []state
 	return news(s, now)
 }
 
-// refreshSeen reads the pulses of the nodes whose deadlines have come.
+// refreshSeen reads the pulses of the nodes that are going to be looked at: those
+// whose deadlines have come, or all.
 func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
-	for _, k := range l.settler.Due(0, now) {
-		if k.Kind == state.Nodes {
-			s = l.see(s, k.Name)
+	return l.see(s, func(yield func(string) bool) {
+		if l.settler.all {
+			for n := range s.Nodes() {
+				yield(n.Name)
+			}
+			return
 		}
-	}
-	return s
+		for _, k := range l.settler.Due(0, now) {
+			if k.Kind == state.Nodes {
+				yield(k.Name)
+			}
+		}
+	})
 }
 
-func (l *Loop) see(s state.Snapshot, node string) state.Snapshot {
-	if t, ok := l.lastSeen(node); ok && t.After(s.Seen(node)) {
-		s = s.WithSeen(node, t)
-	}
-	return s
+// see returns the snapshot that knows when each of the nodes was last heard of.
+func (l *Loop) see(s state.Snapshot, nodes iter.Seq[string]) state.Snapshot {
+	return s.WithAllSeen(func(yield func(string, time.Time) bool) {
+		for node := range nodes {
+			if t, ok := l.lastSeen(node); ok && t.After(s.Seen(node)) {
+				yield(node, t)
+			}
+		}
+	})
 }
 
 // remember commits the newest state of every object that changed.

@@ -162,10 +162,15 @@ func (q *alarms) peek(now time.Time) (keys []state.Key) {
 }
 
 // due takes the alarms that have rung.
-func (q *alarms) due(now time.Time) []state.Key {
-	keys := q.peek(now)
-	for _, k := range keys {
-		q.set(state.Alarm{Subject: k})
+func (q *alarms) due(now time.Time) (keys []state.Key) {
+	for q.ready {
+		a, ok := q.queue.Min()
+		if !ok || a.At.After(now) {
+			break
+		}
+		q.queue.PopMin()
+		delete(q.at, a.Subject)
+		keys = append(keys, a.Subject)
 	}
 	return keys
 }

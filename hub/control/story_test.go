@@ -3,6 +3,7 @@ package control_test
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/eviction"
@@ -39,7 +41,7 @@ func TestStories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := newStage(t).play(string(want))
+			got := newStage(t, deciders()...).play(string(want))
 			if got == string(want) {
 				return
 			}
@@ -58,6 +60,7 @@ func TestStories(t *testing.T) {
 // within a second and renew their leases unless they are silent.
 type stage struct {
 	t       *testing.T
+	all     []control.Decider
 	s       state.Snapshot
 	settler *control.Settler
 	start   time.Time
@@ -70,21 +73,28 @@ type stage struct {
 
 var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
+// deciders are the hub's own, in its order, with its defaults.
 func deciders() []control.Decider {
+	return decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.64.0.0/12"), Bits: 24})
+}
+
+func decidersWith(blocks address.Decider) []control.Decider {
 	return []control.Decider{
 		lifecycle.Decider{Settings: lifecycle.Defaults},
+		blocks,
 		eviction.Decider{Grace: lifecycle.Defaults.Grace},
 		workload.Decider{Admit: func(p *corev1.Pod) {
 			admission.DefaultPod(p, admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300})
-		}},
+		}, FinishedPods: 1000},
 		schedule.Decider{},
 	}
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t *testing.T, all ...control.Decider) *stage {
+	all = append(all, control.Deliver{})
 	return &stage{
-		t: t, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{},
-		settler: control.NewSettler(append(deciders(), control.Deliver{})...),
+		t: t, all: all, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{},
+		settler: control.NewSettler(all...),
 	}
 }
 
@@ -173,7 +183,7 @@ func (g *stage) do(verb string, args []string) {
 	case "restart": // of the hub: what is remembered stays, and everybody counts as seen now
 		g.s = g.s.Forgive(g.now)
 		g.s.Started = g.now
-		g.settler = control.NewSettler(append(deciders(), control.Deliver{})...)
+		g.settler = control.NewSettler(g.all...)
 		g.settle(nil)
 	default:
 		g.t.Fatalf("unknown verb %q", verb)
@@ -302,7 +312,7 @@ func (g *stage) settle(recent []state.Applied) {
 	if g.quiet++; len(recent)+len(made) == 0 && g.quiet%60 != 0 {
 		return
 	}
-	if _, again, _ := control.NewSettler(append(deciders(), control.Deliver{})...).Settle(g.s, nil, g.now); len(again) > 0 {
+	if _, again, _ := control.NewSettler(g.all...).Settle(g.s, nil, g.now); len(again) > 0 {
 		g.t.Fatalf("at %s a full look still wants: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
 	}
 }

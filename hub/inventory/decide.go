@@ -57,7 +57,7 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	if off == tainted && !place {
 		return state.Change{}, false
 	}
-	n = n.DeepCopy()
+	n = state.Fork(n)
 	why := fmt.Sprintf("node %s is on site %s, as the inventory says", n.Name, m.Site)
 	if place {
 		metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelTopologyZone, m.Site)
@@ -98,7 +98,7 @@ func marked(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
 	if n.DeletionTimestamp != nil {
 		return state.Change{}, false
 	}
-	n = n.DeepCopy()
+	n = state.Fork(n)
 	at := metav1.NewTime(now.Truncate(time.Second))
 	zero := int64(0)
 	n.DeletionTimestamp, n.DeletionGracePeriodSeconds = &at, &zero

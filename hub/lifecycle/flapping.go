@@ -19,9 +19,10 @@ const (
 )
 
 // flapping remembers the changes of Ready that have been made since the last
-// look, and settles the condition Flapping of the nodes concerned.
+// look, and the node's history with them, and settles the condition Flapping of the nodes concerned.
 func (d Decider) flapping(s state.Snapshot, now time.Time, plan *state.Plan) {
 	changed := map[string][]metav1.MicroTime{}
+	turns := map[string][]state.Turn{}
 	var names []string
 	for _, a := range s.Look.Recent {
 		old, _ := a.Old.(*corev1.Node)
@@ -37,6 +38,7 @@ func (d Decider) flapping(s state.Snapshot, now time.Time, plan *state.Plan) {
 			names = append(names, new.Name)
 		}
 		changed[new.Name] = append(changed[new.Name], metav1.NewMicroTime(now))
+		turns[new.Name] = append(turns[new.Name], turnsOf(old, is, now)...)
 	}
 	for _, name := range names {
 		rec := s.Record(name)
@@ -47,6 +49,9 @@ func (d Decider) flapping(s state.Snapshot, now time.Time, plan *state.Plan) {
 		rec.Transitions = slices.DeleteFunc(append(rec.Transitions, changed[name]...), func(t metav1.MicroTime) bool {
 			return now.Sub(t.Time) >= flapWindow
 		})
+		for _, t := range turns[name] {
+			rec.Turn(t)
+		}
 		if extra := len(rec.Transitions) - 2*flapCount; extra > 0 {
 			rec.Transitions = rec.Transitions[extra:]
 		}
@@ -82,6 +87,17 @@ func (d Decider) flapping(s state.Snapshot, now time.Time, plan *state.Plan) {
 	}
 }
 
+// turnsOf is what the history of a node learns when its Ready changes: how it was
+// before, when it was given up if it was, and how it is now.
+func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.Turn {
+	was := state.NodeCondition(old, corev1.NodeReady)
+	turns := []state.Turn{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
+	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
+		turns = append(turns, state.Turn{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
+	}
+	return append(turns, state.Turn{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is}) // as conditions and taints
+}
+
 // judge settles the condition Flapping and its taint.
 func (d Decider) judge(s state.Snapshot, n *corev1.Node, now time.Time, plan *state.Plan) {
 	flaps := !d.flapEnd(s, n, now).IsZero()
@@ -98,7 +114,7 @@ func (d Decider) judge(s state.Snapshot, n *corev1.Node, now time.Time, plan *st
 		c.Status, c.Reason = corev1.ConditionTrue, "ReadyChangedOften"
 		c.Message = fmt.Sprintf("%d or more changes of Ready in %s", flapCount, flapWindow)
 	}
-	n = n.DeepCopy()
+	n = state.Fork(n)
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFlapping })
 	n.Status.Conditions = append(n.Status.Conditions, c)
 	n.Spec.Taints = taintsFor(n, now)

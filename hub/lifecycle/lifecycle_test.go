@@ -475,3 +475,136 @@ func TestFlapping(t *testing.T) {
 		t.Errorf("ten quiet minutes later %+v, taints %q", c, w.taints("a"))
 	}
 }
+
+func TestLeavingTheDarkEveryNodeCountsAsSeen(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	out := node("b", "bergen", corev1.ConditionTrue) // ready, and no part of any site's state
+	out.Labels[fleet.LabelExcludeDisruption] = ""
+	w.put(node("a", "oslo", corev1.ConditionTrue), out)
+	w.wait(time.Minute, "b") // a falls silent: every site that counts is dark
+	if got := w.s.Site("oslo").Status.Held; got != state.HeldMaster {
+		t.Fatalf("held: %q", got)
+	}
+	w.wait(30 * time.Second) // b falls silent, too
+	w.put(node("a", "oslo", corev1.ConditionTrue))
+	w.wait(40*time.Second, "a")
+	if got := w.ready("b"); got != corev1.ConditionTrue {
+		t.Errorf("after 70 s of silence, 40 of them in the light, Ready = %s, want True", got)
+	}
+	w.wait(1, "a")
+	if got := w.ready("b"); got != corev1.ConditionUnknown {
+		t.Errorf("after more than a grace in the light Ready = %s, want Unknown", got)
+	}
+}
+
+func TestSilenceTouchesOnlyTheConditionsThatADeviceHasToRenew(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	n := node("a", "oslo", corev1.ConditionTrue)
+	earlier := metav1.NewTime(noon.Add(-time.Hour))
+	for _, c := range []struct {
+		kind   corev1.NodeConditionType
+		status corev1.ConditionStatus
+	}{{corev1.NodeMemoryPressure, corev1.ConditionTrue}, {corev1.NodeDiskPressure, corev1.ConditionFalse}, {corev1.NodeNetworkUnavailable, corev1.ConditionFalse}, {fleet.ConditionOutOfDisk, corev1.ConditionTrue}} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: c.kind, Status: c.status, Reason: "Said", LastHeartbeatTime: earlier, LastTransitionTime: earlier})
+	}
+	w.put(n, node("b", "oslo", corev1.ConditionTrue))
+	w.wait(40*time.Second+1, "b")
+	for kind, want := range map[corev1.NodeConditionType]string{
+		corev1.NodeReady: "Unknown NodeStatusUnknown", corev1.NodeMemoryPressure: "Unknown NodeStatusUnknown", corev1.NodeDiskPressure: "Unknown NodeStatusUnknown",
+		corev1.NodePIDPressure: "Unknown NodeStatusNeverUpdated", corev1.NodeNetworkUnavailable: "False Said", fleet.ConditionOutOfDisk: "True Said",
+	} {
+		c := state.NodeCondition(w.s.Node("a"), kind)
+		if c == nil || fmt.Sprintf("%s %s", c.Status, c.Reason) != want {
+			t.Errorf("%s = %+v, want %s", kind, c, want)
+			continue
+		}
+		if c.Reason == "Said" && !c.LastTransitionTime.Equal(&earlier) || c.Reason != "Said" && !c.LastTransitionTime.Time.Equal(w.now) {
+			t.Errorf("%s changed at %s", kind, c.LastTransitionTime)
+		}
+	}
+	if c := state.NodeCondition(w.s.Node("a"), corev1.NodeDiskPressure); !c.LastHeartbeatTime.Equal(&earlier) {
+		t.Errorf("the last heartbeat of DiskPressure is %s, want as it was", c.LastHeartbeatTime)
+	}
+	if got, want := w.taints("a"), "out-of-disk:NoSchedule unreachable:NoExecute unreachable:NoSchedule"; got != want {
+		t.Errorf("taints %q, want %q: memory pressure is not known any more", got, want)
+	}
+}
+
+func TestATaintIsItsKeyAndItsEffect(t *testing.T) {
+	at := func(d time.Duration) *metav1.Time { t := metav1.NewTime(noon.Add(d)); return &t }
+	w := newWorld(t, lifecycle.Defaults)
+	n := node("a", "oslo", corev1.ConditionUnknown)
+	n.Spec.Taints = []corev1.Taint{
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute, TimeAdded: at(-time.Minute)},
+		{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectPreferNoSchedule},
+		{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: at(-time.Second)},
+		{Key: corev1.TaintNodeUnreachable, Value: "old", Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(-time.Second)},
+	}
+	w.put(n, node("b", "oslo", corev1.ConditionTrue))
+	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:PreferNoSchedule unreachable=old:NoSchedule"; got != want {
+		t.Errorf("taints %q, want %q: of not-ready and unreachable one NoExecute, and the user's own", got, want)
+	}
+	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Minute)) {
+		t.Errorf("it counts from %s, want the earlier of the two", got)
+	}
+	w.becomes("a", up)
+	if got, want := w.taints("a"), "unreachable:PreferNoSchedule"; got != want {
+		t.Errorf("a node that is ready has the taints %q, want %q", got, want)
+	}
+}
+
+func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
+	set := lifecycle.Defaults
+	set.Rate = 1
+	w := newWorld(t, set)
+	w.site("oslo", 6, 0)
+	w.site("bergen", 1, 0)
+	w.wait(time.Hour) // every site is dark
+	if got := w.expel(); len(got) > 0 {
+		t.Fatalf("tainted %v", got)
+	}
+	w.becomes("bergen-00", up)
+	w.wait(3*time.Second, "bergen-00")
+	if got := w.expel(); len(got) != 3 {
+		t.Errorf("3 s after the dark %v are tainted, want 3", got)
+	}
+	w.becomes("oslo-04", up)
+	w.becomes("oslo-05", up) // 4 of 6: partially disrupted, and small
+	if st := w.s.Site("oslo").Status; st.EvictionRate != "0" {
+		t.Fatalf("status %+v", st)
+	}
+	w.wait(time.Minute, "bergen-00", "oslo-04", "oslo-05")
+	w.becomes("oslo-03", up)
+	w.becomes("oslo-03", down)
+	w.becomes("oslo-02", up)
+	w.becomes("oslo-01", up) // 2 of 6: Normal
+	if got := w.expel(); !slices.Equal(got, []string{"oslo-00", "oslo-03"}) {
+		t.Errorf("back to normal %v are tainted, want the one that waits at once", got)
+	}
+}
+
+func TestTheHistoryOfANodeIsNoted(t *testing.T) {
+	w := newWorld(t, lifecycle.Defaults)
+	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
+	begin := w.now
+	w.wait(time.Minute, "b") // a falls silent, and is given up
+	n := w.s.Node("a").DeepCopy()
+	*state.NodeCondition(n, corev1.NodeReady) = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.NewTime(w.now)}
+	w.put(n)
+	w.wait(10*time.Second, "a", "b")
+	var got []string
+	last := begin.Add(-time.Hour)
+	for _, turn := range w.s.Record("a").History {
+		got = append(got, fmt.Sprintf("%s/%v", turn.Ready, turn.Out))
+		if turn.At.Before(&metav1.MicroTime{Time: last}) || turn.At.After(w.now) {
+			t.Errorf("the turn to %s is noted at %s, after %s", turn.Ready, turn.At, last)
+		}
+		last = turn.At.Time
+	}
+	if want := "[True/false Unknown/true True/false]"; fmt.Sprint(got) != want {
+		t.Errorf("the history says %v, want %s", got, want)
+	}
+	if rec := w.s.Record("b"); rec != nil && len(rec.History) > 0 {
+		t.Errorf("a node that never changed has the history %v", rec.History)
+	}
+}

@@ -70,7 +70,8 @@ type verdict struct{ master, leaving bool }
 func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
-	if c.Nodes == 0 && (old == nil || old.Spec == (fleet.SiteSpec{})) {
+	owes := d.owes(old) // a site that comes back under its name has its rate already
+	if c.Nodes == 0 && (old == nil || old.Spec == (fleet.SiteSpec{})) && !owes.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
 			plan.Do(state.Remove(old, ""))
@@ -137,6 +138,9 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 			wake = earliest(wake, turn)
 		}
 	}
+	if c.Nodes == 0 && owes.After(now) {
+		wake = earliest(wake, owes) // to go
+	}
 	plan.Wake(key, wake)
 	if old == nil || !sameStatus(old.Status, *st) {
 		ch := state.Put(site, why)
@@ -150,9 +154,18 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 	}
 }
 
+// owes returns until when a site's rate is used up by its last eviction.
+func (d Decider) owes(site *fleet.Site) time.Time {
+	perSecond := d.Settings.For(site).Rate
+	if site == nil || site.Status.LastEviction == nil || perSecond <= 0 {
+		return time.Time{}
+	}
+	return site.Status.LastEviction.Add(time.Duration(float64(time.Second) / perSecond))
+}
+
 // expel gives a node its NoExecute taint.
 func (d Decider) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
-	n = n.DeepCopy()
+	n = state.Fork(n)
 	t := noExecute(state.ReadyOf(n), metav1.NewTime(now.Truncate(time.Second)))
 	n.Spec.Taints = append(n.Spec.Taints, t)
 	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
@@ -167,7 +180,7 @@ func (d Decider) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
 			continue
 		}
 		key := t.ToString()
-		n = n.DeepCopy()
+		n = state.Fork(n)
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})

@@ -10,7 +10,6 @@ package schedule
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +32,14 @@ type Decider struct{}
 // everyPod is the subject of the alarm for what is put off in a large fleet.
 var everyPod = state.Key{Kind: state.Pods}
 
+// A pass does no more than so much: what is left comes in the next, so that the hub
+// hears its devices in between, whatever a thousand pods ask of a hundred thousand
+// nodes.
+const (
+	mostLooks  = 250_000 // at a node for a class of pods
+	mostPlaced = 1_000   // pods
+)
+
 // Decide binds the pending pods that have become placeable, the most important
 // first, and tells of the others why they wait.
 func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
@@ -40,15 +47,20 @@ func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
 	if news.none() {
 		return state.Plan{}
 	}
-	p := &pass{s: s, now: now, infos: map[string]*info{}, like: map[types.UID]*like{}, refused: map[string]string{}}
+	p := newPass(s, now)
 	queue := p.queue(news)
 	thrifty := s.Len(state.Nodes) > 200 || len(queue) > 100
 	for _, pod := range queue {
+		fresh := news.all || news.fresh[state.KeyOf(pod)]
 		switch {
-		case news.all || news.fresh[state.KeyOf(pod)] || !thrifty || linked(pod):
+		case (fresh || !thrifty) && (p.looks >= mostLooks || len(p.placed) >= mostPlaced):
+			p.plan.Wake(state.KeyOf(pod), now.Add(time.Millisecond))
+		case fresh || !thrifty:
 			p.schedule(pod)
-		case p.onChanged(pod, news.nodes):
-		default:
+		case untried(pod): // its turn comes
+		case linked(pod):
+			p.plan.Wake(state.KeyOf(pod), p.soon())
+		case !p.onChanged(pod, news.nodes):
 			p.put = true
 		}
 	}
@@ -62,6 +74,13 @@ func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
 // about why pods wait are brought up to date. Room that becomes free is used at once.
 const grid = 10 * time.Second
 
+// soon is when a pod is tried again that may go where others are, or are not: to
+// find that out costs a walk over all pods.
+func (p *pass) soon() time.Time {
+	every := time.Duration(1+p.s.Len(state.Pods)/10_000) * time.Second
+	return p.now.Truncate(every).Add(every)
+}
+
 // A pass is one call of Decide; each pod sees the placements before it.
 type pass struct {
 	s    state.Snapshot
@@ -69,12 +88,18 @@ type pass struct {
 	plan state.Plan
 	put  bool // some sentences are put off
 
-	infos     map[string]*info
-	refused   map[string]string        // why pods like this one are refused, until something is placed
-	repelling []*corev1.Pod            // placed pods with required anti-affinity, nil: not looked up yet
+	looks     int
+	placed    []*corev1.Pod            // by this pass, in order
+	infos     map[string]*info         // nodes that would do for some pod, as they are now
+	classes   map[string]*class        // by likeness
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
 	like      map[types.UID]*like      // where the placed pods of a controller are
-	lowest    *int32                   // the lowest priority of any placed pod, nil: not looked up yet
+	taints    map[[2]string]string     // see tainted
+	reasons   []string                 // see because
+}
+
+func newPass(s state.Snapshot, now time.Time) *pass {
+	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, like: map[types.UID]*like{}}
 }
 
 // news is what has changed since the last look.
@@ -89,6 +114,9 @@ func (n news) none() bool { return !n.all && len(n.fresh) == 0 && len(n.nodes) =
 
 func notice(s state.Snapshot) news {
 	n := news{all: s.Look.All || slices.Contains(s.Look.Due, everyPod), fresh: map[state.Key]bool{}, nodes: map[string]bool{}}
+	for _, k := range s.Look.Due {
+		n.fresh[k] = true
+	}
 	for _, a := range s.Look.Recent {
 		switch a.Key.Kind {
 		case state.Nodes:
@@ -177,6 +205,12 @@ func (p *pass) queue(n news) (pods []*corev1.Pod) {
 	return pods
 }
 
+// untried tells whether the pod has not been tried on every node yet.
+func untried(p *corev1.Pod) bool {
+	c := state.PodCondition(p, corev1.PodScheduled)
+	return c == nil || c.Status != corev1.ConditionFalse
+}
+
 // linked tells whether where a pod may go depends on where others are.
 func linked(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
@@ -185,21 +219,22 @@ func linked(p *corev1.Pod) bool {
 
 // schedule tries every node for a pod.
 func (p *pass) schedule(pod *corev1.Pod) {
-	kind := likeness(pod)
-	if message, ok := p.refused[kind]; ok && pod.Status.NominatedNodeName == "" {
-		p.refuse(pod, message, "")
-		return
-	}
 	t := p.try(pod)
-	fits, tally := t.search()
-	if len(fits) > 0 {
-		p.bind(pod, t.best(fits))
+	if t.refused != "" {
+		p.refuse(pod, t.refused, "")
 		return
 	}
-	message := tally.String()
-	room := p.preempt(t, tally)
-	if room == "" && pod.Status.NominatedNodeName == "" {
-		p.refused[kind] = message
+	if !t.searched {
+		t.search()
+	}
+	if len(t.found) > 0 {
+		p.bind(pod, t.best(t.found))
+		return
+	}
+	message := t.tally.String()
+	room := p.preempt(t)
+	if room == "" {
+		t.class.refused = message
 	}
 	p.refuse(pod, message, room)
 }
@@ -208,13 +243,21 @@ func (p *pass) schedule(pod *corev1.Pod) {
 // have changed.
 func (p *pass) onChanged(pod *corev1.Pod, names map[string]bool) bool {
 	t := p.try(pod)
-	var fits []*info
+	if t.refused != "" || t.stuck {
+		return false
+	}
+	var fits []*candidate
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if n := p.info(p.s.Node(name)); n != nil && t.wants(name) && len(t.against(n)) == 0 {
-			fits = append(fits, n)
+		node := p.s.Node(name)
+		if node == nil || !t.wants(name) {
+			continue
+		}
+		if n, why := t.against(node); len(why) == 0 {
+			fits = append(fits, t.candidate(n))
 		}
 	}
 	if len(fits) == 0 {
+		t.class.stuck = true // and the others of its class with it
 		return false
 	}
 	p.bind(pod, t.best(fits))
@@ -262,37 +305,36 @@ func (p *pass) do(c state.Change) {
 	c.Source = Name
 	p.plan.Do(c)
 	p.recount(c)
-	p.s, _ = state.Apply(p.s, []state.Change{c})
 	pod := c.Object.(*corev1.Pod)
+	old := p.s.Pod(pod.Namespace, pod.Name)
+	p.s, _ = state.Apply(p.s, []state.Change{c})
 	if pod.Spec.NodeName != "" {
 		delete(p.infos, pod.Spec.NodeName)
-		clear(p.refused)
-		if !c.Delete && p.repelling != nil && repels(pod) {
-			p.repelling = append(p.repelling, pod)
-		}
 	}
-	if p.nominated != nil {
-		p.nominated = nil
+	if c.Delete || pod.DeletionTimestamp != nil || old.Status.NominatedNodeName != pod.Status.NominatedNodeName {
+		p.promised(cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, old.Status.NominatedNodeName))
+	}
+	if old.Spec.NodeName != pod.Spec.NodeName {
+		p.placed = append(p.placed, pod)
 	}
 }
 
-// likeness is the same for pods that every node treats alike, such as those of
-// one ReplicaSet.
-func likeness(pod *corev1.Pod) string {
-	raw, _ := json.Marshal(struct {
-		Namespace string
-		Labels    map[string]string
-		Selector  map[string]string
-		Affinity  *corev1.Affinity
-		Tolerate  []corev1.Toleration
-		Spread    []corev1.TopologySpreadConstraint
-		Priority  int32
-		Policy    *corev1.PreemptionPolicy
-		Requests  corev1.ResourceList
-		Ports     []state.HostPort
-	}{
-		pod.Namespace, pod.Labels, pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints,
-		schedcorev1.PodPriority(pod), pod.Spec.PreemptionPolicy, state.Requests(pod), state.HostPorts(pod),
-	})
-	return string(raw)
+// promised tells the classes that room is being made on a node, or not any more.
+func (p *pass) promised(node string) {
+	p.nominated = nil
+	if p.small() {
+		clear(p.classes)
+		return
+	}
+	n := p.s.Node(node)
+	for key, k := range p.classes {
+		if k.links != nil {
+			delete(p.classes, key)
+		} else if n != nil {
+			k.again(n)
+		}
+	}
 }
+
+// small tells whether the fleet is one in which every node is always looked at.
+func (p *pass) small() bool { return p.s.Len(state.Nodes) <= 2*atLeast }

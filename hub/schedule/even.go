@@ -14,10 +14,35 @@ import (
 
 // A soft is one soft spread constraint with the pods per domain.
 type soft struct {
-	of   func(*corev1.Node) string // the domain of a node
-	in   map[string]int
-	skew int32
-	host bool // every node is a domain of its own
+	of     func(*info) string     // the domain of a node
+	counts func(*corev1.Pod) bool // nil: they are counted elsewhere
+	in     map[string]int
+	skew   int32
+	host   bool // every node is a domain of its own
+}
+
+func (s *soft) add(pod *corev1.Pod, n *corev1.Node) {
+	if s.counts(pod) && n != nil {
+		s.in[s.of(&info{node: n})]++
+	}
+}
+
+// softOf counts the pods of a class's own soft constraint.
+func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
+	sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels)
+	s := &soft{
+		of: func(n *info) string { return n.node.Labels[c.TopologyKey] },
+		counts: func(pod *corev1.Pod) bool {
+			return pod.Namespace == k.pod.Namespace && counts(pod) && sel.Matches(labels.Set(pod.Labels))
+		},
+		in: map[string]int{}, skew: c.MaxSkew, host: c.TopologyKey == corev1.LabelHostname,
+	}
+	for pod := range k.s.Pods(k.pod.Namespace) {
+		if s.counts(pod) {
+			s.add(pod, k.s.Node(pod.Spec.NodeName))
+		}
+	}
+	return s
 }
 
 // like says where the placed pods of one controller are.
@@ -64,34 +89,24 @@ func (p *pass) recount(c state.Change) {
 // softs returns the pod's own soft constraints or, if it has no constraints at
 // all, Kubernetes' default ones, which spread the pods of one controller over
 // nodes (skew 3) and zones (skew 5).
-func (t *try) softs() (all []soft) {
-	if len(t.pod.Spec.TopologySpreadConstraints) == 0 {
-		ref := metav1.GetControllerOfNoCopy(t.pod)
-		if ref == nil || t.only != nil {
-			return nil
-		}
-		l := t.likeOf(ref.UID)
-		return []soft{{func(n *corev1.Node) string { return n.Name }, l.nodes, 3, true}, {state.SiteOf, l.sites, 5, false}}
+func (t try) softs() []*soft {
+	if len(t.pod.Spec.TopologySpreadConstraints) > 0 {
+		return t.soft
 	}
-	for _, c := range t.pod.Spec.TopologySpreadConstraints {
-		if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-			continue
-		}
-		sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, t.pod.Labels)
-		s := soft{func(n *corev1.Node) string { return n.Labels[c.TopologyKey] }, map[string]int{}, c.MaxSkew, c.TopologyKey == corev1.LabelHostname}
-		for pod := range t.s.Pods(t.pod.Namespace) {
-			if n := t.s.Node(pod.Spec.NodeName); n != nil && counts(pod) && sel.Matches(labels.Set(pod.Labels)) {
-				s.in[s.of(n)]++
-			}
-		}
-		all = append(all, s)
+	ref := metav1.GetControllerOfNoCopy(t.pod)
+	if ref == nil || t.only != nil {
+		return nil
 	}
-	return all
+	l := t.likeOf(ref.UID)
+	return []*soft{
+		{of: func(n *info) string { return n.node.Name }, in: l.nodes, skew: 3, host: true},
+		{of: func(n *info) string { return n.site }, in: l.sites, skew: 5},
+	}
 }
 
 // evenness scores nodes by how few of the pod's like are in the same domains, in
 // Kubernetes' measure: the more domains, the more a pod in one of them weighs.
-func (t *try) evenness(fits []*info) []int64 {
+func (t try) evenness(fits []*candidate) []int64 {
 	all := t.softs()
 	if len(all) == 0 {
 		return nil
@@ -102,13 +117,13 @@ func (t *try) evenness(fits []*info) []int64 {
 		if !s.host {
 			seen := map[string]bool{}
 			for _, n := range fits {
-				seen[s.of(n.node)] = true
+				seen[s.of(n.info)] = true
 			}
 			size = len(seen)
 		}
 		weight := math.Log(float64(size + 2))
 		for i, n := range fits {
-			raw[i] += float64(s.in[s.of(n.node)])*weight + float64(s.skew-1)
+			raw[i] += float64(s.in[s.of(n.info)])*weight + float64(s.skew-1)
 		}
 	}
 	least, most := math.Round(slices.Min(raw)), math.Round(slices.Max(raw))

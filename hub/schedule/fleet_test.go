@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -22,12 +23,12 @@ type fleet struct {
 	s      state.Snapshot
 	now    time.Time
 	recent []state.Applied
-	alarm  time.Time
+	alarms map[state.Key]time.Time
 	told   []state.Change
 }
 
 func newFleet(t testing.TB) *fleet {
-	return &fleet{t: t, s: state.Empty("test", start), now: start}
+	return &fleet{t: t, s: state.Empty("test", start), now: start, alarms: map[state.Key]time.Time{}}
 }
 
 func (f *fleet) apply(changes ...state.Change) {
@@ -48,8 +49,11 @@ func (f *fleet) settle() *fleet {
 	f.t.Helper()
 	for range 50 {
 		look := state.Look{Recent: f.recent}
-		if !f.alarm.IsZero() && !f.alarm.After(f.now) {
-			look.Due, f.alarm = []state.Key{everyPod}, time.Time{}
+		for k, at := range f.alarms {
+			if !at.After(f.now) {
+				look.Due = append(look.Due, k)
+				delete(f.alarms, k)
+			}
 		}
 		if len(look.Recent)+len(look.Due) == 0 {
 			return f
@@ -57,11 +61,24 @@ func (f *fleet) settle() *fleet {
 		f.s.Look, f.recent = look, nil
 		plan := Decider{}.Decide(f.s, f.now)
 		for _, a := range plan.Alarms {
-			f.alarm = a.At
+			f.alarms[a.Subject] = a.At
 		}
 		f.apply(plan.Changes...)
 	}
 	f.t.Fatal("does not settle")
+	return f
+}
+
+// rest lets time pass until nothing is put off any more.
+func (f *fleet) rest() *fleet {
+	f.t.Helper()
+	for range 100 {
+		if f.settle(); len(f.alarms) == 0 {
+			return f
+		}
+		f.now = slices.MinFunc(slices.Collect(maps.Values(f.alarms)), time.Time.Compare)
+	}
+	f.t.Fatalf("no rest: %v", f.alarms)
 	return f
 }
 

@@ -131,6 +131,108 @@ func TestLargeFleet(t *testing.T) {
 	}
 }
 
+// In a large fleet, with many pods waiting, the same holds as soon as what has been
+// put off is done.
+func FuzzLargeFleet(f *testing.F) {
+	for seed := range uint64(2) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		fl := newFleet(t)
+		nodes := names("n", 205)
+		for i, n := range nodes {
+			fl.put(node(n, fmt.Sprint("site-", i%4), func(n *corev1.Node) {
+				n.Status.Allocatable[corev1.ResourceCPU] = list(fmt.Sprint(r.IntN(2)), "")[corev1.ResourceCPU]
+			}))
+		}
+		for step := range 4 {
+			for i := range 40 {
+				fl.put(randomPod(r, fmt.Sprintf("p-%d-%d", step, i), step, nodes))
+			}
+			for range r.IntN(10) {
+				name := nodes[r.IntN(len(nodes))]
+				for p := range fl.s.PodsOn(name) {
+					fl.removePod(p.Name)
+					break
+				}
+				fl.editNode(name, func(n *corev1.Node) {
+					n.Spec.Unschedulable = r.IntN(3) == 0
+					n.Status.Allocatable[corev1.ResourceCPU] = list(fmt.Sprint(r.IntN(4)), "")[corev1.ResourceCPU]
+				})
+			}
+			fl.rest().quiet()
+			fl.now = fl.now.Add(time.Minute)
+		}
+	})
+}
+
+// What is asked for at once is more than one pass may do: the rest comes in the
+// next ones, and nobody is forgotten.
+func TestAPassDoesNoMoreThanSoMuch(t *testing.T) {
+	f := newFleet(t)
+	for _, n := range names("n", 30) {
+		f.put(node(n, "oslo"))
+	}
+	const many = 2*mostPlaced + 300
+	for _, p := range names("p", many) {
+		f.put(pod(p, owned("rs")))
+	}
+	f.settle()
+	if n := many - waiting(f); n != mostPlaced {
+		t.Errorf("the first pass places %d pods", n)
+	}
+	f.rest().quiet()
+	if n := waiting(f); n > 0 {
+		t.Errorf("%d pods are forgotten", n)
+	}
+	for site, n := range count(f, func(n *corev1.Node) string { return n.Name }) {
+		if n < many/30-1 || n > many/30+1 {
+			t.Errorf("%s has %d of %d pods", site, n, many)
+		}
+	}
+}
+
+func waiting(f *fleet) (n int) {
+	for range f.s.PodsOn("") {
+		n++
+	}
+	return n
+}
+
+// In a fleet of thousands a pod looks at some hundreds of nodes, of every site; one
+// that few nodes will have finds them nevertheless.
+func TestAPodLooksAtSomeNodesOfEverySite(t *testing.T) {
+	f := newFleet(t)
+	for i := range 6_000 {
+		f.put(node(fmt.Sprintf("n-%05d", i), fmt.Sprint("site-", i/600), func(n *corev1.Node) {
+			if i == 4_321 {
+				n.Labels["rare"] = "yes"
+			}
+		}))
+	}
+	rare := pod("rare", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"rare": "yes"} })
+	never := pod("never", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"rare": "no"} })
+	f.put(pod("common"), rare, never)
+	p := newPass(f.s, f.now)
+	sites := map[string]bool{}
+	tried := p.try(f.s.Pod("default", "common"))
+	tried.search()
+	for _, n := range tried.found {
+		sites[n.site] = true
+	}
+	if p.looks > 2*atLeast || len(tried.found) < atLeast || len(sites) != 10 {
+		t.Errorf("%d looks, %d nodes of %d sites", p.looks, len(tried.found), len(sites))
+	}
+	f.settle()
+	if f.on("rare") != "n-04321" {
+		t.Errorf("rare on %q", f.on("rare"))
+	}
+	if want := "0/6000 nodes are available: 6000 node(s) didn't match Pod's node affinity/selector."; f.why("never") != want {
+		t.Errorf("%q, want %q", f.why("never"), want)
+	}
+}
+
 // A node that only reports its condition, and a pod that only reports that it
 // runs, make nobody look at the pods that wait.
 func TestReportsCostNothing(t *testing.T) {
@@ -239,5 +341,61 @@ func BenchmarkPlaceThousand(b *testing.B) {
 				Decider{}.Decide(s, f.now)
 			}
 		})
+	}
+}
+
+// A hundred new pods for which no node has room, unless one of the two that it has
+// goes.
+func BenchmarkPreemptHundred(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			f := fleetOf(b, n)
+			for i := range 100 {
+				f.put(pod(fmt.Sprintf("new-%d", i), asks("3900m", "1Mi"), priority(5), owned("rs")))
+			}
+			s := f.s
+			s.Look = state.Look{Recent: f.recent}
+			for b.Loop() {
+				Decider{}.Decide(s, f.now)
+			}
+		})
+	}
+}
+
+// A thousand new pods that are to be spread evenly over the sites.
+func BenchmarkSpreadThousand(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			f := fleetOf(b, n)
+			for i := range 1000 {
+				f.put(pod(fmt.Sprintf("new-%d", i), asks("10m", "1Mi"), app("new"), func(p *corev1.Pod) {
+					p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+						WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "new"}}}}
+				}))
+			}
+			s := f.s
+			s.Look = state.Look{Recent: f.recent}
+			for b.Loop() {
+				Decider{}.Decide(s, f.now)
+			}
+		})
+	}
+}
+
+// A pod that is to be near another one gets there soon after it, in a large fleet too.
+func TestInALargeFleetAPodFollowsItsNeighbor(t *testing.T) {
+	f := newFleet(t)
+	for i, n := range names("n", 300) {
+		f.put(node(n, fmt.Sprint("site-", i%3)))
+	}
+	f.put(pod("web", nearTo("db", corev1.LabelTopologyZone))).settle()
+	if f.on("web") != "" {
+		t.Fatal("it does not wait")
+	}
+	f.put(pod("db", app("db"))).settle()
+	begin := f.now
+	f.rest().quiet()
+	if f.on("web") == "" || state.SiteOf(f.s.Node(f.on("web"))) != state.SiteOf(f.s.Node(f.on("db"))) || f.now.Sub(begin) > time.Second {
+		t.Errorf("web on %q, db on %q, after %s", f.on("web"), f.on("db"), f.now.Sub(begin))
 	}
 }

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,15 +10,19 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// links is what a pod must have to do with others: spread among its like, near
-// to some, away from others.
+// links is what a class of pods must have to do with others: spread among its like,
+// near to some, away from others. It counts, so that it can tell what would be if a
+// pod were there, or were not.
 type links struct {
 	spread []*spread
-	near   []map[string]int // per required affinity term: values of its key that have a match
-	nearBy []string         // the terms' keys
-	alone  bool             // nobody matches the affinity yet, and the pod itself does: any node will do
-	away   map[place]bool   // where a pod is that this one avoids
-	shun   map[place]bool   // where a pod is that avoids this one
+	near   []term           // required affinity
+	by     []map[string]int // per term of near: how many pods match in each value of its key
+	found  int              // pods that match, over all terms
+	self   bool             // its own pods match: as long as nobody does, any node will do
+	apart  []term           // required anti-affinity
+	away   map[place]int    // where how many pods are that the class avoids
+	shun   map[place]int    // where how many pods are that avoid the class
+	keys   map[string]bool  // of shun
 }
 
 // A place is one value of one topology key.
@@ -28,9 +31,12 @@ type place struct{ key, value string }
 // A spread is one topology spread constraint with the pods per domain.
 type spread struct {
 	corev1.TopologySpreadConstraint
-	self  int // 1 if the pod counts for its own constraint
-	least int // pods in the emptiest domain
-	in    map[string]int
+	selector labels.Selector
+	self     int               // 1 if the pod counts for its own constraint
+	domain   map[string]string // of each node that counts
+	in       map[string]int
+	levels   map[int]int // how many domains have so many pods
+	least    int         // pods in the emptiest domain
 }
 
 // A term is a pod affinity term, ready to be matched.
@@ -94,144 +100,215 @@ func (p *pass) selects(t term, pod *corev1.Pod) bool {
 	return ns != nil && t.spaces.Matches(labels.Set(ns.GetLabels()))
 }
 
+// link looks up where those are that matter to the class.
+func (k *class) link() {
+	l := newLinks()
+	for pod := range k.s.Repelling() {
+		l.repelled(k, pod, k.s.Node(pod.Spec.NodeName), 1)
+	}
+	if a := k.pod.Spec.Affinity; a != nil {
+		k.neighbors(l, a)
+	}
+	for _, c := range k.pod.Spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			l.spread = append(l.spread, k.spreadOf(c))
+		}
+	}
+	if len(l.spread)+len(l.near)+len(l.apart)+len(l.shun) > 0 {
+		k.links = l
+	}
+}
+
+func newLinks() *links {
+	return &links{away: map[place]int{}, shun: map[place]int{}, keys: map[string]bool{}}
+}
+
+// linked tells the class of one more placed pod, and returns whether there may be
+// nodes now that will not do for it because of that, or will.
+func (k *class) linked(pod *corev1.Pod, n *corev1.Node) (forbids, allows bool) {
+	if k.links == nil && !repels(pod) {
+		return false, false
+	}
+	l := k.links
+	if l == nil {
+		l = newLinks()
+	}
+	forbids, allows = l.count(k, pod, n, 1)
+	if forbids {
+		k.links = l
+	}
+	return forbids, allows
+}
+
 // repels tells whether a pod keeps others away from where it is.
 func repels(pod *corev1.Pod) bool {
 	a := pod.Spec.Affinity
 	return a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
-// repellers returns the placed pods that keep others away. They are looked up
-// once a pass.
-func (p *pass) repellers() []*corev1.Pod {
-	if p.repelling == nil {
-		p.repelling = []*corev1.Pod{}
-		for pod := range p.s.Pods("") {
-			if pod.Spec.NodeName != "" && repels(pod) {
-				p.repelling = append(p.repelling, pod)
-			}
-		}
+// count counts a placed pod in (by 1) or out (by -1), and tells whether that can
+// forbid nodes or allow them. l and n may be nil.
+func (l *links) count(k *class, pod *corev1.Pod, n *corev1.Node, by int) (forbids, allows bool) {
+	if l == nil || n == nil {
+		return false, false
 	}
-	return p.repelling
+	forbids = l.repelled(k, pod, n, by)
+	for _, sp := range l.spread {
+		counts, raised := sp.count(k, pod, by)
+		forbids, allows = forbids || counts, allows || raised
+	}
+	away, near := l.neighbor(k, pod, n, by)
+	return forbids || away, allows || near
 }
 
-// link looks up where those are that matter to the pod.
-func (t *try) link() *links {
-	l := &links{away: map[place]bool{}, shun: map[place]bool{}}
-	for _, pod := range t.repellers() {
-		if state.Terminated(pod) {
-			continue
-		}
-		n := t.s.Node(pod.Spec.NodeName)
-		for _, raw := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			if n != nil && t.selects(t.term(pod, raw), t.pod) {
-				if v, ok := n.Labels[raw.TopologyKey]; ok {
-					l.shun[place{raw.TopologyKey, v}] = true
-				}
-			}
+// repelled counts where a placed pod is if it keeps the class away.
+func (l *links) repelled(k *class, pod *corev1.Pod, n *corev1.Node, by int) (hit bool) {
+	if !repels(pod) || n == nil {
+		return false
+	}
+	for _, raw := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		if v, ok := n.Labels[raw.TopologyKey]; ok && k.selects(k.term(pod, raw), k.pod) {
+			l.shun[place{raw.TopologyKey, v}] += by
+			l.keys[raw.TopologyKey], hit = true, true
 		}
 	}
-	if a := t.pod.Spec.Affinity; a != nil {
-		t.neighbors(l, a)
-	}
-	for _, c := range t.pod.Spec.TopologySpreadConstraints {
-		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-			l.spread = append(l.spread, t.spreadOf(c))
-		}
-	}
-	if len(l.spread)+len(l.nearBy)+len(l.away)+len(l.shun) == 0 {
-		return nil
-	}
-	return l
+	return hit
 }
 
 // neighbors looks up the pods that the required affinity and anti-affinity select.
-func (t *try) neighbors(l *links, a *corev1.Affinity) {
-	var near, away []term
+func (k *class) neighbors(l *links, a *corev1.Affinity) {
 	if a.PodAffinity != nil {
 		for _, raw := range a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			near = append(near, t.term(t.pod, raw))
-			l.nearBy, l.near = append(l.nearBy, raw.TopologyKey), append(l.near, map[string]int{})
+			l.near, l.by = append(l.near, k.term(k.pod, raw)), append(l.by, map[string]int{})
 		}
 	}
 	if a.PodAntiAffinity != nil {
 		for _, raw := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			away = append(away, t.term(t.pod, raw))
+			l.apart = append(l.apart, k.term(k.pod, raw))
 		}
 	}
-	if len(near)+len(away) == 0 {
+	if len(l.near)+len(l.apart) == 0 {
 		return
 	}
-	all := func(pod *corev1.Pod) bool {
-		return len(near) > 0 && !slices.ContainsFunc(near, func(tm term) bool { return !t.selects(tm, pod) })
-	}
-	found := false
-	for pod := range t.s.Pods("") {
-		if pod.Spec.NodeName == "" || state.Terminated(pod) {
-			continue
+	l.self = l.all(k, k.pod)
+	for pod := range k.s.Pods("") {
+		if pod.Spec.NodeName != "" && !state.Terminated(pod) {
+			l.neighbor(k, pod, nil, 1)
 		}
-		n := t.s.Node(pod.Spec.NodeName)
+	}
+}
+
+// all tells whether every term of the required affinity selects the pod.
+func (l *links) all(k *class, pod *corev1.Pod) bool {
+	return len(l.near) > 0 && !slices.ContainsFunc(l.near, func(tm term) bool { return !k.selects(tm, pod) })
+}
+
+// neighbor counts a placed pod if the class is to be near to it, or away from it. n is
+// its node; nil: it is looked up if need be.
+func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (away, near bool) {
+	if len(l.near)+len(l.apart) == 0 {
+		return false, false
+	}
+	value := func(key string) (string, bool) {
 		if n == nil {
-			continue
-		}
-		if all(pod) {
-			for i, key := range l.nearBy {
-				if v, ok := n.Labels[key]; ok {
-					l.near[i][v]++
-					found = true
-				}
+			if n = k.s.Node(pod.Spec.NodeName); n == nil {
+				return "", false
 			}
 		}
-		for _, tm := range away {
-			if v, ok := n.Labels[tm.key]; ok && t.selects(tm, pod) {
-				l.away[place{tm.key, v}] = true
+		v, ok := n.Labels[key]
+		return v, ok
+	}
+	if l.all(k, pod) {
+		for i, tm := range l.near {
+			if v, ok := value(tm.key); ok {
+				near = near || l.found == 0 || l.by[i][v] == 0
+				l.by[i][v] += by
+				l.found += by
 			}
 		}
 	}
-	l.alone = !found && all(t.pod)
+	for _, tm := range l.apart {
+		if !k.selects(tm, pod) {
+			continue
+		}
+		if v, ok := value(tm.key); ok {
+			l.away[place{tm.key, v}] += by
+			away = true
+		}
+	}
+	return away, near
 }
 
 // spreadOf counts the pods per domain of a constraint. A domain is one only if it
 // has a node that the pod's own affinity allows (and, if the constraint says so,
-// whose taints it tolerates).
-func (t *try) spreadOf(c corev1.TopologySpreadConstraint) *spread {
-	sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, t.pod.Labels)
-	sp := &spread{TopologySpreadConstraint: c, in: map[string]int{}}
-	if sel.Matches(labels.Set(t.pod.Labels)) {
+// whose taints it tolerates) and that has the keys of all hard constraints.
+func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
+	sp := &spread{
+		TopologySpreadConstraint: c, selector: selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels),
+		domain: map[string]string{}, in: map[string]int{}, levels: map[int]int{},
+	}
+	if sp.selector.Matches(labels.Set(k.pod.Labels)) {
 		sp.self = 1
 	}
-	counted := map[string]string{}
-	for n := range t.s.Nodes() {
-		v, ok := n.Labels[c.TopologyKey]
-		if !ok || !t.eligible(c, n) {
-			continue
-		}
-		counted[n.Name] = v
-		sp.in[v] += 0
-	}
-	for pod := range t.s.Pods(t.pod.Namespace) {
-		if v, ok := counted[pod.Spec.NodeName]; ok && pod.DeletionTimestamp == nil && !state.Terminated(pod) && sel.Matches(labels.Set(pod.Labels)) {
-			sp.in[v]++
+	for n := range k.s.Nodes() {
+		if v, ok := n.Labels[c.TopologyKey]; ok && k.hasKeys(n) && k.eligible(c, n) {
+			sp.domain[n.Name] = v
+			sp.in[v] = 0
 		}
 	}
-	sp.least = math.MaxInt
-	for _, n := range sp.in {
-		sp.least = min(sp.least, n)
-	}
-	if c.MinDomains != nil && len(sp.in) < int(*c.MinDomains) || len(sp.in) == 0 {
-		sp.least = 0
+	sp.levels[0] = len(sp.in)
+	for pod := range k.s.Pods(k.pod.Namespace) {
+		sp.count(k, pod, 1)
 	}
 	return sp
 }
 
-func (t *try) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool {
+// count counts a pod in or out if it is one to count, and keeps up how many the
+// emptiest domain has; raised tells that it has more now, so that other domains may
+// have more too.
+func (sp *spread) count(k *class, pod *corev1.Pod, by int) (counts, raised bool) {
+	v, ok := sp.domain[pod.Spec.NodeName]
+	if counts = ok && pod.Namespace == k.pod.Namespace && pod.DeletionTimestamp == nil && !state.Terminated(pod) && sp.selector.Matches(labels.Set(pod.Labels)); !counts {
+		return false, false
+	}
+	before := sp.least
+	sp.levels[sp.in[v]]--
+	sp.in[v] += by
+	sp.levels[sp.in[v]]++
+	for sp.least = min(sp.least, sp.in[v]); sp.levels[sp.least] == 0; {
+		sp.least++
+	}
+	return true, sp.least > before
+}
+
+// emptiest is how many pods the emptiest domain has: none, as long as there are fewer
+// domains than wanted.
+func (sp *spread) emptiest() int {
+	if sp.MinDomains != nil && len(sp.in) < int(*sp.MinDomains) {
+		return 0
+	}
+	return sp.least
+}
+
+// hasKeys tells whether a node is in a domain of every hard constraint.
+func (k *class) hasKeys(n *corev1.Node) bool {
+	for _, c := range k.pod.Spec.TopologySpreadConstraints {
+		if _, ok := n.Labels[c.TopologyKey]; !ok && c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			return false
+		}
+	}
+	return true
+}
+
+func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool {
 	if c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor {
-		if ok, err := t.fits.Match(n); err != nil || !ok {
+		if ok, err := k.fits.Match(n); err != nil || !ok {
 			return false
 		}
 	}
 	if c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor {
 		for i := range n.Spec.Taints {
-			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(t.pod.Spec.Tolerations, taint) {
+			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(k.pod.Spec.Tolerations, taint) {
 				return false
 			}
 		}
@@ -246,23 +323,23 @@ func (l *links) against(n *corev1.Node) string {
 		if !ok {
 			return unlabeled
 		}
-		if sp.in[v]+sp.self-sp.least > int(sp.MaxSkew) {
+		if sp.in[v]+sp.self-sp.emptiest() > int(sp.MaxSkew) {
 			return wrongSpread
 		}
 	}
-	for i, key := range l.nearBy {
-		v, ok := n.Labels[key]
-		if !ok || l.near[i][v] == 0 && !l.alone {
+	for i, tm := range l.near {
+		v, ok := n.Labels[tm.key]
+		if !ok || l.by[i][v] == 0 && (l.found > 0 || !l.self) {
 			return wrongNeighbors
 		}
 	}
-	for at := range l.away {
-		if n.Labels[at.key] == at.value && at.value != "" {
+	for _, tm := range l.apart {
+		if v := n.Labels[tm.key]; v != "" && l.away[place{tm.key, v}] > 0 {
 			return unwelcome
 		}
 	}
-	for at := range l.shun {
-		if n.Labels[at.key] == at.value && at.value != "" {
+	for key := range l.keys {
+		if v := n.Labels[key]; v != "" && l.shun[place{key, v}] > 0 {
 			return repelled
 		}
 	}

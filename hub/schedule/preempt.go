@@ -32,16 +32,17 @@ type offer struct {
 // preempt makes room for a pod that no node takes as it is: the pods of lower
 // priority on one node are asked to leave, as few and as low as will do. It
 // returns the node, "" if that would not help.
-func (p *pass) preempt(t *try, refused tally) string {
+func (p *pass) preempt(t try) string {
 	if t.pod.Spec.PreemptionPolicy != nil && *t.pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return ""
 	}
-	if t.priority <= p.lowestPriority() || p.leaving(t.pod) {
+	if lowest, ok := p.s.LowestPriority(); !ok || t.priority <= lowest || p.leaving(t.pod) {
 		return ""
 	}
 	var best *offer
 	offers := 0
-	for _, name := range refused.curable {
+	for _, name := range t.tally.curable {
+		p.looks++
 		o := p.offerOf(t, name)
 		if o == nil {
 			continue
@@ -80,23 +81,9 @@ func (p *pass) leaving(pod *corev1.Pod) bool {
 	return false
 }
 
-// lowestPriority is that of the least important placed pod; it is looked up once
-// a pass, and only when a pod finds no node.
-func (p *pass) lowestPriority() int32 {
-	if p.lowest == nil {
-		p.lowest = new(int32(math.MaxInt32))
-		for pod := range p.s.Pods("") {
-			if pod.Spec.NodeName != "" && !state.Terminated(pod) {
-				*p.lowest = min(*p.lowest, schedcorev1.PodPriority(pod))
-			}
-		}
-	}
-	return *p.lowest
-}
-
 // offerOf finds the pods that would have to leave the node: all lower ones at
 // first, then as many as possible may stay after all, the most important first.
-func (p *pass) offerOf(t *try, name string) *offer {
+func (p *pass) offerOf(t try, name string) *offer {
 	node := p.s.Node(name)
 	var lower []*corev1.Pod
 	for pod := range p.s.PodsOn(name) {
@@ -107,8 +94,17 @@ func (p *pass) offerOf(t *try, name string) *offer {
 	if len(lower) == 0 || !p.fitsWithout(t, node, lower) {
 		return nil
 	}
-	slices.SortFunc(lower, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), startOf(a).Compare(startOf(b)), strings.Compare(a.Name, b.Name))
+	// Those stay first whose budgets would be overdrawn, then the most important.
+	slices.SortFunc(lower, byImportance)
+	broken := p.overdrawn(lower)
+	slices.SortStableFunc(lower, func(a, b *corev1.Pod) int {
+		switch {
+		case broken[a] == broken[b]:
+			return 0
+		case broken[a]:
+			return -1
+		}
+		return 1
 	})
 	victims := slices.Clone(lower)
 	for _, pod := range lower {
@@ -117,7 +113,20 @@ func (p *pass) offerOf(t *try, name string) *offer {
 			victims = fewer
 		}
 	}
-	return &offer{node: name, victims: victims, broken: p.overdrawn(victims)}
+	slices.SortFunc(victims, byImportance)
+	o := &offer{node: name, victims: victims}
+	for _, v := range victims {
+		if broken[v] {
+			o.broken++
+		}
+	}
+	return o
+}
+
+// byImportance sorts the pod of the highest priority first, of two the one that has
+// run longer.
+func byImportance(a, b *corev1.Pod) int {
+	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), startOf(a).Compare(startOf(b)), strings.Compare(a.Name, b.Name))
 }
 
 func startOf(pod *corev1.Pod) time.Time {
@@ -128,31 +137,41 @@ func startOf(pod *corev1.Pod) time.Time {
 }
 
 // fitsWithout tells whether the node would take the pod once the victims are gone.
-func (p *pass) fitsWithout(t *try, node *corev1.Node, victims []*corev1.Pod) bool {
-	if len(victims) == 0 {
-		return len(t.against(p.info(node))) == 0
-	}
-	var gone []state.Change
-	for _, v := range victims {
-		gone = append(gone, state.Remove(v, ""))
-	}
-	then := &pass{now: p.now, infos: map[string]*info{}, like: map[types.UID]*like{}}
-	then.s, _ = state.Apply(p.s, gone)
-	return len(then.try(t.pod).against(then.info(node))) == 0
-}
-
-// overdrawn counts the victims whose PodDisruptionBudget allows no more to leave.
-func (p *pass) overdrawn(victims []*corev1.Pod) (n int) {
-	for _, v := range victims {
-		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, v.Namespace) {
-			sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-			if err == nil && sel.Matches(labels.Set(v.Labels)) && b.Status.DisruptionsAllowed <= 0 {
-				n++
-				break
-			}
+func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool {
+	then := &info{node: node}
+	for pod := range p.s.PodsOn(node.Name) {
+		if !slices.Contains(victims, pod) {
+			then.usage.Add(pod)
 		}
 	}
-	return n
+	for _, v := range victims {
+		t.links.count(t.class, v, node, -1)
+	}
+	fits := len(t.crowded(then)) == 0
+	for _, v := range victims {
+		t.links.count(t.class, v, node, 1)
+	}
+	return fits
+}
+
+// overdrawn returns those of the pods that a PodDisruptionBudget does not allow to
+// leave, if those before them do.
+func (p *pass) overdrawn(pods []*corev1.Pod) map[*corev1.Pod]bool {
+	broken, left := map[*corev1.Pod]bool{}, map[types.UID]int32{}
+	for _, v := range pods {
+		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, v.Namespace) {
+			sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+			if err != nil || !sel.Matches(labels.Set(v.Labels)) {
+				continue
+			}
+			if _, ok := left[b.UID]; !ok {
+				left[b.UID] = b.Status.DisruptionsAllowed
+			}
+			left[b.UID]--
+			broken[v] = broken[v] || left[b.UID] < 0
+		}
+	}
+	return broken
 }
 
 // compare orders offers by Kubernetes' rule: fewest overdrawn budgets, lowest

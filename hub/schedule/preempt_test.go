@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
 )
@@ -79,5 +81,59 @@ func TestPreemption(t *testing.T) {
 				t.Errorf("node is overfull: %s", q.String())
 			}
 		})
+	}
+}
+
+// Budgets decide who leaves before importance does, and each that leaves counts.
+func TestPreemptionSparesWhomABudgetKeeps(t *testing.T) {
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
+	for _, c := range []struct {
+		name    string
+		allowed int32
+		there   []*corev1.Pod
+		pod     *corev1.Pod
+		victim  string
+		room    string
+	}{
+		{"the more important leaves where the other's budget allows none", 0,
+			[]*corev1.Pod{pod("l1", asks("2", ""), onNode("a"), priority(1), app("kept")), pod("l2", asks("2", ""), onNode("a"), priority(5))},
+			pod("p", asks("2", ""), priority(10), toNode("a")), "l2", "a"},
+		{"the less important leaves where its budget allows one", 1,
+			[]*corev1.Pod{pod("l1", asks("2", ""), onNode("a"), priority(1), app("kept")), pod("l2", asks("2", ""), onNode("a"), priority(5))},
+			pod("p", asks("2", ""), priority(10), toNode("a")), "l1", "a"},
+		{"a budget that allows one does not allow two", 1,
+			[]*corev1.Pod{pod("l1", asks("2", ""), onNode("a"), priority(1), app("kept")), pod("l2", asks("2", ""), onNode("a"), priority(1), app("kept")),
+				pod("l3", asks("4", ""), onNode("b"), priority(5))},
+			pod("p", asks("4", ""), priority(10)), "l3", "b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := budget.DeepCopy()
+			b.Status.DisruptionsAllowed = c.allowed
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), b)
+			for _, p := range c.there {
+				f.put(p)
+			}
+			f.put(c.pod).settle()
+			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != c.room || f.s.Pod("default", c.victim).DeletionTimestamp == nil {
+				t.Errorf("nominated to %q, want %q, where %s leaves", got, c.room, c.victim)
+			}
+		})
+	}
+}
+
+// A node that lacks the key of one hard constraint is in no domain of another.
+func TestANodeWithoutEveryKeyIsInNoDomain(t *testing.T) {
+	spread := func(key string) corev1.TopologySpreadConstraint {
+		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}
+	}
+	f := newFleet(t).put(node("a", "oslo", func(n *corev1.Node) { n.Labels["rack"] = "1" }), node("b", "bergen"))
+	for _, name := range names("p", 3) {
+		f.put(pod(name, func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spread(corev1.LabelTopologyZone), spread("rack")}
+		})).settle()
+	}
+	f.quiet()
+	if f.on("p-1") != "a" || f.on("p-2") != "a" || f.on("p-3") != "a" {
+		t.Errorf("%s %s %s: %s", f.on("p-1"), f.on("p-2"), f.on("p-3"), f.why("p-3"))
 	}
 }

@@ -1,12 +1,12 @@
 package schedule
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"flotilla.dev/hub/state"
 )
@@ -29,9 +29,55 @@ const (
 	assumedMemory   = 200 << 20
 )
 
+// A candidate is a node that will do, with what the pod's class finds in it.
+type candidate struct {
+	*info
+	shy    int64   // PreferNoSchedule taints that are not tolerated
+	liked  int64   // weights of the preferred node affinities that hold
+	images []image // of the class's that it has
+}
+
+type image struct {
+	name string
+	size int64
+}
+
+// candidate looks closer at a node that will do.
+func (k *class) candidate(n *info) *candidate {
+	if k.infos[n.node.Name] != n {
+		n.site = state.SiteOf(n.node)
+		n.hasCPU, n.hasMemory = n.node.Status.Allocatable.Cpu().MilliValue(), n.node.Status.Allocatable.Memory().Value()
+		for pod := range k.s.PodsOn(n.node.Name) {
+			if !state.Terminated(pod) {
+				cpu, memory := assumed(pod)
+				n.usedCPU, n.usedMemory = n.usedCPU+cpu, n.usedMemory+memory
+			}
+		}
+		k.infos[n.node.Name] = n
+	}
+	c := &candidate{info: n}
+	for i := range n.node.Spec.Taints {
+		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule && !tolerates(k.pod.Spec.Tolerations, taint) {
+			c.shy++
+		}
+	}
+	if k.preferred != nil {
+		c.liked = k.preferred.Score(n.node)
+	}
+	for _, have := range n.node.Status.Images {
+		for _, name := range have.Names {
+			if k.images[normal(name)] {
+				c.images = append(c.images, image{normal(name), have.SizeBytes})
+				break
+			}
+		}
+	}
+	return c
+}
+
 // best returns the node with the highest score. Ties go to the site with the
 // fewest pods, then to the node with the fewest, then by name.
-func (t *try) best(fits []*info) string {
+func (t try) best(fits []*candidate) string {
 	if len(fits) == 1 {
 		return fits[0].node.Name
 	}
@@ -43,63 +89,44 @@ func (t *try) best(fits []*info) string {
 		}
 	}
 	scores := make([]int64, len(fits))
-	for i, s := range t.taints(fits) {
-		scores[i] += weightTaint * s
+	cpu, memory := assumed(t.pod)
+	shy, liked := make([]int64, len(fits)), make([]int64, len(fits))
+	for i, n := range fits {
+		least, balanced := n.room(cpu, memory)
+		scores[i] = weightLeast*least + weightBalanced*balanced
+		shy[i], liked[i] = n.shy, n.liked
 	}
-	t.add(scores, weightAffinity, t.preferred(fits))
+	t.add(scores, weightTaint, lowIsGood(shy))
+	t.add(scores, weightAffinity, highIsGood(liked))
 	t.add(scores, weightSpread, t.evenness(fits))
 	t.add(scores, weightNeighbors, t.company(fits))
-	t.add(scores, weightImage, t.images(fits))
-	cpu, memory := assumed(t.pod)
-	for i, n := range fits {
-		least, balanced := t.room(n, cpu, memory)
-		scores[i] += weightLeast*least + weightBalanced*balanced
-	}
+	t.add(scores, weightImage, t.local(fits))
+	most := slices.Max(scores)
+	var ties []*candidate
 	crowd := map[string]int64{}
-	for _, n := range fits {
-		crowd[n.site] += n.usage.Pods
-	}
-	best := 0
-	for i := 1; i < len(fits); i++ {
-		a, b := fits[i], fits[best]
-		switch {
-		case scores[i] != scores[best]:
-			if scores[i] > scores[best] {
-				best = i
-			}
-		case crowd[a.site] != crowd[b.site]:
-			if crowd[a.site] < crowd[b.site] {
-				best = i
-			}
-		case a.usage.Pods != b.usage.Pods:
-			if a.usage.Pods < b.usage.Pods {
-				best = i
-			}
-		case strings.Compare(a.node.Name, b.node.Name) < 0:
-			best = i
+	for i, n := range fits {
+		if scores[i] == most {
+			ties = append(ties, n)
+			crowd[n.site] = 0
 		}
 	}
-	return fits[best].node.Name
+	if len(ties) > 1 {
+		for _, n := range fits {
+			if have, tie := crowd[n.site]; tie {
+				crowd[n.site] = have + n.usage.Pods
+			}
+		}
+	}
+	return slices.MinFunc(ties, func(a, b *candidate) int {
+		return cmp.Or(cmp.Compare(crowd[a.site], crowd[b.site]), cmp.Compare(a.usage.Pods, b.usage.Pods), strings.Compare(a.node.Name, b.node.Name))
+	}).node.Name
 }
 
 // add adds weighted scores; nil counts nothing.
-func (t *try) add(scores []int64, weight int64, more []int64) {
+func (t try) add(scores []int64, weight int64, more []int64) {
 	for i := range more {
 		scores[i] += weight * more[i]
 	}
-}
-
-// taints scores nodes by how few PreferNoSchedule taints the pod does not tolerate.
-func (t *try) taints(fits []*info) []int64 {
-	out := make([]int64, len(fits))
-	for i, n := range fits {
-		for j := range n.node.Spec.Taints {
-			if taint := &n.node.Spec.Taints[j]; taint.Effect == corev1.TaintEffectPreferNoSchedule && !tolerates(t.pod.Spec.Tolerations, taint) {
-				out[i]++
-			}
-		}
-	}
-	return lowIsGood(out)
 }
 
 // lowIsGood turns counts into scores: none is 100, the most is 0.
@@ -115,88 +142,15 @@ func lowIsGood(counts []int64) []int64 {
 	return counts
 }
 
-// preferred scores nodes by the weights of the preferred node affinities that hold.
-func (t *try) preferred(fits []*info) []int64 {
-	a := t.pod.Spec.Affinity
-	if a == nil || a.NodeAffinity == nil || len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
-		return nil
-	}
-	terms, err := nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	if err != nil {
-		return nil
-	}
-	out := make([]int64, len(fits))
-	for i, n := range fits {
-		out[i] = terms.Score(n.node)
-	}
-	most := slices.Max(out)
-	for i := range out {
+// highIsGood turns weights into scores: the most is 100, none is 0.
+func highIsGood(weights []int64) []int64 {
+	most := slices.Max(weights)
+	for i := range weights {
 		if most > 0 {
-			out[i] = 100 * out[i] / most
+			weights[i] = 100 * weights[i] / most
 		}
 	}
-	return out
-}
-
-// company scores nodes by the preferred affinities to, and away from, other pods.
-func (t *try) company(fits []*info) []int64 {
-	a := t.pod.Spec.Affinity
-	if a == nil {
-		return nil
-	}
-	type wish struct {
-		term
-		weight int64
-	}
-	var wishes []wish
-	if a.PodAffinity != nil {
-		for _, w := range a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			wishes = append(wishes, wish{t.term(t.pod, w.PodAffinityTerm), int64(w.Weight)})
-		}
-	}
-	if a.PodAntiAffinity != nil {
-		for _, w := range a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			wishes = append(wishes, wish{t.term(t.pod, w.PodAffinityTerm), -int64(w.Weight)})
-		}
-	}
-	if len(wishes) == 0 {
-		return nil
-	}
-	sum := map[place]int64{}
-	for pod := range t.s.Pods("") {
-		if pod.Spec.NodeName == "" || state.Terminated(pod) {
-			continue
-		}
-		n := t.s.Node(pod.Spec.NodeName)
-		for _, w := range wishes {
-			if n != nil && t.selects(w.term, pod) {
-				if v, ok := n.Labels[w.key]; ok {
-					sum[place{w.key, v}] += w.weight
-				}
-			}
-		}
-	}
-	keys := map[string]bool{}
-	for _, w := range wishes {
-		keys[w.key] = true
-	}
-	out := make([]int64, len(fits))
-	for i, n := range fits {
-		for key := range keys {
-			if v, ok := n.node.Labels[key]; ok {
-				out[i] += sum[place{key, v}]
-			}
-		}
-	}
-	least, most := slices.Min(out), slices.Max(out)
-	for i := range out {
-		if most > least {
-			out[i] = 100 * (out[i] - least) / (most - least)
-		} else {
-			out[i] = 0
-		}
-	}
-	return out
+	return weights
 }
 
 // assumed returns what a pod counts for in the scores.
@@ -222,56 +176,34 @@ func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
 	return milliCPU, memory
 }
 
-// room scores a node by how much of it is left with the pod on it, and by how
-// evenly its processor and its memory are used then.
-func (t *try) room(n *info, cpu, memory int64) (least, balanced int64) {
-	for pod := range t.s.PodsOn(n.node.Name) {
-		if !state.Terminated(pod) {
-			c, m := assumed(pod)
-			cpu, memory = cpu+c, memory+m
-		}
-	}
-	hasCPU, hasMemory := n.node.Status.Allocatable.Cpu().MilliValue(), n.node.Status.Allocatable.Memory().Value()
+// room scores a node by how much of it is left with a pod on it that counts for so
+// much, and by how evenly its processor and its memory are used then.
+func (n *info) room(cpu, memory int64) (least, balanced int64) {
+	cpu, memory = cpu+n.usedCPU, memory+n.usedMemory
 	left := func(has, used int64) int64 {
 		if has <= 0 || used > has {
 			return 0
 		}
 		return 100 * (has - used) / has
 	}
-	least = (left(hasCPU, cpu) + left(hasMemory, memory)) / 2
+	least = (left(n.hasCPU, cpu) + left(n.hasMemory, memory)) / 2
 	part := func(has, used int64) float64 {
 		if has <= 0 {
 			return 1
 		}
 		return min(float64(used)/float64(has), 1)
 	}
-	return least, int64(100 * (1 - math.Abs(part(hasCPU, cpu)-part(hasMemory, memory))/2))
+	return least, int64(100 * (1 - math.Abs(part(n.hasCPU, cpu)-part(n.hasMemory, memory))/2))
 }
 
-// images scores nodes by the size of the pod's images that they have already; an
+// local scores nodes by the size of the pod's images that they have already; an
 // image that few nodes have counts for less, so that not all pods go there.
-func (t *try) images(fits []*info) []int64 {
+func (t try) local(fits []*candidate) []int64 {
 	const small, big = 23 << 20, 1000 << 20
-	wanted := map[string]bool{}
-	for _, list := range [][]corev1.Container{t.pod.Spec.Containers, t.pod.Spec.InitContainers} {
-		for _, c := range list {
-			wanted[normal(c.Image)] = true
-		}
-	}
-	type found struct {
-		name string
-		size int64
-	}
-	have, spread := make([][]found, len(fits)), map[string]int64{}
-	for i, n := range fits {
-		for _, image := range n.node.Status.Images {
-			for _, name := range image.Names {
-				if wanted[normal(name)] {
-					have[i] = append(have[i], found{normal(name), image.SizeBytes})
-					spread[normal(name)]++
-					break
-				}
-			}
+	spread := map[string]int64{}
+	for _, n := range fits {
+		for _, f := range n.images {
+			spread[f.name]++
 		}
 	}
 	if len(spread) == 0 {
@@ -279,9 +211,9 @@ func (t *try) images(fits []*info) []int64 {
 	}
 	most := int64(big) * int64(len(t.pod.Spec.Containers)+len(t.pod.Spec.InitContainers))
 	out := make([]int64, len(fits))
-	for i := range fits {
+	for i, n := range fits {
 		sum := int64(0)
-		for _, f := range have[i] {
+		for _, f := range n.images {
 			sum += f.size * spread[f.name] / int64(len(fits))
 		}
 		sum = min(max(sum, small), most)

@@ -41,6 +41,9 @@ var kinds = [...]Kind{
 	PodDisruptionBudgets, Pods, ReplicaSets, Secrets, Sites, BoardProfiles, Records,
 }
 
+// nodesTable is the place of the nodes' table.
+var nodesTable = Nodes.index()
+
 // Kinds returns every kind, always in the same order.
 func Kinds() []Kind { return kinds[:] }
 

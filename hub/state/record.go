@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -42,7 +44,42 @@ type Record struct {
 	// Transitions are the newest changes of Ready, oldest first, for Flapping.
 	Transitions []metav1.MicroTime `json:"transitions,omitempty"`
 
+	// History are the moments at which the node's health changed, oldest first: those
+	// of the last HistoryAge, and the last one before, so far as there are not too many.
+	History []Turn `json:"history,omitempty"`
+
 	Hardware json.RawMessage `json:"hardware,omitempty"` // the device's report, as sent
+}
+
+// A Turn is a moment at which a node's health changed, and what it was from then on.
+type Turn struct {
+	At    metav1.MicroTime       `json:"at"`            // to the second
+	Ready corev1.ConditionStatus `json:"ready"`         // as its condition of that name
+	Out   bool                   `json:"out,omitempty"` // it had the lifecycle's NoExecute taint: its pods had to leave
+}
+
+// How much of a node's history is kept.
+const (
+	HistoryAge   = 7 * 24 * time.Hour
+	historyTurns = 100
+)
+
+// Turn adds a turn to the history and forgets what is too old. One that is earlier than
+// the last says nothing new; of those at one moment the last counts.
+func (r *Record) Turn(t Turn) {
+	if n := len(r.History); n > 0 && r.History[n-1].At.Time.Equal(t.At.Time) {
+		r.History = r.History[:n-1]
+	}
+	if n := len(r.History); n > 0 {
+		last := r.History[n-1]
+		if t.At.Before(&last.At) || last.Ready == t.Ready && last.Out == t.Out {
+			return
+		}
+	}
+	r.History = append(r.History, t)
+	for len(r.History) > 1 && (len(r.History) > historyTurns || t.At.Sub(r.History[1].At.Time) >= HistoryAge) {
+		r.History = r.History[1:]
+	}
 }
 
 // DeepCopy returns a copy that shares nothing that anyone changes.
@@ -52,6 +89,7 @@ func (r *Record) DeepCopy() *Record {
 	out.PastBoots = slices.Clone(r.PastBoots)
 	out.Labels = maps.Clone(r.Labels)
 	out.Transitions = slices.Clone(r.Transitions)
+	out.History = slices.Clone(r.History)
 	return &out
 }
 

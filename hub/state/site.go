@@ -84,22 +84,22 @@ func Waits(n *corev1.Node) bool {
 	return (ready == corev1.ConditionFalse || ready == corev1.ConditionUnknown) && NoExecuteOf(n) == nil
 }
 
-// count adds the node to, or takes it from (sign -1), the count.
-func (c *SiteCount) count(n *corev1.Node, sign int) {
-	c.Nodes += sign
+// add counts a node.
+func (c *SiteCount) add(n *corev1.Node) {
+	c.Nodes++
 	if Waits(n) {
-		c.Waiting += sign
+		c.Waiting++
 	}
 	if _, out := n.Labels[fleet.LabelExcludeDisruption]; out {
 		return
 	}
 	switch {
 	case ReadyOf(n) == corev1.ConditionTrue:
-		c.Ready += sign
+		c.Ready++
 	case NeverReported(n):
-		c.NeverSeen += sign
+		c.NeverSeen++
 	default:
-		c.NotReady += sign
+		c.NotReady++
 	}
 }
 

@@ -35,17 +35,21 @@ type Snapshot struct {
 	Started  time.Time // when this hub process began to listen
 	Look     Look      // what the decider that is being asked need look at
 
-	tables   [len(kinds)]*table[Object]
-	byUID    *table[Object]       // uid
-	owned    *table[Object]       // owner uid, kind, namespace, name
-	onNode   *table[*corev1.Pod]  // node ("" = not placed yet), namespace, name
-	usage    *table[*Usage]       // node
-	inSite   *table[*corev1.Node] // site, node
-	counts   *table[SiteCount]    // site
-	waits    *table[*corev1.Node] // site, moment of failure, node
-	seen     *table[time.Time]    // node
-	all      SiteTally            // all sites together
-	forgiven time.Time            // every node counts as seen at least then
+	tables    [len(kinds)]*table[Object]
+	byUID     *table[place]          // uid
+	owned     *table[Object]         // owner uid, kind, namespace, name
+	onNode    *table[*corev1.Pod]    // node ("" = not placed yet), namespace, name
+	usage     *table[*Usage]         // node
+	repelling *table[*corev1.Pod]    // namespace, name
+	ranks     *btree.Map[int32, int] // priority: how many placed pods have it
+	inSite    *table[struct{}]       // site, node
+	counts    *table[SiteCount]      // site
+	waits     *table[struct{}]       // site, moment of failure, node
+	blocks    *table[[]string]       // family, size, address: the nodes that have it
+	bare      *table[struct{}]       // creation, node: has no block
+	seen      *table[time.Time]      // node
+	all       SiteTally              // all sites together
+	forgiven  time.Time              // every node counts as seen at least then
 }
 
 // Empty returns the fleet of a hub that has just been unpacked.
@@ -54,9 +58,11 @@ func Empty(salt string, started time.Time) Snapshot {
 	for i := range s.tables {
 		s.tables[i] = btree.NewMap[string, Object](degree)
 	}
-	s.byUID, s.owned = btree.NewMap[string, Object](degree), btree.NewMap[string, Object](degree)
+	s.byUID, s.owned = btree.NewMap[string, place](degree), btree.NewMap[string, Object](degree)
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
-	s.inSite, s.counts, s.waits = btree.NewMap[string, *corev1.Node](degree), btree.NewMap[string, SiteCount](degree), btree.NewMap[string, *corev1.Node](degree)
+	s.repelling, s.ranks = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[int32, int](degree)
+	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, SiteCount](degree), btree.NewMap[string, struct{}](degree)
+	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen = btree.NewMap[string, time.Time](degree)
 	return s
 }
@@ -76,10 +82,11 @@ func (s Snapshot) Get(k Key) Object {
 
 // ByUID returns the object with the uid, nil if there is none.
 func (s Snapshot) ByUID(uid types.UID) Object {
-	o, ok := s.byUID.Get(string(uid))
+	at, ok := s.byUID.Get(string(uid))
 	if !ok {
 		return nil
 	}
+	o, _ := s.tables[at.kind.index()].Get(at.path)
 	return o
 }
 
@@ -151,6 +158,14 @@ func (s Snapshot) Deployment(namespace, name string) *appsv1.Deployment {
 // Nodes walks all nodes.
 func (s Snapshot) Nodes() iter.Seq[*corev1.Node] { return Each[*corev1.Node](s, Nodes, "") }
 
+// NodeAt returns the i-th node by name, so that a few can be taken from all over a
+// large fleet.
+func (s Snapshot) NodeAt(i int) *corev1.Node {
+	_, o, _ := s.tables[nodesTable].GetAt(i)
+	n, _ := o.(*corev1.Node)
+	return n
+}
+
 // Pods walks the pods of a namespace, "" for all.
 func (s Snapshot) Pods(namespace string) iter.Seq[*corev1.Pod] {
 	return Each[*corev1.Pod](s, Pods, namespace)
@@ -159,12 +174,31 @@ func (s Snapshot) Pods(namespace string) iter.Seq[*corev1.Pod] {
 // PodsOn walks the pods of a node; PodsOn("") walks those that have none yet.
 func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onNode, node) }
 
+// Repelling walks the placed pods that have not finished and keep others away from
+// where they are, by a required anti-affinity.
+func (s Snapshot) Repelling() iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		s.repelling.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
+	}
+}
+
+// LowestPriority returns the priority of the least important placed pod that has not
+// finished; false: there is none.
+func (s Snapshot) LowestPriority() (int32, bool) {
+	priority, _, ok := s.ranks.Min()
+	return priority, ok
+}
+
 // NodesIn walks the nodes of a site.
-func (s Snapshot) NodesIn(site string) iter.Seq[*corev1.Node] { return under(s.inSite, site) }
+func (s Snapshot) NodesIn(site string) iter.Seq[*corev1.Node] {
+	return s.named(s.inSite, site+"\x00")
+}
 
 // Waiting walks the nodes of a site that are not ready and wait for their
 // NoExecute taint, in the order of their failure.
-func (s Snapshot) Waiting(site string) iter.Seq[*corev1.Node] { return under(s.waits, site) }
+func (s Snapshot) Waiting(site string) iter.Seq[*corev1.Node] {
+	return s.named(s.waits, site+"\x00")
+}
 
 // Owned walks the objects of a kind that name the uid among their owners.
 func (s Snapshot) Owned(owner types.UID, k Kind) iter.Seq[Object] {
@@ -206,8 +240,20 @@ func (s Snapshot) Seen(node string) time.Time {
 
 // WithSeen returns the snapshot in which the node was last heard of at t.
 func (s Snapshot) WithSeen(node string, t time.Time) Snapshot {
-	s.seen = s.seen.Copy()
-	s.seen.Set(node, t)
+	return s.WithAllSeen(func(yield func(string, time.Time) bool) { yield(node, t) })
+}
+
+// WithAllSeen returns the snapshot in which nodes were last heard of at their times,
+// for the price of one copy: thousands can be due at one moment.
+func (s Snapshot) WithAllSeen(all iter.Seq2[string, time.Time]) Snapshot {
+	seen := s.seen
+	for node, t := range all {
+		if seen == s.seen {
+			seen = s.seen.Copy()
+		}
+		seen.Set(node, t)
+	}
+	s.seen = seen
 	return s
 }
 
@@ -224,5 +270,14 @@ func under[V any](t *table[V], first string) iter.Seq[V] {
 	prefix := first + "\x00"
 	return func(yield func(V) bool) {
 		t.Ascend(prefix, func(key string, v V) bool { return strings.HasPrefix(key, prefix) && yield(v) })
+	}
+}
+
+// named walks the nodes whose names end the entries of an index with a prefix.
+func (s Snapshot) named(t *table[struct{}], prefix string) iter.Seq[*corev1.Node] {
+	return func(yield func(*corev1.Node) bool) {
+		t.Ascend(prefix, func(key string, _ struct{}) bool {
+			return strings.HasPrefix(key, prefix) && yield(s.Node(key[strings.LastIndexByte(key, 0)+1:]))
+		})
 	}
 }

@@ -2,12 +2,10 @@ package state_test
 
 import (
 	"fmt"
-	"math/rand"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -96,80 +94,24 @@ func TestWalksAreInOrderOfNamespaceAndName(t *testing.T) {
 	}
 }
 
-// FuzzIndexes holds every index against a full count after random changes.
-func FuzzIndexes(f *testing.F) {
-	f.Add(int64(1))
-	f.Fuzz(func(t *testing.T, seed int64) {
-		r := rand.New(rand.NewSource(seed))
-		s := state.Empty("x", noon)
-		for range 60 {
-			s, _ = state.Apply(s, []state.Change{anything(r)})
-		}
-		pods, ready, waiting := map[string]int64{}, map[string]int{}, map[string]int{}
-		cpu := map[string]int64{}
-		for p := range s.Pods("") {
-			if p.Spec.NodeName != "" && !state.Terminated(p) {
-				pods[p.Spec.NodeName]++
-				cpu[p.Spec.NodeName] += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
-			}
-		}
-		for n := range s.Nodes() {
-			site := state.SiteOf(n)
-			if state.ReadyOf(n) == corev1.ConditionTrue {
-				ready[site]++
-			}
-			if state.Waits(n) {
-				waiting[site]++
-			}
-		}
-		var tally state.SiteTally
-		for _, c := range s.Counts() {
-			if c.Ready+c.NotReady > 0 {
-				tally.Counting++
-			}
-			if c.Full() {
-				tally.Full++
-			}
-		}
-		if s.Sites() != tally {
-			t.Errorf("tally %+v, want %+v", s.Sites(), tally)
-		}
-		for i := range 4 {
-			node, site := fmt.Sprint("n", i), fmt.Sprint("s", i)
-			u := s.Usage(node)
-			if u.Pods != pods[node] || u.Requests.Cpu().MilliValue() != cpu[node] {
-				t.Errorf("usage of %s: %+v, want %d pods, %dm", node, u, pods[node], cpu[node])
-			}
-			if c := s.Count(site); c.Ready != ready[site] || c.Waiting != waiting[site] || count(s.Waiting(site)) != waiting[site] || count(s.NodesIn(site)) != c.Nodes {
-				t.Errorf("count of %s: %+v, want %d ready, %d waiting", site, c, ready[site], waiting[site])
-			}
-		}
-	})
-}
-
-func anything(r *rand.Rand) state.Change {
-	i, j := r.Intn(4), r.Intn(4)
-	if r.Intn(2) == 0 {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("s", j)}}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: []corev1.ConditionStatus{"True", "False", "Unknown"}[r.Intn(3)], LastTransitionTime: metav1.NewTime(noon.Add(time.Duration(r.Intn(9)) * time.Second))}}
-		if r.Intn(3) == 0 {
-			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
-		}
-		if r.Intn(5) == 0 {
-			return state.Remove(n, "")
-		}
-		return state.Put(n, "")
+func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
+	var r state.Record
+	begin := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	at := func(after time.Duration, ready corev1.ConditionStatus) state.Turn {
+		return state.Turn{At: metav1.NewMicroTime(begin.Add(after)), Ready: ready}
 	}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", r.Intn(8))}}
-	if j > 0 {
-		p.Spec.NodeName = fmt.Sprint("n", i)
+	r.Turn(at(0, "True"))
+	r.Turn(at(time.Hour, "True"))      // as it was
+	r.Turn(at(time.Hour, "False"))     //
+	r.Turn(at(time.Minute, "True"))    // known already
+	r.Turn(at(9*24*time.Hour, "True")) // the one before still tells how it was a week ago
+	if len(r.History) != 2 || r.History[0].Ready != "False" || r.History[1].Ready != "True" {
+		t.Errorf("the history is %v", r.History)
 	}
-	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(r.Intn(500)), resource.DecimalSI)}}}}
-	if r.Intn(4) == 0 {
-		p.Status.Phase = corev1.PodSucceeded
+	for i := range 300 {
+		r.Turn(at(9*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
 	}
-	if r.Intn(5) == 0 {
-		return state.Remove(p, "")
+	if len(r.History) != 100 {
+		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 100)
 	}
-	return state.Put(p, "")
 }

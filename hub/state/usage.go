@@ -1,7 +1,11 @@
 package state
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/resource"
 )
 
@@ -38,7 +42,8 @@ func HostPorts(p *corev1.Pod) (ports []HostPort) {
 	return ports
 }
 
-func (u *Usage) add(p *corev1.Pod) {
+// Add counts a pod, unless it has finished.
+func (u *Usage) Add(p *corev1.Pod) {
 	if Terminated(p) {
 		return
 	}
@@ -52,4 +57,23 @@ func (u *Usage) add(p *corev1.Pod) {
 		u.Requests[name] = sum
 	}
 	u.Ports = append(u.Ports, HostPorts(p)...)
+}
+
+// sameAsk tells whether a pod takes the same of its node as before.
+func sameAsk(a, b *corev1.Pod) bool {
+	one := func(x, y corev1.Container) bool {
+		return sameList(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) && (x.RestartPolicy == nil) == (y.RestartPolicy == nil)
+	}
+	whole := func(p *corev1.Pod) corev1.ResourceList {
+		if p.Spec.Resources == nil {
+			return nil
+		}
+		return p.Spec.Resources.Requests
+	}
+	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
+		sameList(a.Spec.Overhead, b.Spec.Overhead) && sameList(whole(a), whole(b))
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resourceapi.Quantity) bool { return x.Cmp(y) == 0 })
 }

@@ -27,6 +27,7 @@ type daemon struct {
 	pattern *corev1.Pod // a pod of the template, to judge nodes by
 	fits    nodeaffinity.RequiredNodeAffinity
 	changes []state.Change
+	later   int // nodes that are put off
 	next    time.Time
 }
 
@@ -56,11 +57,11 @@ func (p *pass) daemonSet(k state.Key, look *daemonLook) {
 	if look.all {
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {
-			d.place(node, byNode[node])
+			d.inTurn(node, func() []*corev1.Pod { return byNode[node] })
 		}
 	} else {
 		for _, node := range slices.Sorted(maps.Keys(look.nodes)) {
-			d.place(node, p.daemonPodsOn(ds, node))
+			d.inTurn(node, func() []*corev1.Pod { return p.daemonPodsOn(ds, node) })
 		}
 	}
 	d.flush()
@@ -210,6 +211,16 @@ func tolerateLikeDaemon(spec *corev1.PodSpec) {
 	if spec.HostNetwork {
 		add(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)
 	}
+}
+
+// inTurn places on a node, or puts it off when this pass has done enough.
+func (d *daemon) inTurn(node string, pods func() []*corev1.Pod) {
+	if len(d.changes) < burst {
+		d.place(node, pods())
+		return
+	}
+	d.wake(d.at(node), d.now.Add(time.Duration(1+d.later/burst)*burstTime))
+	d.later++
 }
 
 // place sees to it that a node has the one pod that it should have, or none. A

@@ -74,6 +74,7 @@ type pass struct {
 	// own nothing and are left alone until the next round sees them.
 	born    map[state.Key]bool
 	named   uint64                      // names made so far
+	given   map[state.Key]bool          // names that are given away in this pass
 	waiting map[state.Key][]*corev1.Pod // see waitingDaemonPods
 	strays  map[string][]*corev1.Pod    // see straysIn
 }
@@ -114,6 +115,14 @@ func (p *pass) hurry(n int, asked bool) time.Time {
 	}
 	return until(p.now, time.Duration(1+n/10_000)*time.Second)
 }
+
+// burst is how many pods a workload creates in one pass (a ReplicaSet: in one second);
+// the others come later, a burst after the other, so that the hub hears its devices in
+// between.
+const (
+	burst     = 1_000
+	burstTime = 250 * time.Millisecond
+)
 
 // until is the next moment of a grid.
 func until(now time.Time, grid time.Duration) time.Time { return now.Truncate(grid).Add(grid) }

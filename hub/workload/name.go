@@ -33,10 +33,16 @@ func (p *pass) freeName(kind state.Kind, namespace, base string, owner types.UID
 			name = append(name, safe[sum%uint64(len(safe))])
 			sum /= uint64(len(safe))
 		}
-		if p.s.Get(state.Key{Kind: kind, Namespace: namespace, Name: string(name)}) == nil {
-			p.named++ // the next one will differ, though this one is not in the snapshot yet
-			return string(name)
+		k := state.Key{Kind: kind, Namespace: namespace, Name: string(name)}
+		if p.given[k] || p.s.Get(k) != nil {
+			continue
 		}
+		if p.given == nil {
+			p.given = map[state.Key]bool{}
+		}
+		p.given[k] = true // this one is not in the snapshot yet
+		p.named++
+		return k.Name
 	}
 }
 

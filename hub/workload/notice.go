@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +21,9 @@ type set map[state.Key]bool
 
 func (s set) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
 
-func byKey(a, b state.Key) int { return strings.Compare(a.String(), b.String()) }
+func byKey(a, b state.Key) int {
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
 
 // work is what one look is about.
 type work struct {

@@ -81,6 +81,9 @@ func (p *pass) replicate(rs *appsv1.ReplicaSet, live, finished []*corev1.Pod) (l
 	want := int(replicasOf(rs))
 	if len(live) <= want {
 		n, again := p.allowance(want-len(live), want, finished, live)
+		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // a second look at this moment makes no more
+			n, again = room, until(p.now, time.Second)
+		}
 		for range n {
 			pod := p.admitted(p.newPod(rs, replicaSetKind, &rs.Spec.Template))
 			tell(state.Put(pod, fmt.Sprintf("create %s for %s", state.Display(pod), rs.Name)), "SuccessfulCreate")
@@ -98,6 +101,16 @@ func (p *pass) replicate(rs *appsv1.ReplicaSet, live, finished []*corev1.Pod) (l
 		}
 	}
 	return live[spare:], leaving, time.Time{}
+}
+
+// madeAt counts the pods that were created at a moment.
+func madeAt(at metav1.Time, pods []*corev1.Pod) (n int) {
+	for _, pod := range pods {
+		if pod.CreationTimestamp.Equal(&at) {
+			n++
+		}
+	}
+	return n
 }
 
 // crowd counts the active pods per node of the ReplicaSet and its siblings under

@@ -1,0 +1,183 @@
+package schedule
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"flotilla.dev/hub/state"
+)
+
+// A class is what the pods have in common that every node treats alike, such as
+// those of one ReplicaSet: a thousand of them search the fleet once. It is kept up as
+// the pass places pods.
+type class struct {
+	*pass
+	pod      *corev1.Pod // one of them
+	priority int32
+	needs    []need
+	ports    []state.HostPort
+	fits     nodeaffinity.RequiredNodeAffinity
+	only     map[string]bool // the nodes that its affinity names; nil: any
+	links    *links          // nil: where others are does not matter
+	soft     []*soft         // its own soft spread constraints
+	wishes   []*wish         // its preferred affinities to other pods
+	images   map[string]bool // that its containers run
+	upTo     int             // how many of the pass's placements it knows
+
+	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
+
+	searched bool
+	partly   bool           // not every node was looked at
+	found    []*candidate   // nodes that will do
+	at       map[string]int // where a node is in found
+	tally    tally          // why the others will not
+	refused  string         // why no node will do, "": one does, or it is not known
+	stuck    bool           // none of the nodes that have changed will do
+}
+
+// A need is how much of one resource a pod asks for.
+type need struct {
+	name   corev1.ResourceName
+	amount quantity
+}
+
+// A try is one pod in search of a node.
+type try struct {
+	*class
+	pod *corev1.Pod
+}
+
+// try returns a pod with its class. A pod for which room is being made, and one that
+// names its nodes, is a class of its own.
+func (p *pass) try(pod *corev1.Pod) try {
+	only := named(pod)
+	if only != nil || pod.Status.NominatedNodeName != "" {
+		return try{p.class(pod, only), pod}
+	}
+	key := likeness(pod)
+	k := p.classes[key]
+	if k == nil {
+		k = p.class(pod, nil)
+		p.classes[key] = k
+	}
+	for ; k.upTo < len(p.placed); k.upTo++ {
+		k.join(p.placed[k.upTo])
+	}
+	return try{k, pod}
+}
+
+func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
+	k := &class{pass: p, pod: pod, priority: schedcorev1.PodPriority(pod), ports: state.HostPorts(pod), fits: nodeaffinity.GetRequiredNodeAffinity(pod), only: only, upTo: len(p.placed)}
+	for name, amount := range state.Requests(pod) {
+		if !amount.IsZero() {
+			k.needs = append(k.needs, need{name, amount})
+		}
+	}
+	slices.SortFunc(k.needs, func(a, b need) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	k.link()
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.ScheduleAnyway {
+			k.soft = append(k.soft, k.softOf(c))
+		}
+	}
+	k.wish()
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+		k.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	k.images = map[string]bool{}
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			k.images[normal(list[i].Image)] = true
+		}
+	}
+	return k
+}
+
+// join tells the class of a pod that the pass has placed.
+func (k *class) join(pod *corev1.Pod) {
+	n := k.s.Node(pod.Spec.NodeName)
+	for _, s := range k.soft {
+		s.add(pod, n)
+	}
+	for _, w := range k.wishes {
+		w.add(k.pass, pod)
+	}
+	if k.small() {
+		k.refused = "" // where that is cheap the sentence counts every reason as it is now
+		k.searched = k.searched && len(k.found) > 0
+	}
+	forbids, allows := k.linked(pod, n)
+	if allows && !k.partly {
+		k.searched, k.refused = false, ""
+		return
+	}
+	for i := len(k.found) - 1; i >= 0 && (forbids || allows); i-- {
+		if k.links.against(k.found[i].node) != "" {
+			k.drop(i)
+		}
+	}
+	k.again(n)
+}
+
+// again looks again at a node on which something has changed.
+func (k *class) again(n *corev1.Node) {
+	i, ok := k.at[n.Name]
+	if !ok {
+		return
+	}
+	if now, why := (try{k, k.pod}).against(n); len(why) == 0 {
+		k.found[i] = k.candidate(now)
+	} else {
+		k.drop(i)
+	}
+}
+
+// drop forgets a node that will not do any more.
+func (k *class) drop(i int) {
+	last := len(k.found) - 1
+	delete(k.at, k.found[i].node.Name)
+	if i != last {
+		k.found[i] = k.found[last]
+		k.at[k.found[i].node.Name] = i
+	}
+	k.found = k.found[:last]
+	if last == 0 || k.partly && last < atLeast/2 {
+		k.searched = false // the others are to be counted, or may do better
+	}
+}
+
+// named returns the nodes that a pod's affinity names, as a DaemonSet's pod names
+// its one: then no other is looked at.
+func named(pod *corev1.Pod) map[string]bool {
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		i := slices.IndexFunc(term.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
+			return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn
+		})
+		if i < 0 {
+			return nil
+		}
+		for _, name := range term.MatchFields[i].Values {
+			names[name] = true
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return names
+}
+
+func (k *class) wants(node string) bool { return k.only == nil || k.only[node] }

@@ -1,0 +1,114 @@
+package schedule
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// atLeast is how many nodes that will do are weighed against each other, in a fleet
+// that has so many.
+const atLeast = 500
+
+// A tally counts the nodes that were refused, by reason.
+type tally struct {
+	nodes int
+	count map[string]int
+	// curable are the nodes that would do if lower pods went.
+	curable []string
+}
+
+func (c tally) String() string {
+	if c.nodes == 0 {
+		return "no nodes available to schedule pods"
+	}
+	var parts []string
+	for reason, n := range c.count {
+		parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+	}
+	slices.Sort(parts)
+	return fmt.Sprintf("0/%d nodes are available: %s.", c.nodes, strings.Join(parts, ", "))
+}
+
+func (c *tally) add(node string, reasons []string) {
+	curable := true
+	for _, r := range reasons {
+		c.count[r]++
+		switch r {
+		case unschedulable, wrongAffinity, unlabeled, wrongNeighbors:
+			curable = false
+		default:
+			curable = curable && !strings.HasPrefix(r, untolerated)
+		}
+	}
+	if curable {
+		c.curable = append(c.curable, node)
+	}
+}
+
+// search looks for the nodes that will do. In a fleet of more than 500 nodes it
+// stops when it has 500, the number that Kubernetes takes of 10,000: the best of
+// those is as good as the best of all. It takes every k-th node by name, so that
+// every site is among them, beginning with one that follows from the pod's uid, and
+// looks at all where too few will do: a refusal counts every node.
+func (t try) search() {
+	k := t.class
+	total := k.s.Len(state.Nodes)
+	k.searched, k.partly, k.found, k.at = true, false, nil, map[string]int{}
+	k.tally = tally{nodes: total, count: map[string]int{}}
+	if k.only != nil {
+		looked := 0
+		for _, name := range slices.Sorted(maps.Keys(k.only)) {
+			if node := k.s.Node(name); node != nil {
+				looked++
+				t.look(node)
+			}
+		}
+		if rest := total - looked; rest > 0 {
+			k.tally.count[wrongAffinity] += rest
+		}
+		return
+	}
+	if k.small() {
+		for node := range k.s.Nodes() {
+			t.look(node)
+		}
+		return
+	}
+	stride := total / atLeast
+	start := int(seed(t.pod) % uint32(stride))
+	for turn := range stride {
+		if len(k.found) >= atLeast {
+			k.partly = true
+			return
+		}
+		for i := (start + turn) % stride; i < total; i += stride {
+			t.look(k.s.NodeAt(i))
+		}
+	}
+}
+
+// look looks at one node.
+func (t try) look(node *corev1.Node) {
+	k := t.class
+	k.looks++
+	n, why := t.against(node)
+	if len(why) > 0 {
+		k.tally.add(node.Name, why)
+		return
+	}
+	k.at[node.Name] = len(k.found)
+	k.found = append(k.found, k.candidate(n))
+}
+
+func seed(pod *corev1.Pod) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(pod.UID))
+	return h.Sum32()
+}

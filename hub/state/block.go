@@ -1,0 +1,132 @@
+package state
+
+import (
+	"iter"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HasBlock tells whether a node has a block of addresses.
+func HasBlock(n *corev1.Node) bool { return n.Spec.PodCIDR != "" || len(n.Spec.PodCIDRs) > 0 }
+
+// BlocksOf returns the blocks of addresses that a node has; what cannot be read is none.
+func BlocksOf(n *corev1.Node) (blocks []netip.Prefix) {
+	all := n.Spec.PodCIDRs
+	if len(all) == 0 && n.Spec.PodCIDR != "" {
+		all = []string{n.Spec.PodCIDR}
+	}
+	for _, text := range all {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			blocks = append(blocks, p.Masked())
+		}
+	}
+	return blocks
+}
+
+// blockKey sorts blocks by family, then by size, then by address, so that those of
+// one size, which cannot overlap, stand together.
+func blockKey(p netip.Prefix) string {
+	b := p.Addr().AsSlice()
+	return string([]byte{byte(len(b)), byte(p.Bits())}) + string(b)
+}
+
+func blockAt(key string) netip.Prefix {
+	a, _ := netip.AddrFromSlice([]byte(key[2:]))
+	return netip.PrefixFrom(a, int(key[1]))
+}
+
+// bornAt orders the nodes without a block: the oldest first.
+func bornAt(n *corev1.Node) string {
+	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05.000000000Z")
+}
+
+// WithoutBlock walks the nodes that have no block of addresses, the oldest first,
+// those of one age by name.
+func (s Snapshot) WithoutBlock() iter.Seq[*corev1.Node] { return s.named(s.bare, "") }
+
+// Blocks are all blocks of one size that nodes have in a range, in order.
+type Blocks struct {
+	t      *table[[]string]
+	lo, hi int
+}
+
+// Blocks returns the blocks with so many leading bits that begin in the range.
+func (s Snapshot) Blocks(in netip.Prefix, bits int) Blocks {
+	first := blockKey(netip.PrefixFrom(in.Masked().Addr(), bits))
+	return Blocks{s.blocks, rank(s.blocks, func(key string) bool { return key >= first }), rank(s.blocks, func(key string) bool {
+		return key >= first && !(key[:2] == first[:2] && in.Contains(blockAt(key).Addr()))
+	})}
+}
+
+// Len is how many there are.
+func (b Blocks) Len() int { return b.hi - b.lo }
+
+// At returns the i-th.
+func (b Blocks) At(i int) netip.Prefix {
+	key, _, _ := b.t.GetAt(b.lo + i)
+	return blockAt(key)
+}
+
+// rank returns the position of the first key of a table from which on all are so.
+func rank[V any](t *table[V], so func(string) bool) int {
+	lo, hi := 0, t.Len()
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if key, _, _ := t.GetAt(mid); so(key) {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
+}
+
+// BlockSizes walks the numbers of leading bits of all blocks of an address family
+// (that of a) that nodes have.
+func (s Snapshot) BlockSizes(a netip.Addr) iter.Seq[int] {
+	family := byte(a.BitLen() / 8)
+	return func(yield func(int) bool) {
+		pivot := string([]byte{family, 0})
+		for {
+			size := -1
+			s.blocks.Ascend(pivot, func(key string, _ []string) bool {
+				if key[0] == family {
+					size = int(key[1])
+				}
+				return false
+			})
+			if size < 0 || !yield(size) || size == 255 {
+				return
+			}
+			pivot = string([]byte{family, byte(size + 1)})
+		}
+	}
+}
+
+// Overlapping walks the blocks that have an address in common with p, with the
+// names of the nodes that have them.
+func (s Snapshot) Overlapping(p netip.Prefix) iter.Seq2[netip.Prefix, []string] {
+	return func(yield func(netip.Prefix, []string) bool) {
+		for bits := range s.BlockSizes(p.Addr()) {
+			on := true
+			first := netip.PrefixFrom(p.Addr(), min(bits, p.Bits())).Masked() // the larger of the two, in which the other lies
+			pivot := blockKey(netip.PrefixFrom(first.Addr(), bits))
+			s.blocks.Ascend(pivot, func(key string, holders []string) bool {
+				if !strings.HasPrefix(key, pivot[:2]) {
+					return false
+				}
+				b := blockAt(key)
+				if !b.Overlaps(p) {
+					return false
+				}
+				on = yield(b, holders)
+				return on
+			})
+			if !on {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package state
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A txn is a snapshot whose tables are copied the first time that they are
+// written, so that the one it came from stays as it was.
+type txn struct {
+	Snapshot
+	copied [len(kinds)]bool
+	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare bool }
+}
+
+func (t *txn) table(k Kind) *table[Object] {
+	i := k.index()
+	if !t.copied[i] {
+		t.tables[i], t.copied[i] = t.tables[i].Copy(), true
+	}
+	return t.tables[i]
+}
+
+func writable[V any](p **table[V], done *bool) *table[V] {
+	if !*done {
+		*p, *done = (*p).Copy(), true
+	}
+	return *p
+}
+
+// swap puts next in the place of old, either of which may be nil, in its table and
+// in every index. An index whose entry stays as it is is not written: a node that
+// only reports is one write, however many indexes there are.
+func (t *txn) swap(old, next Object) {
+	o := next
+	if next == nil {
+		o = old
+	}
+	kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
+	if next == nil {
+		t.table(kind).Delete(at)
+	} else {
+		t.table(kind).Set(at, next)
+	}
+	t.swapUID(old, next, place{kind, at})
+	t.swapOwners(old, next, "\x00"+string(kind)+"\x00"+at)
+	switch o.(type) {
+	case *corev1.Pod:
+		was, _ := old.(*corev1.Pod)
+		is, _ := next.(*corev1.Pod)
+		t.swapPod(was, is, at)
+	case *corev1.Node:
+		was, _ := old.(*corev1.Node)
+		is, _ := next.(*corev1.Node)
+		t.swapNode(was, is)
+	case *fleet.Site:
+		for i, o := range []Object{old, next} {
+			if site, ok := o.(*fleet.Site); ok && site.Status.Held == HeldMaster {
+				t.all.Master += 2*i - 1
+			}
+		}
+	}
+}
+
+// A place is where an object stands.
+type place struct {
+	kind Kind
+	path string
+}
+
+func (t *txn) swapUID(old, next Object, at place) {
+	var was, is types.UID
+	if old != nil {
+		was = old.GetUID()
+	}
+	if next != nil {
+		is = next.GetUID()
+	}
+	if was == is {
+		return
+	}
+	if was != "" {
+		writable(&t.byUID, &t.own.uid).Delete(string(was))
+	}
+	if is != "" {
+		writable(&t.byUID, &t.own.uid).Set(string(is), at)
+	}
+}
+
+func (t *txn) swapOwners(old, next Object, at string) {
+	if next != nil {
+		for _, ref := range next.GetOwnerReferences() {
+			writable(&t.owned, &t.own.owned).Set(string(ref.UID)+at, next)
+		}
+	}
+	if old == nil || old == next {
+		return
+	}
+	for _, ref := range old.GetOwnerReferences() {
+		key := string(ref.UID) + at
+		if have, ok := t.owned.Get(key); ok && have == old {
+			writable(&t.owned, &t.own.owned).Delete(key)
+		}
+	}
+}
+
+// held are the facts of a placed pod that others than its own node look up.
+func held(p *corev1.Pod) (node string, live, repels bool) {
+	if p == nil {
+		return "", false, false
+	}
+	live = p.Spec.NodeName != "" && !Terminated(p)
+	a := p.Spec.Affinity
+	return p.Spec.NodeName, live, live && a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+}
+
+func (t *txn) swapPod(old, next *corev1.Pod, at string) {
+	from, lived, repelled := held(old)
+	to, lives, repels := held(next)
+	onNode := writable(&t.onNode, &t.own.onNode)
+	if old != nil && (next == nil || from != to) {
+		onNode.Delete(from + "\x00" + at)
+	}
+	if next != nil {
+		onNode.Set(to+"\x00"+at, next)
+	}
+	if repels {
+		writable(&t.repelling, &t.own.repel).Set(at, next)
+	} else if repelled {
+		writable(&t.repelling, &t.own.repel).Delete(at)
+	}
+	if lived != lives || lived && schedcorev1.PodPriority(old) != schedcorev1.PodPriority(next) {
+		if !t.own.rank {
+			t.ranks, t.own.rank = t.ranks.Copy(), true
+		}
+		if lived {
+			t.rank(schedcorev1.PodPriority(old), -1)
+		}
+		if lives {
+			t.rank(schedcorev1.PodPriority(next), 1)
+		}
+	}
+	if lived && lives && from == to && sameAsk(old, next) {
+		return
+	}
+	if from != "" && from != to {
+		t.tally(from)
+	}
+	if to != "" {
+		t.tally(to)
+	}
+}
+
+func (t *txn) rank(priority int32, by int) {
+	n, _ := t.ranks.Get(priority)
+	if n += by; n > 0 {
+		t.ranks.Set(priority, n)
+	} else {
+		t.ranks.Delete(priority)
+	}
+}
+
+// tally sums up a node's pods anew: a node has few, and a sum that is never
+// taken down again cannot drift.
+func (t *txn) tally(node string) {
+	var u Usage
+	for p := range t.PodsOn(node) {
+		u.Add(p)
+	}
+	usage := writable(&t.usage, &t.own.usage)
+	if u.Pods > 0 {
+		usage.Set(node, &u)
+	} else {
+		usage.Delete(node)
+	}
+}
+
+func (t *txn) swapNode(old, next *corev1.Node) {
+	was, is := viewOf(old), viewOf(next)
+	if was.site != is.site || (old == nil) != (next == nil) {
+		set(writable(&t.inSite, &t.own.inSite), was.site, was.name, old != nil, false)
+		set(writable(&t.inSite, &t.own.inSite), is.site, is.name, next != nil, true)
+	}
+	if was.waits != is.waits {
+		set(writable(&t.waits, &t.own.waits), was.waits, was.name, was.waits != "", false)
+		set(writable(&t.waits, &t.own.waits), is.waits, is.name, is.waits != "", true)
+	}
+	if was.site != is.site || was.count != is.count {
+		if old != nil {
+			t.count(was, -1)
+		}
+		if next != nil {
+			t.count(is, 1)
+		}
+	}
+	t.swapBlocks(old, next)
+}
+
+// set writes or deletes one entry of an index of names, if there is one.
+func set(t *table[struct{}], first, name string, there, in bool) {
+	switch {
+	case !there:
+	case in:
+		t.Set(first+"\x00"+name, struct{}{})
+	default:
+		t.Delete(first + "\x00" + name)
+	}
+}
+
+// A view is what the sites' indexes know of a node.
+type view struct {
+	name, site string
+	waits      string // site and moment of failure, "": it does not wait
+	count      SiteCount
+}
+
+func viewOf(n *corev1.Node) (v view) {
+	if n == nil {
+		return v
+	}
+	v.name, v.site = n.Name, SiteOf(n)
+	v.count.add(n)
+	if v.count.Waiting > 0 {
+		v.waits = v.site + "\x00" + failedAt(n)
+	}
+	return v
+}
+
+func (t *txn) count(v view, sign int) {
+	counts := writable(&t.counts, &t.own.counts)
+	c, _ := counts.Get(v.site)
+	t.all.count(c, -1)
+	c.Nodes += sign * v.count.Nodes
+	c.Ready += sign * v.count.Ready
+	c.NotReady += sign * v.count.NotReady
+	c.NeverSeen += sign * v.count.NeverSeen
+	c.Waiting += sign * v.count.Waiting
+	t.all.count(c, 1)
+	if c.Nodes > 0 {
+		counts.Set(v.site, c)
+	} else {
+		counts.Delete(v.site)
+	}
+}
+
+// swapBlocks keeps the index of the nodes' address blocks, and the nodes without one.
+func (t *txn) swapBlocks(old, next *corev1.Node) {
+	if old != nil && next != nil && old.Spec.PodCIDR == next.Spec.PodCIDR && slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs) &&
+		old.CreationTimestamp.Equal(&next.CreationTimestamp) {
+		return
+	}
+	for i, n := range []*corev1.Node{old, next} {
+		if n == nil {
+			continue
+		}
+		in := i == 1
+		if !HasBlock(n) {
+			set(writable(&t.bare, &t.own.bare), bornAt(n), n.Name, true, in)
+		}
+		for _, b := range BlocksOf(n) {
+			blocks, key := writable(&t.blocks, &t.own.blocks), blockKey(b)
+			holders, _ := blocks.Get(key)
+			holders = slices.DeleteFunc(slices.Clone(holders), func(name string) bool { return name == n.Name })
+			if in {
+				holders = append(holders, n.Name)
+			}
+			if len(holders) > 0 {
+				blocks.Set(key, holders)
+			} else {
+				blocks.Delete(key)
+			}
+		}
+	}
+}
