@@ -21,13 +21,16 @@ func joinCommand() *cobra.Command {
 	var (
 		stateDir, token, node string
 		labels, taints        []string
+		choice                string
+		forgetting            bool
 		logs                  logFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "join URL --token TOKEN",
 		Short: "Join a fleet: get this device's identity from its hub",
 		Example: `  flotilla-device join https://gateway:8443 --token FLT1.…
-  flotilla-device join https://gateway:8443 --token FLT1.… --node-name kiosk-7 --label floor=2 --taint camera=true:NoSchedule`,
+  flotilla-device join https://gateway:8443 --token FLT1.… --node-name kiosk-7 --label floor=2 --taint camera=true:NoSchedule
+  flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("join takes the address of the hub, such as https://gateway:8443; flotilla-hub token create prints the whole line")
@@ -37,6 +40,13 @@ func joinCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if token == "" {
 				return usagef("--token is missing; flotilla-hub token create prints the whole line")
+			}
+			secret, err := wire.ParseJoinToken(token)
+			if err != nil {
+				return usagef("--token: %w", err)
+			}
+			if err := checkEngine(choice); err != nil {
+				return err
 			}
 			log, err := logs.logger()
 			if err != nil {
@@ -58,8 +68,15 @@ func joinCommand() *cobra.Command {
 				return usageError{err}
 			}
 			defer func() { _ = m.Close() }() // the process ends anyway
-			if have, err := join.Load(dir); err == nil {
-				return usagef("this device is node %s of hub %s already; to leave that fleet: flotilla-device reset --yes", have.Node, have.HubURL)
+			if have, err := join.Load(dir); err == nil && !forgetting {
+				return belongs(have, secret)
+			}
+			var old oldWorkloads
+			if forgetting {
+				if old, err = findWorkloads(cmd.Context(), choice, dir); err != nil {
+					return err
+				}
+				defer old.close()
 			}
 			machineID, err := hardware.MachineID("")
 			if err != nil {
@@ -77,18 +94,44 @@ func joinCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if forgetting {
+				err = old.remove(cmd.Context())
+				if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
+					return fmt.Errorf("this device has joined as node %s, but something of what it ran before is left: %w", id.Node, err)
+				}
+			} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
+				fmt.Printf("It goes on with the %d pods that another hub wanted here, until an administrator of this one says flotilla-hub resume.\n", n)
+			}
 			fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now flotilla-device   (or: flotilla-device run --state-dir %s)\n", id.Node, id.Site, id.HubURL, dir)
 			return nil
 		},
 	}
 	stateDirFlag(cmd, &stateDir)
+	engineFlag(cmd, &choice)
 	logs.add(cmd)
 	fl := cmd.Flags()
+	fl.BoolVar(&forgetting, "forget-workloads", false, "leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
 	fl.StringVar(&token, "token", "", "what flotilla-hub token create printed")
 	fl.StringVar(&node, "node-name", "", "name of this node (default: the token's, or the host name)")
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration")
 	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration")
 	return cmd
+}
+
+// keptByJoin is what of the state directory is the new hub's.
+var keptByJoin = []string{join.IdentityFile, registrationFile}
+
+// belongs refuses to join with a device that belongs to a hub already: what it runs
+// is that hub's, and must neither stop by mistake nor run on for a stranger.
+func belongs(have join.Identity, token wire.JoinToken) error {
+	same, err := have.Of(token)
+	if err != nil {
+		return err
+	}
+	if same {
+		return usagef("this device is node %s of this hub already (%s); to join it anew, and stop and remove what runs here: --forget-workloads; to leave the fleet: flotilla-device reset --yes", have.Node, have.HubURL)
+	}
+	return usagef("this device is node %s of the hub at %s, and the token is another hub's; to move the device there, and stop and remove what runs here for the old one: --forget-workloads", have.Node, have.HubURL)
 }
 
 // writeRegistration keeps the labels and taints for the first status.

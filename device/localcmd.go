@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -266,10 +267,19 @@ func resetCommand() *cobra.Command {
 				return usageError{err}
 			}
 			defer func() { _ = m.Close() }() // the process ends anyway
-			if err := removeContainers(cmd.Context(), choice, agent.StateDirID(dir)); err != nil {
+			old, err := findWorkloads(cmd.Context(), choice, dir)
+			if err != nil {
 				return err
 			}
-			return forget(dir)
+			defer old.close()
+			if err := old.remove(cmd.Context()); err != nil {
+				return err
+			}
+			if err := forget(dir); err != nil {
+				return err
+			}
+			fmt.Println("this device belongs to no fleet any more; revoke it on the hub too: kubectl delete node")
+			return nil
 		},
 	}
 	stateDirFlag(cmd, &stateDir)
@@ -279,18 +289,39 @@ func resetCommand() *cobra.Command {
 	return cmd
 }
 
-// removeContainers stops and removes every container of the agent, those that hold
-// a network last.
-func removeContainers(ctx context.Context, choice, id string) error {
+// oldWorkloads are the containers and the networks of an agent that is not to run
+// them any more.
+type oldWorkloads struct {
+	engine engine.Engine // nil: they are left
+	id     string        // of the state directory
+}
+
+// findWorkloads finds the engine that has them: where there is none, nothing has
+// been done yet.
+func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error) {
 	if choice == "none" {
-		return nil
+		return oldWorkloads{}, nil
 	}
 	e, err := engine.Find(ctx, choice)
 	if err != nil {
-		return fmt.Errorf("%w; to forget the identity and leave the containers: --engine none", err)
+		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
 	}
-	defer func() { _ = e.Close() }() // the process ends anyway
-	list, err := e.Containers(ctx, agent.LabelStateDir+"="+id)
+	return oldWorkloads{e, agent.StateDirID(dir)}, nil
+}
+
+func (o oldWorkloads) close() {
+	if o.engine != nil {
+		_ = o.engine.Close() // the process ends anyway
+	}
+}
+
+// remove stops and removes every container of the agent, those that hold a network
+// last, whatever the node was called when they were made.
+func (o oldWorkloads) remove(ctx context.Context) error {
+	if o.engine == nil {
+		return nil
+	}
+	list, err := o.engine.Containers(ctx, agent.LabelStateDir+"="+o.id)
 	if err != nil {
 		return err
 	}
@@ -300,9 +331,9 @@ func removeContainers(ctx context.Context, choice, id string) error {
 			if c.Labels[agent.LabelKind] != kind {
 				continue
 			}
-			err := e.Stop(ctx, c.ID, 10*time.Second)
+			err := o.engine.Stop(ctx, c.ID, 10*time.Second)
 			if err == nil {
-				err = e.Remove(ctx, c.ID)
+				err = o.engine.Remove(ctx, c.ID)
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -315,21 +346,21 @@ func removeContainers(ctx context.Context, choice, id string) error {
 	for _, c := range list {
 		if node := c.Labels[agent.LabelAgent]; !nodes[node] {
 			nodes[node] = true
-			errs = append(errs, e.RemoveNetwork(ctx, agent.Network(node, id, "")))
+			errs = append(errs, o.engine.RemoveNetwork(ctx, agent.Network(node, o.id, "")))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// forget removes everything in the state directory but its lock.
-func forget(dir string) error {
+// forget removes everything in the state directory but its lock and what is kept.
+func forget(dir string, keep ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("forget the identity: %w", err)
+		return fmt.Errorf("forget what this device ran: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
-		if e.Name() != memory.LockFile {
+		if e.Name() != memory.LockFile && !slices.Contains(keep, e.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}
@@ -337,8 +368,7 @@ func forget(dir string) error {
 		errs = append(errs, os.RemoveAll(v))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("forget the identity: %w", err)
+		return fmt.Errorf("forget what this device ran: %w", err)
 	}
-	fmt.Println("this device belongs to no fleet any more; revoke it on the hub too: kubectl delete node")
 	return nil
 }

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
+	osuser "os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -29,6 +32,19 @@ type beside struct {
 	guard     *access.Guard
 	authority *pki.Authority
 	url       string // of the hub, as it last said
+}
+
+// did keeps in the audit what a command has changed, and by whom: as whom it runs.
+func (b beside) did(ctx context.Context, verb, resource, name string, err error) error {
+	a := store.Audit{Who: "uid " + strconv.Itoa(os.Getuid()), Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK}
+	if u, uerr := osuser.Current(); uerr == nil {
+		a.Who = u.Username
+	}
+	if err != nil {
+		a.Code, a.Message = http.StatusUnprocessableEntity, err.Error()
+	}
+	b.guard.Record(ctx, a)
+	return err
 }
 
 // dataDir adds the flag by which a command finds its hub.
@@ -89,7 +105,7 @@ func tokenCommand() *cobra.Command {
 	create.RunE = func(c *cobra.Command, _ []string) error {
 		return next(c, *dir, func(ctx context.Context, b beside) error {
 			t, err := b.guard.CreateJoinToken(ctx, n)
-			if err != nil {
+			if err = b.did(ctx, "create", "jointokens", t.ID, err); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "flotilla-device join %s --token %s\n", b.url, t.Text())
@@ -122,7 +138,9 @@ func tokenCommand() *cobra.Command {
 	revoke := &cobra.Command{Use: "revoke ID", Short: "Revoke a join token; devices that have joined stay", Args: exactly(1)}
 	revokeDir := dataDir(revoke)
 	revoke.RunE = func(c *cobra.Command, args []string) error {
-		return next(c, *revokeDir, func(ctx context.Context, b beside) error { return b.guard.RevokeJoinToken(ctx, args[0]) })
+		return next(c, *revokeDir, func(ctx context.Context, b beside) error {
+			return b.did(ctx, "revoke", "jointokens", args[0], b.guard.RevokeJoinToken(ctx, args[0]))
+		})
 	}
 	c.AddCommand(create, list, revoke)
 	return c
@@ -159,7 +177,7 @@ func userCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return b.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r})
+			return b.did(ctx, "create", "users", args[0], b.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
 		})
 	}
 	passwd := &cobra.Command{Use: "passwd NAME", Short: "Set a user's password, read from standard input", Args: exactly(1)}
@@ -170,7 +188,7 @@ func userCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return b.guard.SetPassword(ctx, args[0], password)
+			return b.did(ctx, "update", "users", args[0], b.guard.SetPassword(ctx, args[0], password))
 		})
 	}
 	list := &cobra.Command{Use: "list", Short: "List users", Args: exactly(0)}
@@ -187,7 +205,9 @@ func userCommand() *cobra.Command {
 	remove := &cobra.Command{Use: "delete NAME", Short: "Delete a user, with sessions and API tokens", Args: exactly(1)}
 	removeDir := dataDir(remove)
 	remove.RunE = func(c *cobra.Command, args []string) error {
-		return next(c, *removeDir, func(ctx context.Context, b beside) error { return b.guard.DeleteUser(ctx, args[0]) })
+		return next(c, *removeDir, func(ctx context.Context, b beside) error {
+			return b.did(ctx, "delete", "users", args[0], b.guard.DeleteUser(ctx, args[0]))
+		})
 	}
 	c.AddCommand(create, passwd, list, remove)
 	return c
@@ -234,7 +254,7 @@ func kubeconfigCommand() *cobra.Command {
 				return errUsage{fmt.Errorf("the hub's address is %q: give one such as https://gateway:8443 with --server", address)}
 			}
 			cert, key, err := b.authority.IssueClient(pki.Role(r), *user, *life)
-			if err != nil {
+			if err = b.did(ctx, "create", "kubeconfigs", *user, err); err != nil {
 				return err
 			}
 			text, err := kubeconfig(kubeconfigFor{address, *user, b.authority.RootPEM(), cert, key})

@@ -46,6 +46,7 @@ type front struct {
 	server    *pki.Server
 	inventory *inventory.Reader // nil: there is none
 	log       *slog.Logger
+	api       *kube.Server // made by kubernetes
 }
 
 // metaURL is where a command beside the hub finds its address.
@@ -57,10 +58,7 @@ func (f *front) handlers(page *admin.Server) *http.Server {
 	e.IPExtractor = echo.ExtractIPDirect()
 	e.Logger.SetOutput(io.Discard)
 	e.Use(f.hosts)
-	kube.New(kube.Config{
-		Fleet: f.loop, Leases: leases{f.loop}, Access: kubeAccess{f.guard}, Logs: f.desk, Audit: auditor{f.guard},
-		Settings: admissionSettings(f.cfg), Version: version, Log: f.log,
-	}).Register(e)
+	f.kubernetes().Register(e)
 	page.Register(e)
 	join := echo.WrapHandler(f.guard.Handler())
 	e.Any("/join", join)
@@ -74,6 +72,18 @@ func (f *front) handlers(page *admin.Server) *http.Server {
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
 	}
+}
+
+// kubernetes is the API. The page asks it too, for what people write as YAML.
+func (f *front) kubernetes() *kube.Server {
+	if f.api == nil {
+		f.api = kube.New(kube.Config{
+			Fleet: kubeFleet{f.loop}, Leases: leases{f.loop}, Access: kubeAccess{f.guard}, Logs: f.desk, Metrics: usages{f.desk}, Audit: auditor{f.guard},
+			Streams: f.desk, Online: f.broker.Online,
+			Settings: admissionSettings(f.cfg), Version: version, Log: f.log,
+		})
+	}
+	return f.api
 }
 
 // hosts refuses requests for names that are not this hub's: a page of another
@@ -190,6 +200,7 @@ func tellSystemd(ctx context.Context, loop *control.Loop, log *slog.Logger) erro
 
 type leases struct{ loop *control.Loop }
 
+func (l leases) Seen(node string) time.Time       { return l.loop.Liveness(node).Seen }
 func (l leases) Lease(node string) *coordv1.Lease { return l.loop.NodeLease(node) }
 func (l leases) Leases() []*coordv1.Lease         { return l.loop.NodeLeases() }
 
@@ -219,8 +230,15 @@ type auditor struct{ *access.Guard }
 
 func (a auditor) Audit(r *http.Request, user, verb, object string, err error) {
 	row := store.Audit{Who: user, Via: "API", Source: access.Source(r), Verb: verb, Resource: object, Code: http.StatusOK}
+	if u, err := a.Authenticate(r); err == nil {
+		row.Via = u.Via
+	}
 	if err != nil {
-		row.Code, row.Message = http.StatusUnprocessableEntity, err.Error()
+		row.Code, row.Message = http.StatusInternalServerError, err.Error()
+		var known apierrors.APIStatus
+		if errors.As(err, &known) {
+			row.Code = int(known.Status().Code)
+		}
 	}
 	a.Record(r.Context(), row)
 }

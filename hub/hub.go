@@ -93,6 +93,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	g.Go(func() error { return mqtt.Run(ctx) })
 	g.Go(func() error { return runWeb(ctx, web, doors.https) })
+	g.Go(func() error { return front.kubernetes().Run(ctx) })
 	g.Go(func() error { return page.Run(ctx) })
 	g.Go(func() error { return st.RunBackups(ctx) })
 	if inventory != nil {
@@ -146,7 +147,7 @@ func admissionSettings(cfg config.Config) admission.Settings {
 	return admission.Settings{
 		NotReadySeconds: cfg.DefaultNotReadyTolerationSeconds, UnreachableSeconds: cfg.DefaultUnreachableTolerationSeconds,
 		AllowPrivileged: cfg.AllowPrivileged, AllowHostNetwork: cfg.AllowHostNetwork, AllowHostPID: cfg.AllowHostPID,
-		AllowedCapabilities: cfg.AllowedCapabilities, HostPathPrefixes: cfg.HostPathPrefixes,
+		AllowedCapabilities: cfg.AllowedCapabilities, HostPathPrefixes: cfg.HostPathPrefixes, LeaseInterval: cfg.LeaseInterval,
 	}
 }
 

@@ -32,6 +32,7 @@ func (f *front) page(a net.Addr) *admin.Server {
 		Audit: func(ctx context.Context, a admin.Act) {
 			f.guard.Record(ctx, store.Audit{Who: a.User.Name, Via: a.User.Via, Source: a.User.Source, Verb: a.Verb, Resource: a.Resource, Name: a.Name, Code: a.Code, Message: a.Message})
 		},
+		API: f.kubernetes(), Logs: f.desk, Shells: f.desk, House: house{f, a}, People: pagePeople{f.guard}, Tokens: pageTokens{f.guard},
 		HubURL: f.url(a), Version: version, Log: f.log,
 	})
 }
@@ -73,6 +74,9 @@ func explain(err error) (int, string) {
 		if errors.Is(err, c.sentinel) {
 			return c.code, strings.ReplaceAll(err.Error(), c.sentinel.Error()+": ", "")
 		}
+	}
+	if code, known := notThere(err); known {
+		return code, err.Error()
 	}
 	if errors.Is(err, store.ErrFull) {
 		return http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -78,15 +76,7 @@ func TestFleetADay(t *testing.T) {
 		}
 		w.startHub()
 		w.policy(site(0), fleet.Hold)
-		ctx, cancel := context.WithCancel(context.Background())
-		var ends sync.WaitGroup
-		for _, l := range all {
-			ends.Go(func() { l.run(ctx) })
-		}
-		defer func() {
-			cancel()
-			ends.Wait()
-		}()
+		w.light(all...)
 		w.deploy("kiosk", 300)
 		w.daemonSet("meter")
 		w.deploy("gateway", 20, tolerating(30*time.Second))
@@ -101,9 +91,7 @@ func TestFleetADay(t *testing.T) {
 			switch x := w.rand.IntN(20); {
 			case w.clock() > darkAt:
 				darkAt = end
-				for _, l := range all {
-					l.link(false)
-				}
+				w.join(false, all...)
 				time.Sleep(20 * time.Minute)
 				for _, l := range all {
 					later(time.Minute, func() { l.link(true) })
@@ -131,9 +119,7 @@ func TestFleetADay(t *testing.T) {
 			}
 		}
 		time.Sleep(45 * time.Minute) // everything that was to come back is back
-		for _, l := range all {
-			l.link(true)
-		}
+		w.join(true, all...)
 		time.Sleep(2 * w.cfg.LeaseInterval * 104 / 100)
 		w.allLightsRight()
 		said := func(s string) int { return len(w.look.sentences(s)) }
@@ -150,6 +136,9 @@ func (w *world) allLightsRight() {
 	w.t.Helper()
 	s := w.snapshot()
 	for name, l := range w.lights {
+		if !l.lit {
+			continue
+		}
 		n, rec := s.Node(name), s.Record(name)
 		if n == nil || state.ReadyOf(n) != corev1.ConditionTrue || ours(n) != nil {
 			w.t.Errorf("at %s: node %s is not right: %+v", w.clock(), name, n)

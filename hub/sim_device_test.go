@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -80,29 +81,39 @@ func (d *simDevice) start() {
 		w.t.Fatal(err)
 	}
 	log := w.log.With("device", d.key)
+	reg := wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}}
+	if w.gate != nil {
+		reg = wire.Registration{} // its site is its token's
+	}
 	a, err := agent.New(agent.Config{
 		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
 		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.twin, d}, nil },
 		Policy:       agent.DefaultPolicy(),
 		Flags:        hardware.Limits{Hard: fewPIDs},
-		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}},
+		Registration: reg,
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	d.boots++
 	d.boot = fmt.Sprintf("%s-boot-%d-%d", d.key, w.life, d.boots)
-	l, err := link.New(link.Config{
+	ctx, cancel := context.WithCancel(context.Background())
+	c := link.Config{
 		Node: d.name, Machine: d.machine, Boot: d.boot, AgentVersion: agent.Version, Server: "mqtt://127.0.0.1:1883", Source: a, Sink: a, Log: log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return w.dial(ctx, d) },
-	})
+	}
+	renewing := func() error { return nil }
+	if w.gate != nil {
+		renewing = d.secure(ctx, &c)
+	}
+	l, err := link.New(c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	a.SetHub(simAgentHub{l})
 	d.agent, d.link, d.mem = a, l, mem
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
+	go func() { ended <- renewing() }()
 	go func() { ended <- a.Run(ctx) }()
 	go func() {
 		select {
@@ -114,7 +125,7 @@ func (d *simDevice) start() {
 	}()
 	d.stop = func() {
 		cancel()
-		if err := errors.Join(<-ended, <-ended, mem.Close()); err != nil {
+		if err := errors.Join(<-ended, <-ended, <-ended, mem.Close()); err != nil {
 			w.t.Error(err)
 		}
 	}
@@ -161,13 +172,31 @@ func (d *simDevice) powerOn() {
 // running returns the pods whose containers run on the device, by uid.
 func (d *simDevice) running() map[types.UID]string {
 	out := map[types.UID]string{}
+	for _, c := range d.containers() {
+		out[types.UID(c.Labels[agent.LabelPodUID])] = c.Labels[agent.LabelNamespace] + "/" + c.Labels[agent.LabelPodName]
+	}
+	return out
+}
+
+// containers returns the pods' containers that run on the device.
+func (d *simDevice) containers() (out []engine.Container) {
 	list, _ := d.twin.Containers(context.Background(), agent.LabelAgent)
 	for _, c := range list {
 		if c.State == engine.Running && c.Labels[agent.LabelKind] == agent.KindApp {
-			out[types.UID(c.Labels[agent.LabelPodUID])] = c.Labels[agent.LabelNamespace] + "/" + c.Labels[agent.LabelPodName]
+			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// containersOf counts those of a pod.
+func (d *simDevice) containersOf(uid types.UID) (n int) {
+	for _, c := range d.containers() {
+		if c.Labels[agent.LabelPodUID] == string(uid) {
+			n++
+		}
+	}
+	return n
 }
 
 // container returns the name of the container of a pod that runs.
@@ -206,7 +235,11 @@ type simEngine struct {
 
 func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
 	e.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Delay: 300 * time.Millisecond, Program: func(s engine.Spec, _ int) enginetest.Play {
-		return enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
+		play := enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
+		if strings.Contains(ref, "chatty") {
+			play.Lines, play.Exec = chatty, parrot
+		}
+		return play
 	}})
 	return e.Twin.Pull(ctx, ref, auth)
 }

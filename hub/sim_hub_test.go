@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
 
@@ -82,6 +84,8 @@ func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
 	})
 }
 
+// oneSilent brings the world to the moment at which a node that runs a pod is
+// given NoExecute.
 func (w *world) oneSilent() (d *simDevice, pod string, tainted time.Time) {
 	w.t.Helper()
 	w.startHub()
@@ -190,5 +194,43 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 			t.Errorf("Unknown %s after its link was cut", late)
 		}
 		w.until(5*time.Minute+detection, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
+	})
+}
+
+func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 20)
+		w.startHub()
+		w.light(oslo...)
+		w.light(bergen...)
+		w.deploy("kiosk", 40)
+		time.Sleep(time.Minute)
+		w.allLightsRight()
+		w.join(false, oslo[0]) // whose deadline makes the hub want to write
+		time.Sleep(25 * time.Second)
+		w.full.Store(true)
+		for range 40 {
+			time.Sleep(3 * time.Second)
+			if _, err := w.hub.loop.Do(context.Background(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+				return []state.Change{state.Remove(s.Deployment("default", "kiosk"), "")}, nil
+			}); !errors.Is(err, store.ErrFull) {
+				t.Fatalf("an edit that cannot be remembered is answered with %v", err)
+			}
+		}
+		if n := w.lines.excuse("pass failed, will try again"); n < 40 {
+			t.Errorf("the log says %d times that it failed", n)
+		}
+		if w.ready("oslo-01") != corev1.ConditionTrue {
+			t.Error("what cannot be remembered is shown")
+		}
+		w.full.Store(false)
+		time.Sleep(2 * time.Second)
+		if said := w.look.sentences("Ready=Unknown"); len(said) != 1 || w.ready("oslo-01") != corev1.ConditionUnknown {
+			t.Errorf("there is room again, and %v", said)
+		}
+		w.join(true, oslo[0])
+		time.Sleep(time.Minute)
+		w.allLightsRight()
 	})
 }

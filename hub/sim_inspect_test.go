@@ -19,7 +19,9 @@ import (
 //
 //   - NoExecute given faster than the site's rate, or in a site whose rate is 0, or
 //     while every site is dark, or before its turn after that;
-//   - a pod evicted before its deadline, or after it still there;
+//   - that taint's moment moved, from which every pod's deadline counts;
+//   - a pod evicted before its deadline, or after it still there, or while its site
+//     holds its pods or is under maintenance;
 //   - a pod that the hub takes for stopped and that runs;
 //   - a container that is stopped although nobody wanted it, or started again;
 //   - two containers of one pod on devices that the hub believes in.
@@ -48,6 +50,9 @@ type sentence struct {
 	at   time.Duration // since the world began
 	text string
 }
+
+// of tells whether the sentence is of a pod's eviction from this node.
+func (s sentence) of(node string) bool { return strings.Contains(s.text, " from "+node+":") }
 
 func newInspector(w *world) *inspector {
 	return &inspector{w: w, every: 7 * time.Second, expelled: map[string]time.Time{}, ready: map[string]int{}}
@@ -130,8 +135,12 @@ func (i *inspector) changed(changes []state.Applied, now time.Time) {
 			if old != nil && state.ReadyOf(old) != state.ReadyOf(n) {
 				i.ready[n.Name]++
 			}
-			if ours(n) != nil && (old == nil || ours(old) == nil) {
+			switch t := ours(n); {
+			case t == nil:
+			case old == nil || ours(old) == nil:
 				i.expelling(n, now)
+			case !t.TimeAdded.Equal(ours(old).TimeAdded):
+				i.broken("%s had NoExecute since %s, and has it since %s", n.Name, ours(old).TimeAdded, t.TimeAdded)
 			}
 			i.nodes[n.Name] = n
 		case state.Sites:
@@ -206,32 +215,64 @@ func ours(n *corev1.Node) *corev1.Taint {
 	return nil
 }
 
+// A wish is what counts for a site: its own settings, and the hub's for the rest.
+type wish struct {
+	rate, secondary, unhealthy float64
+	large                      int
+	policy                     fleet.DisruptionPolicy
+	maintained                 time.Time // until when
+}
+
+func (i *inspector) wishOf(site string) wish {
+	cfg := i.w.cfg
+	out := wish{rate: cfg.NodeEvictionRate, secondary: cfg.SecondaryNodeEvictionRate, unhealthy: cfg.UnhealthyZoneThreshold, large: cfg.LargeClusterSizeThreshold, policy: cfg.SiteDisruptionPolicy}
+	s := i.sites[site]
+	if s == nil {
+		return out
+	}
+	for _, own := range []struct{ to, is *float64 }{{&out.rate, s.Spec.NodeEvictionRate}, {&out.secondary, s.Spec.SecondaryNodeEvictionRate}, {&out.unhealthy, s.Spec.UnhealthyZoneThreshold}} {
+		if own.is != nil {
+			*own.to = *own.is
+		}
+	}
+	if n := s.Spec.LargeClusterSizeThreshold; n != nil {
+		out.large = int(*n)
+	}
+	if p := s.Spec.DisruptionPolicy; p != "" {
+		out.policy = p
+	}
+	if m := s.Spec.Maintenance; m != nil {
+		out.maintained = m.Until.Time
+	}
+	return out
+}
+
+// allowed returns how many nodes of a site may be given NoExecute per second now,
+// and, where that is none, why.
+func (i *inspector) allowed(site string, now time.Time) (float64, string) {
+	c, is := i.tallies()[site], i.wishOf(site)
+	partly := c.ready > 0 && c.not > 2 && float64(c.not)/float64(c.not+c.ready) >= is.unhealthy
+	switch {
+	case i.isDark():
+		return 0, "no site has a ready node"
+	case now.Before(is.maintained):
+		return 0, site + " is under maintenance"
+	case c.ready == 0 && is.policy == fleet.Hold:
+		return 0, site + " holds its pods"
+	case partly && c.ready+c.not <= is.large:
+		return 0, fmt.Sprintf("%d of %d nodes of %s are not ready", c.not, c.not+c.ready, site)
+	case partly:
+		return is.secondary, ""
+	}
+	return is.rate, ""
+}
+
 // expelling checks that a node may be given NoExecute now.
 func (i *inspector) expelling(n *corev1.Node, now time.Time) {
 	site := siteOf(n)
-	c := i.tallies()[site]
-	cfg := i.w.cfg
-	rate, policy := cfg.NodeEvictionRate, cfg.SiteDisruptionPolicy
-	if s := i.sites[site]; s != nil {
-		if s.Spec.NodeEvictionRate != nil {
-			rate = *s.Spec.NodeEvictionRate
-		}
-		if s.Spec.DisruptionPolicy != "" {
-			policy = s.Spec.DisruptionPolicy
-		}
-		if m := s.Spec.Maintenance; m != nil && now.Before(m.Until.Time) {
-			i.broken("%s was given NoExecute during the maintenance of %s", n.Name, site)
-		}
-	}
-	switch {
-	case i.isDark():
-		i.broken("%s was given NoExecute although no site has a ready node", n.Name)
-	case c.ready == 0 && policy == fleet.Hold:
-		i.broken("%s was given NoExecute although %s holds its pods", n.Name, site)
-	case c.ready > 0 && c.not > 2 && float64(c.not)/float64(c.not+c.ready) >= cfg.UnhealthyZoneThreshold:
-		if rate = cfg.SecondaryNodeEvictionRate; c.ready+c.not <= cfg.LargeClusterSizeThreshold {
-			i.broken("%s was given NoExecute although %d of %d nodes of %s are not ready", n.Name, c.not, c.not+c.ready, site)
-		}
+	rate, none := i.allowed(site, now)
+	if rate == 0 {
+		i.broken("%s was given NoExecute although the rate is 0: %s", n.Name, none)
 	}
 	interval := time.Duration(float64(time.Second)/rate) - time.Millisecond
 	if last, ok := i.expelled[site]; ok && now.Sub(last) < interval {
@@ -243,18 +284,27 @@ func (i *inspector) expelling(n *corev1.Node, now time.Time) {
 	i.expelled[site] = now
 }
 
-// deadline returns until when a pod may stay on a node with this taint; the zero
-// time: for ever.
-func deadline(p *corev1.Pod, t *corev1.Taint) time.Time {
-	for _, tol := range p.Spec.Tolerations {
-		if (tol.Key == "" || tol.Key == t.Key) && (tol.Effect == "" || tol.Effect == t.Effect) && (tol.Operator == corev1.TolerationOpExists || tol.Value == t.Value) {
-			if tol.TolerationSeconds == nil {
-				return time.Time{}
+// deadline returns until when a pod may stay on a node, and whether there is such a
+// moment: the earliest that any NoExecute taint sets, a user's as well.
+func deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bounded bool) {
+	for _, t := range n.Spec.Taints {
+		if t.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		until, tolerated := t.TimeAdded.Time, false
+		for _, tol := range p.Spec.Tolerations {
+			if (tol.Key == "" || tol.Key == t.Key) && (tol.Effect == "" || tol.Effect == t.Effect) && (tol.Operator == corev1.TolerationOpExists || tol.Value == t.Value) {
+				if tolerated = tol.TolerationSeconds == nil; !tolerated {
+					until = until.Add(time.Duration(*tol.TolerationSeconds) * time.Second)
+				}
+				break
 			}
-			return t.TimeAdded.Add(time.Duration(*tol.TolerationSeconds) * time.Second)
+		}
+		if !tolerated && (!bounded || until.Before(first)) {
+			first, bounded = until, true
 		}
 	}
-	return t.TimeAdded.Time
+	return first, bounded
 }
 
 // leaving checks that a pod that is evicted had to go.
@@ -264,24 +314,27 @@ func (i *inspector) leaving(p *corev1.Pod, now time.Time) {
 		return
 	}
 	n := i.nodes[p.Spec.NodeName]
-	switch t := ours(n); {
-	case t == nil:
-		i.broken("pod %s was evicted from %s, which has no NoExecute taint", p.Name, n.Name)
-	case deadline(p, t).IsZero():
-		i.broken("pod %s was evicted from %s although it tolerates that for ever", p.Name, n.Name)
-	case now.Before(deadline(p, t)):
-		i.broken("pod %s was evicted from %s %s before its deadline", p.Name, n.Name, deadline(p, t).Sub(now))
+	site := siteOf(n)
+	until, bounded := deadline(p, n)
+	switch {
+	case !bounded:
+		i.broken("pod %s was evicted from %s, whose taints it tolerates: %v", p.Name, n.Name, n.Spec.Taints)
+	case now.Before(until):
+		i.broken("pod %s was evicted from %s %s before its deadline", p.Name, n.Name, until.Sub(now))
+	case ours(n) == nil: // a person's taint, which counts whatever the state of the site
 	case i.isDark():
 		i.broken("pod %s was evicted from %s although no site has a ready node", p.Name, n.Name)
-	case i.holds(siteOf(n)):
-		i.broken("pod %s was evicted from %s although %s holds its pods", p.Name, n.Name, siteOf(n))
+	case i.holds(site):
+		i.broken("pod %s was evicted from %s although %s holds its pods", p.Name, n.Name, site)
+	case now.Before(i.wishOf(site).maintained):
+		i.broken("pod %s was evicted from %s during the maintenance of %s", p.Name, n.Name, site)
 	}
 }
 
 // holds tells whether a site is dark, and its policy is Hold.
 func (i *inspector) holds(site string) bool {
-	c, s := i.tallies()[site], i.sites[site]
-	return c.ready == 0 && c.not > 0 && s != nil && s.Spec.DisruptionPolicy == fleet.Hold
+	c := i.tallies()[site]
+	return c.ready == 0 && c.not > 0 && i.wishOf(site).policy == fleet.Hold
 }
 
 // gone checks that a pod that the hub takes for stopped does not run.
@@ -331,12 +384,11 @@ func (i *inspector) survey(h *simHub) {
 				}
 			}
 		}
-		t := ours(n)
-		if t == nil || now.Sub(h.began) < i.w.cfg.NodeMonitorGracePeriod+time.Second {
+		if now.Sub(h.began) < i.w.cfg.NodeMonitorGracePeriod+time.Second || i.w.full.Load() { // what cannot be remembered has to wait
 			continue
 		}
 		for p := range s.PodsOn(n.Name) {
-			if until := deadline(p, t); !until.IsZero() && now.Sub(until) > 100*time.Millisecond && p.DeletionTimestamp == nil && !state.Terminated(p) {
+			if until, bounded := deadline(p, n); bounded && now.Sub(until) > 100*time.Millisecond && p.DeletionTimestamp == nil && !state.Terminated(p) {
 				i.broken("pod %s is still on %s, %s after its deadline", p.Name, n.Name, now.Sub(until))
 			}
 		}

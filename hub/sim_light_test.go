@@ -26,6 +26,8 @@ type light struct {
 	inbox chan func()
 	rand  *rand.Rand
 
+	lit bool // switched on for the first time
+
 	// Only its own goroutine looks at these.
 	boots              int
 	seq, status, pods  uint64
@@ -43,6 +45,31 @@ func (w *world) newLight(name, site string) *light {
 	l := &light{w: w, name: name, site: site, inbox: make(chan func(), 64), live: map[types.UID]string{}, rand: rand.New(rand.NewPCG(seed, seed)), interval: w.cfg.LeaseInterval}
 	w.lights[name] = l
 	return l
+}
+
+// newLights makes so many on a site, called SITE-01 and so on.
+func (w *world) newLights(site string, count int) (made []*light) {
+	for n := range count {
+		made = append(made, w.newLight(fmt.Sprintf("%s-%02d", site, n+1), site))
+	}
+	return made
+}
+
+// light switches lights on for the first time, and waits until the hub has heard of
+// them. They go out with the world.
+func (w *world) light(all ...*light) {
+	for _, l := range all {
+		l.lit = true
+		w.shining.Go(func() { l.run(w.day) })
+	}
+	time.Sleep(3 * time.Second)
+}
+
+// join changes the links of many.
+func (w *world) join(up bool, all ...*light) {
+	for _, l := range all {
+		l.link(up)
+	}
 }
 
 func (l *light) running() map[types.UID]string {
@@ -100,12 +127,13 @@ func (l *light) turn(now time.Time) time.Duration {
 		return 5 * time.Second
 	}
 	if !l.greeted || !now.Before(l.nextSay) {
-		if !l.say(loop) {
-			return time.Second
+		if l.say(loop) {
+			l.greeted = true
+			l.nextSay = now.Add(time.Duration(float64(5*time.Minute) * (0.5 + 0.5*l.rand.Float64())))
+			l.nextLease = now
+		} else { // the hub could not remember it; that it lives is another matter
+			l.nextSay = now.Add(time.Second)
 		}
-		l.greeted = true
-		l.nextSay = now.Add(time.Duration(float64(5*time.Minute) * (0.5 + 0.5*l.rand.Float64())))
-		l.nextLease = now
 	}
 	if !now.Before(l.nextLease) {
 		l.lease(loop)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,44 @@ func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFleetANewLinkOwesNothingToTheLastOne lets everything vanish that the hub says,
+// so that it repeats itself ever more seldom, until the link breaks.
+func TestFleetANewLinkOwesNothingToTheLastOne(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		var deaf atomic.Bool
+		var repeated atomic.Int64
+		w.tap = func(p *packet) []time.Duration {
+			if deaf.Load() && p.dir == toDevice && (p.kind == "desired" || p.kind == "request") {
+				repeated.Add(1)
+				return nil
+			}
+			return untouched
+		}
+		w.startHub()
+		w.fleet(1, "oslo")
+		w.deploy("kiosk", 2)
+		w.settleWithin(10*time.Second, "the deployment")
+		deaf.Store(true)
+		w.deploy("kiosk", 5)
+		time.Sleep(30 * time.Minute)
+		if n := repeated.Load(); n < 10 || n > 45 {
+			t.Errorf("the hub said it %d times in half an hour", n)
+		}
+		for range 10 { // at any moment of the minute between two repetitions
+			w.cut(w.devices[0])
+			synctest.Wait()
+			deaf.Store(false)
+			w.heal(w.devices[0])
+			w.until(70*time.Second, "connected", func() bool { return w.connected() == 1 })
+			w.settleWithin(twoLeases, "a new link")
+			deaf.Store(true)
+			w.deploy("kiosk", int32(2+w.rand.IntN(3)))
+			time.Sleep(5*time.Minute + time.Duration(w.rand.Int64N(int64(time.Minute))))
+		}
+	})
 }
 
 // TestFleetChance loses, doubles and delays messages at random, while people and

@@ -220,8 +220,6 @@ func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
 	}
 }
 
-// oneSilent brings the world to the moment at which a node that runs a pod is
-// given NoExecute.
 // connected counts the devices that the hub has a link to.
 func (w *world) connected() (n int) {
 	for _, d := range w.devices {

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,13 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admission"
-	"flotilla.dev/hub/ask"
-	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/broker/pipe"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
-	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -49,7 +46,13 @@ type world struct {
 	hub     *simHub // nil: away
 	devices []*simDevice
 	lights  map[string]*light // see there; made before the hub starts
+	day     context.Context   // of the lights
+	night   context.CancelFunc
+	shining sync.WaitGroup
 	look    *inspector
+
+	full atomic.Bool // the hub's disk takes nothing more
+	gate *gate       // nil: the development listener, without TLS
 
 	mu    sync.Mutex
 	net   *pipe.Net // of the hub that runs; nil: none
@@ -87,6 +90,7 @@ func newWorld(t *testing.T, dir string) *world {
 	w.cfg.DataDir = filepath.Join(dir, "hub")
 	w.log = slog.New(&w.lines)
 	w.look = newInspector(w)
+	w.day, w.night = context.WithCancel(context.Background())
 	w.seeded(1)
 	return w
 }
@@ -100,6 +104,8 @@ func (w *world) end() {
 	for _, d := range w.devices {
 		d.kill()
 	}
+	w.night()
+	w.shining.Wait()
 	w.stopHub()
 	for _, l := range w.lines.wrong() {
 		w.t.Errorf("logged: %s", l)
@@ -111,121 +117,6 @@ func (w *world) end() {
 
 // clock is the time since the world began.
 func (w *world) clock() time.Duration { return time.Since(w.born) }
-
-// A simHub is one life of the hub.
-type simHub struct {
-	store  *store.Store
-	loop   *control.Loop
-	desk   *ask.Desk
-	broker *broker.Broker
-	cancel context.CancelFunc
-	over   chan error
-	began  time.Time
-}
-
-// startHub does what serve does, but for HTTPS and TLS.
-func (w *world) startHub() {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	st, err := store.Open(ctx, store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	start, err := recall(ctx, st, time.Now())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	start = notBefore(start)
-	loop, desk := newLoop(w.cfg, start, memory{st}, w.log)
-	network := pipe.New()
-	b, err := broker.New(broker.Config{Door: &door{Loop: loop, desk: desk, log: w.log}, Log: w.log, DevListen: network})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	loop.Broker, desk.Broker = switchboard{b, w}, b
-	h := &simHub{store: st, loop: loop, desk: desk, broker: b, cancel: cancel, over: make(chan error, 3), began: time.Now()}
-	w.look.follow(ctx, h, start)
-	go func() { h.over <- loop.Run(ctx) }()
-	if _, err := loop.Do(ctx, furnish(w.log)); err != nil {
-		w.t.Fatal(err)
-	}
-	go func() { h.over <- b.Run(ctx) }()
-	w.mu.Lock()
-	w.hub, w.net = h, network
-	for key, is := range w.links {
-		w.apply(key, is)
-	}
-	w.mu.Unlock()
-}
-
-func (w *world) stopHub() {
-	h := w.hub
-	if h == nil {
-		return
-	}
-	w.mu.Lock()
-	w.hub, w.net = nil, nil
-	w.mu.Unlock()
-	h.cancel()
-	if err := errors.Join(<-h.over, <-h.over); err != nil {
-		w.t.Error(err)
-	}
-	w.look.unfollow()
-	if err := h.store.Close(); err != nil {
-		w.t.Error(err)
-	}
-}
-
-// crashHub ends the hub as a power cut does: what it does while it goes down does
-// not reach the disk.
-func (w *world) crashHub() {
-	w.t.Helper()
-	synctest.Wait()
-	saved := w.saveDisk("at-the-power-cut")
-	w.stopHub()
-	w.loadDisk(saved)
-}
-
-// saveDisk copies the hub's data directory as it is on the disk now.
-func (w *world) saveDisk(name string) string {
-	w.t.Helper()
-	to := filepath.Join(w.dir, name)
-	if err := os.RemoveAll(to); err != nil {
-		w.t.Fatal(err)
-	}
-	copyDir(w.t, to, w.cfg.DataDir)
-	return to
-}
-
-// loadDisk puts a saved data directory into the place of the hub's.
-func (w *world) loadDisk(from string) {
-	w.t.Helper()
-	if err := os.RemoveAll(w.cfg.DataDir); err != nil {
-		w.t.Fatal(err)
-	}
-	copyDir(w.t, w.cfg.DataDir, from)
-}
-
-// copyDir copies the files of a directory, all of them fit for nobody else's eyes.
-func copyDir(t *testing.T, to, from string) {
-	t.Helper()
-	files, err := os.ReadDir(from)
-	if err == nil {
-		err = os.MkdirAll(to, 0o700)
-	}
-	for _, f := range files {
-		if err != nil || f.IsDir() {
-			continue
-		}
-		var data []byte
-		if data, err = os.ReadFile(filepath.Join(from, f.Name())); err == nil {
-			err = os.WriteFile(filepath.Join(to, f.Name()), data, 0o600)
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // dial is the network as a device sees it.
 func (w *world) dial(ctx context.Context, d *simDevice) (net.Conn, error) {
@@ -382,17 +273,26 @@ func (w *world) daemonSet(app string, edits ...func(*corev1.PodSpec)) {
 	}})
 }
 
+// site changes what an administrator wants of a site, and returns what the hub
+// concludes about it in the very pass that hears of it.
+func (w *world) site(name string, edit func(*fleet.SiteSpec)) fleet.SiteStatus {
+	w.t.Helper()
+	o := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if have := w.snapshot().Site(name); have != nil {
+		o = have.DeepCopy()
+	}
+	edit(&o.Spec)
+	w.put(o)
+	if now := w.snapshot().Site(name); now != nil {
+		return now.Status
+	}
+	return fleet.SiteStatus{}
+}
+
 // policy gives a site a disruption policy.
 func (w *world) policy(site string, p fleet.DisruptionPolicy) {
 	w.t.Helper()
-	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-		o := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: site, CreationTimestamp: metav1.NewTime(now)}}
-		if have := s.Site(site); have != nil {
-			o = have.DeepCopy()
-		}
-		o.Spec.DisruptionPolicy = p
-		return []state.Change{state.Put(o, "")}, nil
-	})
+	w.site(site, func(s *fleet.SiteSpec) { s.DisruptionPolicy = p })
 }
 
 // tolerating sets how long a pod stays on a node that is gone.

@@ -89,6 +89,7 @@ type Agent struct {
 	beat    atomic.Pointer[time.Time] // the loop's last turn
 	told    published
 	answers answers
+	usages  usages
 	storing sync.Mutex
 	joining sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
 

@@ -31,6 +31,7 @@ const (
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.work.Wait()
+	defer a.answers.wait()
 	defer close(a.ended)
 	defer cancel()
 	l := &a.loop
@@ -173,7 +174,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 // lost notes that the engine does not answer.
 func (a *Agent) lost(err error, now time.Time) {
 	l := &a.loop
-	if l.engineErr == nil || l.engineErr.Error() != err.Error() {
+	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // else it is us who stop
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err

@@ -160,14 +160,22 @@ type answering struct {
 	end  chan string
 }
 
-func (a *answering) Send(_ context.Context, b []byte) error {
+func (a *answering) Send(_ context.Context, r wire.Reply) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.data.Write(b)
+	a.data.Write(r.Data)
+	if r.EOF {
+		a.end <- r.Error
+	}
 	return nil
 }
 
-func (a *answering) End(_ context.Context, text string) error { a.end <- text; return nil }
+func (a *answering) Input(ctx context.Context) (wire.Request, error) {
+	<-ctx.Done()
+	return wire.Request{}, ctx.Err()
+}
+
+func (a *answering) Gone() <-chan struct{} { return nil }
 
 // A desk is a hub that asks.
 type desk struct {

@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/engine"
 )
 
 // probe runs one probe once. An error says what is wrong with the container.
@@ -41,7 +43,7 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 
 func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
 	out := &limited{max: 1 << 10}
-	code, err := j.engine.Exec(ctx, j.step.ID, command, out, out)
+	code, err := j.engine.Exec(ctx, j.step.ID, command, engine.Streams{Stdout: out, Stderr: out})
 	if err != nil {
 		return err
 	}

@@ -247,7 +247,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		}
 		var out limited
 		out.max = 100
-		if code, err := eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, &out, &out); err != nil || code != 0 || !strings.Contains(string(out.b), "green") {
+		if code, err := eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "green") {
 			t.Errorf("in the container the colour is %q (%d, %v), want green", out.b, code, err)
 		}
 

@@ -104,7 +104,7 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 	spec := engine.Spec{
 		Name: containerName(s), Image: c.Image, Labels: labels(s, src.node), Env: env,
 		Entrypoint: expandAll(c.Command, values), Args: expandAll(c.Args, values), WorkingDir: c.WorkingDir,
-		TTY: c.TTY, Stdin: c.Stdin, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
+		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
 	}
 	if s.Network == "" {
 		networked(&spec, s.Pod)

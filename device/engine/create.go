@@ -99,6 +99,7 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		Labels:      map[string]string{askedLabel: s.Image},
 		Tty:         s.TTY,
 		OpenStdin:   s.Stdin,
+		StdinOnce:   s.Stdin && s.StdinOnce,
 		StopSignal:  s.StopSignal,
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"time"
 )
 
@@ -80,6 +81,7 @@ type Spec struct {
 	CapDrop        []string
 	TTY            bool
 	Stdin          bool
+	StdinOnce      bool // stdin ends with the first attachment that has it
 	StopSignal     string
 	DNS, DNSSearch []string
 	ExtraHosts     []string // name:ip
@@ -146,6 +148,18 @@ type LogOptions struct {
 	Since      time.Time
 }
 
+// Streams are the caller's side of a command, or of an attachment. A Read of Stdin may still be under way when the call
+// returns: the caller ends it.
+type Streams struct {
+	Stdin          io.Reader // nil: there is none, and reading it ends at once
+	Stdout, Stderr io.Writer // nil: to nobody. With a terminal nothing goes to Stderr
+	TTY            bool      // give the command a terminal
+	Resize         <-chan Size
+}
+
+// A Size is that of a terminal, in characters.
+type Size struct{ Width, Height uint16 }
+
 // An Engine is what package agent asks of a container engine. Every call gives up with its context.
 type Engine interface {
 	// Info asks the engine who it is; ErrUnavailable where it does not answer.
@@ -174,8 +188,14 @@ type Engine interface {
 	// Logs streams stdout and stderr (multiplexing removed) until the end, or until ctx ends when following.
 	Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error
 	// Exec runs a command in a running container and waits for its exit code; 126 or 127 when there is no such command.
-	// When ctx ends first, the command is killed as far as we may.
-	Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (exitCode int, err error)
+	// When ctx ends first, or nobody takes its output, the command is hung up on, and killed as far as we may.
+	Exec(ctx context.Context, id string, command []string, s Streams) (exitCode int, err error)
+	// Attach joins in with the first process of a running container until that ends, or until ctx ends: it goes on then.
+	// What it has said before is not repeated. Whether there is a terminal, the container knows.
+	Attach(ctx context.Context, id string, s Streams) error
+	// Dial connects to a TCP port of a running container from inside its network, so that it also reaches what listens
+	// on 127.0.0.1 there.
+	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 	// Usage measures a container; what does not run uses nothing.
 	Usage(ctx context.Context, id string) (Usage, error)
 	// EnsureNetwork sees to it that the network is there with its addresses. One of that name with other addresses is

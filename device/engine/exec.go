@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -11,8 +14,66 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// execEnd waits for the exit code of a command whose output has ended: engines close the output a moment earlier.
-func (a *api) execEnd(ctx context.Context, execID string) (int, error) {
+// hangUpTime is how long a command may take to end after its hang-up, before it is killed.
+const hangUpTime = 2 * time.Second
+
+// Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of that.
+func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
+	keys := neverTyped
+	if a.podman() || !s.TTY {
+		keys = "" // Podman watches for none then, and what it says of a command that has some cannot be read
+	}
+	created, err := a.client().ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: command, TTY: s.TTY, DetachKeys: keys,
+		AttachStdin: s.Stdin != nil, AttachStdout: true, AttachStderr: true})
+	if err != nil {
+		return 0, explain(err, "run a command in container", id)
+	}
+	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: s.TTY})
+	if err != nil {
+		return a.execRefused(ctx, id, err, s.Stderr)
+	}
+	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: s.TTY, resize: func(ctx context.Context, z Size) error {
+		_, err := a.client().ExecResize(ctx, created.ID, client.ExecResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
+		return err
+	}}
+	err = j.copy(ctx)
+	if ctx.Err() != nil || err != nil {
+		a.endExec(id, created.ID, s)
+	}
+	if ctx.Err() != nil {
+		return 0, fmt.Errorf("run %s in container %s: %w", command[0], id, ctx.Err())
+	}
+	if err != nil {
+		return 0, explain(err, "run "+command[0]+" in container", id)
+	}
+	code, err := a.execCode(ctx, created.ID)
+	if err != nil {
+		return 0, explain(err, "ask the exit code of "+command[0]+" in container", id)
+	}
+	return code, nil
+}
+
+func (a *api) execRefused(ctx context.Context, id string, err error, stderr io.Writer) (int, error) {
+	text := err.Error()
+	code := 0
+	switch {
+	case ctx.Err() != nil || lost(err):
+	case strings.Contains(text, "not found"), strings.Contains(text, "no such file"):
+		code = 127
+	case strings.Contains(text, "permission denied"):
+		code = 126
+	}
+	if code == 0 {
+		return 0, explain(err, "run a command in container", id)
+	}
+	if stderr != nil {
+		fmt.Fprintln(stderr, cause(err))
+	}
+	return code, nil
+}
+
+// execCode waits for the exit code of a command whose output has ended: engines close the output a moment earlier.
+func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		now, err := a.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 		if err != nil {
@@ -29,19 +90,56 @@ func (a *api) execEnd(ctx context.Context, execID string) (int, error) {
 	}
 }
 
-// killExec ends a command that nobody waits for any more. The API cannot, and probes that hang would pile up until the
-// container's memory is full. The process is only killed when the kernel says that it belongs to the container: where we
-// run in a container ourselves, the engine's process numbers mean nothing to us.
-func (a *api) killExec(id, execID string) {
+// endExec ends a command that nobody waits for any more, and what it has started. The API cannot, and probes that hang
+// would pile up until the container's memory is full. One that somebody typed into is hung up on first. A process is only
+// touched when the kernel says that it belongs to the container: where we run in a container ourselves, the engine's
+// process numbers mean nothing to us.
+func (a *api) endExec(id, execID string, s Streams) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	now, err := a.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 	if err != nil || !now.Running || now.PID <= 1 {
 		return
 	}
-	if found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{}); err == nil && belongs(now.PID, found.Container.ID) {
-		_ = syscall.Kill(now.PID, syscall.SIGKILL) // it may have ended by now
+	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil || !belongs(now.PID, found.Container.ID) {
+		return
 	}
+	if s.TTY || s.Stdin != nil {
+		signalSession(now.PID, found.Container.ID, syscall.SIGHUP)
+		patient, cancel := context.WithTimeout(ctx, hangUpTime)
+		defer cancel()
+		if _, err := a.execCode(patient, execID); err == nil {
+			return
+		}
+	}
+	signalSession(now.PID, found.Container.ID, syscall.SIGKILL)
+}
+
+// signalSession signals a command and everything in its session: engines make one for each. What has left it on
+// purpose is left alone.
+func signalSession(leader int, containerID string, sig syscall.Signal) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err == nil && (pid == leader || sessionOf(string(text)) == leader) && belongs(pid, containerID) {
+			_ = syscall.Kill(pid, sig) // it may have ended by now
+		}
+	}
+}
+
+// sessionOf reads the session of a process from /proc/PID/stat: number (name) state parent group session.
+func sessionOf(stat string) int {
+	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(f) < 4 {
+		return 0
+	}
+	session, _ := strconv.Atoi(f[3])
+	return session
 }
 
 // belongs tells whether a process runs in a container's control group.

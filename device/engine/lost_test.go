@@ -83,7 +83,7 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 			return e.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, following, io.Discard)
 		})
 		launch("Exec", func() error {
-			_, err := e.Exec(ctx, id, strings.Fields("/tool print here then wait"), running, io.Discard)
+			_, err := e.Exec(ctx, id, strings.Fields("/tool print here then wait"), engine.Streams{Stdout: running})
 			return err
 		})
 		<-listening

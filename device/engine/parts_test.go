@@ -79,24 +79,41 @@ func TestFamiliar(t *testing.T) {
 	}
 }
 
-// TestInactiveOf: the pages that the kernel can drop are found in the control group of the container and no other's.
-func TestInactiveOf(t *testing.T) {
+// TestGroupUsage: what a container uses is found in its control group and no other's.
+func TestGroupUsage(t *testing.T) {
 	const id = "abc123"
 	for _, c := range []struct {
-		name, groups, dir, stat string
-		want                    uint64
+		name, groups string
+		files        map[string]string
+		want         Usage
+		ok           bool
 	}{
-		{"cgroup v1", "5:cpu:/\n4:memory:/libpod_parent/libpod-abc123\n0::/\n", "memory/libpod_parent/libpod-abc123", "inactive_file 1\ntotal_inactive_file 4096\n", 4096},
-		{"cgroup v2", "0::/machine.slice/libpod-abc123.scope\n", "machine.slice/libpod-abc123.scope", "anon 1\ninactive_file 8192\n", 8192},
-		{"a process of something else", "0::/machine.slice/libpod-zzz.scope\n", "machine.slice/libpod-zzz.scope", "inactive_file 8192\n", 0},
-		{"nothing to read", "0::/machine.slice/libpod-abc123.scope\n", "elsewhere", "", 0},
+		{"cgroup v1", "5:cpu,cpuacct:/libpod_parent/libpod-abc123\n4:memory:/libpod_parent/libpod-abc123\n0::/\n", map[string]string{
+			"cpu,cpuacct/libpod_parent/libpod-abc123/cpuacct.usage":    "7000\n",
+			"memory/libpod_parent/libpod-abc123/memory.usage_in_bytes": "10000\n",
+			"memory/libpod_parent/libpod-abc123/memory.stat":           "inactive_file 1\ntotal_inactive_file 4096\n",
+		}, Usage{7000, 5904}, true},
+		{"cgroup v2", "0::/machine.slice/libpod-abc123.scope\n", map[string]string{
+			"machine.slice/libpod-abc123.scope/cpu.stat":       "usage_usec 7\nuser_usec 5\n",
+			"machine.slice/libpod-abc123.scope/memory.current": "10000\n",
+			"machine.slice/libpod-abc123.scope/memory.stat":    "anon 1\ninactive_file 8192\n",
+		}, Usage{7000, 1808}, true},
+		{"a kernel that does not count memory", "0::/machine.slice/libpod-abc123.scope\n", map[string]string{
+			"machine.slice/libpod-abc123.scope/cpu.stat": "usage_usec 7\n",
+		}, Usage{7000, 0}, true},
+		{"a process of something else", "0::/machine.slice/libpod-zzz.scope\n", map[string]string{
+			"machine.slice/libpod-zzz.scope/cpu.stat": "usage_usec 7\n",
+		}, Usage{}, false},
+		{"nothing to read", "0::/machine.slice/libpod-abc123.scope\n", nil, Usage{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()
 			write(t, filepath.Join(root, "proc/42/cgroup"), c.groups)
-			write(t, filepath.Join(root, "cgroup", c.dir, "memory.stat"), c.stat)
-			if got := inactiveOf(filepath.Join(root, "proc"), filepath.Join(root, "cgroup"), 42, id); got != c.want {
-				t.Errorf("got %d, want %d", got, c.want)
+			for name, content := range c.files {
+				write(t, filepath.Join(root, "cgroup", name), content)
+			}
+			if got, ok := groupUsage(filepath.Join(root, "proc"), filepath.Join(root, "cgroup"), 42, id); got != c.want || ok != c.ok {
+				t.Errorf("got %+v (%v), want %+v (%v)", got, ok, c.want, c.ok)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 func run(t *testing.T, e engine.Engine, id, verbs string) string {
 	t.Helper()
 	var out bytes.Buffer
-	_, err := e.Exec(t.Context(), id, append([]string{"/tool"}, strings.Fields(verbs)...), &out, &out)
+	_, err := e.Exec(t.Context(), id, append([]string{"/tool"}, strings.Fields(verbs)...), engine.Streams{Stdout: &out, Stderr: &out})
 	must(t, err)
 	return out.String()
 }
@@ -244,7 +244,7 @@ func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
 		id := begin(t, e, engine.Spec{}, "wait")
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		_, _ = e.Exec(ctx, id, strings.Fields("/tool wait"), io.Discard, io.Discard)
+		_, _ = e.Exec(ctx, id, strings.Fields("/tool wait"), engine.Streams{})
 		processes := ""
 		for _, name := range strings.Fields(run(t, e, id, "ls /proc")) {
 			if name[0] >= '1' && name[0] <= '9' {

@@ -4,15 +4,18 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 )
 
 func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error {
 	// Only the container knows whether its two streams come as one: a terminal has no stderr.
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	found, err := again(ctx, func() (client.ContainerInspectResult, error) {
+		return a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	})
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
@@ -23,7 +26,7 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	if !o.Since.IsZero() {
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
-	stream, err := a.client().ContainerLogs(ctx, id, options)
+	stream, err := again(ctx, func() (client.ContainerLogsResult, error) { return a.client().ContainerLogs(ctx, id, options) })
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
@@ -78,44 +81,18 @@ func eventsError(ctx context.Context, err error) error {
 	return explain(err, "listen to", "container events")
 }
 
-// Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of that.
-func (a *api) Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (int, error) {
-	created, err := a.client().ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: command, AttachStdout: true, AttachStderr: true})
-	if err != nil {
-		return 0, explain(err, "run a command in container", id)
+// again asks up to four times while the engine says that it failed itself: Podman
+// does so for a log whose last line is being written, and for a container that
+// ends while it looks.
+func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
+	for try := 1; ; try++ {
+		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{})
-	if err != nil {
-		return a.execRefused(ctx, id, err, stderr)
-	}
-	defer stream.Close()
-	stop := context.AfterFunc(ctx, stream.Close)
-	defer stop()
-	_, err = stdcopy.StdCopy(stdout, stderr, stream.Reader)
-	if ctx.Err() != nil {
-		a.killExec(id, created.ID)
-		return 0, fmt.Errorf("run %s in container %s: %w", command[0], id, ctx.Err())
-	}
-	if err != nil {
-		return 0, explain(err, "run "+command[0]+" in container", id)
-	}
-	done, err := a.execEnd(ctx, created.ID)
-	if err != nil {
-		return 0, explain(err, "ask the exit code of "+command[0]+" in container", id)
-	}
-	return done, nil
-}
-
-func (a *api) execRefused(ctx context.Context, id string, err error, stderr io.Writer) (int, error) {
-	text := err.Error()
-	switch {
-	case ctx.Err() != nil || lost(err):
-	case strings.Contains(text, "not found"), strings.Contains(text, "no such file"):
-		fmt.Fprintln(stderr, cause(err))
-		return 127, nil
-	case strings.Contains(text, "permission denied"):
-		fmt.Fprintln(stderr, cause(err))
-		return 126, nil
-	}
-	return 0, explain(err, "run a command in container", id)
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // Usage of a container that does not run is zero. Memory is the working set, as Kubernetes defines it: what is used,
-// less the file pages that the kernel can drop at once.
+// less the file pages that the kernel can drop at once. It is read from the container's control group where we can see
+// it: older Dockers take a second to answer.
 func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
@@ -23,6 +24,9 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	}
 	if found.Container.State == nil || !found.Container.State.Running {
 		return Usage{}, nil
+	}
+	if u, ok := groupUsage("/proc", "/sys/fs/cgroup", found.Container.State.Pid, found.Container.ID); ok {
+		return u, nil
 	}
 	result, err := a.client().ContainerStats(ctx, id, client.ContainerStatsOptions{})
 	if err != nil {
@@ -33,11 +37,7 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	if err := json.NewDecoder(result.Body).Decode(&stats); err != nil {
 		return Usage{}, explain(err, "measure container", id)
 	}
-	inactive, ok := inactiveFile(stats.MemoryStats.Stats)
-	if !ok { // Podman does not tell
-		inactive = inactiveOf("/proc", "/sys/fs/cgroup", found.Container.State.Pid, found.Container.ID)
-	}
-	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage, MemoryBytes: less(stats.MemoryStats.Usage, inactive)}, nil
+	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage, MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
 func less(a, b uint64) uint64 {
@@ -47,40 +47,56 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// inactiveFile: cgroup v1 sums over its children under total_…, v2 under the plain name.
-func inactiveFile(stats map[string]uint64) (uint64, bool) {
+// inactiveFile: cgroup v1 sums over its children under total_…, v2 under the plain name; Podman does not tell.
+func inactiveFile(stats map[string]uint64) uint64 {
 	if v, ok := stats["total_inactive_file"]; ok {
-		return v, true
+		return v
 	}
-	v, ok := stats["inactive_file"]
-	return v, ok
+	return stats["inactive_file"]
 }
 
-// inactiveOf reads the same from the control group of a container's process, 0 where it cannot.
-func inactiveOf(proc, cgroup string, pid int, containerID string) uint64 {
+// groupUsage reads what the control group of a container's process has used. The processor's is always there; a kernel
+// that does not count memory by group has used none, whoever is asked.
+func groupUsage(proc, cgroup string, pid int, containerID string) (u Usage, ok bool) {
 	if pid <= 1 {
-		return 0
+		return Usage{}, false
 	}
 	groups, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
-		return 0
+		return Usage{}, false
 	}
 	for line := range strings.Lines(string(groups)) { // 4:memory:/libpod_parent/libpod-… or 0::/machine.slice/…
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 || !strings.Contains(parts[2], containerID) {
 			continue
 		}
-		dir := filepath.Join(cgroup, parts[2])
-		if parts[1] == "memory" {
-			dir = filepath.Join(cgroup, "memory", parts[2])
-		} else if parts[1] != "" {
-			continue
-		}
-		if v, ok := inactiveFile(readStat(filepath.Join(dir, "memory.stat"))); ok {
-			return v
+		dir := filepath.Join(cgroup, parts[1], parts[2])
+		for controller := range strings.SplitSeq(parts[1], ",") {
+			switch controller {
+			case "cpuacct":
+				u.CPUNanos, ok = readNumber(filepath.Join(dir, "cpuacct.usage"))
+			case "memory":
+				used, _ := readNumber(filepath.Join(dir, "memory.usage_in_bytes"))
+				u.MemoryBytes = less(used, inactiveFile(readStat(filepath.Join(dir, "memory.stat"))))
+			case "":
+				if micros, here := readStat(filepath.Join(dir, "cpu.stat"))["usage_usec"]; here {
+					used, _ := readNumber(filepath.Join(dir, "memory.current"))
+					u = Usage{micros * 1000, less(used, inactiveFile(readStat(filepath.Join(dir, "memory.stat"))))}
+					ok = true
+				}
+			}
 		}
 	}
-	return 0
+	return u, ok
+}
+
+func readNumber(name string) (uint64, bool) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	return v, err == nil
 }
 
 func readStat(name string) map[string]uint64 {

@@ -38,7 +38,7 @@ type Identity struct {
 
 // Names of the files in the state directory.
 const (
-	identityFile = "identity.json"
+	IdentityFile = "identity.json"
 	pendingFile  = "join.key" // of a join that has not been answered
 )
 
@@ -79,6 +79,20 @@ func (id Identity) Leaf() (*x509.Certificate, error) {
 	return p.Leaf, err
 }
 
+// Of tells whether a token is of the hub that this identity is of: whether both
+// name the same root.
+func (id Identity) Of(token wire.JoinToken) (bool, error) {
+	block, _ := pem.Decode([]byte(id.CA))
+	if block == nil {
+		return false, fmt.Errorf("read identity of node %s: it has no certificate of the hub", id.Node)
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, fmt.Errorf("read identity of node %s: %w", id.Node, err)
+	}
+	return pin(root) == token.Pin, nil
+}
+
 // TLS is how this device connects to its hub. lastKnown is the newest time that
 // it has reason to believe in: a device without a battery for its clock starts
 // in 1970, and must get in all the same.
@@ -105,7 +119,7 @@ func Save(dir string, id Identity) error {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err == nil {
-		err = renameio.WriteFile(filepath.Join(dir, identityFile), append(text, '\n'), 0o600, renameio.IgnoreUmask())
+		err = renameio.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o600, renameio.IgnoreUmask())
 	}
 	if err == nil {
 		if err = os.Remove(filepath.Join(dir, pendingFile)); errors.Is(err, os.ErrNotExist) {
@@ -121,7 +135,7 @@ func Save(dir string, id Identity) error {
 // Load returns the identity of a state directory, or ErrNotJoined.
 func Load(dir string) (Identity, error) {
 	var id Identity
-	file := filepath.Join(dir, identityFile)
+	file := filepath.Join(dir, IdentityFile)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return id, fmt.Errorf("%w; run `flotilla-device join URL --token …` (looked in %s)", ErrNotJoined, dir)

@@ -192,7 +192,7 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 	if len(entries) != 1 {
 		t.Fatalf("%v", entries)
 	}
-	info, err := os.Stat(filepath.Join(dir, identityFile))
+	info, err := os.Stat(filepath.Join(dir, IdentityFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatal(info.Mode(), err)
 	}
@@ -432,7 +432,7 @@ func TestABrokenIdentityIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"", "{", "{}", `{"node":"pi-1","mqttAddress":"x:1","key":"nonsense"}`} {
-		if err := os.WriteFile(filepath.Join(dir, identityFile), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, IdentityFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "join again") {

@@ -30,6 +30,15 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		l.log.Warn("ignore a request that cannot be read", "node", l.cfg.Node, "request", id, "err", err)
 		return
 	}
+	if r.Input() {
+		l.mu.Lock()
+		s := l.streams[id]
+		l.mu.Unlock()
+		if s != nil { // else it has ended, and the hub has been told
+			s.arrivedInput(r)
+		}
+		return
+	}
 	switch r.Type {
 	case wire.RequestRefresh:
 		l.ask(func(a *asked) { a.refresh = true })

@@ -45,6 +45,8 @@ type hub struct {
 	presence []wire.Presence
 	frozen   atomic.Bool // packets vanish, both ways
 	deaf     atomic.Bool // the hub reads nothing: writes to it block
+	rate     int         // bytes per second on the way to the hub; 0: any
+	buffer   int         // bytes that wait on that way before a write blocks
 }
 
 // heard is a message with the moment at which it came.
@@ -68,7 +70,68 @@ func (h *hub) dial(context.Context) (net.Conn, error) {
 	h.conn = b
 	h.frozen.Store(false)
 	go h.serve(b)
-	return &freezing{Conn: a, frozen: &h.frozen}, nil
+	c := &freezing{Conn: a, frozen: &h.frozen}
+	if h.rate == 0 {
+		return c, nil
+	}
+	return narrow(c, h.rate, h.buffer), nil
+}
+
+// A narrowed connection sends so many bytes per second, and has a buffer before that,
+// as systems do.
+type narrowed struct {
+	net.Conn
+	rate, buffer int
+
+	mu    sync.Mutex
+	free  time.Time // when all that was written has been sent
+	queue chan dated
+	ended chan struct{}
+	once  sync.Once
+}
+
+type dated struct {
+	at   time.Time
+	data []byte
+}
+
+func narrow(c net.Conn, rate, buffer int) net.Conn {
+	n := &narrowed{Conn: c, rate: rate, buffer: buffer, queue: make(chan dated, 10_000), ended: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case d := <-n.queue:
+				time.Sleep(time.Until(d.at))
+				_, _ = n.Conn.Write(d.data)
+			case <-n.ended:
+				return
+			}
+		}
+	}()
+	return n
+}
+
+func (n *narrowed) takes(bytes int) time.Duration {
+	return time.Duration(bytes) * time.Second / time.Duration(n.rate)
+}
+
+func (n *narrowed) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	now := time.Now()
+	if n.free.Before(now) {
+		n.free = now
+	}
+	n.free = n.free.Add(n.takes(len(p)))
+	n.queue <- dated{n.free, append([]byte(nil), p...)}
+	wait := n.free.Sub(now) - n.takes(n.buffer)
+	n.mu.Unlock()
+	time.Sleep(wait)
+	return len(p), nil
+}
+
+func (n *narrowed) Close() error {
+	n.once.Do(func() { close(n.ended) })
+	return n.Conn.Close()
 }
 
 // freezing is a connection whose packets can vanish, both ways.

@@ -32,6 +32,8 @@ type session struct {
 	lease      paho.Token // being written
 	nextLease  time.Time
 	leaseRetry time.Duration
+
+	answers answers
 }
 
 // tracked is a kind of message that is sent again until it is acknowledged.
@@ -153,8 +155,9 @@ func (s *session) loop(ctx context.Context) error {
 			return nil
 		case err := <-s.lost:
 			return fmt.Errorf("connection lost: %w", err)
-		case r := <-s.l.replies:
+		case r := <-s.more():
 			s.sendReply(r)
+		case <-s.answered():
 		case <-timer.C:
 		case <-s.l.wake:
 		case <-leased:
@@ -209,6 +212,7 @@ func (s *session) settle(now time.Time) error {
 			return fmt.Errorf("the hub has acknowledged none of the last %d messages", maxUnacked)
 		}
 	}
+	s.settleAnswers(now)
 	if s.lease != nil {
 		select {
 		case <-s.lease.Done():
@@ -247,6 +251,9 @@ func (s *session) sendDue(now time.Time) {
 	if s.event.token == nil {
 		s.sendEvent()
 	}
+	if s.answers.held != nil {
+		s.sendReply(*s.answers.held)
+	}
 }
 
 // earliest is when the loop has something to do by the clock.
@@ -259,6 +266,12 @@ func (s *session) earliest() time.Time {
 	}
 	if s.lease == nil && s.nextLease.Before(next) {
 		next = s.nextLease
+	}
+	if w := s.answers.underWay; len(w) > 0 && w[0].since.Add(ackTimeout).Before(next) {
+		next = w[0].since.Add(ackTimeout)
+	}
+	if s.answers.held != nil {
+		next = time.Now().Add(heldFor)
 	}
 	return next
 }

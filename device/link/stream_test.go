@@ -23,12 +23,12 @@ func TestAReplyStopsAtSixtyFourChunksUntilTheHubAcknowledges(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			for range 100 {
-				if err := s.Send(context.Background(), []byte("x")); err != nil {
+				if err := s.Send(context.Background(), wire.Reply{Data: []byte("x")}); err != nil {
 					done <- err
 					return
 				}
 			}
-			done <- s.End(context.Background(), "")
+			done <- s.Send(context.Background(), wire.Reply{EOF: true})
 		}()
 		time.Sleep(time.Second)
 		count := func() int { return with(h, func(h *hub) int { return len(h.replies) }) }
@@ -67,7 +67,7 @@ func TestLargeDataIsCutIntoChunksThatTheHubReads(t *testing.T) {
 		synctest.Wait()
 		data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 		s := l.Stream("r1")
-		if err := s.Send(context.Background(), data); err != nil {
+		if err := s.Send(context.Background(), wire.Reply{Data: data}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -91,7 +91,7 @@ func TestAReplyEndsWithItsConnection(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			for {
-				if err := s.Send(context.Background(), []byte("x")); err != nil {
+				if err := s.Send(context.Background(), wire.Reply{Data: []byte("x")}); err != nil {
 					done <- err
 					return
 				}
@@ -104,7 +104,7 @@ func TestAReplyEndsWithItsConnection(t *testing.T) {
 		if err := <-done; !errors.Is(err, ErrOffline) {
 			t.Errorf("got %v, want ErrOffline", err)
 		}
-		if err := s.End(context.Background(), ""); !errors.Is(err, ErrOffline) {
+		if err := s.Send(context.Background(), wire.Reply{EOF: true}); !errors.Is(err, ErrOffline) {
 			t.Errorf("End: %v, want ErrOffline", err)
 		}
 	})

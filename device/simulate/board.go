@@ -1,13 +1,12 @@
 package simulate
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -37,6 +36,9 @@ var boards = []board{
 	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.2", compatible: "raspberrypi,4-model-b", arch: "arm", variant: "v7", cpus: 4, mib: 3792, gib: 29},
 	{name: "beaglebone-black", model: "TI AM335x BeagleBone Black", compatible: "ti,am335x-bone-black", arch: "arm", variant: "v7", cpus: 1, mib: 484, gib: 3},
 }
+
+// began is when the made-up processors began to count.
+var began = time.Now()
 
 func boardOf(n int, node string) *board {
 	b := boards[(n-1)%len(boards)]
@@ -69,7 +71,8 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 func (b *board) Measure(context.Context, string) hardware.Stats {
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
 	return hardware.Stats{Memory: half(b.mib << 20), NodeFs: half(b.gib << 30), ImageFs: half(b.gib << 30),
-		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15)}
+		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15),
+		Busy: time.Since(began) * time.Duration(b.cpus) * time.Duration(5+b.n%20) / 100}
 }
 
 // An obliging engine has every image that is asked for.
@@ -88,24 +91,19 @@ func (o obliging) Pull(ctx context.Context, ref string, auth *engine.RegistryAut
 	return o.Twin.Pull(ctx, ref, auth)
 }
 
-// program is what every simulated container does: it says hello and waits.
+// program is what every simulated container does: it says hello and waits. Every port
+// of it is open, and commands can be run in it.
 func program(s engine.Spec, run int) enginetest.Play {
 	return enginetest.Play{
 		Lines:       []enginetest.Line{{Text: fmt.Sprintf("simulated %s, start %d", s.Name, run+1)}},
 		MemoryBytes: 8 << 20, MilliCPU: 5,
+		Exec: newShell(s).exec, Dial: enginetest.Answering(""),
 	}
 }
 
-// answering is the network of simulated pods: every port is open, and every HTTP
-// request is answered with 200.
-func answering(_ context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	go func() {
-		defer func() { _ = theirs.Close() }() // nobody else has it
-		if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
-			return
-		}
-		_, _ = io.WriteString(theirs, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
-	}()
-	return ours, nil
+// answering is the network of simulated pods, for probes: it is the same.
+func answering(ctx context.Context, _, address string) (net.Conn, error) {
+	_, port, _ := net.SplitHostPort(address)
+	number, _ := strconv.Atoi(port)
+	return enginetest.Answering("")(ctx, number)
 }

@@ -1,8 +1,13 @@
 // Package ask puts questions to devices over their MQTT link and brings the
-// answers back as streams: the logs of a container today.
+// answers back as streams: the logs of a container, a command in it, a connection
+// into a pod, what a device uses.
 //
-// It knows nothing of the fleet beside the pod that it is asked about, and decides
-// nothing. What it sends goes through package broker; replies come from there.
+// Both directions are flow controlled: a device stops at 64 chunks that the reader
+// has not taken, and input waits here until the device has taken what came before.
+// Chunks are numbered, so that one that got lost ends the stream with an error and
+// never leaves a hole. The package knows nothing of the fleet beside the pod that
+// it is asked about, and decides nothing. What it sends goes through package
+// broker; replies come from there.
 package ask
 
 import (
@@ -10,18 +15,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/oklog/ulid/v2"
-
 	"flotilla.dev/shared/wire"
 )
 
-// A Broker carries requests to devices without waiting for them.
+// A Broker carries requests to devices without waiting for them, in their order.
 type Broker interface {
 	Request(node, id string, r wire.Request) error
 }
@@ -29,77 +31,44 @@ type Broker interface {
 // Errors by what the caller can do.
 var (
 	ErrOffline = errors.New("the node's device is not connected to the hub")
-	ErrLost    = errors.New("the device's link was lost in the middle of the answer")
-)
-
-const (
-	window   = 64               // chunks that a device sends without an acknowledgement
-	ackEvery = 16               // chunks
-	patience = 15 * time.Second // for the first chunk, and between chunks of an answer that does not follow
+	ErrLost    = errors.New("the device's answer broke off")
 )
 
 // A Desk keeps the questions under way.
 type Desk struct {
 	Broker Broker
 
-	mu   sync.Mutex
-	open map[string]*question
+	mu     sync.Mutex
+	open   map[string]*question // by id
+	usages usages
 }
 
-type question struct {
-	node    string
-	replies chan wire.Reply
-	lost    chan struct{}
-}
-
-// Reply takes a chunk of an answer. It never blocks: a device that sends more
-// than its window loses the question.
+// Reply takes a chunk of an answer. It never blocks.
 func (d *Desk) Reply(node, id string, r wire.Reply) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	q := d.open[id]
-	if q == nil || q.node != node {
-		return
-	}
-	select {
-	case q.replies <- r:
-	default:
-		d.end(id, q)
+	d.mu.Unlock()
+	switch {
+	case q == nil && !r.EOF && r.Seq%ackEvery == 0:
+		d.cancel(node, id) // nobody waits for it any more, and the device does not know
+	case q != nil && q.node == node:
+		q.hear(r)
 	}
 }
 
 // Disconnected ends the questions to a node: nobody will answer them.
 func (d *Desk) Disconnected(node string) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	for id, q := range d.open {
+	var lost []*question
+	for _, q := range d.open {
 		if q.node == node {
-			d.end(id, q)
+			lost = append(lost, q)
 		}
 	}
-}
-
-func (d *Desk) end(id string, q *question) {
-	delete(d.open, id)
-	close(q.lost)
-}
-
-func (d *Desk) start(node string) (id string, q *question) {
-	id = strings.ToLower(ulid.Make().String())
-	q = &question{node: node, replies: make(chan wire.Reply, 2*window), lost: make(chan struct{})}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open == nil {
-		d.open = map[string]*question{}
+	d.mu.Unlock()
+	for _, q := range lost {
+		q.fail(fmt.Errorf("the link to the device was lost: %w", ErrLost))
 	}
-	d.open[id] = q
-	return id, q
-}
-
-func (d *Desk) forget(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.open, id)
 }
 
 // Logs writes the log of a pod's container to w until its end, or, following,
@@ -113,52 +82,24 @@ func (d *Desk) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions
 		seconds := int64(max(time.Since(o.SinceTime.Time).Round(time.Second), time.Second) / time.Second)
 		r.SinceSeconds = &seconds
 	}
-	return d.stream(ctx, pod.Spec.NodeName, r, w)
-}
-
-// stream asks a node and writes what it answers, in order.
-func (d *Desk) stream(ctx context.Context, node string, r wire.Request, w io.Writer) error {
-	id, q := d.start(node)
-	defer d.forget(id)
-	if err := d.Broker.Request(node, id, r); err != nil {
-		return fmt.Errorf("%s of node %s: %w", r.Type, node, errors.Join(ErrOffline, err))
+	q, err := d.ask(ctx, pod.Spec.NodeName, r)
+	if err != nil {
+		return err
 	}
-	cancel := func() { _ = d.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id}) }
-	idle := time.NewTimer(patience)
-	defer idle.Stop()
-	for next := uint64(0); ; next++ {
-		select {
-		case <-ctx.Done():
-			cancel()
-			return ctx.Err()
-		case <-q.lost:
-			return fmt.Errorf("%s of node %s: %w", r.Type, node, ErrLost)
-		case <-idle.C:
-			cancel()
-			return fmt.Errorf("%s of node %s: no answer for %s: %w", r.Type, node, patience, ErrLost)
-		case reply := <-q.replies:
-			if reply.Seq != next {
-				cancel()
-				return fmt.Errorf("%s of node %s: chunk %d came after %d: %w", r.Type, node, reply.Seq, next, ErrLost)
-			}
-			if r.Follow {
-				idle.Stop() // silence is no sign of anything any more
-			} else {
-				idle.Reset(patience)
-			}
+	defer q.close()
+	most := patience
+	if o.Follow {
+		most = 0 // silence is no sign of anything
+	}
+	for {
+		reply, err := q.next(ctx, most)
+		if len(reply.Data) > 0 {
 			if _, err := w.Write(reply.Data); err != nil {
-				cancel()
 				return err
 			}
-			if reply.Error != "" {
-				return errors.New(reply.Error)
-			}
-			if reply.EOF {
-				return nil
-			}
-			if next%ackEvery == ackEvery-1 {
-				_ = d.Broker.Request(node, id+"a"+fmt.Sprint(next), wire.Request{Type: wire.RequestAck, Of: id, Seq: reply.Seq})
-			}
+		}
+		if err != nil || reply.EOF {
+			return err
 		}
 	}
 }

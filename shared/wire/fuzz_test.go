@@ -13,8 +13,25 @@ func FuzzParsePods(f *testing.F)     { fuzz(f, "pods", anyParser(ParsePods), wri
 func FuzzParseEvent(f *testing.F)    { fuzz(f, "event", anyParser(ParseEvent), write) }
 func FuzzParsePresence(f *testing.F) { fuzz(f, "presence", anyParser(ParsePresence), write) }
 func FuzzParseDesired(f *testing.F)  { fuzz(f, "desired", anyParser(ParseDesired), write) }
-func FuzzParseRequest(f *testing.F)  { fuzz(f, "request", anyParser(ParseRequest), write) }
-func FuzzParseReply(f *testing.F)    { fuzz(f, "reply", anyParser(ParseReply), write) }
+func FuzzParseUsage(f *testing.F)    { fuzz(f, "usage", anyParser(ParseUsage), write) }
+
+func FuzzParseRequest(f *testing.F) {
+	for _, name := range []string{"exec", "stdin", "resize", "port-forward"} {
+		f.Add(golden(f, name))
+	}
+	for _, seed := range []string{`{"type":"stdin","seq":1}`, `{"type":"stdin","seq":0,"data":"AA=="}`, `{"type":"exec","command":[""]}`, `{"type":"port-forward","port":65536}`, `{"type":"close-stdin","seq":18446744073709551615}`} {
+		f.Add([]byte(seed))
+	}
+	fuzz(f, "request", anyParser(ParseRequest), write)
+}
+
+func FuzzParseReply(f *testing.F) {
+	f.Add(golden(f, "exit"))
+	for _, seed := range []string{`{"exitCode":1}`, `{"eof":true,"exitCode":-1}`, `{"eof":true,"exitCode":2147483648}`, `{"ack":18446744073709551615}`} {
+		f.Add([]byte(seed))
+	}
+	fuzz(f, "reply", anyParser(ParseReply), write)
+}
 
 // FuzzParseLease holds the fast path against the decoder: what the one reads,
 // the other reads alike.

@@ -59,6 +59,18 @@ var goldens = []struct {
 		ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{},
 	}, anyParser(ParseDesired)},
 	{"request", Request{Type: RequestLogs, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Container: "web", TailLines: ptr(int64(100)), Follow: true, SinceSeconds: ptr(int64(60)), DeadlineSeconds: 600}, anyParser(ParseRequest)},
+	{"exec", Request{Type: RequestExec, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Container: "web", Command: []string{"sh", "-c", "ls"}, TTY: true, Stdin: true}, anyParser(ParseRequest)},
+	{"stdin", Request{Type: RequestStdin, Seq: 7, Data: []byte("ls\n")}, anyParser(ParseRequest)},
+	{"resize", Request{Type: RequestResize, Seq: 8, Width: 120, Height: 40}, anyParser(ParseRequest)},
+	{"port-forward", Request{Type: RequestPortForward, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Port: 8080}, anyParser(ParseRequest)},
+	{"exit", Reply{Seq: 9, Data: []byte("no such file\n"), Stderr: true, EOF: true, ExitCode: 2, Ack: 7}, anyParser(ParseReply)},
+	{"usage", Usage{
+		Time: moment, Window: metav1.Duration{Duration: 2 * time.Second},
+		Node: corev1.ResourceList{"cpu": resource.MustParse("312500000n"), "memory": resource.MustParse("812Mi")},
+		Pods: []PodUsage{{UID: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Name: "kiosk-7c9f-x2x1q", Containers: []ContainerUsage{
+			{Name: "web", Usage: corev1.ResourceList{"cpu": resource.MustParse("5m"), "memory": resource.MustParse("20Mi")}},
+		}}},
+	}, anyParser(ParseUsage)},
 	{"reply", Reply{Seq: 3, Data: []byte("a line\n"), EOF: true}, anyParser(ParseReply)},
 }
 

@@ -17,6 +17,7 @@ const (
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
 	MaxLeaseSecs = 300  // longest lease interval that a hub may ask for
+	MaxWords     = 4096 // of a command
 )
 
 // ParseStatus reads a status payload: at most MaxFromDevice bytes of JSON.
@@ -117,14 +118,35 @@ func ParseRequest(data []byte) (Request, error) {
 	if err := decode(payload{"request", data, MaxToDevice}, &r); err != nil {
 		return Request{}, err
 	}
-	var err error
-	if r.Type == "" || len(r.Type) > MaxID || !plain(r.Type) {
-		err = fmt.Errorf("type %.80q must be one word such as %s", r.Type, RequestRefresh)
+	return r, check("request", r.Valid())
+}
+
+// Valid says what of a request no device can do. A type that is not known is not
+// wrong.
+func (r *Request) Valid() error {
+	switch {
+	case r.Type == "" || len(r.Type) > MaxID || !plain(r.Type):
+		return fmt.Errorf("type %.80q must be one word such as %s", r.Type, RequestRefresh)
+	case (r.Type == RequestAck || r.Type == RequestCancel) && ValidID(r.Of) != nil:
+		return fmt.Errorf("%s without the id of the request that it is about", r.Type)
+	case r.Input() && r.Seq == 0:
+		return fmt.Errorf("%s without its number: inputs are counted from 1", r.Type)
+	case len(r.Data) > 0 && r.Type != RequestStdin:
+		return fmt.Errorf("%s with data: only %s has some", r.Type, RequestStdin)
+	case len(r.Data) > MaxInput:
+		return fmt.Errorf("%s has %d bytes of data, at most %d are read", r.Type, len(r.Data), MaxInput)
+	case r.Type == RequestResize && (r.Width == 0 || r.Height == 0):
+		return fmt.Errorf("%s to %dx%d: a terminal has at least one column and one row", r.Type, r.Width, r.Height)
+	case r.Type == RequestExec && (len(r.Command) == 0 || r.Command[0] == ""):
+		return errors.New("exec without a command")
+	case len(r.Command) > MaxWords:
+		return fmt.Errorf("the command has %d words, at most %d are read", len(r.Command), MaxWords)
+	case r.Type == RequestPortForward && (r.Port < 1 || r.Port > 65535):
+		return fmt.Errorf("port %d is not one of 1 to 65535", r.Port)
+	case r.DeadlineSeconds < 0:
+		return fmt.Errorf("deadlineSeconds is %d, but a deadline lies ahead", r.DeadlineSeconds)
 	}
-	if (r.Type == RequestAck || r.Type == RequestCancel) && ValidID(r.Of) != nil {
-		err = fmt.Errorf("%s without the id of the request that it is about", r.Type)
-	}
-	return r, check("request", err)
+	return nil
 }
 
 // ParseReply reads a reply payload: at most MaxFromDevice bytes.
@@ -133,7 +155,28 @@ func ParseReply(data []byte) (Reply, error) {
 	if err := decode(payload{"reply", data, MaxFromDevice}, &r); err != nil {
 		return Reply{}, err
 	}
-	return r, nil
+	var err error
+	if !r.EOF && (r.Error != "" || r.ExitCode != 0) {
+		err = errors.New("error and exitCode stand in the last chunk only, which has eof")
+	}
+	return r, check("reply", err)
+}
+
+// ParseUsage reads what answers a usage request: at most MaxUsage bytes, MaxPods
+// pods.
+func ParseUsage(data []byte) (Usage, error) {
+	var u Usage
+	if err := decode(payload{"usage", data, MaxUsage}, &u); err != nil {
+		return Usage{}, err
+	}
+	var err error
+	switch {
+	case len(u.Pods) > MaxPods:
+		err = fmt.Errorf("%d pods in one list, at most %d are read", len(u.Pods), MaxPods)
+	case u.Window.Duration < 0:
+		err = fmt.Errorf("window is %s, but it must not be negative", u.Window.Duration)
+	}
+	return u, check("usage", err)
 }
 
 // ValidBoot checks a boot id: 1 to 64 letters, digits, '-' and '_', such as a

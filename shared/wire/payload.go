@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/shared/fleet"
@@ -23,6 +24,8 @@ const (
 	MaxFromDevice = 256 << 10 // any other payload of a device
 	MaxToDevice   = 4 << 20   // a payload to a device
 	MaxWill       = 512       // a will
+	MaxUsage      = 1 << 20   // a Usage, which comes in chunks
+	MaxInput      = 32 << 10  // data of one stdin request
 )
 
 // A Lease is a device's sign of life. It is sent every lease interval (10 s)
@@ -129,22 +132,25 @@ type Request struct {
 	LimitBytes      *int64   `json:"limitBytes,omitempty"`
 	DeadlineSeconds int64    `json:"deadlineSeconds,omitempty"`
 	Of              string   `json:"of,omitempty"`    // ack, cancel: the request meant
-	Seq             uint64   `json:"seq,omitempty"`   // ack: the newest reply received; stdin, resize: their order
+	Seq             uint64   `json:"seq,omitempty"`   // ack: the newest reply received; inputs: their order, from 1
 	Data            []byte   `json:"data,omitempty"`  // stdin
 	Port            int32    `json:"port,omitempty"`  // port-forward
 	Width           uint16   `json:"width,omitempty"` // resize
 	Height          uint16   `json:"height,omitempty"`
 }
 
-// Types of a Request.
+// Types of a Request. The inputs (stdin, resize, close-stdin) go to an exec, an
+// attach or a port-forward under way and have its id in their topic.
 const (
 	RequestRefresh     = "refresh" // answered by status and pods
 	RequestLogs        = "logs"
 	RequestExec        = "exec"
+	RequestAttach      = "attach"       // to a container's first process
+	RequestPortForward = "port-forward" // one TCP connection into a pod
 	RequestStdin       = "stdin"
 	RequestResize      = "resize"
 	RequestCloseStdin  = "close-stdin"
-	RequestPortForward = "port-forward"
+	RequestUsage       = "usage" // answered by a Usage
 	RequestRestartPod  = "restart-pod"
 	RequestReboot      = "reboot"
 	RequestAck         = "ack"
@@ -152,15 +158,50 @@ const (
 	RequestRenew       = "renew" // renew the certificate
 )
 
-// ReplyWindow is how many chunks of one reply a device sends ahead of the hub's
-// acknowledgements.
-const ReplyWindow = 64
+// Windows: how many chunks go ahead of their acknowledgements.
+const (
+	ReplyWindow = 64 // of one reply
+	InputWindow = 8  // inputs of one request
+)
 
-// A Reply is one chunk of the answer to a Request.
+// Input says whether the request is input for another one.
+func (r *Request) Input() bool {
+	return r.Type == RequestStdin || r.Type == RequestResize || r.Type == RequestCloseStdin
+}
+
+// A Reply is one chunk of the answer to a Request. The first one of logs, exec,
+// attach and port-forward comes when these have begun, and may be without data. A
+// chunk whose Seq the hub has already is a repetition, and says that the device
+// has had no acknowledgement for long.
 type Reply struct {
-	Seq   uint64 `json:"seq"`
-	Data  []byte `json:"data,omitempty"`
-	EOF   bool   `json:"eof,omitempty"`
-	Error string `json:"error,omitempty"`
-	Ack   uint64 `json:"ack,omitempty"` // the newest stdin, resize or close-stdin received
+	Seq      uint64 `json:"seq"`
+	Data     []byte `json:"data,omitempty"`
+	Stderr   bool   `json:"stderr,omitempty"` // data is from the command's error output
+	EOF      bool   `json:"eof,omitempty"`
+	Error    string `json:"error,omitempty"`    // with eof: what went wrong
+	ExitCode int32  `json:"exitCode,omitempty"` // with eof: of the command
+	Ack      uint64 `json:"ack,omitempty"`      // the newest input that was taken: it leaves room for one more
+}
+
+// A Usage is what a device and its pods use now, as asked for by a usage request:
+// processor time over a short while before, and memory that cannot be dropped.
+type Usage struct {
+	Time   time.Time           `json:"time"`           // the end of the while
+	Window metav1.Duration     `json:"window"`         // its length
+	Node   corev1.ResourceList `json:"node"`           // cpu, memory
+	Pods   []PodUsage          `json:"pods,omitempty"` // those with containers that run
+}
+
+// A PodUsage is one pod of a Usage.
+type PodUsage struct {
+	UID        types.UID        `json:"uid"`
+	Namespace  string           `json:"namespace"`
+	Name       string           `json:"name"`
+	Containers []ContainerUsage `json:"containers"`
+}
+
+// A ContainerUsage is one container of a PodUsage.
+type ContainerUsage struct {
+	Name  string              `json:"name"`
+	Usage corev1.ResourceList `json:"usage"` // cpu, memory
 }

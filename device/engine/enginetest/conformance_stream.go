@@ -1,14 +1,28 @@
 package enginetest
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"flotilla.dev/device/engine"
 )
+
+// noise is what the tool's verb of that name says.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+}
 
 // streamCases are the promises about logs, commands, usage and events.
 var streamCases = []conformanceCase{
@@ -84,7 +98,7 @@ var streamCases = []conformanceCase{
 		s.Env = []string{"COLOUR=blue"}
 		id := k.start(s)
 		var out, problems strings.Builder
-		code, err := k.Exec(k.ctx, id, strings.Fields("/tool env COLOUR then complain oops then exit 7"), &out, &problems)
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool env COLOUR then complain oops then exit 7"), engine.Streams{Stdout: &out, Stderr: &problems})
 		k.must(err)
 		k.equal(code, 7)
 		k.equal(out.String(), "blue\n")
@@ -94,7 +108,7 @@ var streamCases = []conformanceCase{
 	}},
 	{"a command that is not there has exit code 126 or 127", func(k *kit) {
 		id := k.start(k.spec("wait"))
-		code, err := k.Exec(k.ctx, id, []string{"/nothing"}, io.Discard, io.Discard)
+		code, err := k.Exec(k.ctx, id, []string{"/nothing"}, engine.Streams{})
 		k.must(err)
 		if code != 126 && code != 127 {
 			k.Fatalf("it has %d", code)
@@ -104,16 +118,184 @@ var streamCases = []conformanceCase{
 		id := k.start(k.spec("wait"))
 		ctx, cancel := context.WithTimeout(k.ctx, 500*time.Millisecond)
 		defer cancel()
-		_, err := k.Exec(ctx, id, strings.Fields("/tool wait"), io.Discard, io.Discard)
+		_, err := k.Exec(ctx, id, strings.Fields("/tool wait"), engine.Streams{})
 		k.mustBe(err, context.DeadlineExceeded)
 	}},
 	{"a command in a container that does not run, or is not there, is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
-		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), io.Discard, io.Discard); err == nil {
+		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{}); err == nil {
 			k.Fatal("it ran")
 		}
-		_, err := k.Exec(k.ctx, "flotilla-test-nothing", strings.Fields("/tool exit 0"), io.Discard, io.Discard)
+		_, err := k.Exec(k.ctx, "flotilla-test-nothing", strings.Fields("/tool exit 0"), engine.Streams{})
 		k.mustBe(err, engine.ErrNotFound)
+	}},
+	{"a command reads what it is given, to its end, and not a byte of it changes", func(k *kit) {
+		// ^P^Q is what engines take for a wish to detach; in the middle of data it is data.
+		data := slices.Concat(noise(3<<20), []byte("\x10\x11\x00\x04\x1f\x00"), noise(1000))
+		id := k.start(k.spec("wait"))
+		out := &strings.Builder{}
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool sum"), engine.Streams{Stdin: bytes.NewReader(data), Stdout: out})
+		k.must(err)
+		k.equal(code, 0)
+		k.equal(out.String(), fmt.Sprintf("%d %x\n", len(data), sha256.Sum256(data)))
+	}},
+	{"a command without stdin finds its end at once", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool cat -"), engine.Streams{})
+		k.must(err)
+		k.equal(code, 0)
+	}},
+	{"what a command says comes whole and unchanged", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		var out bytes.Buffer
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool noise 3000000"), engine.Streams{Stdout: &out})
+		k.must(err)
+		k.equal(code, 0)
+		k.equal(sha256.Sum256(out.Bytes()), sha256.Sum256(noise(3000000)))
+	}},
+	{"a command has a terminal, which follows the size of the window", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		sizes := make(chan engine.Size, 2)
+		sizes <- engine.Size{Width: 80, Height: 24}
+		sizes <- engine.Size{Width: 123, Height: 45}
+		var out, problems strings.Builder
+		in, typed := io.Pipe()
+		defer typed.Close()
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool size 123 45"), engine.Streams{TTY: true, Stdin: in, Stdout: &out, Stderr: &problems, Resize: sizes})
+		k.must(err)
+		k.equal(code, 0)
+		k.equal(out.String(), "the terminal is 123 by 45\r\n")
+		k.equal(problems.String(), "")
+	}},
+	{"keys that engines take for a wish to detach are only keys", func(k *kit) {
+		s := k.spec("cat -")
+		s.TTY, s.Stdin = true, true
+		id := k.start(s)
+		for _, join := range []func(engine.Streams) error{
+			func(s engine.Streams) error {
+				s.TTY = true
+				code, err := k.Exec(k.ctx, id, strings.Fields("/tool cat -"), s)
+				if code != 0 {
+					err = fmt.Errorf("the command ended with %d", code)
+				}
+				return err
+			},
+			func(s engine.Streams) error { return k.Attach(k.ctx, id, s) },
+		} {
+			in, typed := io.Pipe()
+			heard, said := io.Pipe()
+			end := make(chan error, 1)
+			go func() { end <- join(engine.Streams{Stdin: in, Stdout: said}); said.Close() }()
+			go func() {
+				_, _ = io.WriteString(typed, "\x10\x11")
+				_, _ = io.WriteString(typed, "hello\n")
+			}()
+			lines := bufio.NewScanner(heard)
+			for lines.Scan() && !strings.Contains(lines.Text(), "hello") {
+			}
+			if lines.Err() != nil || lines.Text() == "" {
+				k.Fatalf("it has heard nothing, and ended with %v", <-end)
+			}
+			go func() { _, _ = io.Copy(io.Discard, heard) }()
+			_, _ = io.WriteString(typed, "\x04")
+			typed.Close()
+			k.must(<-end)
+		}
+	}},
+	{"stdin that was opened for one ends with that one", func(k *kit) {
+		s := k.spec("cat - then print over")
+		s.Stdin, s.StdinOnce = true, true
+		id := k.start(s)
+		k.must(k.Attach(k.ctx, id, engine.Streams{Stdin: strings.NewReader("all\n")}))
+		k.await(id, engine.Exited)
+	}},
+	{"without a terminal there is none", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool size 1 1"), engine.Streams{Stdin: strings.NewReader("")})
+		k.must(err)
+		k.equal(code, 1)
+	}},
+	{"who attaches is heard and hears", func(k *kit) {
+		s := k.spec("cat -")
+		s.Stdin = true
+		id := k.start(s)
+		ctx, cancel := context.WithCancel(k.ctx)
+		defer cancel()
+		in, typed := io.Pipe()
+		defer typed.Close()
+		heard, said := io.Pipe()
+		defer heard.Close()
+		end := make(chan error, 1)
+		go func() { end <- k.Attach(ctx, id, engine.Streams{Stdin: in, Stdout: said}) }()
+		_, err := io.WriteString(typed, "one line\n")
+		k.must(err)
+		line, err := bufio.NewReader(heard).ReadString('\n')
+		k.must(err)
+		k.equal(line, "one line\n")
+		cancel()
+		k.mustBe(<-end, context.Canceled)
+	}},
+	{"who attaches and leaves leaves the container running", func(k *kit) {
+		// Without a terminal, Podman ends stdin with the first who attaches, and the API cannot change that.
+		s := k.spec("cat -")
+		s.Stdin, s.TTY = true, true
+		id := k.start(s)
+		ctx, cancel := context.WithTimeout(k.ctx, 500*time.Millisecond)
+		defer cancel()
+		in, typed := io.Pipe()
+		defer typed.Close()
+		k.mustBe(k.Attach(ctx, id, engine.Streams{Stdin: in}), context.DeadlineExceeded)
+		time.Sleep(300 * time.Millisecond)
+		k.equal(k.look(id).State, engine.Running)
+	}},
+	{"an attachment ends with its container", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		end := make(chan error, 1)
+		go func() { end <- k.Attach(k.ctx, id, engine.Streams{}) }()
+		time.Sleep(300 * time.Millisecond) // not needed: an attachment that comes too late ends at once, with an error
+		k.must(k.Stop(k.ctx, id, 10*time.Second))
+		k.must(<-end)
+	}},
+	{"what does not run cannot be attached to", func(k *kit) {
+		id := k.create(k.spec("wait"))
+		if err := k.Attach(k.ctx, id, engine.Streams{}); err == nil || !strings.Contains(err.Error(), "does not run") {
+			k.Fatalf("got %v", err)
+		}
+		k.mustBe(k.Attach(k.ctx, "flotilla-test-nothing", engine.Streams{}), engine.ErrNotFound)
+	}},
+	{"a port of a container is reached from inside, also where it listens on its loopback only", func(k *kit) {
+		id := k.start(k.spec("serve 127.0.0.1:8080"))
+		var conn net.Conn
+		k.eventually(func() bool {
+			var err error
+			conn, err = k.Dial(k.ctx, id, 8080)
+			return err == nil
+		}, func() string { _, err := k.Dial(k.ctx, id, 8080); return fmt.Sprint(err) })
+		defer conn.Close()
+		_, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		k.must(err)
+		answer, err := io.ReadAll(conn)
+		k.must(err)
+		if !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "hello") {
+			k.Fatalf("it answers %q", answer)
+		}
+		if _, err := k.Dial(k.ctx, id, 8081); err == nil || !strings.Contains(err.Error(), "connection refused: nothing listens on port 8081") {
+			k.Fatalf("got %v", err)
+		}
+		_, err = k.Dial(k.ctx, "flotilla-test-nothing", 1)
+		k.mustBe(err, engine.ErrNotFound)
+	}},
+	{"a port of a container on the host's network is reached, too", func(k *kit) {
+		s := k.spec("serve 127.0.0.1:47391")
+		s.HostNetwork = true
+		id := k.start(s)
+		k.eventually(func() bool {
+			conn, err := k.Dial(k.ctx, id, 47391)
+			if err == nil {
+				conn.Close()
+			}
+			return err == nil
+		}, func() string { _, err := k.Dial(k.ctx, id, 47391); return fmt.Sprint(err) })
 	}},
 	{"a running container uses memory and processor time", func(k *kit) {
 		id := k.start(k.spec("memory 32 then wait"))
@@ -155,7 +337,7 @@ var streamCases = []conformanceCase{
 		hears("a creation", func() { id = k.create(k.spec("wait")) })
 		hears("a start", func() { k.must(k.Start(k.ctx, id)) })
 		quiet := heard.Load()
-		_, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), io.Discard, io.Discard)
+		_, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{})
 		k.must(err)
 		s := k.spec("exit 0")
 		s.Labels = map[string]string{"flotilla.test/case": "another"}

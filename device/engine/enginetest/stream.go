@@ -1,9 +1,12 @@
 package enginetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"strings"
 	"time"
 
 	"flotilla.dev/device/engine"
@@ -94,46 +97,177 @@ func (c *instance) log(seen int, now time.Time) (lines []datedLine, next time.Ti
 }
 
 // Exec implements engine.Engine.
-func (t *Twin) Exec(ctx context.Context, id string, command []string, stdout, stderr io.Writer) (int, error) {
-	if err := t.enter(ctx, "Exec", id); err != nil {
+func (t *Twin) Exec(ctx context.Context, id string, command []string, s engine.Streams) (int, error) {
+	what := "run " + strings.Join(command[:1], "") + " in container"
+	c, life, err := t.running(ctx, "Exec", what, id)
+	if err != nil {
 		return 0, err
 	}
-	c := t.find(id)
-	if c == nil {
-		t.mu.Unlock()
-		return 0, fmt.Errorf("run a command in container %s: %w", id, engine.ErrNotFound)
-	}
-	if c.state != engine.Running {
-		t.mu.Unlock()
-		return 0, fmt.Errorf("run a command in container %s: it does not run", id)
-	}
-	life, script := c.starts, c.play.Exec
-	t.mu.Unlock()
 	var result ExecResult
-	if script != nil {
-		result = script(command)
+	if c.play.Exec != nil {
+		result = c.play.Exec(command)
 	}
 	if result.Err != nil {
 		return 0, result.Err
 	}
-	if result.After > 0 {
-		running, cancel := context.WithTimeout(ctx, result.After)
-		defer cancel()
-		ended := t.await(running, "Exec", id, func() bool { return c.state != engine.Running || c.starts != life }) == nil
-		switch {
-		case ctx.Err() != nil:
-			return 0, fmt.Errorf("run %s in container %s: %w", command[0], id, ctx.Err())
-		case ended:
-			return 137, nil // it dies with its container
+	s, shut := whole(s)
+	defer shut()
+	if result.Run == nil {
+		result.Run = func(ctx context.Context, s engine.Streams) int { return result.play(ctx, s) }
+	}
+	code := 0
+	switch died, err := t.during(ctx, c, life, func(ctx context.Context) { code = result.Run(ctx, s) }); {
+	case err != nil:
+		return 0, fmt.Errorf("%s %s: %w", what, id, err)
+	case died:
+		return 137, nil
+	}
+	return code, nil
+}
+
+// play waits and prints.
+func (r ExecResult) play(ctx context.Context, s engine.Streams) int {
+	if r.After > 0 {
+		select {
+		case <-time.After(r.After):
+		case <-ctx.Done():
+			return 137
 		}
 	}
-	if _, err := io.WriteString(stdout, result.Stdout); err != nil {
+	_, _ = io.WriteString(s.Stdout, r.Stdout)
+	_, _ = io.WriteString(s.Stderr, r.Stderr)
+	return r.Code
+}
+
+// Attach implements engine.Engine.
+func (t *Twin) Attach(ctx context.Context, id string, s engine.Streams) error {
+	c, life, err := t.running(ctx, "Attach", "attach to container", id)
+	if err != nil {
+		return err
+	}
+	s.TTY = c.spec.TTY
+	s, shut := whole(s)
+	defer shut()
+	if !c.spec.Stdin {
+		s.Stdin = nil
+	}
+	play := c.play.Attached
+	if play == nil {
+		play = func(ctx context.Context, s engine.Streams) error {
+			return t.Logs(ctx, id, engine.LogOptions{Follow: true, Since: time.Now()}, s.Stdout, s.Stderr)
+		}
+	}
+	died, err := t.during(ctx, c, life, func(ctx context.Context) { _ = play(ctx, s) })
+	if !died && err == nil && c.spec.StdinOnce {
+		t.do(func() { t.end(c, time.Now(), 0, false) }) // it has read stdin to its end
+	}
+	return err
+}
+
+// Dial implements engine.Engine.
+func (t *Twin) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	what := fmt.Sprintf("connect to port %d of container", port)
+	c, _, err := t.running(ctx, "Dial", what, id)
+	if err != nil {
+		return nil, err
+	}
+	if c.play.Dial == nil {
+		return nil, fmt.Errorf("connection refused: nothing listens on port %d", port)
+	}
+	return c.play.Dial(ctx, port)
+}
+
+// running finds a container that runs, and which of its lives it is in.
+func (t *Twin) running(ctx context.Context, call, what, id string) (c *instance, life int, err error) {
+	if err := t.enter(ctx, call, id); err != nil {
+		return nil, 0, err
+	}
+	defer t.mu.Unlock()
+	if c = t.find(id); c == nil {
+		return nil, 0, fmt.Errorf("%s %s: %w", what, id, engine.ErrNotFound)
+	}
+	if c.state != engine.Running {
+		return nil, 0, fmt.Errorf("%s %s: it does not run", what, id)
+	}
+	return c, c.starts, nil
+}
+
+// during does something that ends with the container at the latest; died says that it was so.
+func (t *Twin) during(ctx context.Context, c *instance, life int, do func(context.Context)) (died bool, err error) {
+	inside, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(inside)
+	}()
+	for {
+		t.mu.Lock()
+		t.settle(time.Now())
+		gone, changed := c.state != engine.Running || c.starts != life, t.changed
+		down := t.down
+		t.mu.Unlock()
+		switch {
+		case gone:
+			return true, nil
+		case down:
+			return false, fmt.Errorf("%w: it was switched off", engine.ErrUnavailable)
+		}
+		select {
+		case <-done:
+			return false, ctx.Err()
+		case <-changed:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// whole fills in what the caller does not want. A terminal has one output, and ends lines as terminals do. After shut
+// nothing is written any more.
+func whole(s engine.Streams) (all engine.Streams, shut func()) {
+	v := valve{make(chan struct{}, 1), make(chan struct{})}
+	v.turn <- struct{}{}
+	writer := func(w io.Writer) io.Writer {
+		if w == nil {
+			w = io.Discard
+		}
+		return outlet{v, w, s.TTY}
+	}
+	s.Stdout, s.Stderr = writer(s.Stdout), writer(s.Stderr)
+	if s.TTY {
+		s.Stderr = s.Stdout
+	}
+	return s, func() {
+		<-v.turn
+		close(v.over)
+	}
+}
+
+// A valve lets one write at a time: its turn lies in turn.
+type valve struct{ turn, over chan struct{} }
+
+type outlet struct {
+	valve
+	to       io.Writer
+	terminal bool
+}
+
+func (o outlet) Write(p []byte) (int, error) {
+	select {
+	case <-o.turn:
+		defer func() { o.turn <- struct{}{} }()
+	case <-o.over:
+		return 0, io.ErrClosedPipe
+	}
+	out := p
+	if o.terminal {
+		out = bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))
+	}
+	if _, err := o.to.Write(out); err != nil {
 		return 0, err
 	}
-	if _, err := io.WriteString(stderr, result.Stderr); err != nil {
-		return 0, err
-	}
-	return result.Code, nil
+	return len(p), nil
 }
 
 // Events implements engine.Engine.

@@ -1,7 +1,14 @@
 package enginetest
 
 import (
+	"bufio"
+	"context"
+	"crypto/sha256"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +37,18 @@ func ToolProgram(s engine.Spec, _ int) Play {
 		return Play{StartError: fmt.Sprintf("exec: %q: no such file or directory", command[0])}
 	}
 	play := toolPlay(s, command[1:])
+	if run := toolReads(command[1:]); run != nil {
+		play = Play{Attached: func(ctx context.Context, s engine.Streams) error { run(ctx, s); return ctx.Err() }}
+	}
+	if command[1] == "serve" {
+		play.Dial = Answering(command[2])
+	}
 	play.Exec = func(command []string) ExecResult {
 		if command[0] != "/tool" {
 			return ExecResult{Code: 127, Stderr: fmt.Sprintf("exec: %q: no such file or directory\n", command[0])}
+		}
+		if run := toolReads(command[1:]); run != nil {
+			return ExecResult{Run: run}
 		}
 		inner := toolPlay(s, command[1:])
 		result := ExecResult{Code: inner.ExitCode, After: inner.ExitAfter}
@@ -49,6 +65,85 @@ func ToolProgram(s engine.Spec, _ int) Play {
 		return result
 	}
 	return play
+}
+
+// toolReads plays the verbs that read stdin or look at the terminal; nil: it is none of them.
+func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
+	if len(words) == 0 {
+		return nil
+	}
+	words = append(words, "", "")
+	stdin := func(s engine.Streams) io.Reader {
+		if s.Stdin == nil {
+			return strings.NewReader("")
+		}
+		return s.Stdin
+	}
+	switch words[0] {
+	case "cat":
+		return func(_ context.Context, s engine.Streams) int {
+			_, _ = io.Copy(s.Stdout, stdin(s))
+			return 0
+		}
+	case "sum":
+		return func(_ context.Context, s engine.Streams) int {
+			h := sha256.New()
+			n, _ := io.Copy(h, stdin(s))
+			_, _ = fmt.Fprintf(s.Stdout, "%d %x\n", n, h.Sum(nil))
+			return 0
+		}
+	case "noise":
+		return func(_ context.Context, s engine.Streams) int {
+			n, _ := strconv.ParseInt(words[1], 10, 64)
+			_, _ = io.CopyN(s.Stdout, rand.NewChaCha8([32]byte{}), n)
+			return 0
+		}
+	case "size":
+		return func(ctx context.Context, s engine.Streams) int {
+			for s.TTY {
+				select {
+				case z := <-s.Resize:
+					if fmt.Sprint(z.Width) == words[1] && fmt.Sprint(z.Height) == words[2] {
+						_, _ = fmt.Fprintln(s.Stdout, "the terminal is", z.Width, "by", z.Height)
+						return 0
+					}
+				case <-ctx.Done():
+					return 137
+				}
+			}
+			_, _ = fmt.Fprintln(s.Stderr, "tool: stdin is no terminal")
+			return 1
+		}
+	}
+	return nil
+}
+
+// Answering is a server for Play.Dial at one address, such as :8080, or at every port where that is empty: every HTTP
+// request is answered with 200 and a line.
+func Answering(address string) func(ctx context.Context, port int) (net.Conn, error) {
+	return func(_ context.Context, port int) (net.Conn, error) {
+		if address != "" && !strings.HasSuffix(address, fmt.Sprintf(":%d", port)) {
+			return nil, fmt.Errorf("connection refused: nothing listens on port %d", port)
+		}
+		ours, theirs := net.Pipe()
+		go func() {
+			defer func() { _ = theirs.Close() }() // nobody else has it
+			in := bufio.NewReader(theirs)
+			for {
+				r, err := http.ReadRequest(in)
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				body := fmt.Sprintf("hello from port %d\n", port)
+				_, err = fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				if err != nil || r.Close {
+					return
+				}
+			}
+		}()
+		return ours, nil
+	}
 }
 
 // toolPlay walks along the verbs, as the tool does, and adds up the time.

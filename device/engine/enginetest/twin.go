@@ -1,5 +1,5 @@
 // Package enginetest is a container engine in memory: the twin of package engine for tests and for simulated devices. It
-// does no I/O and starts no goroutines, so a thousand of them fit in one process; it knows the time only from package
+// does no I/O and starts no goroutines but for commands that wait for input, so a thousand of them fit in one process; it knows the time only from package
 // time, so it lives in a testing/synctest bubble. Its containers do what their image's Program says.
 //
 // Conformance holds the twin and the real engines to the same promises. Command image (beside it) builds the test image
@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,11 @@ type Play struct {
 	MemoryBytes uint64        // working set; beyond the container's limit it is killed at once
 	MilliCPU    uint64
 	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
+
+	// Attached plays the first process towards one who attaches; nil: it prints its lines as they come. Dial is what is
+	// at its ports; nil: nothing.
+	Attached func(ctx context.Context, s engine.Streams) error
+	Dial     func(ctx context.Context, port int) (net.Conn, error)
 }
 
 // A Line is a line of output.
@@ -49,6 +55,8 @@ type ExecResult struct {
 	Code           int
 	After          time.Duration // how long it takes
 	Err            error
+
+	Run func(ctx context.Context, s engine.Streams) (code int) // instead of the above, for what reads and waits; until ctx ends
 }
 
 // An Offer is an image in a registry.

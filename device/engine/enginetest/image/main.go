@@ -37,6 +37,7 @@ func write(to io.Writer, arch string, tags []string) error {
 	}
 	layer, err := archive([]entry{
 		{name: "tool", data: program, mode: 0o755},
+		{name: "tar", link: "tool"}, // for kubectl cp
 		{name: "data/", mode: 0o777},
 		{name: "etc/", mode: 0o755},
 		{name: "etc/passwd", data: []byte("root:x:0:0::/:/tool\napp:x:1000:1000::/data:/tool\n"), mode: 0o644},
@@ -103,6 +104,7 @@ type entry struct {
 	name string // a directory ends with a slash
 	data []byte
 	mode int64
+	link string // what a symbolic link points at
 }
 
 // archive is a tar file that depends on nothing but its entries, so that the image's id stays the same.
@@ -114,7 +116,10 @@ func archive(entries []entry) ([]byte, error) {
 		if strings.HasSuffix(e.name, "/") {
 			kind = tar.TypeDir
 		}
-		h := &tar.Header{Typeflag: kind, Name: e.name, Size: int64(len(e.data)), Mode: e.mode, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if e.link != "" {
+			kind = tar.TypeSymlink
+		}
+		h := &tar.Header{Typeflag: kind, Name: e.name, Linkname: e.link, Size: int64(len(e.data)), Mode: e.mode, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

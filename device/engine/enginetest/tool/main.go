@@ -5,17 +5,22 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const usage = `tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]...
@@ -28,6 +33,9 @@ const usage = `tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]...
   lines N [INTERVAL]    "line 1" to "line N" to stdout
   env [NAME]            the environment, or one variable; exit code 1 if it is not set
   cat FILE...           files to stdout ("-": stdin)
+  sum                   the length and the SHA-256 of stdin
+  noise N               N bytes that look random, always the same
+  size COLUMNS ROWS     wait until stdin is a terminal of this size
   write FILE TEXT...    write a file
   rm FILE...            remove files
   exists FILE           exit code 1 if there is no such file
@@ -55,6 +63,13 @@ func main() {
 			os.Exit(0)
 		}
 	}()
+	if filepath.Base(os.Args[0]) == "tar" {
+		if err := asTar(os.Args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "tar: %v\n", err)
+			os.Exit(2)
+		}
+		return
+	}
 	words := os.Args[1:]
 	for len(words) > 0 {
 		next := slices.Index(words, "then")
@@ -115,6 +130,20 @@ func do(verb string, args []string) error {
 				return err
 			}
 		}
+	case "sum":
+		h := sha256.New()
+		n, err := io.Copy(h, os.Stdin)
+		fmt.Printf("%d %x\n", n, h.Sum(nil))
+		return err
+	case "noise":
+		n, err := strconv.ParseInt(arg(0), 10, 64)
+		if err != nil {
+			return err
+		}
+		_, err = io.CopyN(os.Stdout, rand.NewChaCha8([32]byte{}), n)
+		return err
+	case "size":
+		return size(arg(0), arg(1))
 	case "write":
 		return os.WriteFile(arg(0), []byte(strings.Join(args[1:], " ")), 0o644)
 	case "rm":
@@ -159,6 +188,21 @@ func do(verb string, args []string) error {
 		return fmt.Errorf("no such verb: %q\n%s", verb, usage)
 	}
 	return nil
+}
+
+// size waits until stdin is a terminal of a size.
+func size(columns, rows string) error {
+	for {
+		z, err := unix.IoctlGetWinsize(0, unix.TIOCGWINSZ)
+		if err != nil {
+			return fmt.Errorf("stdin is no terminal: %w", err)
+		}
+		if fmt.Sprint(z.Col) == columns && fmt.Sprint(z.Row) == rows {
+			fmt.Println("the terminal is", z.Col, "by", z.Row)
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 func lines(count, interval string) error {

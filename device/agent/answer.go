@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	maxAnswers   = 16            // under way at one time, connections beside
+	maxForwards  = 32            // connections into pods at one time
+	longestReply = 4 * time.Hour // for a request that gives no deadline; an exec, attach or port-forward may be silent so long
+	endTime      = 10 * time.Second
+)
+
+// An Answer is the reply to one request: package link's Stream. All its methods fail
+// when the hub has gone.
+type Answer interface {
+	// Send waits while the hub does not keep up. A chunk with EOF is the last one.
+	Send(ctx context.Context, r wire.Reply) error
+	// Input waits for the next stdin, resize or close-stdin. Asking for it says that
+	// the one before has been dealt with.
+	Input(ctx context.Context) (wire.Request, error)
+	// Gone is closed when the hub has gone.
+	Gone() <-chan struct{}
+}
+
+// answers are the answers under way, by request id.
+type answers struct {
+	sync.Mutex
+	byID     map[string]context.CancelFunc
+	forwards int // of them
+	ended    bool
+	work     sync.WaitGroup // what they do
+}
+
+// wait takes no more requests, and waits until nothing of the answers is left: no
+// command runs on in a container when nobody is there to hear it.
+func (s *answers) wait() {
+	s.Lock()
+	s.ended = true
+	s.Unlock()
+	s.work.Wait()
+}
+
+// Request answers a request of the hub in the background. Those about the link and
+// the certificate do not come here.
+func (a *Agent) Request(id string, r wire.Request) {
+	a.told.Lock()
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub == nil {
+		return
+	}
+	if r.Type == wire.RequestCancel {
+		a.answers.Lock()
+		cancel := a.answers.byID[cmp.Or(r.Of, id)]
+		a.answers.Unlock()
+		if cancel != nil {
+			cancel()
+		}
+		return
+	}
+	ctx, stop := context.WithCancelCause(context.Background())
+	cancel := func() { stop(nil) }
+	full, ok := a.answers.begin(id, r, cancel)
+	if !ok {
+		cancel()
+		return
+	}
+	answer := hub.Stream(id)
+	go func() {
+		defer a.answers.work.Done()
+		defer cancel()
+		go func() {
+			select {
+			case <-a.ended:
+				stop(errStopping)
+			case <-answer.Gone():
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		last := wire.Reply{EOF: true}
+		err := full
+		if err == nil {
+			last.ExitCode, err = a.answer(ctx, r, answer)
+			a.answers.finish(id, r)
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil && !errors.Is(err, context.Canceled) { // that is what the hub wanted
+			last.Error = err.Error()
+		}
+		ending, done := context.WithTimeout(context.Background(), endTime)
+		defer done()
+		if err := answer.Send(ending, last); err != nil {
+			a.log.Debug("the end of an answer did not reach the hub", "request", id, "err", err)
+		}
+	}()
+}
+
+// answer does what a request asks for.
+func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exitCode int32, err error) {
+	most := longestReply
+	if r.DeadlineSeconds > 0 {
+		most = min(time.Duration(r.DeadlineSeconds)*time.Second, most)
+	}
+	switch r.Type {
+	case wire.RequestLogs:
+		ctx, cancel := context.WithTimeout(ctx, most)
+		defer cancel()
+		return 0, a.sendLogs(ctx, r, answer)
+	case wire.RequestUsage:
+		return 0, a.sendUsage(ctx, answer)
+	case wire.RequestExec, wire.RequestAttach:
+		return a.runCommand(ctx, r, answer)
+	case wire.RequestPortForward:
+		return 0, a.forward(ctx, r, answer)
+	}
+	return 0, fmt.Errorf("unsupported request %q", r.Type)
+}
+
+// begin notes an answer that begins; full says why it ends at once. Not ok: the hub has
+// sent it twice, or the agent is stopping.
+func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (full error, ok bool) {
+	s.Lock()
+	defer s.Unlock()
+	if s.ended || s.byID[id] != nil {
+		return nil, false
+	}
+	s.work.Add(1)
+	switch n := s.forwards; {
+	case r.Type == wire.RequestPortForward && n >= maxForwards:
+		return fmt.Errorf("the device holds %d forwarded connections already: close one first", n), true
+	case r.Type != wire.RequestPortForward && len(s.byID)-n >= maxAnswers:
+		return fmt.Errorf("the device answers %d requests already: end one first", maxAnswers), true
+	case r.Type == wire.RequestPortForward:
+		s.forwards++
+	}
+	if s.byID == nil {
+		s.byID = map[string]context.CancelFunc{}
+	}
+	s.byID[id] = cancel
+	return nil, true
+}
+
+func (s *answers) finish(id string, r wire.Request) {
+	s.Lock()
+	defer s.Unlock()
+	delete(s.byID, id)
+	if r.Type == wire.RequestPortForward {
+		s.forwards--
+	}
+}

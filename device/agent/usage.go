@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	leastWindow = 2 * time.Second // of a measurement of processor time
+	mostWindow  = 2 * time.Minute
+	atOnce      = 16 // containers measured at once
+)
+
+// usages keeps the counters of the last measurement: the next one, if it comes soon,
+// is over the time since then. Nothing is measured while nobody asks.
+type usages struct {
+	sync.Mutex
+	last reading
+}
+
+// A reading is what counters said at one moment.
+type reading struct {
+	at         time.Time
+	busy       time.Duration // processor time of the device
+	memory     int64
+	containers map[string]counted // by container id
+}
+
+// A counted is what the counters of a container said, and when.
+type counted struct {
+	engine.Usage
+	at time.Time
+}
+
+// A measurable is a container that runs.
+type measurable struct {
+	id   string
+	pod  wire.PodUsage // without containers
+	name string
+}
+
+// sendUsage measures the device and its containers.
+func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
+	var (
+		e    engine.Engine
+		all  []measurable
+		root string
+	)
+	err := a.inLoop(ctx, func(l *loop) error {
+		e, all, root = l.engine, l.measurables(), l.info.Root
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	read := func() reading {
+		s := a.c.Hardware.Measure(ctx, root)
+		r := reading{at: time.Now(), busy: s.Busy, memory: s.Memory.Capacity - s.Memory.Available, containers: map[string]counted{}}
+		var (
+			mu sync.Mutex
+			g  errgroup.Group
+		)
+		g.SetLimit(atOnce)
+		for _, c := range all {
+			g.Go(func() error {
+				if u, err := e.Usage(ctx, c.id); err == nil { // it may have ended by now
+					mu.Lock()
+					defer mu.Unlock()
+					r.containers[c.id] = counted{u, time.Now()}
+				}
+				return nil
+			})
+		}
+		_ = g.Wait()
+		return r
+	}
+	a.usages.Lock()
+	defer a.usages.Unlock()
+	first, now := a.usages.last, read()
+	if age := now.at.Sub(first.at); first.at.IsZero() || age < leastWindow || age > mostWindow {
+		select {
+		case <-time.After(leastWindow):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		first, now = now, read()
+	}
+	a.usages.last = now
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	payload, err := json.Marshal(usageOf(first, now, all))
+	if err == nil && len(payload) > wire.MaxUsage {
+		err = errors.New("the device has more pods than a measurement can tell of")
+	}
+	if err != nil {
+		return err
+	}
+	return answer.Send(ctx, wire.Reply{Data: payload})
+}
+
+// measurables are the running containers, pod by pod. An engine that does not answer
+// has none.
+func (l *loop) measurables() (all []measurable) {
+	if l.engine == nil || l.engineErr != nil {
+		return nil
+	}
+	for _, in := range l.o.Containers {
+		pod := l.pod(in.Place.Pod)
+		if pod != nil && in.State == engine.Running && in.Kind != KindSandbox {
+			all = append(all, measurable{in.ID, wire.PodUsage{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, in.Place.Container})
+		}
+	}
+	slices.SortStableFunc(all, func(x, y measurable) int {
+		return strings.Compare(x.pod.Namespace+"/"+x.pod.Name+"/"+string(x.pod.UID)+"/"+x.name, y.pod.Namespace+"/"+y.pod.Name+"/"+string(y.pod.UID)+"/"+y.name)
+	})
+	return all
+}
+
+// usageOf is the difference between two readings of counters.
+func usageOf(first, last reading, all []measurable) wire.Usage {
+	window := last.at.Sub(first.at)
+	amount := func(window, spent time.Duration, memory int64) corev1.ResourceList {
+		nanos := int64(0)
+		if spent > 0 && window > 0 {
+			nanos = int64(float64(spent) / window.Seconds())
+		}
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewScaledQuantity(nanos, resource.Nano),
+			corev1.ResourceMemory: *resource.NewQuantity(max(memory, 0), resource.BinarySI),
+		}
+	}
+	u := wire.Usage{Time: last.at.UTC(), Window: metav1.Duration{Duration: window.Round(time.Millisecond)}, Node: amount(window, last.busy-first.busy, last.memory)}
+	for _, c := range all {
+		now, measured := last.containers[c.id]
+		if !measured {
+			continue
+		}
+		var spent, while time.Duration
+		if before, ok := first.containers[c.id]; ok && before.CPUNanos <= now.CPUNanos {
+			spent, while = time.Duration(now.CPUNanos-before.CPUNanos), now.at.Sub(before.at)
+		}
+		if n := len(u.Pods); n == 0 || u.Pods[n-1].UID != c.pod.UID {
+			u.Pods = append(u.Pods, c.pod)
+		}
+		pod := &u.Pods[len(u.Pods)-1]
+		pod.Containers = append(pod.Containers, wire.ContainerUsage{Name: c.name, Usage: amount(while, spent, int64(now.MemoryBytes))})
+	}
+	return u
+}

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/client"
+)
+
+func (a *api) Attach(ctx context.Context, id string, s Streams) error {
+	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return explain(err, "attach to container", id)
+	}
+	if c := found.Container; c.State == nil || c.Config == nil || !c.State.Running {
+		return errors.New("attach to container " + id + ": it does not run")
+	}
+	config := found.Container.Config
+	if !config.OpenStdin {
+		s.Stdin = nil // nobody would read it
+	}
+	stream, err := a.client().ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true, DetachKeys: neverTyped})
+	if err != nil {
+		return explain(err, "attach to container", id)
+	}
+	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: config.Tty, resize: func(ctx context.Context, z Size) error {
+		_, err := a.client().ContainerResize(ctx, id, client.ContainerResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
+		return err
+	}}
+	if err = j.copy(ctx); ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return explain(err, "attach to container", id)
+}
+
+// neverTyped are keys that detach from a terminal. Engines watch for some in what is typed and hold it back until they
+// know, by default for ^P, which shells use; so it is a sequence that nobody types.
+const neverTyped = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
+
+// A join connects our streams with a connection that the engine has handed over.
+type join struct {
+	client.HijackedResponse
+	s      Streams
+	tty    bool
+	resize func(context.Context, Size) error
+}
+
+// copy copies in both directions until the output ends, or ctx does. The connection is closed then.
+func (j *join) copy(ctx context.Context) error {
+	defer j.Close()
+	stop := context.AfterFunc(ctx, j.Close)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if j.s.Stdin != nil {
+		go func() {
+			_, _ = io.Copy(j.Conn, j.s.Stdin)
+			_ = j.CloseWrite()
+		}()
+	}
+	if j.tty && j.s.Resize != nil {
+		go j.follow(ctx)
+	}
+	stdout, stderr := cmp.Or(j.s.Stdout, io.Discard), cmp.Or(j.s.Stderr, io.Discard)
+	var err error
+	if j.tty {
+		_, err = io.Copy(stdout, j.Reader)
+	} else {
+		_, err = stdcopy.StdCopy(stdout, stderr, j.Reader)
+	}
+	return err
+}
+
+// Times of following a window. Podman loses a size that comes right after another one, so that each is said twice, and
+// none right after another; a command may not have begun when its connection is there, so the first tries can fail.
+const (
+	resizePause = 250 * time.Millisecond
+	resizeRetry = 50 * time.Millisecond
+	resizeTries = 100
+)
+
+// follow keeps the terminal at the size of the caller's window.
+func (j *join) follow(ctx context.Context) {
+	var (
+		size  Size
+		sizes = j.s.Resize
+		say   int // so many times more
+		fails int
+		next  <-chan time.Time
+	)
+	for sizes != nil || next != nil {
+		select {
+		case z, ok := <-sizes:
+			if !ok {
+				sizes = nil
+				continue
+			}
+			if size, say, fails = z, 2, 0; next == nil {
+				next = time.After(0)
+			}
+		case <-next:
+			next = nil
+			switch err := j.resize(ctx, size); {
+			case err == nil:
+				if say--; say > 0 {
+					next = time.After(resizePause)
+				}
+			case lost(err):
+				return
+			default:
+				if fails++; fails < resizeTries {
+					next = time.After(resizeRetry)
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package ask
+
+import (
+	"context"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Exec runs a command in a container, to its end or that of ctx; then the command
+// is hung up on. An ExitError says that it ended with another code than 0. A Read
+// of s.Stdin may still be under way when Exec returns: the caller ends it.
+func (d *Desk) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
+	return d.command(ctx, pod, wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
+}
+
+// Attach joins in with what a container's first process says and is told, until it
+// ends or ctx does; the container goes on then. What it has said before is not
+// repeated. s.Stdin is as in Exec.
+func (d *Desk) Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s IO) error {
+	return d.command(ctx, pod, wire.Request{Type: wire.RequestAttach, Container: o.Container, TTY: o.TTY}, s)
+}
+
+func (d *Desk) command(ctx context.Context, pod *corev1.Pod, r wire.Request, s IO) error {
+	r.Pod, r.Stdin = string(pod.UID), s.Stdin != nil
+	q, err := d.ask(ctx, pod.Spec.NodeName, r)
+	if err != nil {
+		return err
+	}
+	defer q.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.Stdin != nil {
+		go q.input.feed(ctx, s.Stdin)
+	}
+	if s.Resize != nil {
+		go q.input.resize(ctx, s.Resize)
+	}
+	for {
+		reply, err := q.next(ctx, 0)
+		if len(reply.Data) > 0 {
+			to := s.Stdout
+			if reply.Stderr {
+				to = s.Stderr
+			}
+			if to == nil {
+				to = io.Discard
+			}
+			if _, err := to.Write(reply.Data); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case reply.EOF && reply.ExitCode != 0:
+			return &ExitError{Code: int(reply.ExitCode)}
+		case reply.EOF:
+			return nil
+		}
+	}
+}
+
+// resize sends each size of a window.
+func (i *input) resize(ctx context.Context, sizes <-chan Size) {
+	for {
+		select {
+		case s, ok := <-sizes:
+			if !ok {
+				return
+			}
+			if s.Width > 0 && s.Height > 0 && i.put(ctx, wire.Request{Type: wire.RequestResize, Width: s.Width, Height: s.Height}) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,533 @@
+package ask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/shared/wire"
+)
+
+var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+
+// A gadget is a device that follows the protocol: hears is called for every request
+// that reaches it, and says answers it.
+type gadget struct {
+	desk  *ask.Desk
+	hears func(g *gadget, id string, r wire.Request)
+	lose  func(r wire.Request) bool // on the way to it
+	away  bool
+
+	mu    sync.Mutex
+	heard []wire.Request
+	next  uint64 // chunk
+}
+
+func newGadget(hears func(g *gadget, id string, r wire.Request)) *gadget {
+	g := &gadget{hears: hears}
+	g.desk = &ask.Desk{Broker: g}
+	return g
+}
+
+func (g *gadget) Request(_, id string, r wire.Request) error {
+	if g.away {
+		return errors.New("no session")
+	}
+	g.mu.Lock()
+	lost := g.lose != nil && g.lose(r)
+	if !lost {
+		g.heard = append(g.heard, r)
+	}
+	g.mu.Unlock()
+	if !lost && g.hears != nil {
+		g.hears(g, id, r)
+	}
+	return nil
+}
+
+// says sends the next chunk.
+func (g *gadget) says(id string, r wire.Reply) {
+	g.mu.Lock()
+	r.Seq = g.next
+	g.next++
+	g.mu.Unlock()
+	g.desk.Reply("pi-1", id, r)
+}
+
+// count is how many requests of a type it has heard.
+func (g *gadget) count(kind string) (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.heard {
+		if r.Type == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func (g *gadget) exec(ctx context.Context, s ask.IO) error {
+	return g.desk.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}, Stdin: s.Stdin != nil}, s)
+}
+
+// echo is the command cat.
+func echo(g *gadget, id string, r wire.Request) {
+	switch r.Type {
+	case wire.RequestExec, wire.RequestPortForward:
+		g.says(id, wire.Reply{})
+	case wire.RequestStdin:
+		g.says(id, wire.Reply{Data: r.Data, Ack: r.Seq})
+	case wire.RequestCloseStdin:
+		g.says(id, wire.Reply{EOF: true, Ack: r.Seq})
+	}
+}
+
+// inOrder makes hears deaf to what does not come in its order, as a device is.
+func inOrder(hears func(g *gadget, id string, r wire.Request)) func(g *gadget, id string, r wire.Request) {
+	var mu sync.Mutex
+	var last uint64
+	return func(g *gadget, id string, r wire.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Input() {
+			if r.Seq != last+1 {
+				return
+			}
+			last = r.Seq
+		}
+		hears(g, id, r)
+	}
+}
+
+func TestExec(t *testing.T) {
+	long := bytes.Repeat([]byte("flotilla "), 100_000)
+	for _, c := range []struct {
+		name  string
+		hears func(g *gadget, id string, r wire.Request)
+		stdin io.Reader
+		out   string
+		err   string // of stderr
+		want  string // what Exec says
+	}{
+		{"what is typed comes back, however long it is", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
+		{"both outputs come apart, and the code at the end", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				g.says(id, wire.Reply{})
+				g.says(id, wire.Reply{Data: []byte("out")})
+				g.says(id, wire.Reply{Data: []byte("err"), Stderr: true})
+				g.says(id, wire.Reply{Data: []byte("!"), EOF: true, ExitCode: 42})
+			}
+		}, nil, "out!", "err", "command terminated with exit code 42"},
+		{"what the device says against it", func(g *gadget, id string, r wire.Request) {
+			g.says(id, wire.Reply{EOF: true, Error: "container c is not valid for pod web"})
+		}, nil, "", "", "container c is not valid for pod web"},
+		{"a chunk with a hole before it ends it", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				g.says(id, wire.Reply{Data: []byte("a")})
+				g.next++
+				g.says(id, wire.Reply{Data: []byte("c"), EOF: true})
+			}
+		}, nil, "a", "", "exec of node pi-1: chunk 2 came where 1 was expected, so something was lost: the device's answer broke off"},
+		{"a chunk that comes twice counts once", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				g.says(id, wire.Reply{Data: []byte("a")})
+				g.next--
+				g.says(id, wire.Reply{Data: []byte("a")})
+				g.says(id, wire.Reply{Data: []byte("b"), EOF: true})
+			}
+		}, nil, "ab", "", "<nil>"},
+		{"an acknowledgement of what was not sent ends it", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				g.says(id, wire.Reply{Ack: 1})
+			}
+		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's answer broke off"},
+		{"a device that does not begin", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no answer for 15s: the device's answer broke off"},
+		{"a link that is lost", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				g.says(id, wire.Reply{Data: []byte("a")})
+				g.desk.Disconnected("pi-1")
+			}
+		}, nil, "a", "", "exec of node pi-1: the link to the device was lost: the device's answer broke off"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out, errs bytes.Buffer
+				err := newGadget(c.hears).exec(t.Context(), ask.IO{Stdin: c.stdin, Stdout: &out, Stderr: &errs})
+				if fmt.Sprint(err) != c.want || out.String() != c.out || errs.String() != c.err {
+					t.Errorf("%d bytes of output, errors %q, ended with %v; want %d bytes, %q, %s", out.Len(), errs.String(), err, len(c.out), c.err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// A reader that counts what was taken from it.
+type endless struct{ taken atomic.Int64 }
+
+func (e *endless) Read(p []byte) (int, error) { e.taken.Add(int64(len(p))); return len(p), nil }
+
+func TestInputWaitsUntilTheDeviceHasTakenWhatCameBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var g *gadget
+		var id string
+		g = newGadget(func(_ *gadget, i string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				id = i
+				g.says(id, wire.Reply{})
+			}
+		})
+		in := &endless{}
+		done := make(chan error, 1)
+		go func() { done <- g.exec(ctx, ask.IO{Stdin: in}) }()
+		time.Sleep(time.Second)
+		if n := g.count(wire.RequestStdin); n != 2 || in.taken.Load() > 3*wire.MaxInput {
+			t.Errorf("%d inputs on their way and %d bytes read before the device has taken any", n, in.taken.Load())
+		}
+		for ack := uint64(1); ack <= 40; ack++ {
+			g.says(id, wire.Reply{Ack: ack})
+			synctest.Wait()
+			if way := g.count(wire.RequestStdin) - int(ack); way > wire.InputWindow {
+				t.Fatalf("%d inputs on their way", way)
+			}
+		}
+		if way := g.count(wire.RequestStdin) - 40; way != wire.InputWindow {
+			t.Errorf("a quick device has %d inputs on their way, want %d", way, wire.InputWindow)
+		}
+		sent := g.count(wire.RequestStdin)
+		time.Sleep(time.Minute) // a command that does not read
+		if more := g.count(wire.RequestStdin) - sent; more < 2 || more > 6 {
+			t.Errorf("the newest input was sent again %d times in a minute", more)
+		}
+		for ack := uint64(41); ack <= 48; ack++ {
+			g.says(id, wire.Reply{Ack: ack})
+			synctest.Wait()
+		}
+		if way := len(inputs(g)) - 48; way != 1 {
+			t.Errorf("a device that takes a minute has %d inputs on their way, want 1", way)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if g.count(wire.RequestCancel) != 1 {
+			t.Error("the device was not told that nobody listens any more")
+		}
+	})
+}
+
+// inputs are the numbers of the inputs that were heard.
+func inputs(g *gadget) (seqs []uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.heard {
+		if r.Input() && !slices.Contains(seqs, r.Seq) {
+			seqs = append(seqs, r.Seq)
+		}
+	}
+	return seqs
+}
+
+func TestTheLastInputIsSentAgainWhenItWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(inOrder(echo))
+		losses := 2
+		g.lose = func(r wire.Request) bool {
+			if r.Type == wire.RequestCloseStdin && losses > 0 {
+				losses--
+				return true
+			}
+			return false
+		}
+		var out bytes.Buffer
+		began := time.Now()
+		if err := g.exec(t.Context(), ask.IO{Stdin: strings.NewReader("abc"), Stdout: &out}); err != nil || out.String() != "abc" {
+			t.Errorf("%q, %v", &out, err)
+		}
+		if took := time.Since(began); took != 15*time.Second { // 5 s, and twice as long
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// A slowWriter takes nothing until it may.
+type slowWriter struct {
+	may chan struct{}
+	got bytes.Buffer
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	<-w.may
+	return w.got.Write(p)
+}
+
+func TestASlowReaderHoldsTheDeviceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g *gadget
+		var id string
+		g = newGadget(func(_ *gadget, i string, r wire.Request) {
+			if r.Type == wire.RequestExec {
+				id = i
+				for range wire.ReplyWindow {
+					g.says(id, wire.Reply{Data: []byte("x")})
+				}
+			}
+		})
+		w := &slowWriter{may: make(chan struct{})}
+		done := make(chan error, 1)
+		go func() { done <- g.exec(t.Context(), ask.IO{Stdout: w}) }()
+		time.Sleep(time.Hour)
+		if g.count(wire.RequestAck) != 0 {
+			t.Error("chunks were acknowledged that nobody has taken")
+		}
+		for range 100 { // the device repeats its newest chunk all the time
+			g.desk.Reply("pi-1", id, wire.Reply{Seq: g.next - 1, Data: []byte("x")})
+		}
+		close(w.may)
+		synctest.Wait()
+		if g.count(wire.RequestAck) == 0 {
+			t.Error("no acknowledgement when the reader goes on")
+		}
+		g.says(id, wire.Reply{EOF: true})
+		if err := <-done; err != nil || w.got.Len() != wire.ReplyWindow {
+			t.Errorf("%d bytes, %v", w.got.Len(), err)
+		}
+	})
+}
+
+func TestADeviceThatSendsMoreThanItMayLosesItsReader(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		chunks int
+		data   []byte
+	}{
+		{"too many chunks", 2*wire.ReplyWindow + 2, []byte("x")},
+		{"too many bytes", 50, make([]byte, 180<<10)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGadget(func(g *gadget, id string, r wire.Request) {
+					for n := 0; r.Type == wire.RequestExec && n < c.chunks; n++ {
+						g.says(id, wire.Reply{Data: c.data})
+					}
+				})
+				w := &slowWriter{may: make(chan struct{})}
+				done := make(chan error, 1)
+				go func() { done <- g.exec(t.Context(), ask.IO{Stdout: w}) }()
+				synctest.Wait()
+				close(w.may)
+				if err := <-done; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "more than it may") {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestAnAnswerThatNobodyWaitsForIsCancelled(t *testing.T) {
+	g := newGadget(nil)
+	for seq := range uint64(40) {
+		g.desk.Reply("pi-1", "old", wire.Reply{Seq: seq})
+	}
+	g.desk.Reply("pi-1", "old", wire.Reply{Seq: 48, EOF: true})
+	if n := g.count(wire.RequestCancel); n != 3 || g.heard[0].Of != "old" {
+		t.Errorf("%d cancels for 40 chunks: %+v", n, g.heard)
+	}
+}
+
+func TestResizeTellsEverySize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(func(g *gadget, id string, r wire.Request) {
+			switch {
+			case r.Type == wire.RequestExec:
+				g.says(id, wire.Reply{})
+			case r.Type == wire.RequestResize:
+				g.says(id, wire.Reply{Ack: r.Seq, EOF: r.Width == 132})
+			}
+		})
+		sizes := make(chan ask.Size, 3)
+		sizes <- ask.Size{Width: 80, Height: 24}
+		sizes <- ask.Size{} // a window that is no window
+		sizes <- ask.Size{Width: 132, Height: 43}
+		if err := g.exec(t.Context(), ask.IO{Resize: sizes}); err != nil {
+			t.Error(err)
+		}
+		if n := g.count(wire.RequestResize); n != 2 {
+			t.Errorf("%d sizes were told", n)
+		}
+	})
+}
+
+func TestForward(t *testing.T) {
+	t.Run("bytes go both ways, and half of it can be closed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGadget(inOrder(echo))
+			c, err := g.desk.Forward(t.Context(), onPi, 8080)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := bytes.Repeat([]byte("0123456789"), 20_000)
+			go func() {
+				_, _ = c.Write(sent)
+				_ = c.(interface{ CloseWrite() error }).CloseWrite()
+			}()
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("%d bytes of %d, %v", len(got), len(sent), err)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("a port where nobody listens", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGadget(func(g *gadget, id string, _ wire.Request) {
+				g.says(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
+			})
+			_, err := g.desk.Forward(t.Context(), onPi, 8080)
+			if want := "forward port 8080 of pod default/web: connection refused: nothing listens on port 8080"; err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	})
+	t.Run("a port that is none", func(t *testing.T) {
+		g := newGadget(nil)
+		if _, err := g.desk.Forward(t.Context(), onPi, 70000); err == nil || !strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
+			t.Error(err)
+		}
+	})
+	t.Run("a connection that is reset", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGadget(func(g *gadget, id string, r wire.Request) {
+				if r.Type == wire.RequestPortForward {
+					g.says(id, wire.Reply{Data: []byte("a")})
+					g.says(id, wire.Reply{EOF: true, Error: "connection reset by peer"})
+				}
+			})
+			c, err := g.desk.Forward(t.Context(), onPi, 80)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(c)
+			if string(got) != "a" || err == nil || err.Error() != "connection reset by peer" {
+				t.Errorf("%q, %v", got, err)
+			}
+			_ = c.Close()
+		})
+	})
+	for name, end := range map[string]func(c io.Closer, cancel func()){
+		"who closes it is heard by the device":     func(c io.Closer, _ func()) { _ = c.Close() },
+		"so is he whose request ends":              func(_ io.Closer, cancel func()) { cancel() },
+		"closing twice is as good as closing once": func(c io.Closer, cancel func()) { _ = c.Close(); cancel(); _ = c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				g := newGadget(inOrder(echo))
+				c, err := g.desk.Forward(ctx, onPi, 80)
+				if err != nil {
+					t.Fatal(err)
+				}
+				read := make(chan error, 1)
+				go func() { _, err := c.Read(make([]byte, 1)); read <- err }()
+				synctest.Wait()
+				end(c, cancel)
+				if err := <-read; err == nil || errors.Is(err, io.EOF) {
+					t.Errorf("the reader got %v", err)
+				}
+				if _, err := c.Write([]byte("x")); err == nil {
+					t.Error("it can be written to")
+				}
+				synctest.Wait()
+				if n := g.count(wire.RequestCancel); n != 1 {
+					t.Errorf("%d cancels", n)
+				}
+			})
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	measuring := func(g *gadget, id string, r wire.Request) {
+		if r.Type == wire.RequestUsage {
+			time.AfterFunc(2*time.Second, func() {
+				g.mu.Lock()
+				g.next = 0
+				g.mu.Unlock()
+				g.says(id, wire.Reply{Data: []byte(`{"window":"2s","node":{"cpu":`)})
+				g.says(id, wire.Reply{Data: []byte(`"250m"}}`), EOF: true})
+			})
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(measuring)
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				u, err := g.desk.Usage(t.Context(), "pi-1")
+				if err != nil || u.Node.Cpu().MilliValue() != 250 || !u.Time.Equal(time.Now()) {
+					t.Errorf("%+v, %v", u, err)
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(12 * time.Second)
+		_, _ = g.desk.Usage(t.Context(), "pi-1")
+		if n := g.count(wire.RequestUsage); n != 1 {
+			t.Errorf("the device was asked %d times within 15 s", n)
+		}
+		time.Sleep(2 * time.Second)
+		_, _ = g.desk.Usage(t.Context(), "pi-1")
+		if n := g.count(wire.RequestUsage); n != 2 {
+			t.Errorf("the device was asked %d times in 16 s", n)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(measuring)
+		g.away = true
+		if _, err := g.desk.Usage(t.Context(), "pi-1"); !errors.Is(err, ask.ErrOffline) {
+			t.Error(err)
+		}
+		g.away = false
+		if _, err := g.desk.Usage(t.Context(), "pi-1"); err != nil {
+			t.Errorf("a failure is remembered: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(measuring)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.desk.Usage(ctx, "pi-1"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if _, err := g.desk.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 1 {
+			t.Errorf("one who has no patience spoils it for the next: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		g := newGadget(func(g *gadget, id string, r wire.Request) {
+			for n := 0; r.Type == wire.RequestUsage && n < 8; n++ {
+				g.says(id, wire.Reply{Data: make([]byte, 180<<10)})
+			}
+		})
+		if _, err := g.desk.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+			t.Error(err)
+		}
+	})
+}

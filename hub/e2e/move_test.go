@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestADeviceMovesToAnotherHub moves a device that runs containers: never by
+// mistake, and never with what the old hub wanted.
+func TestADeviceMovesToAnotherHub(t *testing.T) {
+	engines(t, func(t *testing.T, e *engine) {
+		old, next := newHub(t), newHub(t)
+		d := old.join("oslo", e)
+		d.run()
+		await(t, "the node is ready", patience, func() error { return old.ready(d.node, corev1.ConditionTrue) })
+		old.kubectlWith(signYAML, "apply", "-f", "-")
+		await(t, "both replicas are available", patience, func() error { return old.available("sign", 2) })
+		d.stop()
+
+		move := func(from *hub, more ...string) result {
+			t.Helper()
+			words := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", from.dir, "--site", "bergen"))
+			return command{path: program(t, "device", here), args: append(append(words[1:], "--state-dir", d.dir, "--engine", e.socket), more...)}.run(t)
+		}
+		for hub, want := range map[*hub]string{next: "the token is another hub's", old: "of this hub already"} {
+			r := move(hub)
+			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") || !strings.Contains(r.err, d.node) {
+				t.Errorf("join without a word about the workloads ends with %d and %q", r.code, r.err)
+			}
+		}
+		if r := move(next, "--forget-workloads", "--engine", "/nowhere/engine.sock"); r.code == 0 || !strings.Contains(r.err, "--engine none") {
+			t.Errorf("join without an engine to remove the containers from ends with %d and %q", r.code, r.err)
+		}
+		if list, err := e.running(d.node); err != nil || len(list) != 2 {
+			t.Fatalf("after joins that were refused %d containers run, %v", len(list), err)
+		}
+
+		was := d.node
+		d.node += "-moved"
+		t.Cleanup(func() { e.remove(t, d.node) })
+		r := move(next, "--forget-workloads", "--node-name", d.node)
+		if r.code != 0 || strings.Count(r.out, "removed ") < 2 || !strings.Contains(r.out, "This device is node "+d.node+" on site bergen") {
+			t.Fatalf("the move ends with %d: %q %q", r.code, r.out, r.err)
+		}
+		if list, err := e.containers(was); err != nil || len(list) > 0 {
+			t.Errorf("of the old hub's containers %v are left, %v", list, err)
+		}
+		if _, err := os.Stat(filepath.Join(d.dir, "desired.state")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what the old hub wanted is still there: %v", err)
+		}
+		d.run()
+		await(t, "the node is ready on the new hub", patience, func() error { return next.ready(d.node, corev1.ConditionTrue) })
+		next.kubectlWith(signYAML, "apply", "-f", "-")
+		await(t, "the new hub's pods are available", patience, func() error { return next.available("sign", 2) })
+		await(t, "they alone run", patience, func() error {
+			for node, want := range map[string]int{was: 0, d.node: 2} {
+				if list, err := e.running(node); err != nil || len(list) != want {
+					return fmt.Errorf("%d containers of node %s run, wants %d: %v", len(list), node, want, err)
+				}
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,32 @@
+package fleet
+
+import corev1 "k8s.io/api/core/v1"
+
+// Conditions that devices report beside those of Kubernetes.
+const (
+	ConditionPowerOK        = "PowerOK"        // the supply holds its voltage
+	ConditionStorageHealthy = "StorageHealthy" // no disk or card wears out
+	ConditionClockSynced    = "ClockSynced"    // the clock follows a time server
+	ConditionMemoryLimits   = "MemoryLimits"   // the kernel can limit the memory of containers
+)
+
+// A Meaning is what it means that a node's condition is True.
+type Meaning int
+
+// What conditions mean.
+const (
+	Unjudged Meaning = iota // whoever reads it has to know
+	Trouble                 // True is bad, as of Kubernetes' pressures
+	Health                  // anything but True is bad
+	Feature                 // some boards lack it for good
+)
+
+var meanings = map[corev1.NodeConditionType]Meaning{
+	corev1.NodeMemoryPressure: Trouble, corev1.NodeDiskPressure: Trouble, corev1.NodePIDPressure: Trouble, corev1.NodeNetworkUnavailable: Trouble,
+	ConditionOutOfDisk: Trouble, ConditionFlapping: Trouble, ConditionIdentityConflict: Trouble,
+	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionPodCIDRAvailable: Health,
+	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature,
+}
+
+// MeaningOf returns what it means that a condition is True.
+func MeaningOf(t corev1.NodeConditionType) Meaning { return meanings[t] }
