@@ -125,6 +125,15 @@ func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
 	return g.Store.SetPassword(ctx, name, phc)
 }
 
+// SetRole changes what a person may do, from their next request on. Their client
+// certificates, in which the role stands, end now.
+func (g *Guard) SetRole(ctx context.Context, name string, role Role) error {
+	if _, err := ParseRole(string(role)); err != nil {
+		return err
+	}
+	return g.Store.SetRole(ctx, name, string(role), time.Now())
+}
+
 // DeleteUser removes a person: their sessions, API tokens and client certificates end now.
 func (g *Guard) DeleteUser(ctx context.Context, name string) error {
 	return g.Store.DeleteUser(ctx, name, time.Now())

@@ -47,7 +47,7 @@ var rules = []Rule{
 		"nodes", "nodes/status", "pods", "pods/status", "deployments", "deployments/status", "deployments/scale",
 		"daemonsets", "daemonsets/status", "replicasets", "replicasets/status", "replicasets/scale", "controllerrevisions",
 		"configmaps", "namespaces", "namespaces/status", "events", "leases", "poddisruptionbudgets", "poddisruptionbudgets/status",
-		"priorityclasses", "runtimeclasses", "services", "endpointslices", "serviceaccounts", "limitranges", "resourcequotas",
+		"services", "customresourcedefinitions",
 		"sites", "sites/status", "boardprofiles", "boardprofiles/status", "firmwarerollouts", "firmwarerollouts/status", "metrics",
 	}},
 	{[]Role{Operator, Viewer}, []string{"get"}, []string{"pods/log"}},
@@ -56,10 +56,10 @@ var rules = []Rule{
 	{[]Role{Operator}, read, []string{"secrets"}},
 	{[]Role{Operator}, edit, []string{
 		"nodes", "pods", "deployments", "deployments/scale", "daemonsets", "replicasets", "replicasets/scale",
-		"configmaps", "secrets", "namespaces", "poddisruptionbudgets", "services",
+		"configmaps", "secrets", "namespaces", "poddisruptionbudgets", "events", "leases",
 	}},
+	{[]Role{Operator}, []string{"update", "patch"}, []string{"nodes/status", "pods/status"}},
 	{[]Role{Operator}, []string{"create", "get"}, []string{"pods/exec", "pods/attach", "pods/portforward", "pods/eviction", "pods/binding"}},
-	{[]Role{Operator}, []string{"create", "patch"}, []string{"events"}},
 	{[]Role{Operator}, []string{"update", "patch"}, []string{"sites"}}, // maintenance, policy
 
 	{[]Role{Device}, []string{"create"}, []string{"joinrenewals"}},

@@ -16,6 +16,7 @@ var updateGoldens = flag.Bool("update", false, "write the golden files anew")
 // A request is sent as role admin unless it says otherwise.
 type request struct {
 	role, method, path, accept, contentType, body string
+	as                                            string // whom the sender wants to be taken for
 }
 
 func (q request) do(h http.Handler) *httptest.ResponseRecorder {
@@ -31,6 +32,9 @@ func (q request) do(h http.Handler) *httptest.ResponseRecorder {
 	}
 	if q.contentType != "" {
 		r.Header.Set("Content-Type", q.contentType)
+	}
+	if q.as != "" {
+		r.Header.Set("Impersonate-User", q.as)
 	}
 	r.Header.Set("User-Agent", "tester/1.0")
 	w := httptest.NewRecorder()
@@ -60,6 +64,7 @@ var cases = []struct {
 	{"nobody is told to log in", request{role: "nobody", method: "GET", path: "/api/v1/nodes"}},
 	{"a viewer does not read secrets", request{role: "viewer", method: "GET", path: ns + "/secrets"}},
 	{"a viewer deletes nothing", request{role: "viewer", method: "DELETE", path: ns + "/pods/kiosk-1"}},
+	{"nobody is taken for somebody else", request{method: "GET", path: "/api/v1/nodes", as: "bob"}},
 	{"a path that nothing is served under", request{method: "GET", path: "/api/v1/foos"}},
 	{"a node has no namespace", request{method: "GET", path: ns + "/nodes"}},
 	{"an object needs its namespace", request{method: "GET", path: "/api/v1/pods/kiosk-1"}},
@@ -84,6 +89,14 @@ var cases = []struct {
 	{"leases of nodes come from the hub's memory", request{method: "GET", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},
 	{"leases of nodes are not written", request{method: "DELETE", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},
 	{"an event in its newer shape", request{method: "GET", path: "/apis/events.k8s.io/v1/namespaces/default/events/kiosk-1.1"}},
+	{"an event in its newer shape is created", request{method: "POST", path: "/apis/events.k8s.io/v1/namespaces/default/events", body: `{"metadata":{"name":"e"},"eventTime":"2026-11-20T12:00:00.000000Z","reportingController":"tester","reportingInstance":"tester-1","action":"Testing","reason":"Tested","type":"Normal","regarding":{"kind":"Pod","namespace":"default","name":"kiosk-1"},"note":"it works"}`}},
+	{"an event in its newer shape is patched", request{method: "PATCH", path: "/apis/events.k8s.io/v1/namespaces/default/events/kiosk-1.1", contentType: smp, body: `{"series":{"count":2,"lastObservedTime":"2026-11-20T12:01:00.000000Z"}}`}},
+	{"an event in its newer shape is applied", request{method: "PATCH", path: "/apis/events.k8s.io/v1/namespaces/default/events/kiosk-1.1?fieldManager=me", contentType: ssa, body: `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"kiosk-1.1"},"note":"applied"}`}},
+	{"an event is deleted", request{method: "DELETE", path: "/apis/events.k8s.io/v1/namespaces/default/events/kiosk-1.1"}},
+	{"custom resource definitions are the empty list", request{method: "GET", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"}},
+	{"custom resource definitions as a table", request{method: "GET", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", accept: aTab}},
+	{"custom resource definitions by their metadata", request{method: "GET", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", accept: aMeta}},
+	{"a custom resource definition cannot be created", request{method: "POST", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body: `{}`}},
 
 	{"a limit that is not a number", request{method: "GET", path: "/api/v1/nodes?limit=many"}},
 	{"a limit below zero", request{method: "GET", path: "/api/v1/nodes?limit=-1"}},
@@ -95,6 +108,14 @@ var cases = []struct {
 	{"a match without its revision", request{method: "GET", path: "/api/v1/nodes?resourceVersionMatch=NotOlderThan"}},
 	{"a continue token that is not one", request{method: "GET", path: "/api/v1/nodes?continue=x"}},
 	{"initial events of a list", request{method: "GET", path: "/api/v1/nodes?sendInitialEvents=true"}},
+	{"a limit that no number can be", request{method: "GET", path: "/api/v1/nodes?limit=99999999999999999999"}},
+	{"a timeout that is not a number", request{method: "GET", path: "/api/v1/nodes?watch=1&timeoutSeconds=soon"}},
+	{"a field selector that is not one", request{method: "GET", path: "/api/v1/nodes?fieldSelector=metadata.name"}},
+	{"a match of revisions that is not one", request{method: "GET", path: "/api/v1/nodes?resourceVersion=1&resourceVersionMatch=Sideways"}},
+	{"a name with a slash in it", request{method: "GET", path: "/api/v1/nodes/a%2Fb"}},
+	{"a path with a part missing", request{method: "GET", path: "/apis/apps/v1/namespaces//deployments"}},
+	{"a path that leads out", request{method: "GET", path: "/api/v1/nodes/%2e%2e"}},
+	{"a version that is not served", request{method: "GET", path: "/apis/apps/v1beta2/deployments"}},
 	{"a watch from a revision that is not a number", request{method: "GET", path: "/api/v1/nodes?watch=1&resourceVersion=x"}},
 
 	{"a config map is created", request{method: "POST", path: ns + "/configmaps", body: configMap}},
@@ -104,6 +125,11 @@ var cases = []struct {
 	{"a field manager that is too long", request{method: "POST", path: ns + "/configmaps?fieldManager=" + strings.Repeat("x", 129), body: configMap}},
 	{"an empty body", request{method: "POST", path: ns + "/configmaps"}},
 	{"a body that is not JSON", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":`}},
+	{"a body of protobuf that is not", request{method: "POST", path: ns + "/configmaps", contentType: mediaProto, body: "k8s\x00\x0a\xff\xff"}},
+	{"a body of protobuf without its magic", request{method: "POST", path: ns + "/configmaps", contentType: mediaProto, body: configMap}},
+	{"a content type that is not one", request{method: "POST", path: ns + "/configmaps", contentType: "application/json;;;", body: configMap}},
+	{"a field of the wrong type", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c"},"data":["a"]}`}},
+	{"a quantity that is not one", request{method: "POST", path: ns + "/pods", body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"a","image":"b","resources":{"limits":{"memory":"much"}}}]}}`}},
 	{"a body of another kind", request{method: "POST", path: ns + "/configmaps", body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"c"}}`}},
 	{"a body of another version", request{method: "POST", path: apps + "/deployments", body: `{"apiVersion":"apps/v1beta1","kind":"Deployment","metadata":{"name":"c"}}`}},
 	{"a body in a format that is not one", request{method: "POST", path: ns + "/configmaps", contentType: "text/plain", body: "x"}},
@@ -119,6 +145,7 @@ var cases = []struct {
 	{"a namespace that is on its way out", request{method: "POST", path: "/api/v1/namespaces/leaving/configmaps", body: configMap}},
 	{"a pod that is there already", request{method: "POST", path: ns + "/pods", body: `{"metadata":{"name":"kiosk-1"},"spec":{"containers":[{"name":"a","image":"b"}]}}`}},
 	{"a creation over all namespaces", request{method: "POST", path: "/api/v1/configmaps", body: configMap}},
+	{"a deletion over all namespaces", request{method: "DELETE", path: "/api/v1/pods"}},
 	{"a namespace is created whole", request{method: "POST", path: "/api/v1/namespaces", body: `{"metadata":{"name":"team-a"}}`}},
 
 	{"a name that differs from the path", request{method: "PUT", path: ns + "/configmaps/d", body: configMap}},
@@ -135,6 +162,12 @@ var cases = []struct {
 	{"a JSON patch whose test fails", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"test","path":"/metadata/name","value":"x"}]`}},
 	{"a JSON patch to a place that is not there", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"remove","path":"/spec/nope"}]`}},
 	{"a JSON patch that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `{}`}},
+	{"a strategic patch with a directive that is not one", request{method: "PATCH", path: apps + "/deployments/web", contentType: smp, body: `{"spec":{"template":{"spec":{"containers":[{"name":"web","$patch":"sideways"}]}}}}`}},
+	{"a strategic patch of a list without its key", request{method: "PATCH", path: apps + "/deployments/web", contentType: smp, body: `{"spec":{"template":{"spec":{"containers":[{"image":"x"}]}}}}`}},
+	{"a strategic patch whose order is no list", request{method: "PATCH", path: apps + "/deployments/web", contentType: smp, body: `{"spec":{"template":{"spec":{"$setElementOrder/containers":"web"}}}}`}},
+	{"an apply with a field twice", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: "apiVersion: v1\nkind: ConfigMap\ndata: {a: b, a: c}"}},
+	{"an apply of another kind", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"c"}}`}},
+	{"an apply of a field of the wrong type", request{method: "PATCH", path: apps + "/deployments/web?fieldManager=me&force=true", contentType: ssa, body: `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":"many"}}`}},
 	{"a merge patch that is a list", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `[]`}},
 	{"a patch in a format that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mediaJSON, body: `{}`}},
 	{"a patch to a wrong type", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"spec":{"unschedulable":"maybe"}}`}},
@@ -161,6 +194,10 @@ var cases = []struct {
 	{"a running pod is asked to stop", request{method: "DELETE", path: ns + "/pods/kiosk-1", body: `{"gracePeriodSeconds":5}`}},
 	{"a running pod without grace", request{method: "DELETE", path: ns + "/pods/kiosk-1?gracePeriodSeconds=0"}},
 	{"a pod without a node goes at once", request{method: "DELETE", path: ns + "/pods/kiosk-2"}},
+	{"a grace below zero", request{method: "DELETE", path: ns + "/pods/kiosk-1?gracePeriodSeconds=-1"}},
+	{"a grace that is not a number", request{method: "DELETE", path: ns + "/pods/kiosk-1?gracePeriodSeconds=long"}},
+	{"a deletion by a body that is not one", request{method: "DELETE", path: ns + "/pods/kiosk-1", body: `{"gracePeriodSeconds":"long"}`}},
+	{"a dry run of a deletion", request{method: "DELETE", path: ns + "/pods/kiosk-2", body: `{"dryRun":["All"]}`}},
 	{"another object's deletion", request{method: "DELETE", path: ns + "/pods/kiosk-1", body: `{"preconditions":{"uid":"x"}}`}},
 	{"a deployment is deleted in the background", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Background"}`}},
 	{"a deployment is deleted after its pods", request{method: "DELETE", path: apps + "/deployments/web", body: `{"propagationPolicy":"Foreground"}`}},
@@ -181,6 +218,11 @@ var cases = []struct {
 	{"the log of a pod without a node", request{method: "GET", path: ns + "/pods/kiosk-2/log"}},
 	{"a log's options that make no sense", request{method: "GET", path: ns + "/pods/kiosk-1/log?tailLines=-1&sinceSeconds=x&sinceTime=yesterday"}},
 	{"what a node uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes"}},
+	{"what pods use, as far as their own device says it", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/pods"}},
+	{"what selected pods use", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods?labelSelector=app%3Dguarded"}},
+	{"what a pod uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/kiosk-1"}},
+	{"what a pod without a node uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/kiosk-2"}},
+	{"what a node that is not there uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes/nope"}},
 	{"what a node that was not measured uses", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes/pi-2"}},
 	{"who I am", request{role: "viewer", method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{}`}},
 	{"what I may not do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"delete","resource":"pods"}}}`}},
@@ -190,9 +232,10 @@ var cases = []struct {
 
 var (
 	anyTime   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random: those that are kept are of version 8
 	anyAge    = regexp.MustCompile(`"\d+[smhdy](\d+[smhdy])?"`)
 	anyCells  = regexp.MustCompile(`"cells":\[[^]]*\]`)
-	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00.000000Z": true}
+	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00Z": true, "2026-11-20T12:01:00.000000Z": true}
 )
 
 // golden is an answer as it stands in the golden file: moments of this run are
@@ -211,6 +254,12 @@ func golden(w *httptest.ResponseRecorder) string {
 			return s
 		}
 		return "<now>"
+	})
+	body = anyUID.ReplaceAllStringFunc(body, func(s string) string {
+		if strings.Contains(s, "c0ffee") {
+			return s
+		}
+		return `"<uid>"`
 	})
 	body = anyCells.ReplaceAllStringFunc(body, func(s string) string { return anyAge.ReplaceAllString(s, `"<age>"`) })
 	b.WriteString(strings.TrimRight(body, "\n"))

@@ -95,9 +95,7 @@ func (a *applier) update(r *resource, live, next state.Object, manager, sub stri
 	} else {
 		was = r.show(live)
 	}
-	shown := shallow(next)
-	shown.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
-	out := m.UpdateNoErrors(was, shown, manager)
+	out := m.UpdateNoErrors(was, r.show(next), manager)
 	if o, ok := out.(state.Object); ok {
 		next.SetManagedFields(o.GetManagedFields())
 	}
@@ -150,7 +148,7 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 	case err != nil: // what is sent does not fit the schema
 		return step{}, apierrors.NewBadRequest(err.Error())
 	}
-	next, ok := merged.(state.Object)
+	next, ok := take(merged)
 	if !ok {
 		return step{}, fmt.Errorf("apply %s %s: merging gave a %T", c.res.singular, c.name, merged)
 	}

@@ -116,7 +116,7 @@ func (c *call) object() (state.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, ok := o.(state.Object)
+	obj, ok := take(o)
 	if !ok {
 		return nil, fmt.Errorf("read a %s: %T is not kept by the hub", c.res.Kind, o)
 	}

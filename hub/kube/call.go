@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // A call is one request on its way to its answer.
@@ -40,6 +41,14 @@ func (c *call) serve() error {
 		}
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
 		return apierrors.NewUnauthorized("Unauthorized: " + err.Error())
+	}
+	// Who is to be taken for somebody else must not be answered as himself.
+	for name := range c.r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
+			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a kubeconfig or a token of the role that is meant"
+			return e
+		}
 	}
 	var ok bool
 	if c.target, ok = parsePath(c.r.URL.EscapedPath()); !ok {
@@ -115,14 +124,17 @@ func (c *call) route() error {
 	}
 	if c.verb == "" || !slices.Contains(verbs, c.verb) {
 		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
-		if c.res.kind == services {
+		switch c.res.kind {
+		case services:
 			e.ErrStatus.Message = "services are not implemented: the list is always empty; publish a pod's port with hostPort"
+		case customs:
+			e.ErrStatus.Message = "custom resources are not implemented: the list is always empty"
 		}
 		return e
 	}
-	if c.res.namespaced && c.namespace == "" && c.verb == "create" {
-		e := apierrors.NewMethodNotSupported(c.res.groupResource(), "post")
-		e.ErrStatus.Message = "an object of this kind is created in its namespace: post to /namespaces/{namespace}/" + c.resource
+	if c.res.namespaced && c.namespace == "" && (c.verb == "create" || c.verb == "deletecollection") {
+		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
+		e.ErrStatus.Message = "objects of this kind are created and deleted in their namespace: use the path /namespaces/{namespace}/" + c.resource
 		return e
 	}
 	return nil
@@ -131,10 +143,14 @@ func (c *call) route() error {
 // notServed is the answer to a subresource that this hub does not have. Tools
 // tell by the missing name in its details that the subresource is meant.
 func (c *call) notServed() error {
+	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub)
+	if c.target.sub == "ephemeralcontainers" {
+		message = "devices cannot add a container to a running pod: use kubectl exec, or kubectl debug --copy-to"
+	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
 		Details: &metav1.StatusDetails{Group: c.res.Group, Kind: c.res.plural},
-		Message: fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub),
+		Message: message,
 	}}
 }
 
@@ -149,6 +165,8 @@ func (c *call) answer() error {
 		switch c.sub.name {
 		case "log":
 			return c.log()
+		case "exec", "attach", "portforward":
+			return c.stream()
 		case "eviction":
 			return c.evict()
 		case "binding":

@@ -87,7 +87,11 @@ func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Tim
 	}
 	switch next := next.(type) {
 	case *corev1.Pod:
-		change, ok = state.Delete(next, now, o.GracePeriodSeconds, why)
+		grace := o.GracePeriodSeconds
+		if grace != nil && *grace < 0 {
+			grace = new(int64(1)) // as Kubernetes does: it is no order to forget the pod at once
+		}
+		change, ok = state.Delete(next, now, grace, why)
 		return change, ok, nil
 	case *corev1.Namespace:
 		if next.DeletionTimestamp != nil {
@@ -160,9 +164,6 @@ func (c *call) deleteCollection() error {
 	list, sel, err := c.options(c.res.kind)
 	if err != nil {
 		return err
-	}
-	if c.res.kind == state.Leases && c.namespace == "" {
-		return apierrors.NewMethodNotSupported(c.res.groupResource(), "delete")
 	}
 	var gone []state.Object
 	_, err = c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {

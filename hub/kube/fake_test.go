@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
@@ -99,17 +98,27 @@ func (f *fakeFleet) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) 
 
 // put applies objects as they are.
 func (f *fakeFleet) put(objs ...state.Object) {
-	_, err := f.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) {
-		var changes []state.Change
-		for _, o := range objs {
-			admission.Default(o, fakeSettings) // as everything that is kept
-			changes = append(changes, state.Put(o, ""))
-		}
-		return changes, nil
-	})
+	var changes []state.Change
+	for _, o := range objs {
+		admission.Default(o, fakeSettings) // as everything that is kept
+		changes = append(changes, state.Put(o, ""))
+	}
+	f.do(changes...)
+}
+
+// do makes changes, all at once.
+func (f *fakeFleet) do(changes ...state.Change) {
+	_, err := f.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) { return changes, nil })
 	if err != nil {
 		panic(err)
 	}
+}
+
+func (f *fakeFleet) Seen(node string) time.Time {
+	if f.Snapshot().Node(node) == nil {
+		return time.Time{}
+	}
+	return f.renewed
 }
 
 func (f *fakeFleet) Lease(node string) *coordv1.Lease {
@@ -138,18 +147,22 @@ func (f *fakeFleet) Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLo
 	return err
 }
 
-func (f *fakeFleet) NodeMetrics() []metricsv1beta1.NodeMetrics {
-	return []metricsv1beta1.NodeMetrics{{
-		ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Timestamp: metav1.NewTime(fakeStart), Window: metav1.Duration{Duration: 10 * time.Second},
-		Usage: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
-	}}
-}
-
-func (f *fakeFleet) PodMetrics() []metricsv1beta1.PodMetrics {
-	return []metricsv1beta1.PodMetrics{{
-		ObjectMeta: metav1.ObjectMeta{Name: "kiosk-1", Namespace: "default"}, Timestamp: metav1.NewTime(fakeStart), Window: metav1.Duration{Duration: 10 * time.Second},
-		Containers: []metricsv1beta1.ContainerMetrics{{Name: "main", Usage: corev1.ResourceList{"cpu": quantity.MustParse("5m"), "memory": quantity.MustParse("20Mi")}}},
-	}}
+// Usage is of pi-1, whose device also speaks of a pod that is not its own.
+func (f *fakeFleet) Usage(_ context.Context, node string) (Usage, error) {
+	if node != "pi-1" {
+		return Usage{}, errors.New("the device of " + node + " is not connected")
+	}
+	of := func(name string) PodUsage {
+		u := PodUsage{Namespace: "default", Name: name, Containers: []ContainerUsage{{"main", corev1.ResourceList{"cpu": quantity.MustParse("5m"), "memory": quantity.MustParse("20Mi")}}}}
+		if p := f.Snapshot().Pod("default", name); p != nil {
+			u.UID = p.UID
+		}
+		return u
+	}
+	return Usage{
+		Time: fakeStart, Window: 10 * time.Second, Node: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
+		Pods: []PodUsage{of("guarded"), of("kiosk-1"), of("nope")},
+	}, nil
 }
 
 // A fakeAccess knows the tokens admin, operator and viewer by themselves.

@@ -1,20 +1,29 @@
 package kube
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // frames keeps the encodings of the newest changes, so that each is made once
 // for all watchers that want it in the same form.
 type frames struct {
-	mu   sync.Mutex
-	made map[frameKey]*frame
-	ring []frameKey // oldest first, from next on
-	next int
+	mu    sync.Mutex
+	made  map[frameKey]*frame
+	queue []frameKey // oldest first
+	bytes int        // of all that is encoded and kept
+	old   *time.Timer
 
 	encodings int // made in all
 }
 
-// maxFrames bounds the encodings kept. A watcher further behind encodes for itself.
-const maxFrames = 512
+const (
+	// maxFrames bounds the encodings kept, in bytes: those of some thousand nodes that
+	// come back at once. A watcher further behind encodes for itself.
+	maxFrames = 16 << 20
+	// keepFrames is how long nothing new may come until they are forgotten.
+	keepFrames = 5 * time.Second
+)
 
 type frameKey struct {
 	rev      uint64
@@ -28,11 +37,10 @@ type frame struct {
 	once sync.Once
 	body []byte
 	err  error
+	size int // as it was counted; 0 while it is being made
 }
 
-func newFrames() *frames {
-	return &frames{made: map[frameKey]*frame{}, ring: make([]frameKey, 0, maxFrames)}
-}
+func newFrames() *frames { return &frames{made: map[frameKey]*frame{}} }
 
 // get returns the encoding for the key, by make if it is not there.
 func (f *frames) get(k frameKey, make func() ([]byte, error)) ([]byte, error) {
@@ -42,15 +50,45 @@ func (f *frames) get(k frameKey, make func() ([]byte, error)) ([]byte, error) {
 		e = new(frame)
 		f.encodings++
 		f.made[k] = e
-		if len(f.ring) < maxFrames {
-			f.ring = append(f.ring, k)
-		} else {
-			delete(f.made, f.ring[f.next])
-			f.ring[f.next] = k
-			f.next = (f.next + 1) % maxFrames
-		}
+		f.queue = append(f.queue, k)
+		f.later()
 	}
 	f.mu.Unlock()
-	e.once.Do(func() { e.body, e.err = make() })
+	e.once.Do(func() {
+		e.body, e.err = make()
+		f.keep(k, e)
+	})
 	return e.body, e.err
+}
+
+// keep counts an encoding that was made, and forgets the oldest for it.
+func (f *frames) keep(k frameKey, e *frame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.made[k] != e {
+		return // forgotten while it was made
+	}
+	e.size = len(e.body)
+	f.bytes += e.size
+	for f.bytes > maxFrames && len(f.queue) > 1 {
+		f.bytes -= f.made[f.queue[0]].size
+		delete(f.made, f.queue[0])
+		f.queue = f.queue[1:]
+	}
+}
+
+// later forgets everything once nothing new has come for a while: the watchers have
+// passed on.
+func (f *frames) later() {
+	if f.old == nil {
+		f.old = time.AfterFunc(keepFrames, f.forget)
+		return
+	}
+	f.old.Reset(keepFrames)
+}
+
+func (f *frames) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made, f.queue, f.bytes = map[frameKey]*frame{}, nil, 0
 }

@@ -13,6 +13,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -20,9 +21,10 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/semaphore"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/kube/openapi"
@@ -38,7 +40,8 @@ type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
 	// Do has the only writer run the news, and returns what it did once that is
-	// durable. An error of the news itself comes back as it is.
+	// durable. An error of the news itself comes back as it is; ErrFull says that
+	// there is no room to remember it.
 	Do(ctx context.Context, news News) ([]state.Applied, error)
 	// Since returns every change after the revision, in order, and a channel that
 	// is closed when there is more. It fails only when the history does not reach
@@ -46,8 +49,12 @@ type Fleet interface {
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
+// ErrFull is what a Fleet wraps that has no room to remember anything more.
+var ErrFull = errors.New("no room on the hub's disk")
+
 // Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
 type Leases interface {
+	Seen(node string) time.Time       // zero: not since the hub started
 	Lease(node string) *coordv1.Lease // nil: no such node
 	Leases() []*coordv1.Lease
 }
@@ -58,10 +65,31 @@ type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
 }
 
-// Metrics is the devices' measured usage.
+// Metrics asks a device what it and its pods use now. That may take seconds; many
+// devices may be asked at once.
 type Metrics interface {
-	NodeMetrics() []metricsv1beta1.NodeMetrics
-	PodMetrics() []metricsv1beta1.PodMetrics
+	Usage(ctx context.Context, node string) (Usage, error)
+}
+
+// A Usage is what a device measured over a short while. It is only read.
+type Usage struct {
+	Time   time.Time // the end of the while
+	Window time.Duration
+	Node   corev1.ResourceList
+	Pods   []PodUsage // what the device says, of whatever pods
+}
+
+// A PodUsage is one pod of a Usage.
+type PodUsage struct {
+	Namespace, Name string
+	UID             types.UID
+	Containers      []ContainerUsage
+}
+
+// A ContainerUsage is one container of a PodUsage.
+type ContainerUsage struct {
+	Name  string
+	Usage corev1.ResourceList
 }
 
 // Access knows people and their roles.
@@ -77,13 +105,15 @@ type Audit interface {
 	Audit(r *http.Request, user, verb, object string, err error)
 }
 
-// A Config is what a Server needs. Logs, Metrics and Audit may be nil: what
+// A Config is what a Server needs. Logs, Streams, Metrics and Audit may be nil: what
 // depends on them is then not served.
 type Config struct {
 	Fleet    Fleet
 	Leases   Leases
 	Access   Access
 	Logs     Logs
+	Streams  Streams
+	Online   func(node string) bool // whether a node's device is connected; nil: that shows when it is asked
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings
@@ -98,6 +128,7 @@ type Server struct {
 	resources []*resource
 	frames    *frames
 	apply     *applier
+	sessions  *semaphore.Weighted
 }
 
 // New returns the API of a fleet.
@@ -108,7 +139,7 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings)}
+	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions)}
 }
 
 // Register mounts the API on the paths that it answers.

@@ -3,18 +3,10 @@ package kube
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/pem"
-	"fmt"
-	"net/http/httptest"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"flotilla.dev/hub/kube/kubectltest"
 )
@@ -36,37 +28,16 @@ spec:
 // kubeconfig for the role.
 func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 	t.Helper()
-	e := echo.New()
-	s.Register(e)
-	srv := httptest.NewUnstartedServer(e)
-	srv.EnableHTTP2 = true
-	srv.StartTLS()
-	t.Cleanup(srv.CloseClientConnections)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"f","contexts":[{"name":"f","context":{"cluster":"f","user":"u"}}],
-"clusters":[{"name":"f","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[{"name":"u","user":{"token":%q}}]}`,
-		srv.URL, base64.StdEncoding.EncodeToString(ca), role)
-	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig, _ = serveAsked(t, s, role)
 	return kubeconfig
 }
 
+// The newest kubectl works with the room alone, without what decides about the fleet.
+// Package e2e runs every command line with every kubectl against the whole hub. Later
+// commands need what earlier ones did.
 func TestKubectl(t *testing.T) {
-	for _, minor := range kubectltest.Minors {
-		t.Run(minor, func(t *testing.T) {
-			if testing.Short() && minor != kubectltest.Newest {
-				t.Skip("a short run tries the newest kubectl only")
-			}
-			t.Parallel()
-			tryKubectl(t, kubectltest.Build(t, minor))
-		})
-	}
-}
-
-// tryKubectl runs the commands in order: later ones need what earlier ones did.
-func tryKubectl(t *testing.T, program string) {
+	t.Parallel()
+	program := kubectltest.Build(t, kubectltest.Newest)
 	config := serveTLS(t, newServer(seeded()), "admin")
 	for _, c := range []struct {
 		args  string

@@ -3,13 +3,10 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,24 +38,23 @@ func (c *call) log() error {
 	if p == nil {
 		return c.missing()
 	}
-	var names []string
-	for _, ct := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		names = append(names, ct.Name)
+	var err error
+	if opts.Container, err = containerOf(p, opts.Container); err != nil {
+		return err
 	}
-	switch {
-	case opts.Container == "" && len(names) == 1:
-		opts.Container = names[0]
-	case opts.Container == "":
-		return apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", c.name, strings.Join(names, " ")))
-	case !slices.Contains(names, opts.Container):
-		return apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", opts.Container, c.name))
-	}
-	if p.Spec.NodeName == "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", c.name))
+	if err := c.reachable(p); err != nil {
+		return err
 	}
 	ws, err := c.upgrades()
 	if err != nil {
 		return err
+	}
+	if opts.Follow {
+		leave, err := c.enter()
+		if err != nil {
+			return err
+		}
+		defer leave()
 	}
 	if ws {
 		return c.logOverWebSocket(func(ctx context.Context, w io.Writer) error { return c.Logs.Logs(ctx, p, opts, w) })
@@ -73,20 +69,12 @@ func (c *call) log() error {
 		c.Log.Warn("copy a log", "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName, "err", err)
 		return nil
 	}
-	var known apierrors.APIStatus
-	if errors.As(err, &known) {
-		return err
-	}
-	return apierrors.NewInternalError(err)
+	return deviceError(err)
 }
 
 // logOptions reads what part of a log is asked for. An option that is not known
 // is left out, as by Kubernetes.
 func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
-	flag := func(name string) bool {
-		v := q.Get(name)
-		return q.Has(name) && v != "false" && v != "0"
-	}
 	number := func(name string) *int64 {
 		if q.Get(name) == "" {
 			return nil
@@ -99,7 +87,7 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 		return &n
 	}
 	o = corev1.PodLogOptions{
-		Container: q.Get("container"), Follow: flag("follow"), Previous: flag("previous"), Timestamps: flag("timestamps"),
+		Container: q.Get("container"), Follow: truthy(q, "follow"), Previous: truthy(q, "previous"), Timestamps: truthy(q, "timestamps"),
 		SinceSeconds: number("sinceSeconds"), TailLines: number("tailLines"), LimitBytes: number("limitBytes"),
 	}
 	if v := q.Get("sinceTime"); v != "" {

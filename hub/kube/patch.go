@@ -95,7 +95,7 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 	if err != nil {
 		return nil, nil, err
 	}
-	next, ok := o.(state.Object)
+	next, ok := take(o)
 	if !ok {
 		return nil, nil, wrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
 	}

@@ -23,7 +23,7 @@ import (
 // lookup returns the object that the path names, nil if it is not there.
 func (c *call) lookup(snap state.Snapshot) state.Object {
 	switch {
-	case c.res.kind == services:
+	case empty(c.res.kind):
 		return nil
 	case c.nodeLease():
 		if l := c.Leases.Lease(c.name); l != nil {

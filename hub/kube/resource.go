@@ -53,16 +53,29 @@ var (
 	readOnly   = []string{"get", "list", "watch"}
 	modify     = []string{"get", "patch", "update"}
 	createOnly = []string{"create"}
+	connect    = []string{"create", "get"}
 
 	statusSub   = sub{name: "status", verbs: modify}
 	scaleSub    = sub{name: "scale", kind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, verbs: modify}
 	evictionSub = sub{name: "eviction", kind: schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, verbs: createOnly}
 	bindingSub  = sub{name: "binding", kind: schema.GroupVersionKind{Version: "v1", Kind: "Binding"}, verbs: createOnly}
 	logSub      = sub{name: "log", verbs: []string{"get"}}
+	execSub     = sub{name: "exec", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodExecOptions"}, verbs: connect}
+	attachSub   = sub{name: "attach", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodAttachOptions"}, verbs: connect}
+	forwardSub  = sub{name: "portforward", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodPortForwardOptions"}, verbs: connect}
 	finalizeSub = sub{name: "finalize", verbs: []string{"update"}}
 )
 
-const services state.Kind = "services" // served as the empty list: nothing implements them
+// Kinds that are served as the empty list. Nothing implements them, but tools ask for
+// them all the time, and say so when they are not there.
+const (
+	services  state.Kind = "services"
+	customs   state.Kind = "customresourcedefinitions"
+	extension            = "apiextensions.k8s.io"
+)
+
+// empty tells whether a kind is served as the empty list.
+func empty(k state.Kind) bool { return k == services || k == customs }
 
 // served returns every resource that this hub serves, in the order of discovery.
 func served(c Config) []*resource {
@@ -72,6 +85,9 @@ func served(c Config) []*resource {
 	pods := []sub{statusSub, evictionSub, bindingSub}
 	if c.Logs != nil {
 		pods = append(pods, logSub)
+	}
+	if c.Streams != nil {
+		pods = append(pods, execSub, attachSub, forwardSub)
 	}
 	list := []*resource{
 		{GroupVersionKind: core.WithKind("ConfigMap"), kind: state.ConfigMaps, short: []string{"cm"}, verbs: everything},
@@ -87,9 +103,10 @@ func served(c Config) []*resource {
 		{GroupVersionKind: apps.WithKind("ReplicaSet"), kind: state.ReplicaSets, short: []string{"rs"}, categories: all, verbs: everything, subs: []sub{statusSub, scaleSub}, generation: true},
 		{GroupVersionKind: gvk("coordination.k8s.io", "v1", "Lease"), kind: state.Leases, verbs: everything},
 		{GroupVersionKind: gvk("policy", "v1", "PodDisruptionBudget"), kind: state.PodDisruptionBudgets, short: []string{"pdb"}, verbs: everything, subs: []sub{statusSub}, generation: true},
-		{GroupVersionKind: gvk("events.k8s.io", "v1", "Event"), kind: state.Events, short: []string{"ev"}, verbs: readOnly},
+		{GroupVersionKind: gvk("events.k8s.io", "v1", "Event"), kind: state.Events, short: []string{"ev"}, verbs: everything},
 		{GroupVersionKind: fleetGV.WithKind("Site"), kind: state.Sites, verbs: everything, subs: []sub{statusSub}, generation: true},
 		{GroupVersionKind: fleetGV.WithKind("BoardProfile"), kind: state.BoardProfiles, short: []string{"bp"}, verbs: everything, generation: true},
+		{GroupVersionKind: gvk(extension, "v1", "CustomResourceDefinition"), kind: customs, short: []string{"crd", "crds"}, verbs: readOnly},
 		{GroupVersionKind: gvk("authentication.k8s.io", "v1", "SelfSubjectReview"), plural: "selfsubjectreviews", verbs: createOnly},
 		{GroupVersionKind: gvk("authentication.k8s.io", "v1beta1", "SelfSubjectReview"), plural: "selfsubjectreviews", verbs: createOnly},
 		{GroupVersionKind: gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview"), plural: "selfsubjectaccessreviews", verbs: createOnly},
@@ -104,7 +121,7 @@ func served(c Config) []*resource {
 	for _, r := range list {
 		r.singular = strings.ToLower(r.Kind)
 		if r.kind != "" {
-			r.plural, r.namespaced = string(r.kind), r.kind.Namespaced()
+			r.plural, r.namespaced = string(r.kind), r.kind != customs && r.kind.Namespaced()
 		}
 	}
 	return list
@@ -124,5 +141,5 @@ func (s *Server) find(t target) *resource {
 	return nil
 }
 
-// ours tells whether a kind is Flotilla's own: those have no protobuf form.
-func (r *resource) ours() bool { return r.Group == fleet.Group }
+// plain tells whether a kind has no protobuf form: Flotilla's own have none.
+func (r *resource) plain() bool { return r.Group == fleet.Group || r.Group == extension }

@@ -3,12 +3,51 @@ package kube
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
+
+// What a device has reported stands at each of its signs of life: the heartbeats say
+// so, and the node stays at its revision.
+func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
+	f := seeded()
+	n := fakeNode("pi-3", "oslo")
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: fleet.ConditionFlapping, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(fakeStart)})
+	f.put(n)
+	s := newServer(f)
+	before := f.Snapshot().Revision
+	beats := func() (device, hub time.Time, rev string) {
+		var n corev1.Node
+		send(t, s, "GET", "/api/v1/nodes/pi-3", "", "", 200, &n)
+		var list corev1.NodeList
+		send(t, s, "GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dpi-3", "", "", 200, &list)
+		if !equality.Semantic.DeepEqual(list.Items[0].Status, n.Status) {
+			t.Errorf("the list says %v, the object %v", list.Items[0].Status.Conditions, n.Status.Conditions)
+		}
+		return n.Status.Conditions[0].LastHeartbeatTime.UTC(), n.Status.Conditions[1].LastHeartbeatTime.UTC(), n.ResourceVersion
+	}
+	device, hub, rev := beats()
+	if !device.Equal(f.renewed) || !hub.Equal(fakeStart) {
+		t.Errorf("heartbeats are %s and %s, want %s and, of the hub's own, %s", device, hub, f.renewed, fakeStart)
+	}
+	f.renewed = f.renewed.Add(time.Hour)
+	if again, _, same := beats(); !again.Equal(f.renewed) || same != rev {
+		t.Errorf("after another sign of life: %s at revision %s, want %s at %s", again, same, f.renewed, rev)
+	}
+	f.renewed = time.Time{}
+	if never, _, _ := beats(); !never.Equal(fakeStart) {
+		t.Errorf("unheard since the hub started: %s, want what is remembered, %s", never, fakeStart)
+	}
+	if f.Snapshot().Revision != before {
+		t.Error("reading has changed the fleet")
+	}
+}
 
 func TestScenarioLifecycleOfANode(t *testing.T) {
 	t.Run("S12.lifecycle.1 a Node made by hand, unschedulable and Ready, is read, labelled, listed by its label, updated, deleted, and then not found", func(t *testing.T) {

@@ -163,7 +163,7 @@ func (c *call) candidates(snap state.Snapshot, sel *selected, afterNamespace, af
 		}
 		return o.GetName() > afterName
 	}
-	if sel.kind == services {
+	if empty(sel.kind) {
 		return func(func(state.Object) bool) {}
 	}
 	if sel.kind == state.Leases {

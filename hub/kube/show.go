@@ -2,6 +2,7 @@ package kube
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
 
 // shallow returns a copy of an object whose own fields can be set; what they
@@ -32,6 +34,30 @@ func (r *resource) show(o state.Object) runtime.Object {
 	o = shallow(o)
 	o.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
 	return o
+}
+
+// take returns an object as it is kept; it is the inverse of show. What is not
+// kept is not ok.
+func take(o runtime.Object) (state.Object, bool) {
+	if e, ok := o.(*eventsv1.Event); ok {
+		return oldEvent(e), true
+	}
+	obj, ok := o.(state.Object)
+	return obj, ok && state.KindOf(obj) != ""
+}
+
+// oldEvent is an event of events.k8s.io in the shape in which events are kept.
+func oldEvent(e *eventsv1.Event) *corev1.Event {
+	out := &corev1.Event{
+		TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
+		ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
+		Action: e.Action, Reason: e.Reason, InvolvedObject: e.Regarding, Related: e.Related, Message: e.Note, Type: e.Type,
+		Source: e.DeprecatedSource, FirstTimestamp: e.DeprecatedFirstTimestamp, LastTimestamp: e.DeprecatedLastTimestamp, Count: e.DeprecatedCount,
+	}
+	if e.Series != nil {
+		out.Series = &corev1.EventSeries{Count: e.Series.Count, LastObservedTime: e.Series.LastObservedTime}
+	}
+	return out
 }
 
 // newEvent is an event in the shape of events.k8s.io.
@@ -68,7 +94,7 @@ func (c *call) one(o state.Object, f form, headers bool) runtime.Object {
 	case "PartialObjectMetadata":
 		return partial(o)
 	}
-	return c.res.show(o)
+	return c.shown(o)
 }
 
 // many returns a list in the form that is asked for.
@@ -90,14 +116,20 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 		}
 		return list, nil
 	}
+	if c.res.kind == customs { // whose types are not part of the hub
+		return &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{Kind: c.res.Kind + "List", APIVersion: c.res.GroupVersion().String()}, ListMeta: m,
+			Items: []metav1.PartialObjectMetadata{},
+		}, nil
+	}
 	list, err := scheme.New(c.res.listKind())
 	if err != nil {
 		return nil, err
 	}
 	items := make([]runtime.Object, 0, len(objs))
 	for _, o := range objs {
-		item := c.res.show(o)
-		if c.res.ours() {
+		item := c.shown(o)
+		if c.res.plain() {
 			items = append(items, item) // as Kubernetes does for kinds of others
 			continue
 		}
@@ -124,17 +156,39 @@ var noKind = schema.GroupVersionKind{}
 func (c *call) table(objs []state.Object, f form, headers bool) *metav1.Table {
 	kind := c.res.kind
 	return table.For(kind, objs, table.Options{
-		Include: f.include, NoHeaders: !headers, Now: time.Now(), LastSeen: c.lastSeen,
-		Object: c.res.show,
+		Include: f.include, NoHeaders: !headers, Now: time.Now(), LastSeen: c.Leases.Seen,
+		Object: c.shown,
 	})
 }
 
-// lastSeen returns when a node was last heard of.
-func (c *call) lastSeen(node string) time.Time {
-	if l := c.Leases.Lease(node); l != nil && l.Spec.RenewTime != nil {
-		return l.Spec.RenewTime.Time
+// shown returns an object as it is answered: show, and what the hub knows from
+// memory alone.
+func (c *call) shown(o state.Object) runtime.Object {
+	if n, ok := o.(*corev1.Node); ok {
+		o = beating(n, c.Leases.Seen(n.Name))
 	}
-	return time.Time{}
+	return c.res.show(o)
+}
+
+// beating gives the conditions that a device reports the heartbeat that they have: a
+// device says at once what changes, so each sign of life says them once more. That
+// is no change of the node, and is not remembered. The hub's own are as old as they
+// are.
+func beating(n *corev1.Node, seen time.Time) *corev1.Node {
+	at := metav1.NewTime(seen.UTC().Truncate(time.Second))
+	conditions := slices.Clone(n.Status.Conditions)
+	for i := range conditions {
+		switch c := &conditions[i]; c.Type {
+		case fleet.ConditionFlapping, fleet.ConditionIdentityConflict, fleet.ConditionPodCIDRAvailable:
+		default:
+			if at.After(c.LastHeartbeatTime.Time) {
+				c.LastHeartbeatTime = at
+			}
+		}
+	}
+	like := *n
+	like.Status.Conditions = conditions
+	return &like
 }
 
 func formatRev(rev uint64) string { return strconv.FormatUint(rev, 10) }

@@ -330,6 +330,60 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 	})
 }
 
+// A site of a thousand nodes comes back at once, and a hundred look on, some at
+// tables: each change is encoded once for either.
+func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.keep = 5000
+		var all []state.Change
+		for i := range 1000 {
+			all = append(all, state.Put(fakeNode(fmt.Sprintf("pi-%04d", i), "oslo"), ""))
+		}
+		s := newServer(f)
+		path := "/api/v1/nodes?watch=1&resourceVersion=" + formatRev(f.Snapshot().Revision)
+		var plain, tables []*watching
+		for i := range 100 {
+			accept := mediaJSON
+			if i%2 == 0 {
+				accept = aTab
+			}
+			w := watch(t, s, path, accept)
+			defer w.cancel()
+			if i%2 == 0 {
+				tables = append(tables, w)
+			} else {
+				plain = append(plain, w)
+			}
+		}
+		f.do(all...)
+		synctest.Wait()
+		for _, w := range append(plain, tables...) {
+			w.mu.Lock()
+			n := bytes.Count(w.buf.Bytes(), []byte("\n"))
+			w.mu.Unlock()
+			if n != 1000 {
+				t.Fatalf("a watcher was told %d changes", n)
+			}
+		}
+		s.frames.mu.Lock()
+		if n := s.frames.encodings; n > 2001 { // the first row of a table comes with its columns
+			t.Errorf("1000 changes were encoded %d times in two forms", n)
+		}
+		if s.frames.bytes == 0 {
+			t.Error("nothing is kept for those who come a moment later")
+		}
+		s.frames.mu.Unlock()
+		time.Sleep(2 * keepFrames)
+		synctest.Wait()
+		s.frames.mu.Lock()
+		defer s.frames.mu.Unlock()
+		if s.frames.bytes != 0 || len(s.frames.made) != 0 {
+			t.Errorf("%d bytes of %d encodings are kept when nobody wants them any more", s.frames.bytes, len(s.frames.made))
+		}
+	})
+}
+
 func TestWatchOfLeasesTellsRenewals(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := watch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", mediaJSON)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/admission"
@@ -87,6 +88,9 @@ func manager(userAgent string) string {
 // the writer if what it was made from has changed since.
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step, error)) (step, error) {
 	st, err := make(c.Fleet.Snapshot(), time.Now())
+	if err == nil && dry && st.created {
+		st.result.SetUID(uuid.NewUUID()) // as it would have had one
+	}
 	if err == nil && !dry && len(st.changes) > 0 {
 		var applied []state.Applied
 		applied, err = c.Fleet.Do(c.r.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -110,6 +114,9 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 			}
 		}
 	}
+	if err != nil {
+		err = c.writeError(err)
+	}
 	if !dry && c.Audit != nil {
 		about := c
 		if err == nil && st.result != nil && c.verb == "create" {
@@ -118,7 +125,7 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 		c.Audit.Audit(c.r, c.user, c.verb, about.subject(), err)
 	}
 	if err != nil {
-		return step{}, c.writeError(err)
+		return step{}, err
 	}
 	c.warn(st.warnings...)
 	return st, nil
@@ -154,6 +161,11 @@ func (c *call) writeError(err error) error {
 	switch {
 	case errors.As(err, &known):
 		return err
+	case errors.Is(err, ErrFull):
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
+			Message: "the hub's disk is full: it can remember nothing more; make room on it, or delete something, and try again",
+		}}
 	case c.r.Context().Err() != nil:
 		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 1)
 	}

@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -257,6 +258,41 @@ func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
 	if !strings.Contains(st.Message, "disk full") || f.Snapshot().Revision != before {
 		t.Errorf("told %q at revision %d", st.Message, f.Snapshot().Revision)
 	}
+	f.fail = fmt.Errorf("remember: %w", ErrFull)
+	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
+	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "make room") || f.Snapshot().Revision != before {
+		t.Errorf("told %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
+	}
+}
+
+// An event is one object under two groups: what is written under one is read under
+// the other, and a write under either leaves it whole.
+func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const core, newer = ns + "/events", "/apis/events.k8s.io/v1/namespaces/default/events"
+	var e corev1.Event
+	var n eventsv1.Event
+	send(t, s, "POST", newer, "", `{"metadata":{"name":"e"},"eventTime":"2026-11-20T12:00:00.000000Z","reportingController":"tester","reportingInstance":"tester-1",`+
+		`"action":"Testing","reason":"Tested","type":"Normal","regarding":{"kind":"Pod","namespace":"default","name":"kiosk-1"},"note":"it works","series":{"count":3,"lastObservedTime":"2026-11-20T12:00:01.000000Z"}}`, 201, nil)
+	send(t, s, "GET", core+"/e", "", "", 200, &e)
+	if e.Message != "it works" || e.InvolvedObject.Name != "kiosk-1" || e.ReportingController != "tester" || e.Series == nil || e.Series.Count != 3 {
+		t.Errorf("under the core group: %+v", e)
+	}
+	send(t, s, "PATCH", core+"/e", mp, `{"message":"it still works","count":7}`, 200, nil)
+	send(t, s, "PATCH", newer+"/e", mp, `{"type":"Warning"}`, 200, &n)
+	if n.Note != "it still works" || n.Type != "Warning" || n.DeprecatedCount != 7 || n.Action != "Testing" {
+		t.Errorf("under its own group: %+v", n)
+	}
+	n.Reason = "Retested"
+	body, _ := json.Marshal(n)
+	send(t, s, "PUT", newer+"/e", "", string(body), 200, &n)
+	send(t, s, "GET", core+"/e", "", "", 200, &e)
+	if e.Reason != "Retested" || e.Message != "it still works" || e.UID != n.UID || e.ResourceVersion != n.ResourceVersion {
+		t.Errorf("after an update: %+v", e)
+	}
+	send(t, s, "DELETE", newer+"/e", "", "", 200, nil)
+	send(t, s, "GET", core+"/e", "", "", 404, nil)
 }
 
 func TestObjectsInASnapshotAreNeverChanged(t *testing.T) {

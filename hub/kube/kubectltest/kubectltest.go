@@ -1,6 +1,7 @@
-// Package kubectltest gives tests the real kubectl, in several versions.
+// Package kubectltest gives tests the real kubectl, in several versions, and a
+// program made of client-go.
 //
-// Each is built from its module under testdata/kubectl, once, into the user's cache
+// Each is built from its module under testdata, once, into the user's cache
 // directory, where later test runs find it. The package knows nothing of the hub:
 // whom kubectl talks to is what the test writes into its kubeconfig.
 package kubectltest
@@ -23,7 +24,7 @@ import (
 )
 
 // Minors are the versions that can be built, the oldest first.
-var Minors = []string{"1.29", "1.32", "1.34", "1.37"}
+var Minors = []string{"1.29", "1.32", "1.37"}
 
 // Newest is the version to use where one will do.
 const Newest = "1.37"
@@ -31,39 +32,64 @@ const Newest = "1.37"
 // patience is how long one command may take. Tests that watch end it themselves.
 const patience = time.Minute
 
-// Build returns the path of kubectl of a minor version such as "1.34". Building it
+// Build returns the path of kubectl of a minor version such as "1.37". Building it
 // takes a minute or two and the Go module proxy, the first time. Where it cannot be
 // built the test is skipped, or fails where CI is true.
 func Build(t testing.TB, minor string) string {
 	t.Helper()
-	path, err := build(minor)
+	return made(t, "kubectl "+minor, func() (string, error) {
+		source, err := sourceOf("kubectl", "v"+minor)
+		if err != nil {
+			return "", fmt.Errorf("%w: use one of %s", err, strings.Join(Minors, ", "))
+		}
+		flags := ""
+		for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+			flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg, strings.TrimPrefix(minor, "1."))
+		}
+		// the program's name stands in what it sends: it must be kubectl
+		return build(module{source, "kubectl-" + minor, "kubectl", flags})
+	})
+}
+
+// ClientGo returns the path of the program under testdata/clientgo, which does with
+// client-go what controllers do.
+func ClientGo(t testing.TB) string {
+	t.Helper()
+	return made(t, "clientgo", func() (string, error) {
+		source, err := sourceOf("clientgo")
+		if err != nil {
+			return "", err
+		}
+		return build(module{source, "clientgo", "clientgo", ""})
+	})
+}
+
+func made(t testing.TB, what string, make func() (string, error)) string {
+	t.Helper()
+	path, err := make()
 	if err == nil {
 		return path
 	}
 	if os.Getenv("CI") == "true" {
-		t.Fatalf("build kubectl %s: %v", minor, err)
+		t.Fatalf("build %s: %v", what, err)
 	}
-	t.Skipf("no kubectl %s: %v", minor, err)
+	t.Skipf("no %s: %v", what, err)
 	return ""
 }
 
-func build(minor string) (string, error) {
-	source, err := sourceOf(minor)
-	if err != nil {
-		return "", err
-	}
+// A module is a program with a go.mod of its own.
+type module struct{ source, id, program, flags string }
+
+func build(m module) (string, error) {
 	sum := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		b, err := os.ReadFile(filepath.Join(source, name))
+		b, err := os.ReadFile(filepath.Join(m.source, name))
 		if err != nil {
 			return "", err
 		}
 		sum.Write(b)
 	}
-	flags := "-s -w"
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg, strings.TrimPrefix(minor, "1."))
-	}
+	flags := "-s -w" + m.flags
 	sum.Write([]byte(runtime.Version() + flags))
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -73,11 +99,10 @@ func build(minor string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	// the program's name stands in what it sends: it must be kubectl
-	path := filepath.Join(dir, fmt.Sprintf("kubectl-%s-%s", minor, hex.EncodeToString(sum.Sum(nil))[:12]), "kubectl")
+	path := filepath.Join(dir, fmt.Sprintf("%s-%s", m.id, hex.EncodeToString(sum.Sum(nil))[:12]), m.program)
 
 	// tests of several packages run at once: one builds, the others wait
-	lock, err := os.OpenFile(filepath.Join(dir, "kubectl-"+minor+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(dir, m.id+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +115,7 @@ func build(minor string) (string, error) {
 	}
 	fresh := path + ".new"
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", fresh, ".")
-	cmd.Dir = source
+	cmd.Dir = m.source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, last(string(out), 500))
@@ -101,7 +126,7 @@ func build(minor string) (string, error) {
 	return path, nil
 }
 
-// release is the version of Kubernetes that a module is of: v1.34.13 for v0.34.13.
+// release is the version of Kubernetes that a module is of: v1.37.2 for v0.37.2.
 func release(source string) string {
 	b, err := os.ReadFile(filepath.Join(source, "go.mod"))
 	if err != nil {
@@ -112,19 +137,19 @@ func release(source string) string {
 	return "v1." + strings.TrimSpace(patch)
 }
 
-// sourceOf finds the module of a version, from wherever in the repository a test runs.
-func sourceOf(minor string) (string, error) {
+// sourceOf finds a module below testdata, from wherever in the repository a test runs.
+func sourceOf(names ...string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for ; ; dir = filepath.Dir(dir) {
-		source := filepath.Join(dir, "hub", "kube", "testdata", "kubectl", "v"+minor)
+		source := filepath.Join(dir, "hub", "kube", "testdata", filepath.Join(names...))
 		if _, err := os.Stat(filepath.Join(source, "go.mod")); err == nil {
 			return source, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("there is no module for version %s: use one of %s", minor, strings.Join(Minors, ", "))
+			return "", fmt.Errorf("there is no module %s", filepath.Join(names...))
 		}
 	}
 }

@@ -40,9 +40,9 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 	}
 }
 
-func TestAVersionThatIsNotThereIsNamed(t *testing.T) {
-	_, err := sourceOf("1.12")
-	if err == nil || !strings.Contains(err.Error(), "use one of 1.29, 1.32") {
+func TestAModuleThatIsNotThereIsNamed(t *testing.T) {
+	_, err := sourceOf("kubectl", "v1.12")
+	if err == nil || !strings.Contains(err.Error(), "no module kubectl/v1.12") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -76,7 +76,7 @@ func urls(t testing.TB) map[string]string {
 
 func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 	all := urls(t)
-	if len(all) != 9 {
+	if len(all) != 10 {
 		t.Errorf("the index has %d documents: %v", len(all), all)
 	}
 	for gv, url := range all {
@@ -158,7 +158,8 @@ func TestDocumentsAreTrue(t *testing.T) {
 		"/api/v1/namespaces/{namespace}/services":             "get parameters",
 		"/api/v1/namespaces":                                  "get parameters post",
 		"/api/v1/namespaces/{namespace}/pods/{name}/eviction": "parameters post",
-		"/api/v1/namespaces/{namespace}/pods/{name}/exec":     "",
+		"/api/v1/namespaces/{namespace}/pods/{name}/exec":     "get parameters post",
+		"/api/v1/namespaces/{namespace}/pods/{name}/proxy":    "",
 		"/api/v1/persistentvolumes":                           "",
 	} {
 		var have []string

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -18,7 +19,7 @@ import (
 
 var (
 	siteColumns = columns("Name State Ready(i) Not-Ready(i) Waiting(i) Rate Age " +
-		"(w)Never-Seen(i) (w)Policy (w)Since (w)Held (w)Maintenance (w)Location")
+		"(w)Never-Seen(i) (w)Policy (w)Since (w)Next-Eviction (w)Held (w)Maintenance (w)Location")
 	profileColumns = columns("Name Title Platforms Age (w)Compatible (w)Memory (w)Reserved (w)Eviction-Hard")
 )
 
@@ -32,6 +33,13 @@ func siteCells(obj state.Object, o *Options) []any {
 	if s.Status.Since != nil {
 		since = age(*s.Status.Since, o)
 	}
+	next := "<none>"
+	if t := s.Status.NextEviction; t != nil {
+		next = "now"
+		if left := t.Sub(o.Now); left > 0 {
+			next = "in " + duration.HumanDuration(left)
+		}
+	}
 	maintenance := "<none>"
 	if m := s.Spec.Maintenance; m != nil && m.Until.After(o.Now) {
 		maintenance = "until " + until(m.Until)
@@ -39,7 +47,7 @@ func siteCells(obj state.Object, o *Options) []any {
 	return []any{
 		s.Name, orUnknown(string(s.Status.State)), int64(s.Status.Ready), int64(s.Status.NotReady),
 		int64(s.Status.Waiting), rate, age(s.CreationTimestamp, o),
-		int64(s.Status.NeverSeen), or(string(s.Spec.DisruptionPolicy), "<default>"), since, orNone(s.Status.Held),
+		int64(s.Status.NeverSeen), or(string(s.Spec.DisruptionPolicy), "<default>"), since, next, orNone(s.Status.Held),
 		maintenance, orNone(s.Spec.Location),
 	}
 }

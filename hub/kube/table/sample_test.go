@@ -86,7 +86,7 @@ func samples(k state.Kind) []state.Object {
 		return []state.Object{
 			&fleet.Site{ObjectMeta: meta("oslo"),
 				Spec:   fleet.SiteSpec{DisruptionPolicy: fleet.Hold, Location: "Oslo S", Maintenance: &fleet.Maintenance{Until: ago(-2 * time.Hour)}},
-				Status: fleet.SiteStatus{State: fleet.SitePartialDisruption, Since: ptr(ago(4 * time.Minute)), Ready: 2, NotReady: 5, NeverSeen: 1, Waiting: 3, EvictionRate: "0.1", Held: "maintenance"}},
+				Status: fleet.SiteStatus{State: fleet.SitePartialDisruption, Since: ptr(ago(4 * time.Minute)), Ready: 2, NotReady: 5, NeverSeen: 1, Waiting: 3, EvictionRate: "0.1", NextEviction: &metav1.MicroTime{Time: now.Add(7 * time.Second)}, Held: "maintenance"}},
 			&fleet.Site{ObjectMeta: meta("new"), Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: ago(time.Hour)}}},
 		}
 	case state.BoardProfiles:

@@ -89,8 +89,8 @@ func version3(dir, version string) (document, error) {
 		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+"_openapi.json"))
 	}
 	from := version
-	if strings.HasPrefix(version, "flotilla.dev/") || strings.HasPrefix(version, "metrics.k8s.io/") {
-		from = "v1" // our paths are made after it
+	if slices.ContainsFunc(served, func(r resource) bool { return r.version == version && r.like != "" }) {
+		from = "v1" // the paths are made after it
 	}
 	d, err := upstream(from)
 	if err != nil {
@@ -172,8 +172,9 @@ func (d document) renamed(item object, r resource) object {
 	text := string(document{item}.bytes())
 	if r.like != "" {
 		group, version, _ := strings.Cut(r.version, "/")
-		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.", "metrics.k8s.io": "io.k8s.metrics.pkg.apis.metrics.v1beta1."}[group]
-		id := map[string]string{"flotilla.dev": "FlotillaV1alpha1", "metrics.k8s.io": "MetricsV1beta1"}[group]
+		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.", "metrics.k8s.io": "io.k8s.metrics.pkg.apis.metrics.v1beta1.",
+			"apiextensions.k8s.io": "dev.flotilla.empty.v1."}[group]
+		id := map[string]string{"flotilla.dev": "FlotillaV1alpha1", "metrics.k8s.io": "MetricsV1beta1", "apiextensions.k8s.io": "ApiextensionsV1"}[group]
 		for _, pair := range [][2]string{
 			{`"io.k8s.api.core.v1.` + r.likeKind + `"`, `"` + name + r.kind + `"`},
 			{d.refs() + "io.k8s.api.core.v1." + r.likeKind + `"`, d.refs() + name + r.kind + `"`},

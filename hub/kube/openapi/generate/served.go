@@ -11,7 +11,8 @@ type resource struct {
 	verbs      string // of the collection and of one object
 	subs       map[string]string
 
-	// Ours are made after a resource of v1: like is its plural, likeKind its kind,
+	// Those that upstream's documents do not have, or not as we serve them, are made
+	// after a resource of v1: like is its plural, likeKind its kind,
 	// kind our own.
 	like, likeKind, kind string
 }
@@ -21,6 +22,7 @@ const (
 	singly     = "create delete get list patch update"
 	readOnly   = "get list"
 	modify     = "get patch update"
+	connect    = "create get"
 )
 
 var status = map[string]string{"status": modify}
@@ -31,7 +33,7 @@ var served = []resource{
 	{version: "v1", plural: "namespaces", verbs: singly, subs: map[string]string{"status": modify, "finalize": "update"}},
 	{version: "v1", plural: "nodes", verbs: everything, subs: status},
 	{version: "v1", plural: "pods", namespaced: true, verbs: everything, subs: map[string]string{
-		"status": modify, "log": "get", "binding": "create", "eviction": "create"}},
+		"status": modify, "log": "get", "binding": "create", "eviction": "create", "exec": connect, "attach": connect, "portforward": connect}},
 	{version: "v1", plural: "secrets", namespaced: true, verbs: everything},
 	{version: "v1", plural: "services", namespaced: true, verbs: readOnly},
 	{version: "apps/v1", plural: "controllerrevisions", namespaced: true, verbs: everything},
@@ -40,7 +42,7 @@ var served = []resource{
 	{version: "apps/v1", plural: "replicasets", namespaced: true, verbs: everything, subs: map[string]string{"status": modify, "scale": modify}},
 	{version: "coordination.k8s.io/v1", plural: "leases", namespaced: true, verbs: everything},
 	{version: "policy/v1", plural: "poddisruptionbudgets", namespaced: true, verbs: everything, subs: status},
-	{version: "events.k8s.io/v1", plural: "events", namespaced: true, verbs: readOnly},
+	{version: "events.k8s.io/v1", plural: "events", namespaced: true, verbs: everything},
 	{version: "authentication.k8s.io/v1", plural: "selfsubjectreviews", verbs: "create"},
 	{version: "authorization.k8s.io/v1", plural: "selfsubjectaccessreviews", verbs: "create"},
 	{version: "authorization.k8s.io/v1", plural: "selfsubjectrulesreviews", verbs: "create"},
@@ -49,6 +51,7 @@ var served = []resource{
 	{version: "flotilla.dev/v1alpha1", plural: "boardprofiles", verbs: everything, like: "nodes", kind: "BoardProfile", likeKind: "Node"},
 	{version: "metrics.k8s.io/v1beta1", plural: "nodes", verbs: readOnly, like: "nodes", kind: "NodeMetrics", likeKind: "Node"},
 	{version: "metrics.k8s.io/v1beta1", plural: "pods", namespaced: true, verbs: readOnly, like: "pods", kind: "PodMetrics", likeKind: "Pod"},
+	{version: "apiextensions.k8s.io/v1", plural: "customresourcedefinitions", verbs: readOnly, like: "nodes", kind: "CustomResourceDefinition", likeKind: "Node"},
 }
 
 // root is the path below which a version's resources are.

@@ -1,0 +1,207 @@
+package kubectltest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Session is a kubectl that runs while the test talks with it.
+type Session struct {
+	t    testing.TB
+	args []string
+	cmd  *exec.Cmd
+	in   io.WriteCloser // what it reads
+	tty  *os.File       // its terminal, nil if it has none
+
+	mu    sync.Mutex
+	out   bytes.Buffer // what it said and the test has not awaited
+	read  sync.WaitGroup
+	ended chan struct{} // closed when everything that it said is there
+}
+
+// Start runs kubectl without a terminal. Its output and errors are one text.
+func Start(t testing.TB, kubectl, kubeconfig string, args ...string) *Session {
+	t.Helper()
+	s := command(t, kubectl, kubeconfig, args)
+	in, err := s.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.in, s.cmd.Stdout, s.cmd.Stderr = in, s, s
+	s.start()
+	return s
+}
+
+// StartTerminal runs kubectl on a terminal of its own, of 80 by 24 characters.
+func StartTerminal(t testing.TB, kubectl, kubeconfig string, args ...string) *Session {
+	t.Helper()
+	s := command(t, kubectl, kubeconfig, args)
+	ours, its, err := OpenTerminal()
+	if err != nil {
+		t.Fatalf("open a terminal: %v", err)
+	}
+	s.in, s.tty = ours, ours
+	s.Resize(80, 24)
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = its, its, its
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	s.read.Go(func() { _, _ = io.Copy(s, ours) }) // fails when nobody has it open any more
+	s.start()
+	_ = its.Close()
+	t.Cleanup(func() { _ = ours.Close() })
+	return s
+}
+
+func command(t testing.TB, kubectl, kubeconfig string, args []string) *Session {
+	s := &Session{t: t, args: args, cmd: exec.Command(kubectl, args...), ended: make(chan struct{})}
+	s.cmd.Env = Env(t, kubeconfig)
+	s.cmd.WaitDelay = time.Second
+	return s
+}
+
+func (s *Session) start() {
+	s.t.Helper()
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		_ = s.cmd.Wait() // its exit code tells
+		s.read.Wait()
+		close(s.ended)
+	}()
+	s.t.Cleanup(s.Kill)
+}
+
+// Write takes what kubectl says.
+func (s *Session) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Write(b)
+}
+
+// Say writes to what kubectl reads. A terminal ends a line with "\r".
+func (s *Session) Say(text string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.in, text); err != nil {
+		s.t.Fatalf("kubectl %s does not listen: %v", strings.Join(s.args, " "), err)
+	}
+}
+
+// Shut ends what kubectl reads.
+func (s *Session) Shut() { _ = s.in.Close() }
+
+// Await waits until kubectl has said a text, and returns everything up to its end
+// that no earlier Await returned.
+func (s *Session) Await(text string) string {
+	s.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		over := s.over()
+		s.mu.Lock()
+		said := s.out.String()
+		i := strings.Index(said, text)
+		if i >= 0 {
+			said = string(s.out.Next(i + len(text)))
+		}
+		s.mu.Unlock()
+		switch {
+		case i >= 0:
+			return said
+		case over, time.Now().After(end):
+			s.t.Fatalf("kubectl %s (ended: %t) has not said %q:\n%s", strings.Join(s.args, " "), over, text, said)
+		}
+	}
+}
+
+func (s *Session) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// Resize changes the size of the terminal.
+func (s *Session) Resize(columns, rows uint16) {
+	s.t.Helper()
+	if err := SetSize(s.tty, columns, rows); err != nil {
+		s.t.Fatalf("resize the terminal: %v", err)
+	}
+}
+
+// Signal sends kubectl a signal.
+func (s *Session) Signal(sig os.Signal) { _ = s.cmd.Process.Signal(sig) }
+
+// Kill ends kubectl without giving it a chance to say so.
+func (s *Session) Kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+}
+
+// End waits for the end of kubectl and returns its exit code and what it said that
+// was not awaited.
+func (s *Session) End() (rest string, code int) {
+	s.t.Helper()
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.t.Fatalf("kubectl %s has not ended:\n%s", strings.Join(s.args, " "), s.out.String())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String(), s.cmd.ProcessState.ExitCode()
+}
+
+// OpenTerminal makes a terminal: what one side writes the other reads, as between
+// a person and a program.
+func OpenTerminal() (person, program *os.File, err error) {
+	person, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := control(person, func(fd int) (int, error) {
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil { // unlocked
+			return 0, err
+		}
+		return unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	})
+	if err == nil {
+		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		_ = person.Close()
+		return nil, nil, err
+	}
+	return person, program, nil
+}
+
+// SetSize sets the size of a terminal.
+func SetSize(terminal *os.File, columns, rows uint16) error {
+	_, err := control(terminal, func(fd int) (int, error) {
+		return 0, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows})
+	})
+	return err
+}
+
+// control runs a system call on a file, which stays one that can be waited for.
+func control(f *os.File, call func(fd int) (int, error)) (n int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { n, failed = call(int(fd)) })
+	return n, errors.Join(err, failed)
+}

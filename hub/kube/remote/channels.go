@@ -1,0 +1,128 @@
+package remote
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+
+	"github.com/gorilla/websocket"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+
+	"flotilla.dev/hub/ask"
+)
+
+// channels is a command's client on a WebSocket: the first byte of each message
+// says which stream the rest is of. In v5 the message 255, 0 ends the input; a
+// client of v4 cannot say so.
+type channels struct {
+	*socket
+	*input
+	wish Wish
+	v5   bool
+}
+
+var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
+
+func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
+	protocol, err := choose(websocket.Subprotocols(r), commandProtocols)
+	if err != nil {
+		return nil, err
+	}
+	s, err := upgrade(w, r, protocol)
+	if err != nil {
+		return nil, err
+	}
+	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name}
+	go c.listen()
+	if c.v5 { // its clients need none, and kubectl 1.30 to 1.32 complain of one that comes at once
+		return c, nil
+	}
+	// Clients wait for a first message, which says that the streams are there.
+	first := channel{c.socket, remotecommand.StreamErr}
+	switch {
+	case wish.Stdout:
+		first.id = remotecommand.StreamStdOut
+	case wish.Stderr:
+		first.id = remotecommand.StreamStdErr
+	}
+	_, _ = first.Write(nil)
+	return c, nil
+}
+
+// listen reads until the client has left. While the command does not take what was
+// typed nothing more is read: that the client has left then shows at the next ping.
+func (c *channels) listen() {
+	defer c.leave()
+	defer c.input.close()
+	buf := make([]byte, 32<<10)
+	for {
+		_, message, err := c.conn.NextReader()
+		if err != nil {
+			return
+		}
+		if _, err := io.ReadFull(message, buf[:1]); err != nil {
+			continue // empty: some clients do that to keep the connection
+		}
+		switch buf[0] {
+		case remotecommand.StreamStdIn:
+			if c.wish.Stdin {
+				c.typed(message, buf)
+			}
+		case remotecommand.StreamResize:
+			_ = c.resize(json.NewDecoder(io.LimitReader(message, 1<<10)))
+		case remotecommand.StreamClose:
+			if _, err := io.ReadFull(message, buf[:1]); err == nil && c.v5 && buf[0] == remotecommand.StreamStdIn {
+				c.input.close()
+			}
+		}
+	}
+}
+
+func (c *channels) typed(message io.Reader, buf []byte) {
+	for {
+		n, err := message.Read(buf)
+		if n > 0 {
+			c.input.write(buf[:n])
+		}
+		if err != nil {
+			return // the end, or an error that the next message has too
+		}
+	}
+}
+
+func (c *channels) io() ask.IO {
+	var s ask.IO
+	if c.wish.Stdout {
+		s.Stdout = channel{c.socket, remotecommand.StreamStdOut}
+	}
+	if c.wish.Stderr {
+		s.Stderr = channel{c.socket, remotecommand.StreamStdErr}
+	}
+	return c.of(c.wish, s)
+}
+
+func (c *channels) gone() <-chan struct{} { return c.left }
+
+func (c *channels) end(st *metav1.Status) {
+	c.over()
+	b, _ := json.Marshal(st) // strings and numbers: cannot fail
+	_, _ = channel{c.socket, remotecommand.StreamErr}.Write(b)
+	c.part()
+}
+
+// A channel writes one of the streams.
+type channel struct {
+	*socket
+	id byte
+}
+
+func (c channel) Write(b []byte) (int, error) {
+	message := make([]byte, 1+len(b))
+	message[0] = c.id
+	copy(message[1:], b)
+	if err := c.send(message); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

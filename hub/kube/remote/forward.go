@@ -1,0 +1,229 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/moby/spdystream"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/portforward"
+)
+
+// maxConnections is how many connections one client may have through one request
+// at a time.
+const maxConnections = 128
+
+// Dial opens a connection to a port. One with a method CloseWrite is told when the
+// client has sent everything.
+type Dial func(ctx context.Context, port int32) (io.ReadWriteCloser, error)
+
+// Forward connects a client to ports until it leaves or the request's context ends.
+// What it returns is the answer to a request that has not become streams. A
+// connection that fails is told to the client on its own.
+func Forward(w http.ResponseWriter, r *http.Request, dial Dial) error {
+	var (
+		conn net.Conn
+		err  error
+	)
+	switch {
+	case websocket.IsWebSocketUpgrade(r):
+		conn, err = acceptTunnel(w, r)
+	case isSPDY(r):
+		conn, err = switchProtocols(w, r, portforward.PortForwardV1Name)
+	default:
+		err = notUpgraded()
+	}
+	if err != nil || conn == nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	f := &forwarding{ctx: ctx, dial: dial, pairs: map[string]*pair{}}
+	frames, gone, err := serveSPDY(conn, f.accept)
+	if err != nil {
+		return nil // nobody to tell
+	}
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
+	cancel()
+	f.end()
+	_ = frames.Close()
+	return nil
+}
+
+func acceptTunnel(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
+	protocol, err := choose(websocket.Subprotocols(r), []string{portforward.WebsocketsSPDYTunnelingPortForwardV1})
+	if err != nil {
+		return nil, err
+	}
+	s, err := upgrade(w, r, protocol)
+	if err != nil {
+		return nil, err
+	}
+	return newTunnel(s), nil
+}
+
+// A forwarding is what one client forwards.
+type forwarding struct {
+	ctx     context.Context
+	dial    Dial
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	pairs map[string]*pair // by request id
+	over  bool
+}
+
+// A pair is the two streams of one connection: its bytes, and what went wrong.
+type pair struct {
+	port        int32
+	data, fault *spdystream.Stream
+	late        *time.Timer
+}
+
+// accept takes a stream of a pair, and begins when both are there.
+func (f *forwarding) accept(s *spdystream.Stream) {
+	h := s.Headers()
+	id, kind := h.Get(corev1.PortForwardRequestIDHeader), h.Get(corev1.StreamType)
+	port, err := strconv.ParseUint(h.Get(corev1.PortHeader), 10, 16)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pairs[id]
+	switch {
+	case f.over, id == "", err != nil || port == 0, kind != corev1.StreamTypeData && kind != corev1.StreamTypeError,
+		p != nil && (p.port != int32(port) || kind == corev1.StreamTypeData && p.data != nil || kind == corev1.StreamTypeError && p.fault != nil),
+		p == nil && len(f.pairs) >= maxConnections:
+		_ = s.Reset()
+		return
+	case !answer(s):
+		return
+	case p == nil:
+		p = &pair{port: int32(port)}
+		p.late = time.AfterFunc(opening, func() { f.drop(id, p) })
+		f.pairs[id] = p
+	}
+	if kind == corev1.StreamTypeData {
+		p.data = s
+	} else {
+		p.fault = s
+	}
+	if p.data != nil && p.fault != nil && p.late.Stop() {
+		f.running.Go(func() {
+			p.run(f.ctx, f.dial)
+			f.forget(id)
+		})
+	}
+}
+
+// drop gives up a pair whose other stream has not come.
+func (f *forwarding) drop(id string, p *pair) {
+	f.forget(id)
+	p.reset()
+}
+
+func (f *forwarding) forget(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pairs, id)
+}
+
+// end waits for what runs, and ends every other stream: the library waits for those.
+func (f *forwarding) end() {
+	f.mu.Lock()
+	f.over = true
+	f.mu.Unlock()
+	f.running.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pairs {
+		p.late.Stop()
+		p.reset()
+	}
+}
+
+func (p *pair) reset() {
+	for _, s := range []*spdystream.Stream{p.data, p.fault} {
+		if s != nil {
+			_ = s.Reset()
+		}
+	}
+}
+
+// run is one connection, from its beginning to its end. What the client sends after
+// that is read, and thrown away, until it has heard of the end: nothing else takes
+// it off the connection that all share.
+func (p *pair) run(ctx context.Context, dial Dial) {
+	go func() { _, _ = io.Copy(io.Discard, p.fault) }()
+	conn, err := dial(ctx, p.port)
+	if err == nil {
+		err = p.splice(ctx, conn)
+	} else {
+		go func() { _, _ = io.Copy(io.Discard, p.data) }()
+	}
+	if ctx.Err() != nil {
+		err = errStopping // or nobody reads it
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(p.fault, "%v", err)
+	}
+	_ = p.data.Close()
+	_ = p.fault.Close()
+}
+
+// splice copies both ways until the pod has sent everything, either side fails, or
+// the client does not want any more.
+func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	done := make(chan struct{})
+	defer close(done)
+	defer func() { _ = conn.Close() }()
+	go p.send(conn, done)
+	_, err := io.Copy(wanted{p.data}, conn)
+	if errors.Is(err, errUnwanted) || errors.Is(err, net.ErrClosed) || p.data.IsFinished() {
+		return nil
+	}
+	return err
+}
+
+// send copies what the client sends, and its end. A client that wants no answer any
+// more resets the stream, which reads as its end too.
+func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
+	if _, err := io.Copy(conn, p.data); err != nil {
+		_, _ = io.Copy(io.Discard, p.data)
+		return
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	for wait := 10 * time.Millisecond; !p.data.IsFinished(); wait = min(2*wait, time.Minute) {
+		select {
+		case <-done:
+			return
+		case <-time.After(wait): // the library marks a stream as reset a moment after its end
+		}
+	}
+	_ = conn.Close()
+}
+
+var errUnwanted = errors.New("the client wants no more of this connection")
+
+// wanted writes to a stream that is not reset.
+type wanted struct{ s *spdystream.Stream }
+
+func (w wanted) Write(b []byte) (int, error) {
+	if w.s.IsFinished() {
+		return 0, errUnwanted
+	}
+	return w.s.Write(b)
+}

@@ -1,0 +1,245 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/moby/spdystream"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A pod of the test listens on its ports: 7 echoes to the end, 9 takes everything and is
+// silent, 19 never stops sending, 25 says something and hangs up, others refuse.
+func fakePod(t *testing.T) (dial Dial, closed <-chan int32) {
+	ends := make(chan int32, 100)
+	return func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
+		ours, pods := net.Pipe()
+		go func() {
+			defer func() { ends <- port }()
+			defer func() { _ = pods.Close() }()
+			switch port {
+			case 7:
+				b := make([]byte, 32<<10)
+				for err, n := error(nil), 0; err == nil && !bytes.HasSuffix(b[:n], []byte{4}); {
+					n, err = pods.Read(b)
+					_, _ = pods.Write(b[:n])
+				}
+			case 9:
+				_, _ = io.Copy(io.Discard, pods)
+			case 19:
+				for err := error(nil); err == nil; {
+					_, err = pods.Write(make([]byte, 1000))
+				}
+			case 25:
+				_, _ = io.WriteString(pods, "bye")
+			}
+		}()
+		if port > 25 {
+			_ = ours.Close()
+			return nil, errors.New("connection refused by port " + strconv.Itoa(int(port)))
+		}
+		return halfPipe{ours}, nil
+	}, ends
+}
+
+// halfPipe says the end of what is sent as the byte 4, for a pipe has none.
+type halfPipe struct{ net.Conn }
+
+func (h halfPipe) CloseWrite() error { _, err := h.Write([]byte{4}); return err }
+
+func forwardTo(t *testing.T, ctx context.Context, dial Dial) *httptest.Server {
+	return serving(t, ctx, func(w http.ResponseWriter, r *http.Request) error { return Forward(w, r, dial) })
+}
+
+func header(kind, port, id string) http.Header {
+	return http.Header{corev1.StreamType: {kind}, corev1.PortHeader: {port}, corev1.PortForwardRequestIDHeader: {id}}
+}
+
+// connect opens a pair of streams.
+func connect(t *testing.T, conn *spdystream.Connection, id string, port int) (data, fault *spdystream.Stream) {
+	t.Helper()
+	fault = openStream(t, conn, header(corev1.StreamTypeError, strconv.Itoa(port), id))
+	_ = fault.Close() // as kubectl does: it only listens there
+	return openStream(t, conn, header(corev1.StreamTypeData, strconv.Itoa(port), id)), fault
+}
+
+func eachForwarder(t *testing.T, test func(t *testing.T, raw net.Conn, conn *spdystream.Connection, closed <-chan int32)) {
+	for _, f := range forwarders {
+		t.Run(f.name, func(t *testing.T) {
+			dial, closed := fakePod(t)
+			raw, conn := f.open(t, forwardTo(t, t.Context(), dial))
+			test(t, raw, conn, closed)
+		})
+	}
+}
+
+func rest(t *testing.T, s *spdystream.Stream) string {
+	t.Helper()
+	b, err := io.ReadAll(s)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
+
+func TestConnectionsAreForwardedSideBySide(t *testing.T) {
+	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, closed <-chan int32) {
+		slow, slowFault := connect(t, conn, "1", 7)
+		data, fault := connect(t, conn, "2", 7)
+		sent := bytes.Repeat([]byte("forward "), 64<<10) // half a MiB
+		go func() {
+			for b := sent; len(b) > 0; b = b[32<<10:] {
+				_, _ = data.Write(b[:32<<10])
+			}
+		}()
+		got := make([]byte, len(sent))
+		if _, err := io.ReadFull(data, got); err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("what came back is something else, %v", err)
+		}
+		_ = data.Close()
+		if got := rest(t, data); got != "\x04" {
+			t.Errorf("the pod says %q at the end of what it was sent", got)
+		}
+		if got := rest(t, fault); got != "" {
+			t.Errorf("the error stream says %q", got)
+		}
+		<-closed
+		_, _ = slow.Write([]byte("still here"))
+		b := make([]byte, 10)
+		if _, err := io.ReadFull(slow, b); err != nil || string(b) != "still here" {
+			t.Errorf("%q, %v", b, err)
+		}
+		_ = slow.Reset()
+		if got := rest(t, slowFault); got != "" {
+			t.Errorf("the error stream says %q", got)
+		}
+	})
+}
+
+func TestWhatThePodSaysLastArrivesAndThenTheEnd(t *testing.T) {
+	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
+		data, fault := connect(t, conn, "1", 25)
+		if got := rest(t, data); got != "bye" {
+			t.Errorf("told %q", got)
+		}
+		if got := rest(t, fault); got != "" {
+			t.Errorf("the error stream says %q", got)
+		}
+	})
+}
+
+func TestAPortThatRefusesIsToldAndTheOthersGoOn(t *testing.T) {
+	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
+		data, fault := connect(t, conn, "1", 80)
+		if got := rest(t, fault); got != "connection refused by port 80" {
+			t.Errorf("the error stream says %q", got)
+		}
+		if got := rest(t, data); got != "" {
+			t.Errorf("and the data %q", got)
+		}
+		data, _ = connect(t, conn, "2", 25)
+		if got := rest(t, data); got != "bye" {
+			t.Errorf("the next connection says %q", got)
+		}
+	})
+}
+
+// kubectl resets the stream of a local connection that was closed. The pod's ends
+// then, whether it talks, listens or is silent.
+func TestAStreamThatIsResetEndsThePodsConnection(t *testing.T) {
+	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, closed <-chan int32) {
+		for i, port := range []int{7, 9, 19} {
+			data, fault := connect(t, conn, strconv.Itoa(i), port)
+			_ = data.Reset()
+			if got := <-closed; got != int32(port) {
+				t.Errorf("port %d ended, want %d", got, port)
+			}
+			if got := rest(t, fault); got != "" {
+				t.Errorf("the error stream of %d says %q", port, got)
+			}
+		}
+	})
+}
+
+func TestAClientThatVanishesEndsItsConnections(t *testing.T) {
+	eachForwarder(t, func(t *testing.T, raw net.Conn, conn *spdystream.Connection, closed <-chan int32) {
+		for i, port := range []int{7, 9, 19} {
+			data, _ := connect(t, conn, strconv.Itoa(i), port)
+			t.Cleanup(func() { _ = data.Reset() }) // the client's own end waits for that
+		}
+		_ = raw.Close()
+		for range 3 {
+			<-closed
+		}
+	})
+}
+
+func TestTheServersEndIsToldToEachConnection(t *testing.T) {
+	for _, f := range forwarders {
+		t.Run(f.name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			dial, _ := fakePod(t)
+			_, conn := f.open(t, forwardTo(t, ctx, dial))
+			data, fault := connect(t, conn, "1", 7)
+			_, _ = data.Write([]byte("x"))
+			_, _ = data.Read(make([]byte, 1))
+			stop()
+			if got := rest(t, fault); got != "the hub is shutting down" {
+				t.Errorf("told %q", got)
+			}
+			<-conn.CloseChan()
+		})
+	}
+}
+
+func TestStreamsThatAreNoPairAreRefused(t *testing.T) {
+	dial, _ := fakePod(t)
+	for _, tt := range []struct {
+		name           string
+		kind, port, id string
+	}{
+		{"a stream of another type", "stdin", "7", "1"},
+		{"a stream without a port", "data", "", "1"},
+		{"port 0", "data", "0", "1"},
+		{"a port above all", "data", "65536", "1"},
+		{"a port that is a name", "data", "http", "1"},
+		{"a stream without an id", "data", "7", ""},
+		{"a second stream of one type", "error", "7", "taken"},
+		{"another port than that of the pair", "data", "9", "taken"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, conn := forwarders[0].open(t, forwardTo(t, t.Context(), dial))
+			openStream(t, conn, header("error", "7", "taken"))
+			s, err := conn.CreateStream(header(tt.kind, tt.port, tt.id), nil, false)
+			if err == nil {
+				err = s.WaitTimeout(patience)
+			}
+			if !errors.Is(err, spdystream.ErrReset) {
+				t.Errorf("%v, want a reset", err)
+			}
+		})
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	dial, _ := fakePod(t)
+	_, conn := forwarders[0].open(t, forwardTo(t, t.Context(), dial))
+	for i := range maxConnections {
+		openStream(t, conn, header("error", "7", strconv.Itoa(i)))
+	}
+	s, err := conn.CreateStream(header("error", "7", strconv.Itoa(maxConnections)), nil, false)
+	if err == nil {
+		err = s.WaitTimeout(patience)
+	}
+	if err == nil || !strings.Contains(err.Error(), "reset") {
+		t.Errorf("one more than %d: %v", maxConnections, err)
+	}
+}

@@ -1,0 +1,111 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// a wire keeps each write, and reads what it is given in pieces.
+type fakeWire struct {
+	net.Conn
+	in     io.Reader
+	writes [][]byte
+}
+
+func (f *fakeWire) Read(p []byte) (int, error) { return f.in.Read(p) }
+func (f *fakeWire) Write(p []byte) (int, error) {
+	f.writes = append(f.writes, slices.Clone(p))
+	return len(p), nil
+}
+func (f *fakeWire) Close() error { return nil }
+
+// frameOf is a data frame.
+func frameOf(data string) []byte {
+	b := binary.BigEndian.AppendUint32(nil, 1)
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(data))), data...)
+}
+
+func TestAFrameIsOneWriteAndPingsGoBetweenFrames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &fakeWire{}
+		f := newFramed(w)
+		defer func() { _ = f.Close() }()
+		frame := frameOf("hello")
+		for i := range 6 {
+			_, _ = f.Write(frame[i : i+1])
+		}
+		pause := func() { // as long as a beat
+			for range 2 {
+				synctest.Wait()
+				time.Sleep(beatEvery / 2)
+			}
+			synctest.Wait()
+		}
+		pause()
+		if len(w.writes) != 0 {
+			t.Fatalf("written within a frame: %v", w.writes)
+		}
+		_, _ = f.Write(frame[6:])
+		pause()
+		want := [][]byte{frame, {0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 2}, {0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 4}}
+		if !slices.EqualFunc(w.writes, want, bytes.Equal) {
+			t.Errorf("written %v, want %v", w.writes, want)
+		}
+	})
+}
+
+func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
+	header := binary.BigEndian.AppendUint32([]byte{0, 0, 0, 1}, maxFrame+1)
+	f := newFramed(&fakeWire{in: bytes.NewReader(header)})
+	defer func() { _ = f.Close() }()
+	if _, err := io.ReadAll(f); err == nil || !strings.Contains(err.Error(), "at most 1048576 are read") {
+		t.Errorf("read with %v", err)
+	}
+}
+
+// Whatever frames come in whatever pieces, they are the same bytes; and what is
+// written in whatever pieces goes out in whole frames.
+func FuzzFrames(f *testing.F) {
+	f.Add(append(frameOf("hello"), frameOf("")...), byte(3))
+	f.Add(append(frameOf(strings.Repeat("x", 300)), 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1), byte(200))
+	f.Add([]byte{0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 1}, byte(1))
+	f.Fuzz(func(t *testing.T, b []byte, piece byte) {
+		size := int(piece) + 1
+		w := &fakeWire{in: bytes.NewReader(b)}
+		c := newFramed(w)
+		defer func() { _ = c.Close() }()
+		var got []byte
+		var err error
+		for buf := make([]byte, size); err == nil; {
+			var n int
+			n, err = c.Read(buf)
+			got = append(got, buf[:n]...)
+		}
+		if err == io.EOF && !bytes.Equal(got, b) || !bytes.HasPrefix(b, got) {
+			t.Fatalf("read %v of %v", got, b)
+		}
+		if err != io.EOF {
+			return // too long
+		}
+		for piece := range slices.Chunk(b, size) {
+			_, _ = c.Write(piece)
+		}
+		var out []byte
+		for _, p := range w.writes {
+			if len(p) < frameHeader || len(p) < frameHeader+length(p) {
+				t.Fatalf("written %v, which is no frame", p)
+			}
+			out = append(out, p...)
+		}
+		if !bytes.Equal(append(out, c.frame...), b) {
+			t.Fatalf("written %v and kept %v of %v", out, c.frame, b)
+		}
+	})
+}

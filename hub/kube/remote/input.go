@@ -1,0 +1,58 @@
+package remote
+
+import (
+	"encoding/json"
+	"io"
+
+	"flotilla.dev/hub/ask"
+)
+
+// An input is what a client sends for a command: what it types, and the size of its
+// window. The newest size is the one that counts.
+type input struct {
+	stdin *io.PipeReader
+	in    *io.PipeWriter
+	sizes chan ask.Size
+}
+
+func newInput() *input {
+	i := &input{sizes: make(chan ask.Size, 1)}
+	i.stdin, i.in = io.Pipe()
+	return i
+}
+
+// write hands over what the client typed, as soon as the command takes it. It is
+// thrown away when the command does not read any more.
+func (i *input) write(b []byte) { _, _ = i.in.Write(b) }
+
+// resize keeps the size of the client's window. Only one goroutine calls it. What
+// is no size is ignored: the window stays as it is.
+func (i *input) resize(d *json.Decoder) error {
+	var s ask.Size
+	if err := d.Decode(&s); err != nil {
+		return err
+	}
+	select {
+	case <-i.sizes: // one that nobody has seen is out of date
+	default:
+	}
+	i.sizes <- s
+	return nil
+}
+
+// close ends what the client types.
+func (i *input) close() { _ = i.in.Close() }
+
+// over says that the command reads no more.
+func (i *input) over() { _ = i.stdin.Close() }
+
+// of is what a command gets of it.
+func (i *input) of(wish Wish, s ask.IO) ask.IO {
+	if wish.Stdin {
+		s.Stdin = i.stdin
+	}
+	if wish.TTY {
+		s.Resize = i.sizes
+	}
+	return s
+}

@@ -1,0 +1,320 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/ask"
+)
+
+type command func(ctx context.Context, s ask.IO) error
+
+// serving serves one command under echo, as the hub does, until ctx ends. What
+// Serve returns is the body of the answer.
+func serving(t *testing.T, ctx context.Context, h func(w http.ResponseWriter, r *http.Request) error) *httptest.Server {
+	t.Helper()
+	e := echo.New()
+	e.Any("/", func(c echo.Context) error {
+		if err := h(c.Response(), c.Request()); err != nil {
+			var known apierrors.APIStatus
+			if !errors.As(err, &known) {
+				return err
+			}
+			st := known.Status()
+			return c.JSON(int(st.Code), st)
+		}
+		return nil
+	})
+	srv := httptest.NewUnstartedServer(e)
+	srv.Config.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv.Start()
+	t.Cleanup(func() {
+		srv.Close()
+		nothingLeft(t)
+	})
+	return srv
+}
+
+// nothingLeft fails when a goroutine of a session goes on although client and server
+// are gone.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	all := make([]byte, 1<<20)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		stacks := string(all[:runtime.Stack(all, true)])
+		var left []string
+		for s := range strings.SplitSeq(stacks, "\n\n") {
+			if (strings.Contains(s, "kube/remote.") || strings.Contains(s, "spdystream.")) && !strings.Contains(s, "testing.tRunner") {
+				left = append(left, s)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("%d goroutines are left:\n%s", len(left), strings.Join(left, "\n\n"))
+			return
+		}
+	}
+}
+
+func serve(t *testing.T, wish Wish, run command) *httptest.Server {
+	return serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error { return Serve(w, r, wish, run) })
+}
+
+// each runs a test in every protocol.
+func each(t *testing.T, wish Wish, run command, test func(t *testing.T, c client)) {
+	t.Helper()
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) { test(t, p.open(t, serve(t, wish, run), wish)) })
+	}
+}
+
+func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
+	big := strings.Repeat("0123456789abcdef", 64<<10) // a MiB
+	each(t, Wish{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
+		if s.Stdin != nil || s.Resize != nil {
+			return errors.New("there is an input that nobody wished for")
+		}
+		_, _ = io.WriteString(s.Stderr, "oh")
+		_, _ = io.WriteString(s.Stdout, big)
+		_, _ = io.WriteString(s.Stderr, " no")
+		return &ask.ExitError{Code: 3}
+	}, func(t *testing.T, c client) {
+		if got := c.rest(corev1.StreamTypeStdout); got != big {
+			t.Errorf("stdout has %d bytes, want %d", len(got), len(big))
+		}
+		if got := c.rest(corev1.StreamTypeStderr); got != "oh no" {
+			t.Errorf("stderr is %q", got)
+		}
+		st := status(t, c)
+		if st.Status != metav1.StatusFailure || st.Reason != "NonZeroExitCode" || len(st.Details.Causes) != 1 ||
+			st.Details.Causes[0].Type != "ExitCode" || st.Details.Causes[0].Message != "3" || st.Message != "command terminated with exit code 3" {
+			t.Errorf("ended with %+v", st)
+		}
+	})
+}
+
+func TestHowACommandEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		want metav1.Status
+	}{
+		{"code 0 is success", nil, metav1.Status{Status: "Success"}},
+		{"an error is told in its own words", fmt.Errorf("pod a/b: %w", ask.ErrLost),
+			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500, Message: "pod a/b: the device's answer broke off"}},
+		{"an answer of the API stays what it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			each(t, Wish{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c client) {
+				got := status(t, c)
+				if got.Status != tt.want.Status || got.Reason != tt.want.Reason || got.Code != tt.want.Code || got.Message != tt.want.Message {
+					t.Errorf("ended with %+v, want %+v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// What is typed arrives in order, and its end as an end, where the protocol has one.
+func TestInputAndItsEnd(t *testing.T) {
+	upper := func(_ context.Context, s ask.IO) error {
+		b := make([]byte, 1000)
+		for {
+			n, err := s.Stdin.Read(b)
+			if _, err := io.WriteString(s.Stdout, strings.ToUpper(string(b[:n]))); err != nil {
+				return err
+			}
+			if err != nil || strings.Contains(string(b[:n]), "\x04") {
+				return nil
+			}
+		}
+	}
+	each(t, Wish{Stdin: true, Stdout: true}, upper, func(t *testing.T, c client) {
+		c.send(corev1.StreamTypeStdin, []byte("hello"))
+		if got := c.read(corev1.StreamTypeStdout, 5); got != "HELLO" {
+			t.Errorf("answered %q", got)
+		}
+		c.send(corev1.StreamTypeStdin, []byte(" you"))
+		c.shut()
+		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // 255 is no channel there
+			c.send(corev1.StreamTypeStdin, []byte("\x04"))
+			if got := c.rest(corev1.StreamTypeStdout); got != " YOU\x04" {
+				t.Errorf("answered %q in the end", got)
+			}
+		} else if got := c.rest(corev1.StreamTypeStdout); got != " YOU" {
+			t.Errorf("answered %q in the end", got)
+		}
+		if st := status(t, c); st.Status != metav1.StatusSuccess {
+			t.Errorf("ended with %+v", st)
+		}
+	})
+}
+
+// A command that ends without having read what was typed has its answer arrive all
+// the same.
+func TestInputThatNobodyReads(t *testing.T) {
+	begin := make(chan struct{})
+	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
+		<-begin
+		_, _ = io.WriteString(s.Stdout, "done")
+		return &ask.ExitError{Code: 1}
+	}, func(t *testing.T, c client) {
+		for range 20 {
+			c.send(corev1.StreamTypeStdin, make([]byte, 16<<10))
+		}
+		begin <- struct{}{}
+		for range 20 {
+			c.send(corev1.StreamTypeStdin, make([]byte, 16<<10))
+		}
+		if got := c.rest(corev1.StreamTypeStdout); got != "done" {
+			t.Errorf("stdout is %q", got)
+		}
+		if st := status(t, c); st.Reason != "NonZeroExitCode" {
+			t.Errorf("ended with %+v", st)
+		}
+	})
+}
+
+// A terminal has one output. Of the sizes of its window the newest counts, and what
+// is no size is passed over.
+func TestATerminal(t *testing.T) {
+	each(t, Wish{Stdin: true, Stdout: true, Stderr: true, TTY: true}, func(_ context.Context, s ask.IO) error {
+		if s.Stderr != nil {
+			return errors.New("a terminal with two outputs")
+		}
+		if _, err := io.ReadFull(s.Stdin, make([]byte, 1)); err != nil { // comes although nobody has read the sizes
+			return err
+		}
+		for size := range s.Resize {
+			_, _ = fmt.Fprintf(s.Stdout, "%dx%d\n", size.Width, size.Height)
+			if size.Height == 50 {
+				break
+			}
+		}
+		return nil
+	}, func(t *testing.T, c client) {
+		for _, size := range []string{`{"Width":80,"Height":24}`, `{"Width":81,"Height":24}`, `{"Width":132,"Height":50}`} {
+			c.send(corev1.StreamTypeResize, []byte(size))
+		}
+		c.send(corev1.StreamTypeStdin, []byte("x"))
+		if got := c.rest(corev1.StreamTypeStdout); !strings.HasSuffix(got, "132x50\n") {
+			t.Errorf("sizes %q", got)
+		}
+		if st := status(t, c); st.Status != metav1.StatusSuccess {
+			t.Errorf("ended with %+v", st)
+		}
+	})
+}
+
+func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
+	ended := make(chan struct{})
+	each(t, Wish{Stdin: true, Stdout: true}, func(ctx context.Context, s ask.IO) error {
+		_, _ = io.WriteString(s.Stdout, "hi")
+		<-ctx.Done()
+		ended <- struct{}{}
+		return ctx.Err()
+	}, func(t *testing.T, c client) {
+		_ = c.read(corev1.StreamTypeStdout, 2)
+		c.vanish()
+		<-ended
+	})
+}
+
+// The end of the server is told as such, whatever else it makes fail.
+func TestTheServersEndIsTold(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			wish := Wish{Stdout: true}
+			srv := serving(t, ctx, func(w http.ResponseWriter, r *http.Request) error {
+				return Serve(w, r, wish, func(ctx context.Context, s ask.IO) error {
+					_, _ = io.WriteString(s.Stdout, "hi")
+					<-ctx.Done()
+					return ask.ErrLost
+				})
+			})
+			c := p.open(t, srv, wish)
+			_ = c.read(corev1.StreamTypeStdout, 2)
+			stop()
+			if st := status(t, c); st.Status != metav1.StatusFailure || st.Message != "the hub is shutting down" {
+				t.Errorf("ended with %+v", st)
+			}
+		})
+	}
+}
+
+// Before anything is said to a client of v4, a message says that the streams are there.
+func TestTheFirstMessageIsEmpty(t *testing.T) {
+	for want, wish := range map[byte]Wish{1: {Stdout: true, Stderr: true}, 2: {Stderr: true}, 3: {Stdin: true}} {
+		c := openSocket(t, serve(t, wish, func(context.Context, ask.IO) error { return nil }), "v4.channel.k8s.io")
+		_ = status(t, c)
+		if len(c.first) != 1 || c.first[0] != want {
+			t.Errorf("%+v: the first message is %v, want one on channel %d", wish, c.first, want)
+		}
+	}
+}
+
+func TestRequestsThatBecomeNoStream(t *testing.T) {
+	run := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
+		return Serve(w, r, Wish{Stdout: true}, func(context.Context, ask.IO) error { return errors.New("it ran") })
+	})
+	forward := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
+		return Forward(w, r, func(context.Context, int32) (io.ReadWriteCloser, error) { return nil, errors.New("it ran") })
+	})
+	ws := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}}
+	spdy := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}}
+	with := func(h http.Header, name, value string) http.Header {
+		h = h.Clone()
+		h.Set(name, value)
+		return h
+	}
+	for _, tt := range []struct {
+		name   string
+		srv    *httptest.Server
+		method string
+		header http.Header
+		want   string
+	}{
+		{"a request that is none", run, "GET", nil, "upgrade the connection"},
+		{"a WebSocket without a protocol", run, "GET", ws, "offered are []"},
+		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "channel.k8s.io"), "use one of [v5.channel.k8s.io v4.channel.k8s.io]"},
+		{"a WebSocket with a key that is none", run, "GET", with(with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "Sec-WebSocket-Key", "x"), "Sec-WebSocket-Key"},
+		{"a WebSocket by POST", run, "POST", with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "not GET"},
+		{"SPDY without a protocol", run, "POST", spdy, "offered are []"},
+		{"SPDY of a protocol of long ago", run, "POST", with(spdy, protocolHeader, "v2.channel.k8s.io, channel.k8s.io"), "use one of [v4.channel.k8s.io]"},
+		{"forwarding over channels", forward, "GET", with(ws, "Sec-WebSocket-Protocol", "v4.channel.k8s.io"), "use one of [SPDY/3.1+portforward.k8s.io]"},
+		{"forwarding with the protocol of commands", forward, "POST", with(spdy, protocolHeader, "v4.channel.k8s.io"), "use one of [portforward.k8s.io]"},
+		{"forwarding without streams", forward, "POST", nil, "upgrade the connection"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _ := http.NewRequestWithContext(t.Context(), tt.method, tt.srv.URL, nil)
+			r.Header = tt.header
+			answer, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = answer.Body.Close() }()
+			var st metav1.Status
+			if err := json.NewDecoder(answer.Body).Decode(&st); err != nil || answer.StatusCode != http.StatusBadRequest || !strings.Contains(st.Message, tt.want) {
+				t.Errorf("%d %+v, %v; want 400 with %q", answer.StatusCode, st, err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,229 @@
+package remote
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/spdystream"
+	"github.com/moby/spdystream/spdy"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+
+	"flotilla.dev/hub/ask"
+)
+
+const (
+	spdyUpgrade    = "SPDY/3.1"
+	protocolHeader = "X-Stream-Protocol-Version"
+)
+
+// isSPDY tells whether a request is to become SPDY.
+func isSPDY(r *http.Request) bool {
+	return strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") && strings.EqualFold(r.Header.Get("Upgrade"), spdyUpgrade)
+}
+
+// switchProtocols answers with SPDY of the first of the client's protocols that is
+// spoken here.
+func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (net.Conn, error) {
+	var offered []string
+	for _, h := range r.Header.Values(protocolHeader) {
+		for p := range strings.SplitSeq(h, ",") {
+			offered = append(offered, strings.TrimSpace(p))
+		}
+	}
+	protocol, err := choose(offered, spoken)
+	if err != nil {
+		return nil, err
+	}
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, hijackFailed(err)
+	}
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", spdyUpgrade, protocolHeader, protocol); err != nil {
+		_ = conn.Close()
+		return nil, nil
+	}
+	return &early{conn, buffered.Reader}, nil
+}
+
+// early is a connection of which something was read already.
+type early struct {
+	net.Conn
+	read *bufio.Reader
+}
+
+func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
+
+// serveSPDY has accept told each stream that the client opens, from several
+// goroutines. The channel is closed when the client has closed the connection. While
+// nobody reads a stream the library reads nothing: then only the beat finds that out.
+func serveSPDY(c net.Conn, accept func(*spdystream.Stream)) (conn *framed, gone <-chan struct{}, err error) {
+	conn = newFramed(c)
+	s, err := spdystream.NewConnectionWithOptions(conn, true,
+		spdy.WithMaxControlFramePayloadSize(64<<10), spdy.WithMaxHeaderFieldSize(8<<10), spdy.WithMaxHeaderCount(32))
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		select {
+		case <-s.CloseChan():
+		case <-conn.stop:
+		}
+	}()
+	go s.Serve(accept)
+	return conn, left, nil
+}
+
+// answer accepts a stream. It must come from the goroutine that was told the stream.
+func answer(s *spdystream.Stream) bool { return s.SendReply(http.Header{}, false) == nil }
+
+// streams is a command's client on SPDY, with one stream for each purpose.
+type streams struct {
+	*input
+	wish Wish
+	conn *framed
+	left <-chan struct{} // closed when the client has left
+
+	mu      sync.Mutex
+	opened  map[string]*spdystream.Stream // by type
+	missing int
+	ready   chan struct{}
+}
+
+func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
+	conn, err := switchProtocols(w, r, remotecommand.StreamProtocolV4Name)
+	if err != nil || conn == nil {
+		return nil, err
+	}
+	c := &streams{input: newInput(), wish: wish, opened: map[string]*spdystream.Stream{}, ready: make(chan struct{})}
+	for _, name := range wish.streams() {
+		c.opened[name] = nil
+		c.missing++
+	}
+	if c.conn, c.left, err = serveSPDY(conn, c.accept); err != nil {
+		return nil, nil // nobody to tell
+	}
+	late := time.NewTimer(opening)
+	defer late.Stop()
+	select {
+	case <-c.ready:
+	case <-c.left:
+		c.close()
+		return nil, nil
+	case <-late.C:
+		c.close()
+		return nil, nil
+	}
+	if wish.Stdin {
+		go c.listen(c.opened[corev1.StreamTypeStdin])
+	}
+	if wish.TTY {
+		go c.watch(c.opened[corev1.StreamTypeResize])
+	}
+	return c, nil
+}
+
+// streams are the names of what the client opens.
+func (w Wish) streams() []string {
+	names := []string{corev1.StreamTypeError}
+	for _, each := range []struct {
+		name   string
+		wanted bool
+	}{{corev1.StreamTypeStdin, w.Stdin}, {corev1.StreamTypeStdout, w.Stdout}, {corev1.StreamTypeStderr, w.Stderr}, {corev1.StreamTypeResize, w.TTY}} {
+		if each.wanted {
+			names = append(names, each.name)
+		}
+	}
+	return names
+}
+
+// accept takes the streams that were asked for, each once.
+func (c *streams) accept(s *spdystream.Stream) {
+	kind := s.Headers().Get(corev1.StreamType)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, wanted := c.opened[kind]; !wanted || known != nil {
+		_ = s.Reset()
+		return
+	}
+	if !answer(s) {
+		return
+	}
+	c.opened[kind] = s
+	if c.missing--; c.missing == 0 {
+		close(c.ready)
+	}
+}
+
+func (c *streams) listen(s *spdystream.Stream) {
+	defer c.input.close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := s.Read(buf)
+		if n > 0 {
+			c.input.write(buf[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *streams) watch(s *spdystream.Stream) {
+	for d := json.NewDecoder(s); c.resize(d) == nil; {
+	}
+}
+
+func (c *streams) io() ask.IO {
+	var s ask.IO
+	if c.wish.Stdout {
+		s.Stdout = c.opened[corev1.StreamTypeStdout]
+	}
+	if c.wish.Stderr {
+		s.Stderr = c.opened[corev1.StreamTypeStderr]
+	}
+	return c.of(c.wish, s)
+}
+
+func (c *streams) gone() <-chan struct{} { return c.left }
+
+func (c *streams) end(st *metav1.Status) {
+	c.over()
+	for _, name := range []string{corev1.StreamTypeStdout, corev1.StreamTypeStderr} {
+		if s := c.opened[name]; s != nil {
+			_ = s.Close()
+		}
+	}
+	b, _ := json.Marshal(st) // strings and numbers: cannot fail
+	_, _ = c.opened[corev1.StreamTypeError].Write(b)
+	_ = c.opened[corev1.StreamTypeError].Close()
+	late := time.NewTimer(parting)
+	defer late.Stop()
+	select {
+	case <-c.left:
+	case <-late.C:
+	}
+	c.close()
+}
+
+// close ends the connection, and each stream, for the library waits for those.
+func (c *streams) close() {
+	_ = c.conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.opened {
+		if s != nil {
+			_ = s.Reset()
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	authzv1 "k8s.io/api/authorization/v1"
+
+	"flotilla.dev/hub/access"
+)
+
+// ruled is access by the hub's own table of roles.
+type ruled struct{ fakeAccess }
+
+func (ruled) Allow(role, verb, resource string) bool {
+	return access.Allow(access.Role(role), verb, resource)
+}
+
+// requestOf is a request of the verb: it names what is not there, so that who may ask is
+// told that, and nothing changes.
+func requestOf(r *resource, sub, verb string) request {
+	q := request{path: "/apis/" + r.Group + "/" + r.Version, body: "not an object", contentType: mediaJSON}
+	if r.Group == "" {
+		q.path = "/api/" + r.Version
+	}
+	if r.namespaced {
+		q.path += "/namespaces/nowhere"
+	}
+	q.path += "/" + r.plural
+	if sub != "" || slices.Contains([]string{"get", "update", "patch", "delete"}, verb) {
+		q.path += "/nothing"
+	}
+	if sub != "" {
+		q.path += "/" + sub
+	}
+	q.method = map[string]string{
+		"get": http.MethodGet, "list": http.MethodGet, "watch": http.MethodGet, "create": http.MethodPost, "update": http.MethodPut,
+		"patch": http.MethodPatch, "delete": http.MethodDelete, "deletecollection": http.MethodDelete,
+	}[verb]
+	if verb == "watch" {
+		q.path += "?watch=true&resourceVersion=no"
+	}
+	return q
+}
+
+// What is enforced, what a client is told of himself in one question and in the
+// list of all: for every role, resource, subresource and verb they are the same.
+func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
+	f := seeded()
+	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: ruled{}, Settings: fakeSettings}
+	s := New(c)
+	before := f.Snapshot().Revision
+	allowed := map[string]int{}
+	for _, role := range []string{"admin", "operator", "viewer"} {
+		var mine authzv1.SelfSubjectRulesReview
+		w := request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}.do(s)
+		if err := json.Unmarshal(w.Body.Bytes(), &mine); err != nil || w.Code != 201 {
+			t.Fatalf("%s asks for all his rules: %d %s", role, w.Code, w.Body)
+		}
+		for _, r := range s.resources {
+			for sub, verbs := range ways(r) {
+				what := strings.TrimSuffix(r.plural+"/"+sub, "/")
+				for _, verb := range verbs {
+					name := fmt.Sprintf("%s %s %s.%s", role, verb, what, r.Group)
+					q := requestOf(r, sub, verb)
+					q.role = role
+					w := q.do(s)
+					may := w.Code != http.StatusForbidden
+					if w.Code == http.StatusOK && verb != "list" && verb != "deletecollection" || w.Code >= 500 || w.Code == http.StatusMethodNotAllowed {
+						t.Errorf("%s: %d %s", name, w.Code, w.Body)
+					}
+					if may {
+						allowed[role]++
+					}
+					body := fmt.Sprintf(`{"spec":{"resourceAttributes":{"verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb, r.Group, r.plural, sub)
+					var one authzv1.SelfSubjectAccessReview
+					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: body}.do(s)
+					if err := json.Unmarshal(w.Body.Bytes(), &one); err != nil || one.Status.Allowed != may {
+						t.Errorf("%s: enforced %v, told %s", name, may, w.Body)
+					}
+					listed := slices.ContainsFunc(mine.Status.ResourceRules, func(rule authzv1.ResourceRule) bool {
+						return slices.Contains(rule.APIGroups, r.Group) && slices.Contains(rule.Resources, what) && slices.Contains(rule.Verbs, verb)
+					})
+					if listed != may {
+						t.Errorf("%s: enforced %v, listed %v", name, may, listed)
+					}
+				}
+			}
+		}
+	}
+	if !(allowed["admin"] > allowed["operator"] && allowed["operator"] > allowed["viewer"] && allowed["viewer"] > 20) {
+		t.Errorf("allowed are %v", allowed)
+	}
+	if after := f.Snapshot().Revision; after != before {
+		t.Errorf("asking has changed the fleet: revision %d became %d", before, after)
+	}
+}
+
+// ways are the verbs of a resource, under "", and of its subresources.
+func ways(r *resource) map[string][]string {
+	m := map[string][]string{"": r.verbs}
+	for _, s := range r.subs {
+		m[s.name] = s.verbs
+	}
+	return m
+}

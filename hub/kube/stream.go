@@ -1,0 +1,227 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/kube/remote"
+	"flotilla.dev/hub/state"
+)
+
+// Streams runs commands in containers, joins containers, and connects into pods, on
+// the devices of the pods. Each ends with ctx.
+type Streams interface {
+	// Exec returns an ask.ExitError when the command has ended with another code than 0.
+	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
+	Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s ask.IO) error
+	Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error)
+}
+
+const (
+	// maxSessions bounds the commands, attachments, port-forwards and followed logs
+	// under way: each holds memory for as long as its client likes.
+	maxSessions = 256
+	// goodbye is how long the sessions have to tell their clients that the hub ends.
+	goodbye = 3 * time.Second
+)
+
+// Run waits for ctx, which ends every session, and then until the clients have been
+// told so.
+func (s *Server) Run(ctx context.Context) error {
+	<-ctx.Done()
+	short, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = s.sessions.Acquire(short, maxSessions)
+	return nil
+}
+
+// enter takes one of the places for sessions, until leave is called.
+func (c *call) enter() (leave func(), err error) {
+	if !c.sessions.TryAcquire(1) {
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs are under way, which is the most that this hub serves: end some", maxSessions), 10)
+	}
+	return func() { c.sessions.Release(1) }, nil
+}
+
+// stream runs a command in a container, joins one, or forwards ports into a pod.
+func (c *call) stream() error {
+	// Kubernetes 1.35 and later want the right to create of a GET, too: a WebSocket
+	// begins with one and does the same as a POST.
+	c.verb = "create"
+	if what := c.resource + "/" + c.sub.name; !c.Access.Allow(c.role, c.verb, what) {
+		return c.forbidden(what)
+	}
+	pod := c.Fleet.Snapshot().Pod(c.namespace, c.name)
+	if pod == nil {
+		return c.missing()
+	}
+	o, err := streamOptions(c.r.URL.Query(), c.sub.name)
+	if err != nil {
+		return err
+	}
+	if c.sub.name != "portforward" {
+		if o.Container, err = containerOf(pod, o.Container); err != nil {
+			return err
+		}
+	}
+	if err := c.reachable(pod); err != nil {
+		return err
+	}
+	if err := running(pod, o.Container); err != nil {
+		return err
+	}
+	if _, err := c.upgrades(); err != nil { // a page of another site
+		return err
+	}
+	leave, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var about []string
+	if o.Container != "" {
+		about = append(about, "container", o.Container)
+	}
+	if c.Audit != nil {
+		c.Audit.Audit(c.r, c.user, c.verb, strings.Join(slices.Concat([]string{c.subject()}, about, o.Command), " "), nil)
+	}
+	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
+	switch c.sub.name {
+	case "exec":
+		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error { return sentence(pod, c.Streams.Exec(ctx, pod, *o, s)) })
+	case "attach":
+		a := corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
+		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error { return sentence(pod, c.Streams.Attach(ctx, pod, a, s)) })
+	default:
+		return remote.Forward(c.w, c.r, func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
+			return c.Streams.Forward(ctx, pod, port)
+		})
+	}
+}
+
+// streamOptions reads what is asked for. Attaching and forwarding ask for a part of
+// what a command can.
+func streamOptions(q url.Values, sub string) (*corev1.PodExecOptions, error) {
+	o := &corev1.PodExecOptions{}
+	if sub == "portforward" {
+		return o, nil // the streams say which ports
+	}
+	o.Container, o.Stdin, o.Stdout, o.Stderr, o.TTY = q.Get("container"), truthy(q, "stdin"), truthy(q, "stdout"), truthy(q, "stderr"), truthy(q, "tty")
+	if sub == "exec" {
+		if o.Command = q["command"]; len(o.Command) == 0 || o.Command[0] == "" {
+			return nil, apierrors.NewBadRequest("you must specify a command: there is none in the query")
+		}
+	}
+	if !o.Stdin && !o.Stdout && !o.Stderr {
+		return nil, apierrors.NewBadRequest("you must specify at least 1 of stdin, stdout, stderr")
+	}
+	return o, nil
+}
+
+func truthy(q url.Values, name string) bool {
+	v := q.Get(name)
+	return q.Has(name) && v != "false" && v != "0"
+}
+
+// containerOf is the container that a request means: the named one, or the only one.
+func containerOf(p *corev1.Pod, name string) (string, error) {
+	names := func(list []corev1.Container) (names []string) {
+		for _, ct := range list {
+			names = append(names, ct.Name)
+		}
+		return names
+	}
+	main, first := names(p.Spec.Containers), names(p.Spec.InitContainers)
+	switch {
+	case name == "" && len(main) == 1:
+		return main[0], nil
+	case name == "":
+		text := fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", p.Name, strings.Join(main, " "))
+		if len(first) > 0 {
+			text += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(first, " "))
+		}
+		return "", apierrors.NewBadRequest(text)
+	case !slices.Contains(main, name) && !slices.Contains(first, name):
+		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
+	}
+	return name, nil
+}
+
+// reachable tells why nobody can be asked about a pod.
+func (c *call) reachable(p *corev1.Pod) error {
+	node := p.Spec.NodeName
+	if node == "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", p.Name))
+	}
+	if c.Online == nil || c.Online(node) {
+		return nil
+	}
+	return apierrors.NewServiceUnavailable(c.offline(node))
+}
+
+func (c *call) offline(node string) string {
+	text := "the device of node " + node + " is not connected to the hub"
+	if at := c.Leases.Seen(node); !at.IsZero() {
+		text += ": it was heard last at " + at.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// running tells why a container, or a pod when none is named, cannot be entered,
+// as far as its device has said.
+func running(p *corev1.Pod, container string) error {
+	if state.Terminated(p) {
+		return apierrors.NewBadRequest(fmt.Sprintf("pod %s has ended: its phase is %s", p.Name, p.Status.Phase))
+	}
+	if container == "" {
+		if p.Status.Phase != corev1.PodRunning {
+			return apierrors.NewBadRequest(fmt.Sprintf("pod %s is not running: its phase is %s", p.Name, p.Status.Phase))
+		}
+		return nil
+	}
+	why := "it has not started yet"
+	for _, st := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		switch {
+		case st.Name != container:
+		case st.State.Running != nil:
+			return nil
+		case st.State.Terminated != nil:
+			why = fmt.Sprintf("it ended with code %d", st.State.Terminated.ExitCode)
+		case st.State.Waiting != nil && st.State.Waiting.Reason != "":
+			why = "it waits: " + st.State.Waiting.Reason
+		}
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("container %s of pod %s is not running: %s", container, p.Name, why))
+}
+
+// sentence makes an error of a device one that says which pod it is about.
+func sentence(p *corev1.Pod, err error) error {
+	var exit *ask.ExitError
+	if err == nil || errors.As(err, &exit) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
+}
+
+// deviceError is the answer to a question that a device has not answered, before
+// anything was sent. What a device says itself is about the request.
+func deviceError(err error) error {
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, ask.ErrOffline), errors.Is(err, ask.ErrLost):
+		return apierrors.NewServiceUnavailable(err.Error())
+	}
+	return apierrors.NewBadRequest(err.Error())
+}

@@ -1,0 +1,290 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/ask"
+)
+
+// A stream that cannot be opened is refused with a Status before anything is upgraded.
+func TestStreamsThatAreRefused(t *testing.T) {
+	const out = "stdout=1&"
+	for _, tt := range []struct {
+		name string
+		request
+		code int
+		want string
+	}{
+		{"no such pod", request{path: "nope/exec?command=a&" + out}, 404, `pods "nope" not found`},
+		{"a viewer may not run a command", request{role: "viewer", path: "kiosk-1/exec?command=a&" + out}, 403, `User "viewer" cannot create resource "pods/exec"`},
+		{"a viewer may not attach", request{role: "viewer", path: "kiosk-1/attach?" + out}, 403, `cannot create resource "pods/attach"`},
+		{"a viewer may not forward", request{role: "viewer", path: "kiosk-1/portforward"}, 403, `cannot create resource "pods/portforward"`},
+		{"nobody is asked who he is", request{role: "nobody", path: "kiosk-1/exec?command=a&" + out}, 401, "Unauthorized"},
+		{"no command", request{path: "kiosk-1/exec?" + out}, 400, "you must specify a command"},
+		{"an empty command", request{path: "kiosk-1/exec?command=&" + out}, 400, "you must specify a command"},
+		{"no stream", request{path: "kiosk-1/exec?command=a&stdout=false&stdin=0"}, 400, "at least 1 of stdin, stdout, stderr"},
+		{"no stream to attach to", request{path: "kiosk-1/attach"}, 400, "at least 1 of stdin, stdout, stderr"},
+		{"a container that the pod does not have", request{path: "kiosk-1/exec?command=a&container=x&" + out}, 400, "container x is not valid for pod kiosk-1"},
+		{"one of several containers", request{path: "two/exec?command=a&" + out}, 400, "a container name must be specified for pod two, choose one of: [main side] or one of the init containers: [first]"},
+		{"a pod that is not placed", request{path: "kiosk-2/exec?command=a&" + out}, 400, "pod kiosk-2 does not have a host assigned"},
+		{"a device that is not connected", request{path: "guarded/exec?command=a&" + out}, 503, "the device of node pi-2 is not connected to the hub: it was heard last at 2026-11-20T12:01:00Z"},
+		{"forwarding to a device that is not connected", request{path: "guarded/portforward"}, 503, "the device of node pi-2 is not connected"},
+		{"a container that waits", request{path: "two/exec?container=side&command=a&" + out}, 400, "container side of pod two is not running: it waits: CrashLoopBackOff"},
+		{"a container that has ended", request{path: "two/exec?container=first&command=a&" + out}, 400, "container first of pod two is not running: it ended with code 0"},
+		{"a container that has not started", request{path: "fresh/attach?" + out}, 400, "container main of pod fresh is not running: it has not started yet"},
+		{"a pod that has ended", request{path: "done/exec?command=a&" + out}, 400, "pod done has ended: its phase is Succeeded"},
+		{"forwarding to a pod that has not started", request{path: "fresh/portforward"}, 400, "pod fresh is not running: its phase is Pending"},
+		{"a request that is no stream", request{path: "kiosk-1/exec?command=a&" + out}, 400, "upgrade the connection"},
+		{"forwarding without a stream", request{path: "kiosk-1/portforward"}, 400, "upgrade the connection"},
+		{"a container beside the pod", request{method: "PATCH", path: "kiosk-1/ephemeralcontainers", contentType: smp, body: "{}"}, 404, "use kubectl exec"},
+		{"a method that streams do not have", request{method: "PUT", path: "kiosk-1/exec?command=a&" + out}, 405, "not"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, method := range []string{"GET", "POST"} {
+				q := tt.request
+				if q.path = ns + "/pods/" + q.path; q.method == "" {
+					q.method = method
+				}
+				w := q.do(streaming())
+				var st metav1.Status
+				if err := json.Unmarshal(w.Body.Bytes(), &st); err != nil || w.Code != tt.code || int(st.Code) != tt.code || !strings.Contains(st.Message, tt.want) {
+					t.Errorf("%s: %d %s, want %d with %q", q.method, w.Code, w.Body, tt.code, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// Who may get what a stream is, but not create it, may open it by no method.
+type looker struct{ fakeAccess }
+
+func (looker) Allow(_, verb, _ string) bool { return verb == "get" }
+
+func TestAStreamWantsTheRightToCreateWhateverTheMethod(t *testing.T) {
+	s := streaming()
+	s.Access = looker{}
+	for _, sub := range []string{"exec?command=a&stdout=1", "attach?stdout=1", "portforward"} {
+		if w := (request{method: "GET", path: ns + "/pods/kiosk-1/" + sub}).do(s); w.Code != http.StatusForbidden {
+			t.Errorf("%s: %d %s", sub, w.Code, w.Body)
+		}
+	}
+}
+
+// dialCommand opens a WebSocket for a command.
+func dialCommand(t *testing.T, srv *httptest.Server, path string, header http.Header) (*websocket.Conn, *http.Response, error) {
+	t.Helper()
+	if header == nil {
+		header = http.Header{"Authorization": {"Bearer operator"}}
+	}
+	d := websocket.Dialer{Subprotocols: []string{"v5.channel.k8s.io"}}
+	conn, answer, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http")+ns+path, header)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	return conn, answer, err
+}
+
+// outcome reads to the end what a command says: its output, and how it ended.
+func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+	var status []byte
+	for {
+		_, m, err := conn.ReadMessage()
+		switch {
+		case err != nil && status == nil:
+			t.Fatalf("said %q and ended with %v", out, err)
+		case err != nil:
+			if err := json.Unmarshal(status, &st); err != nil {
+				t.Fatal(err)
+			}
+			return out, st
+		case m[0] == 3:
+			status = append(status, m[1:]...)
+		default:
+			out += string(m[1:])
+		}
+	}
+}
+
+// questioned keeps what a fake was asked to do.
+type questioned struct {
+	commands
+	exec   chan corev1.PodExecOptions
+	attach chan corev1.PodAttachOptions
+	err    error // nil: it goes on until its end
+	ended  atomic.Bool
+}
+
+func (a *questioned) Exec(ctx context.Context, _ *corev1.Pod, o corev1.PodExecOptions, _ ask.IO) error {
+	a.exec <- o
+	if a.err == nil {
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond)
+		a.ended.Store(true)
+		return ctx.Err()
+	}
+	return a.err
+}
+
+func (a *questioned) Attach(_ context.Context, _ *corev1.Pod, o corev1.PodAttachOptions, _ ask.IO) error {
+	a.attach <- o
+	return a.err
+}
+
+func TestWhatIsAskedForReachesTheDevice(t *testing.T) {
+	s := streaming()
+	a := &questioned{exec: make(chan corev1.PodExecOptions, 1), attach: make(chan corev1.PodAttachOptions, 1), err: &ask.ExitError{Code: 1}}
+	s.Streams = a
+	var kept auditing
+	s.Audit = &kept
+	srv := mounted(s)
+	defer srv.Close()
+	conn, _, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=sh&command=-c&command=a%20b&stdin=1&stdout=true&tty=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, st := outcome(t, conn); st.Reason != "NonZeroExitCode" {
+		t.Errorf("ended with %+v", st)
+	}
+	o := <-a.exec
+	if o.Container != "main" || strings.Join(o.Command, "|") != "sh|-c|a b" || !o.Stdin || !o.Stdout || o.Stderr || !o.TTY {
+		t.Errorf("asked for %+v", o)
+	}
+	if conn, _, err = dialCommand(t, srv, "/pods/kiosk-1/attach?container=main&stderr=1", nil); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = outcome(t, conn)
+	if o := <-a.attach; o.Container != "main" || o.Stdin || o.Stdout || !o.Stderr || o.TTY {
+		t.Errorf("asked for %+v", o)
+	}
+	want := []string{"operator create pods/exec default/kiosk-1 container main sh -c a b done", "operator create pods/attach default/kiosk-1 container main done"}
+	if strings.Join(kept.lines, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the audit says %q, want %q", kept.lines, want)
+	}
+}
+
+func TestAnErrorOfTheDeviceSaysWhichPod(t *testing.T) {
+	s := streaming()
+	s.Streams = &questioned{exec: make(chan corev1.PodExecOptions, 1), err: fmt.Errorf("exec of node pi-1: %w", ask.ErrLost)}
+	srv := mounted(s)
+	defer srv.Close()
+	conn, _, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=a&stdout=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, st := outcome(t, conn); st.Message != "pod default/kiosk-1: exec of node pi-1: the device's answer broke off" {
+		t.Errorf("ended with %+v", st)
+	}
+}
+
+// A page of another site cannot use a certificate that the browser holds.
+func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
+	s := streaming()
+	s.Access = certificate{}
+	srv := mounted(s)
+	defer srv.Close()
+	const path = "/pods/kiosk-1/exec?command=echo&command=hi&stdout=1"
+	if _, answer, err := dialCommand(t, srv, path, http.Header{"Origin": {"http://evil.example"}}); err == nil || answer.StatusCode != http.StatusForbidden {
+		t.Errorf("a page of another site runs a command: %v", err)
+	}
+	conn, _, err := dialCommand(t, srv, path, http.Header{"Origin": {srv.URL}})
+	if err != nil {
+		t.Fatalf("a page of our own cannot: %v", err)
+	}
+	if out, _ := outcome(t, conn); out != "hi\n" {
+		t.Errorf("it said %q", out)
+	}
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	s := streaming()
+	if !s.sessions.TryAcquire(maxSessions - 1) {
+		t.Fatal("there is no room at all")
+	}
+	a := &questioned{exec: make(chan corev1.PodExecOptions, 1)}
+	s.Streams = a
+	srv := mounted(s)
+	defer srv.Close()
+	const path = "/pods/kiosk-1/exec?command=a&stdout=1"
+	conn, _, err := dialCommand(t, srv, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-a.exec
+	if _, answer, err := dialCommand(t, srv, path, nil); err == nil || answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") != "10" {
+		t.Errorf("one more than %d: %v", maxSessions, err)
+	}
+	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
+		t.Errorf("a log that is followed is one, too: %d %s", w.Code, w.Body)
+	}
+	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log"}).do(s); w.Code != http.StatusOK {
+		t.Errorf("a log that ends is none: %d %s", w.Code, w.Body)
+	}
+	_ = conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.sessions.Acquire(ctx, 1); err != nil {
+		t.Errorf("a client that has gone keeps its place: %v", err)
+	}
+}
+
+// Run waits for the sessions to tell their clients why they end.
+func TestTheHubsEndEndsSessions(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	s := streaming()
+	a := &questioned{exec: make(chan corev1.PodExecOptions, 1)}
+	s.Streams = a
+	srv := httptest.NewUnstartedServer(s)
+	srv.Config.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv.Start()
+	defer srv.Close()
+	conn, _, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=a&stdout=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-a.exec
+	stop()
+	if err := s.Run(ctx); err != nil || !a.ended.Load() {
+		t.Errorf("not waited for, %v", err)
+	}
+	if _, st := outcome(t, conn); st.Message != "the hub is shutting down" {
+		t.Errorf("ended with %+v", st)
+	}
+}
+
+func TestALogThatCannotBeHad(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		code int
+	}{
+		{"the device is not there", fmt.Errorf("logs of node pi-1: %w", ask.ErrOffline), 503},
+		{"the device does not answer", fmt.Errorf("logs of node pi-1: %w", ask.ErrLost), 503},
+		{"the device says why not", errors.New(`previous terminated container "main" in pod "kiosk-1" not found`), 400},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := seeded()
+			f.logs = func(context.Context, *corev1.Pod, corev1.PodLogOptions, io.Writer) error { return tt.err }
+			w := request{method: "GET", path: ns + "/pods/kiosk-1/log"}.do(newServer(f))
+			if w.Code != tt.code || !strings.Contains(w.Body.String(), "node pi-1") && !strings.Contains(w.Body.String(), "previous") {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.code)
+			}
+		})
+	}
+}
