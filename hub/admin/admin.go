@@ -115,6 +115,14 @@ type Config struct {
 	// Token makes a join token; it is shown this once.
 	Token func(ctx context.Context, t NewToken) (string, error)
 	Audit func(ctx context.Context, a Act)
+	// API is the hub's Kubernetes-compatible API. It finds who asks in the request,
+	// as Sessions does: what people write in the page goes through the same checks.
+	API    http.Handler
+	Logs   Logs
+	Shells Shells
+	House  House
+	People People
+	Tokens Tokens
 	// HubURL is what devices join through, such as https://gateway:8443; "" is the
 	// address by which the page was reached.
 	HubURL  string
@@ -128,6 +136,10 @@ type Server struct {
 	look  *look
 	cache *cache
 	live  *live
+	tools tools
+
+	actions []*action
+	jobs    *jobs
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -139,11 +151,16 @@ func New(c Config) *Server {
 	if c.Audit == nil {
 		c.Audit = func(context.Context, Act) {}
 	}
-	return &Server{Config: c, look: newLook(), cache: newCache(), live: newLive(c.Fleet)}
+	l := newLive(c.Fleet)
+	return &Server{Config: c, look: newLook(), cache: newCache(), live: l, actions: actions(), jobs: newJobs(l)}
 }
 
-// Run tells the open pages what changes, until ctx is done; then it ends their streams.
-func (s *Server) Run(ctx context.Context) error { return s.live.Run(ctx) }
+// Run tells the open pages what changes, until ctx is done; then it ends their
+// streams, and the actions that are still being done.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.jobs.end()
+	return s.live.Run(ctx)
+}
 
 // A Route is one door of the page and what it takes to pass it.
 type Route struct {
@@ -152,6 +169,7 @@ type Route struct {
 	// Resource; without a Verb, being logged in is enough.
 	Open           bool
 	Verb, Resource string
+	Large          bool // its form may hold documents
 
 	serve func(*call) error
 }
@@ -161,8 +179,8 @@ func (s *Server) Routes() []Route {
 	get := func(path, verb, resource string, v view) Route {
 		return Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, serve: func(c *call) error { return c.show(v) }}
 	}
-	return []Route{
-		{Method: http.MethodGet, Path: "/static/:file", Open: true, serve: (*call).static},
+	return append(s.actionRoutes(), []Route{
+		{Method: http.MethodGet, Path: "/static/*", Open: true, serve: (*call).static},
 		{Method: http.MethodGet, Path: "/setup", Open: true, serve: (*call).setupForm},
 		{Method: http.MethodPost, Path: "/setup", Open: true, serve: (*call).setup},
 		{Method: http.MethodGet, Path: "/login", Open: true, serve: (*call).loginForm},
@@ -173,19 +191,31 @@ func (s *Server) Routes() []Route {
 		get("/", "list", "nodes", overview),
 		get("/nodes", "list", "nodes", nodes),
 		get("/nodes/:name", "get", "nodes", node),
-		get("/nodes/:name/yaml", "get", "nodes", nodeYAML),
-		{Method: http.MethodPost, Path: "/nodes/:name", Verb: "patch", Resource: "nodes", serve: (*call).nodeAction},
 		get("/sites", "list", "sites", sites),
 		get("/workloads", "list", "deployments", workloads),
+		get("/workloads/:kind/:namespace/:name", "get", "deployments", workload),
 		get("/pods", "list", "pods", pods),
 		get("/pods/:namespace/:name", "get", "pods", pod),
-		get("/pods/:namespace/:name/yaml", "get", "pods", podYAML),
 		get("/events", "list", "events", events),
 		{Method: http.MethodGet, Path: "/events/stream", Verb: "watch", Resource: "nodes", serve: (*call).stream},
 		get("/devices/add", "create", "jointokens", addDevice),
 		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: (*call).token},
 		get("/devices/joined", "create", "jointokens", joined),
-	}
+
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", serve: (*call).logs},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", serve: (*call).logStream},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", serve: (*call).logFile},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", serve: (*call).terminal},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", serve: (*call).terminalSocket},
+		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", serve: (*call).pasteForm},
+		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true, serve: (*call).paste},
+		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", serve: (*call).editForm},
+		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, serve: (*call).edit},
+		get("/boards", "list", "boardprofiles", boards),
+		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", serve: (*call).auditView},
+		{Method: http.MethodGet, Path: "/settings", Verb: "get", Resource: "settings", serve: (*call).settings},
+		{Method: http.MethodPost, Path: "/settings", Verb: "update", Resource: "settings", serve: (*call).settingsAction},
+	}...)
 }
 
 // Register mounts the page on its routes.

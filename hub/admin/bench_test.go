@@ -33,7 +33,7 @@ func BenchmarkNodesPage(b *testing.B) {
 		b.Run(fmt.Sprint(query), func(b *testing.B) {
 			a := &ask{
 				Snapshot: m.Snapshot(), now: time.Now(), path: "/nodes", query: func(k string) string { return query[k] },
-				may: func(string, string) bool { return true }, liveness: s.Liveness,
+				may: func(string, string) bool { return true }, liveness: s.Liveness, jobs: s.jobs, actions: s.actions,
 			}
 			size := 0
 			for b.Loop() {
@@ -69,7 +69,7 @@ func BenchmarkOverview(b *testing.B) {
 				}
 				m.s, _ = state.Apply(m.s, changes)
 			}
-			a := &ask{Snapshot: m.Snapshot(), now: time.Now(), query: func(string) string { return "" }, may: func(string, string) bool { return true }}
+			a := &ask{Snapshot: m.Snapshot(), now: time.Now(), query: func(string) string { return "" }, may: func(string, string) bool { return true }, jobs: s.jobs, actions: s.actions}
 			for b.Loop() {
 				p, _ := overview(a)
 				if _, err := s.look.fragment(p); err != nil {

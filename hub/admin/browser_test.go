@@ -61,7 +61,7 @@ func browse(t testing.TB, url string) *browser {
 	}
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
-	ctx, cancelTime := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancelTime := context.WithTimeout(ctx, 4*time.Minute)
 	t.Cleanup(cancelTime)
 	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed}}
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
@@ -126,7 +126,13 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 
 func (b *browser) open(path string) {
 	b.Helper()
-	b.steady(func() error { return chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) }, "open "+path)
+	b.steady(func() error {
+		err := chromedp.Do(b.ctx, chromedp.Navigate(b.url+path))
+		for try := 0; err != nil && strings.Contains(err.Error(), "Not attached to an active page") && try < 5; try++ {
+			err = chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) // a new tab was not there yet
+		}
+		return err
+	}, "open "+path)
 }
 
 // steady does what loads a page. Chromium gives a page up whenever an address of
@@ -150,11 +156,11 @@ func (b *browser) await(expression string) time.Duration {
 	b.Helper()
 	begin := time.Now()
 	for {
-		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(10*time.Second)))
+		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute)))
 		switch {
 		case err == nil:
 			return time.Since(begin)
-		case strings.Contains(err.Error(), "Cannot find context") && time.Since(begin) < 10*time.Second:
+		case strings.Contains(err.Error(), "Cannot find context") || strings.Contains(err.Error(), "navigated or closed"):
 			continue // the page is being left for the next one
 		}
 		b.Fatalf("wait for %s: %v; the page says: %.600s", expression, err, b.text())

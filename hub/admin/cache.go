@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"compress/gzip"
 	"net/http"
 	"strconv"
 	"sync"
@@ -23,14 +24,17 @@ type ask struct {
 	may      func(verb, resource string) bool
 	liveness func(node string) Liveness
 	hubURL   string
+	actions  []*action
+	jobs     *jobs
 }
 
 // rendered is a fragment, and the revision and moment that it shows.
 type rendered struct {
-	page page
-	body []byte
-	rev  uint64
-	at   time.Time
+	page  page
+	body  []byte
+	small func() []byte // compressed, once somebody asks; nil: not worth it
+	rev   uint64
+	at    time.Time
 }
 
 const (
@@ -85,7 +89,7 @@ func (c *call) show(v view) error {
 	if err != nil {
 		wanted = c.Fleet.Snapshot().Revision
 	}
-	key := c.user.Role + "\x00" + c.Request().Host + "\x00" + c.Request().URL.RequestURI()
+	key := c.user.Role + "\x00" + strconv.FormatUint(c.live.touched.Load(), 10) + "\x00" + c.Request().Host + "\x00" + c.Request().URL.RequestURI()
 	r, err := c.cache.get(key, wanted, func() (rendered, error) { return c.render(v) })
 	if err != nil {
 		return c.refuse("Not found", err)
@@ -93,19 +97,35 @@ func (c *call) show(v view) error {
 	return c.wrap(http.StatusOK, r)
 }
 
-func (c *call) render(v view) (rendered, error) {
+// showNow answers with a view that shows more than the fleet, and so is not kept.
+func (c *call) showNow(v view) error {
+	r, err := c.render(v)
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	return c.wrap(http.StatusOK, r)
+}
+
+// ask is what the request asks of a view.
+func (c *call) ask() *ask {
 	hubURL := c.HubURL
 	if hubURL == "" {
 		hubURL = "https://" + c.Request().Host
 	}
-	a := &ask{
+	return &ask{
 		Snapshot: c.Fleet.Snapshot(), now: time.Now(), param: c.Param, query: c.QueryParam, path: c.Request().URL.Path,
 		may: func(verb, resource string) bool { return c.Allow(c.user.Role, verb, resource) }, liveness: c.Liveness, hubURL: hubURL,
+		actions: c.actions, jobs: c.jobs,
 	}
+}
+
+func (c *call) render(v view) (rendered, error) {
+	a := c.ask()
 	p, err := v(a)
 	if err != nil {
 		return rendered{}, err
 	}
 	body, err := c.look.fragment(p)
-	return rendered{page: p, body: body, rev: a.Revision, at: a.now}, err
+	small := sync.OnceValue(func() []byte { return compressed(body, gzip.DefaultCompression) })
+	return rendered{page: p, body: body, small: small, rev: a.Revision, at: a.now}, err
 }

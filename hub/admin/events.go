@@ -77,6 +77,14 @@ func eventRowOf(a *ask, e *corev1.Event) eventRow {
 		if p := a.Pod(about.Namespace, about.Name); p != nil {
 			r.Href = podHref(p)
 		}
+	case "Deployment", "DaemonSet":
+		kind := state.Deployments
+		if about.Kind == "DaemonSet" {
+			kind = state.DaemonSets
+		}
+		if a.Get(state.Key{Kind: kind, Namespace: about.Namespace, Name: about.Name}) != nil {
+			r.Href = workloadHref(kind, about.Namespace, about.Name)
+		}
 	case "Site":
 		r.Href = "/sites#" + url.PathEscape(about.Name)
 	}

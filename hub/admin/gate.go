@@ -14,7 +14,8 @@ const (
 	// and use no style that stands in the page itself, and be framed by nobody.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-	maxForm = 64 << 10 // bytes
+	maxForm  = 64 << 10 // bytes
+	maxLarge = 4 << 20  // bytes, of a form that holds documents
 
 	// fragmentHeader asks for the live part of a page only; its value is the
 	// revision that it must have reached.
@@ -42,7 +43,11 @@ func (s *Server) handler(rt Route) echo.HandlerFunc {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
 		h.Set("Cache-Control", "no-store")
-		r.Body = http.MaxBytesReader(ec.Response(), r.Body, maxForm)
+		limit := int64(maxForm)
+		if rt.Large {
+			limit = maxLarge
+		}
+		r.Body = http.MaxBytesReader(ec.Response(), r.Body, limit)
 
 		if !rt.Open {
 			u, err := s.Sessions.Authenticate(r)
@@ -71,7 +76,7 @@ func (c *call) stranger(err error) error {
 	switch {
 	case code >= 500:
 		return c.message(code, "Out of order", why)
-	case r.Method != http.MethodGet || r.Header.Get(fragmentHeader) != "" || r.URL.Path == "/events/stream":
+	case r.Method != http.MethodGet || r.Header.Get(fragmentHeader) != "" || strings.HasSuffix(r.URL.Path, "/stream"):
 		return c.message(http.StatusUnauthorized, "Not logged in", "Your session has ended. Log in and do it again.")
 	}
 	to := "/login"
@@ -99,6 +104,10 @@ func (c *call) explain(err error) (code int, sentence string) {
 	var missing errMissing
 	if errors.As(err, &missing) {
 		return http.StatusNotFound, missing.Error()
+	}
+	var no *apiRefusal
+	if errors.As(err, &no) {
+		return no.code, no.Error()
 	}
 	code, sentence = c.Explain(err)
 	if code >= 500 {

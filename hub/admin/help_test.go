@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -129,22 +130,13 @@ func explain(err error) (int, string) {
 	return http.StatusInternalServerError, "The hub could not do that; its log says why."
 }
 
-// allow is the hub's table as far as the page asks it.
+// allow is the hub's own table.
 func allow(role, verb, resource string) bool {
-	read := verb == "get" || verb == "list" || verb == "watch"
-	switch role {
-	case "admin":
-		return true
-	case "operator":
-		return resource != "jointokens" && (read || resource == "nodes")
-	case "viewer":
-		return resource != "jointokens" && read
-	}
-	return false
+	return access.Allow(access.Role(role), verb, resource)
 }
 
 func configOf(m Fleet) Config {
-	return Config{
+	c := Config{
 		Fleet: m, Sessions: people{}, Entrance: people{}, Allow: allow, Explain: explain,
 		Liveness: func(string) Liveness {
 			return Liveness{Seen: time.Now().Add(-3 * time.Second), Connected: true, Wanted: 4, Stored: 4}
@@ -154,12 +146,15 @@ func configOf(m Fleet) Config {
 		},
 		Version: "test", Log: slog.New(slog.DiscardHandler),
 	}
+	equip(&c)
+	return c
 }
 
 // A server can be down for a while.
 type server struct {
 	*httptest.Server
-	down atomic.Bool
+	down  atomic.Bool
+	wires *wires
 }
 
 // start serves a page of the fleet over TLS and HTTP/2.
@@ -176,6 +171,8 @@ func start(t testing.TB, c Config) *server {
 		}
 		e.ServeHTTP(w, r)
 	}))
+	srv.wires = &wires{Listener: srv.Listener}
+	srv.Listener = srv.wires
 	srv.EnableHTTP2 = true
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	srv.StartTLS()
@@ -199,6 +196,8 @@ func start(t testing.TB, c Config) *server {
 var now0 = time.Now().Truncate(time.Second)
 
 func ago0(d time.Duration) metav1.Time { return metav1.NewTime(now0.Add(-d)) }
+
+func micro(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(now0.Add(-d)) }
 
 func testNode(name, site string, change func(*corev1.Node)) *corev1.Node {
 	have := corev1.ResourceList{
@@ -323,7 +322,12 @@ func sample() []state.Object {
 		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-exporter", Namespace: "kube-system", CreationTimestamp: ago0(26 * time.Hour)},
 			Spec:   appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, NumberReady: 5, NumberAvailable: 5, UpdatedNumberScheduled: 5}},
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: []byte(report)},
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: []byte(report), History: []state.Turn{
+			{At: micro(30 * time.Hour), Ready: "True"}, {At: micro(20 * time.Hour), Ready: "False"}, {At: micro(19 * time.Hour), Ready: "True"},
+			{At: micro(9 * time.Hour), Ready: "Unknown"}, {At: micro(9*time.Hour - 5*time.Minute), Ready: "Unknown", Out: true}, {At: micro(7 * time.Hour), Ready: "True"},
+			{At: micro(90 * time.Second), Ready: "Unknown"},
+		}},
+		testEvent("Pod", "kiosk-7d9f-old", "TaintManagerEviction", "evict kiosk-7d9f-old from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41", 8*time.Hour),
 	}
 	for i := 2; i <= 4; i++ {
 		n := testNode(fmt.Sprintf("bone-%d", i), "bergen", condition("Ready", "False", "ContainerEngineUnavailable", "the container engine has not answered for 30s"))
@@ -331,4 +335,11 @@ func sample() []state.Object {
 		objects = append(objects, n)
 	}
 	return objects
+}
+
+// gone is the end of an object.
+func gone(o state.Object) News {
+	return func(state.Snapshot, time.Time) ([]state.Change, error) {
+		return []state.Change{state.Remove(o, "")}, nil
+	}
 }

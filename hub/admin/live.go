@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,10 +36,13 @@ const everything = "*"
 // live tells the open pages what has changed. One goroutine reads the loop's feed
 // for all of them.
 type live struct {
-	fleet Fleet
-	mu    sync.Mutex
-	subs  map[*sub]struct{}
-	over  chan struct{} // closed when Run has ended
+	fleet   Fleet
+	mu      sync.Mutex
+	subs    map[*sub]struct{}
+	told    uint64          // the newest revision that was told
+	touched atomic.Uint64   // counts what was told beside the fleet
+	due     map[string]bool // topics beside the fleet that are told soon
+	over    chan struct{}   // closed when Run has ended
 }
 
 // A sub is one open page.
@@ -93,14 +98,36 @@ func (l *live) busy() bool {
 func (l *live) tell(changed map[string]bool, rev uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.told = max(l.told, rev)
 	for s := range l.subs {
-		s.rev = rev
+		s.rev = max(s.rev, rev)
 		if s.note(changed) {
 			select {
 			case s.wake <- struct{}{}:
 			default: // has not read the last one yet: both become one
 			}
 		}
+	}
+}
+
+// touch tells of what has changed beside the fleet, soon. It says nothing about
+// the fleet's revisions: what has changed there is told in its own time.
+func (l *live) touch(topics ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.due == nil {
+		l.due = map[string]bool{}
+		time.AfterFunc(together, func() {
+			l.mu.Lock()
+			due, told := l.due, l.told
+			l.due = nil
+			l.touched.Add(1)
+			l.mu.Unlock()
+			l.tell(due, told)
+		})
+	}
+	for _, t := range topics {
+		l.due[t] = true
 	}
 }
 
@@ -157,6 +184,8 @@ func topics(changes []state.Applied) map[string]bool {
 			hit["node/"+a.Key.Name] = true
 		case state.Sites:
 			hit["sites"] = true
+		case state.BoardProfiles:
+			hit["boards"] = true
 		case state.Pods:
 			hit["pods"], hit["pod/"+a.Key.Namespace+"/"+a.Key.Name] = true, true
 			for _, o := range []state.Object{a.Old, a.New} {
@@ -253,22 +282,33 @@ func (c *call) catchUp(s *sub, from string) uint64 {
 
 // A teller writes server-sent events.
 type teller struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
-	b  bytes.Buffer
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	b    bytes.Buffer
+	wait time.Duration // for a browser to read; 0: patience
 }
 
 // say writes one event; id 0 is none.
 func (t *teller) say(event, data string, id uint64) error {
+	if id == 0 {
+		return t.tell(event, data, "")
+	}
+	return t.tell(event, data, strconv.FormatUint(id, 10))
+}
+
+// tell writes one event; id and data have no line breaks.
+func (t *teller) tell(event, data, id string) error {
 	t.b.Reset()
-	if id > 0 {
-		fmt.Fprintf(&t.b, "id: %d\n", id)
+	if id != "" {
+		fmt.Fprintf(&t.b, "id: %s\n", id)
 	}
 	fmt.Fprintf(&t.b, "event: %s\ndata: %s\n\n", event, data)
 	// A writer without deadlines, as in tests, blocks nobody but itself.
-	_ = t.rc.SetWriteDeadline(time.Now().Add(patience))
+	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, patience)))
 	if _, err := t.w.Write(t.b.Bytes()); err != nil {
 		return err
 	}
-	return t.rc.Flush()
+	err := t.rc.Flush()
+	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
@@ -47,8 +46,9 @@ type nodeData struct {
 	Pods       []podRow
 	Events     []eventRow
 	Hardware   []section
-	Cordoned   bool
-	MayEdit    bool
+	Timeline   timeline
+	Menu       menu
+	Did        *done
 }
 
 // node shows everything that is known of one node.
@@ -63,7 +63,7 @@ func node(a *ask) (page, error) {
 	d := nodeData{
 		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
-		Cordoned: n.Spec.Unschedulable, MayEdit: a.may("patch", "nodes"),
+		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a),
 	}
 	if live.Connected {
 		d.Link = pill{"ok", "Connected"}
@@ -161,33 +161,4 @@ func factsOf(m map[string]string) (facts []fact) {
 		facts = append(facts, fact{k, m[k]})
 	}
 	return facts
-}
-
-// nodeAction cordons or uncordons a node.
-func (c *call) nodeAction() error {
-	name, action := c.Param("name"), c.FormValue("action")
-	if action != "cordon" && action != "uncordon" {
-		return c.message(http.StatusBadRequest, "Do what?", "A node can be cordoned and uncordoned here.")
-	}
-	by := c.user.Name
-	_, err := c.Fleet.Do(c.Request().Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
-		n := s.Node(name)
-		if n == nil {
-			return nil, errMissing(fmt.Sprintf("There is no node %s.", name))
-		}
-		if n.Spec.Unschedulable == (action == "cordon") {
-			return nil, nil
-		}
-		n = n.DeepCopy()
-		n.Spec.Unschedulable = action == "cordon"
-		return []state.Change{state.Put(n, fmt.Sprintf("%s node %s, asked by %s", action, name, by))}, nil
-	})
-	act := Act{User: c.user, Verb: "patch", Resource: "nodes", Name: name, Code: http.StatusOK, Message: action}
-	if err != nil {
-		act.Code, act.Message = c.explain(err)
-		c.Audit(c.Request().Context(), act)
-		return c.message(act.Code, "Nothing was changed", act.Message)
-	}
-	c.Audit(c.Request().Context(), act)
-	return c.Redirect(http.StatusSeeOther, nodeHref(name))
 }

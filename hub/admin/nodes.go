@@ -83,6 +83,9 @@ type nodesData struct {
 	Pager    pager
 	Empty    bool // no node at all
 	Filtered bool
+	Sort     []column
+	Sorted   string
+	Bulk     menu
 	MayAdd   bool
 	HubURL   string
 }
@@ -150,27 +153,73 @@ func labelNames(labels map[string]string) []string {
 // nodes lists the nodes: search, filters, a hundred at a time.
 func nodes(a *ask) (page, error) {
 	search, site, status := strings.TrimSpace(a.query("q")), a.query("site"), a.query("status")
-	words := strings.Fields(strings.ToLower(search))
 	d := nodesData{
 		Search: search, Statuses: options(status, nodeStatuses...), Sites: siteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
 		Filtered: search != "" || site != "" || status != "", MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
 	}
-	var found []*corev1.Node
-	all := a.Nodes()
-	if site != "" {
-		all = a.NodesIn(site)
-	}
-	for n := range all {
-		if hasStatus(n, status) && matches(n.Name, n.Labels, words) {
-			found = append(found, n)
-		}
-	}
-	from, to, pager := pageOf(a, len(found), url.Values{"q": {search}, "site": {site}, "status": {status}})
+	found := findNodes(a)
+	filter := url.Values{"q": {search}, "site": {site}, "status": {status}}
+	d.Bulk = bulk(a, state.Nodes, len(found), filter)
+	d.Sort = sortLinks(a, filter, nodeOrders)
+	d.Sorted = a.query("sort")
+	filter.Set("sort", d.Sorted)
+	from, to, pager := pageOf(a, len(found), filter)
 	d.Pager = pager
 	for _, n := range found[from:to] {
 		d.Rows = append(d.Rows, nodeRowOf(a, n))
 	}
 	return page{Template: "nodes", Title: "Nodes", Watch: []string{"nodes", "pods"}, Poll: 10, Data: d}, nil
+}
+
+// findNodes returns the nodes that the query is about, in its order.
+func findNodes(a *ask) (found []*corev1.Node) {
+	words := strings.Fields(strings.ToLower(a.query("q")))
+	all := a.Nodes()
+	if site := a.query("site"); site != "" {
+		all = a.NodesIn(site)
+	}
+	for n := range all {
+		if hasStatus(n, a.query("status")) && matches(n.Name, n.Labels, words) {
+			found = append(found, n)
+		}
+	}
+	order(a, found, nodeOrders)
+	return found
+}
+
+// nodeOrders are what a list of nodes can be sorted by.
+var nodeOrders = []sorter[*corev1.Node]{
+	{"name", "Node", nil},
+	{"status", "Status", func(a *ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int { return cmp.Compare(rank(nodePill(x).Kind), rank(nodePill(y).Kind)) }
+	}},
+	{"site", "Site", func(*ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int { return cmp.Compare(state.SiteOf(x), state.SiteOf(y)) }
+	}},
+	{"board", "Board", func(*ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int {
+			return cmp.Compare(x.Labels[fleet.LabelBoard], y.Labels[fleet.LabelBoard])
+		}
+	}},
+	{"pods", "Pods", func(a *ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int { return cmp.Compare(a.Usage(y.Name).Pods, a.Usage(x.Name).Pods) }
+	}},
+	{"cpu", "CPU", func(a *ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int {
+			return cmp.Compare(shareOf(corev1.ResourceCPU, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceCPU, a.Usage(x.Name), x).Percent)
+		}
+	}},
+	{"memory", "Memory", func(a *ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int {
+			return cmp.Compare(shareOf(corev1.ResourceMemory, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceMemory, a.Usage(x.Name), x).Percent)
+		}
+	}},
+	{"heard", "Heard", func(a *ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int { return a.liveness(x.Name).Seen.Compare(a.liveness(y.Name).Seen) }
+	}},
+	{"age", "Age", func(*ask) func(x, y *corev1.Node) int {
+		return func(x, y *corev1.Node) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) }
+	}},
 }
 
 func nodeRowOf(a *ask, n *corev1.Node) nodeRow {

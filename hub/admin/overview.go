@@ -60,7 +60,8 @@ func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle",
 type overviewData struct {
 	Tiles   []tile
 	Worries []worries
-	Empty   bool // no node yet
+	Jobs    []jobRow // in progress
+	Empty   bool     // no node yet
 	MayAdd  bool
 	HubURL  string
 }
@@ -78,7 +79,14 @@ func overview(a *ask) (page, error) {
 			d.Worries = append(d.Worries, w.settle())
 		}
 	}
-	return page{Template: "overview", Title: "Overview", Watch: []string{"nodes", "sites", "pods", "workloads"}, Data: d}, nil
+	for _, j := range a.jobs.all() {
+		j.mu.Lock()
+		if j.Ended.IsZero() {
+			d.Jobs = append(d.Jobs, jobRowOf(j, a.now))
+		}
+		j.mu.Unlock()
+	}
+	return page{Template: "overview", Title: "Overview", Watch: []string{"nodes", "sites", "pods", "workloads", jobsTopic}, Data: d}, nil
 }
 
 func siteWorries(a *ask) (worries, tile) {

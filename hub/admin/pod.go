@@ -4,8 +4,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"flotilla.dev/hub/state"
 )
 
 type containerRow struct {
@@ -19,12 +17,17 @@ type containerRow struct {
 
 type podData struct {
 	podRow
+	Chain      []string
 	Facts      []fact
 	Conditions []conditionRow
 	Containers []containerRow
 	Labels     []fact
 	Events     []eventRow
 	YAML       string
+	Logs       string
+	Terminal   string
+	Menu       menu
+	Did        *done
 }
 
 // pod shows one pod, and why it does not do what it should.
@@ -34,7 +37,16 @@ func pod(a *ask) (page, error) {
 	if p == nil {
 		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
-	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: podHref(p) + "/yaml"}
+	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: objectPath{path: "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name}.editor(), Menu: menuOf(a, p), Did: justDone(a)}
+	if a.may("get", "pods/log") && p.Spec.NodeName != "" {
+		d.Logs = d.Href + "/logs"
+	}
+	if a.may("create", "pods/exec") && p.Status.Phase == corev1.PodRunning {
+		d.Terminal = d.Href + "/terminal"
+	}
+	if d.Why != "" {
+		d.Chain = podChain(a.Snapshot, p, a.now)
+	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
 		d.Why = "It was asked to leave, and has until " + stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
@@ -110,30 +122,4 @@ func or(s, otherwise string) string {
 		return otherwise
 	}
 	return s
-}
-
-type yamlData struct{ Title, Back, Text string }
-
-func nodeYAML(a *ask) (page, error) {
-	name := a.param("name")
-	n := a.Node(name)
-	if n == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
-	}
-	return yamlPage(n, yamlData{Title: name, Back: nodeHref(name)}, "node/"+name)
-}
-
-func podYAML(a *ask) (page, error) {
-	namespace, name := a.param("namespace"), a.param("name")
-	p := a.Pod(namespace, name)
-	if p == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
-	}
-	return yamlPage(p, yamlData{Title: name, Back: podHref(p)}, "pod/"+namespace+"/"+name)
-}
-
-func yamlPage(o state.Object, d yamlData, topic string) (page, error) {
-	text, err := toYAML(o)
-	d.Text = text
-	return page{Template: "yaml", Title: d.Title + " as YAML", Watch: []string{topic}, Data: d}, err
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 	"time"
@@ -28,12 +29,17 @@ type podsData struct {
 	Statuses   []option
 	Owner      string
 	Rows       []podRow
+	Sort       []column
+	Sorted     string
+	Bulk       menu
 	Pager      pager
 	Empty      bool
 }
 
-func podHref(p *corev1.Pod) string {
-	return "/pods/" + url.PathEscape(p.Namespace) + "/" + url.PathEscape(p.Name)
+func podHref(p *corev1.Pod) string { return podPath(p.Namespace, p.Name) }
+
+func podPath(namespace, name string) string {
+	return "/pods/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
 var podStatuses = [][2]string{
@@ -44,20 +50,67 @@ var podStatuses = [][2]string{
 // pods lists the pods, with why one does not do what it should.
 func pods(a *ask) (page, error) {
 	search, namespace, status, owner := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status"), a.query("owner")
-	words := strings.Fields(strings.ToLower(search))
 	d := podsData{Search: search, Owner: owner, Statuses: options(status, podStatuses...), Namespaces: namespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
-	var found []*corev1.Pod
-	for p := range a.Pods(namespace) {
-		if podHasStatus(a, p, status) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && matches(p.Name+" "+p.Spec.NodeName, p.Labels, words) {
-			found = append(found, p)
-		}
-	}
-	from, to, pager := pageOf(a, len(found), url.Values{"q": {search}, "namespace": {namespace}, "status": {status}, "owner": {owner}})
+	found := findPods(a)
+	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}, "owner": {owner}}
+	d.Bulk = bulk(a, state.Pods, len(found), filter)
+	d.Sort = sortLinks(a, filter, podOrders)
+	d.Sorted = a.query("sort")
+	filter.Set("sort", d.Sorted)
+	from, to, pager := pageOf(a, len(found), filter)
 	d.Pager = pager
 	for _, p := range found[from:to] {
 		d.Rows = append(d.Rows, podRowOf(a, p))
 	}
 	return page{Template: "pods", Title: "Pods", Watch: []string{"pods", "nodes"}, Data: d}, nil
+}
+
+// findPods returns the pods that the query is about, in its order.
+func findPods(a *ask) (found []*corev1.Pod) {
+	words, owner := strings.Fields(strings.ToLower(a.query("q"))), a.query("owner")
+	for p := range a.Pods(a.query("namespace")) {
+		if podHasStatus(a, p, a.query("status")) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && matches(p.Name+" "+p.Spec.NodeName, p.Labels, words) {
+			found = append(found, p)
+		}
+	}
+	order(a, found, podOrders)
+	return found
+}
+
+// podOrders are what a list of pods can be sorted by.
+var podOrders = []sorter[*corev1.Pod]{
+	{"name", "Pod", nil},
+	{"status", "Status", func(a *ask) func(x, y *corev1.Pod) int {
+		rows := map[*corev1.Pod]string{}
+		kind := func(p *corev1.Pod) string {
+			k, ok := rows[p]
+			if !ok {
+				if _, k = podTrouble(a.Snapshot, p, a.now); k == "" {
+					k = quietKind(p, a.now)
+				}
+				rows[p] = k
+			}
+			return k
+		}
+		return func(x, y *corev1.Pod) int { return cmp.Compare(rank(kind(x)), rank(kind(y))) }
+	}},
+	{"", "Ready", nil},
+	{"restarts", "Restarts", func(*ask) func(x, y *corev1.Pod) int {
+		return func(x, y *corev1.Pod) int { return cmp.Compare(restarts(y), restarts(x)) }
+	}},
+	{"node", "Node", func(*ask) func(x, y *corev1.Pod) int {
+		return func(x, y *corev1.Pod) int { return cmp.Compare(x.Spec.NodeName, y.Spec.NodeName) }
+	}},
+	{"age", "Age", func(*ask) func(x, y *corev1.Pod) int {
+		return func(x, y *corev1.Pod) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) }
+	}},
+}
+
+func restarts(p *corev1.Pod) (n int32) {
+	for _, c := range p.Status.ContainerStatuses {
+		n += c.RestartCount
+	}
+	return n
 }
 
 func podHasStatus(a *ask, p *corev1.Pod, status string) bool {

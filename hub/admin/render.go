@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -25,6 +27,7 @@ type page struct {
 	Title    string
 	Watch    []string // topics whose change makes it stale; none: it is not live
 	Poll     int      // seconds after which it is stale anyway; 0: never
+	Again    int      // seconds after which a browser without scripts looks again; 0: never
 	Data     any
 }
 
@@ -37,33 +40,45 @@ type pill struct {
 // look is the page's templates and static files, as they were built in.
 type look struct {
 	pages  map[string]*template.Template
-	static map[string]staticFile // by file name
+	static map[string]staticFile // by path below static
 }
 
 type staticFile struct {
 	body      []byte
 	mediaType string
 	version   string
+	small     func() []byte // compressed, once somebody asks
+}
+
+func newStaticFile(ext string, body []byte) staticFile {
+	sum := sha256.Sum256(body)
+	f := staticFile{body: body, mediaType: mime.TypeByExtension(ext), version: hex.EncodeToString(sum[:6])}
+	if f.mediaType == "" {
+		f.mediaType = "text/plain; charset=utf-8" // a licence
+	}
+	f.small = sync.OnceValue(func() []byte { return compressed(body, gzip.BestCompression) })
+	return f
 }
 
 func newLook() *look {
 	l := &look{pages: map[string]*template.Template{}, static: map[string]staticFile{}}
-	files, err := fs.Glob(web.Files, "static/*")
-	if err != nil {
-		panic(err)
-	}
-	for _, name := range files {
+	if err := fs.WalkDir(web.Files, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
 		body, err := web.Files.ReadFile(name)
 		if err != nil {
-			panic(err)
+			return err
 		}
-		sum := sha256.Sum256(body)
-		l.static[path.Base(name)] = staticFile{body, mime.TypeByExtension(path.Ext(name)), hex.EncodeToString(sum[:6])}
+		l.static[strings.TrimPrefix(name, "static/")] = newStaticFile(path.Ext(name), body)
+		return nil
+	}); err != nil {
+		panic(err)
 	}
 	base := template.Must(template.New("").Funcs(template.FuncMap{
 		"static": l.staticURL, "ago": ago, "left": left, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v },
-	}).ParseFS(web.Files, "templates/layout.html", "templates/parts.html"))
-	files, err = fs.Glob(web.Files, "templates/*.html")
+	}).ParseFS(web.Files, "templates/layout.html", "templates/parts.html", "templates/tools.html"))
+	files, err := fs.Glob(web.Files, "templates/*.html")
 	if err != nil {
 		panic(err)
 	}
@@ -84,12 +99,18 @@ func (l *look) staticURL(name string) (string, error) {
 }
 
 func (c *call) static() error {
-	f, ok := c.look.static[c.Param("file")]
+	f, ok := c.look.static[c.Param("*")]
 	if !ok {
 		return c.nowhere()
 	}
+	h := c.Response().Header()
 	if c.QueryParam("v") == f.version {
-		c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+		h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	h.Set("Vary", "Accept-Encoding")
+	if strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		return c.Blob(http.StatusOK, f.mediaType, f.small())
 	}
 	return c.Blob(http.StatusOK, f.mediaType, f.body)
 }
@@ -126,6 +147,19 @@ type frame struct {
 	Version string
 	Path    string
 	MayAdd  bool
+	More    []place
+}
+
+// A place is an entry of the navigation.
+type place struct{ Name, Href string }
+
+// places are where people go less often, each with what a role must be allowed.
+var places = []struct {
+	place
+	verb, resource string
+}{
+	{place{"Actions", "/actions"}, "list", "nodes"}, {place{"Boards", "/boards"}, "list", "boardprofiles"},
+	{place{"Audit", "/audit"}, "list", "audit"}, {place{"Settings", "/settings"}, "get", "settings"},
 }
 
 // Here tells whether the page belongs to the entry of the navigation.
@@ -144,21 +178,50 @@ func (c *call) wrap(code int, r rendered) error {
 	h := c.Response().Header()
 	h.Set("Flotilla-Revision", fmt.Sprint(r.rev))
 	h.Set("Flotilla-Time", r.at.UTC().Format(time.RFC3339Nano))
-	h.Set("Vary", fragmentHeader)
+	h.Set("Vary", fragmentHeader+", Accept-Encoding")
 	if c.fragmentWanted() {
-		return c.HTMLBlob(code, r.body)
+		return c.html(code, r.body, r.small)
 	}
 	f := frame{
 		page: r.page, Main: template.HTML(r.body), Rev: r.rev, Now: r.at, //nolint:gosec // rendered by html/template
 		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
 		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
 	}
+	for _, p := range places {
+		if c.user.Name != "" && c.Allow(c.user.Role, p.verb, p.resource) {
+			f.More = append(f.More, p.place)
+		}
+	}
 	var b bytes.Buffer
 	if err := c.look.pages[r.page.Template].ExecuteTemplate(&b, "layout", f); err != nil {
 		c.Log.Error("page failed", "path", f.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
-	return c.HTMLBlob(code, b.Bytes())
+	return c.html(code, b.Bytes(), func() []byte { return compressed(b.Bytes(), gzip.BestSpeed) })
+}
+
+// worthwhile is how many bytes are worth compressing.
+const worthwhile = 1400
+
+// html answers with HTML, compressed where the browser takes that. Compressing what
+// holds the form's token beside what an address says would help whoever can make the
+// browser ask for addresses and see the answers' lengths; another site's page cannot,
+// because the session's cookie is sent from our own pages only.
+func (c *call) html(code int, body []byte, small func() []byte) error {
+	if small == nil || len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+		return c.HTMLBlob(code, body)
+	}
+	c.Response().Header().Set("Content-Encoding", "gzip")
+	return c.HTMLBlob(code, small())
+}
+
+// compressed returns the gzip of a body; the level must be a valid one.
+func compressed(body []byte, level int) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, level)
+	_, _ = z.Write(body) // nothing fails in memory
+	_ = z.Close()
+	return b.Bytes()
 }
 
 // plain answers with a page that is not live.

@@ -23,13 +23,23 @@ type siteRow struct {
 	Now                          bool // the next eviction is due
 	Policy                       string
 	Maintenance, MaintenanceText string
+	Queue                        []queued
+	More                         int // that wait beside the queue that is shown
+	Overrides                    []fact
+	Menu                         menu
 }
 
+// shownInQueue is how many of the nodes that wait are shown by name.
+const shownInQueue = 5
+
 type sitesData struct {
+	Did    *done
 	Rows   []siteRow
 	MayAdd bool
 	HubURL string
 }
+
+func siteHref(name string) string { return "/sites#" + url.PathEscape(name) }
 
 func sitePill(s *fleet.Site) pill {
 	switch s.Status.State {
@@ -56,7 +66,7 @@ func siteWhy(s *fleet.Site) string {
 
 // sites lists the sites: their disruption state, rate, and what is held and why.
 func sites(a *ask) (page, error) {
-	d := sitesData{MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
+	d := sitesData{Did: justDone(a), MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
 	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		st, c := s.Status, a.Count(s.Name)
 		r := siteRow{
@@ -64,6 +74,7 @@ func sites(a *ask) (page, error) {
 			Description: join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s),
 			Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
 			Rate: rateText(st.EvictionRate), Waiting: int(st.Waiting), Held: st.Held, Policy: string(s.Spec.DisruptionPolicy),
+			Menu: menuOf(a, s),
 		}
 		if st.Since != nil {
 			r.Since = at(st.Since.Time, a.now)
@@ -76,6 +87,16 @@ func sites(a *ask) (page, error) {
 		}
 		if m := s.Spec.Maintenance; m != nil && m.Until.After(a.now) {
 			r.Maintenance, r.MaintenanceText = stamp(m.Until.Time), m.Reason
+		}
+		r.Queue = queueOf(a.Snapshot, s, shownInQueue)
+		for i := range r.Queue {
+			r.Queue[i].When = at(r.Queue[i].at, a.now)
+		}
+		r.More = max(0, r.Waiting-len(r.Queue))
+		for _, x := range siteSettings {
+			if v := x.get(&s.Spec); v != "" {
+				r.Overrides = append(r.Overrides, fact{x.label, v})
+			}
 		}
 		d.Rows = append(d.Rows, r)
 	}

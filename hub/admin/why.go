@@ -8,9 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -32,25 +30,15 @@ func nodePill(n *corev1.Node) pill {
 	return pill{"ok", "Ready"}
 }
 
-// meaning is what a node's conditions mean, by type: "trouble" when True (as those
-// of Kubernetes), "health" when it is lost, or a "feature" that some boards lack for
-// good. What is not here is shown and judged by nobody.
-var meaning = map[corev1.NodeConditionType]string{
-	corev1.NodeMemoryPressure: "trouble", corev1.NodeDiskPressure: "trouble", corev1.NodePIDPressure: "trouble", corev1.NodeNetworkUnavailable: "trouble",
-	fleet.ConditionOutOfDisk: "trouble", fleet.ConditionFlapping: "trouble", fleet.ConditionIdentityConflict: "trouble",
-	corev1.NodeReady: "health", "PowerOK": "health", "StorageHealthy": "health",
-	"ClockSynced": "feature", "MemoryLimits": "feature",
-}
-
 // conditionKind is the shape of a condition.
 func conditionKind(c corev1.NodeCondition) string {
-	m := meaning[c.Type]
+	m := fleet.MeaningOf(c.Type)
 	switch {
-	case m == "":
+	case m == fleet.Unjudged:
 		return "idle"
-	case (c.Status == corev1.ConditionTrue) == (m != "trouble") && c.Status != corev1.ConditionUnknown:
+	case (c.Status == corev1.ConditionTrue) == (m != fleet.Trouble) && c.Status != corev1.ConditionUnknown:
 		return "ok"
-	case m == "feature", c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
+	case m == fleet.Feature, c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
 		return "warn"
 	}
 	return "bad"
@@ -68,7 +56,7 @@ func unhealthy(n *corev1.Node) (bad []corev1.NodeCondition) {
 
 // trouble names a condition that needs attention.
 func trouble(c corev1.NodeCondition) string {
-	if meaning[c.Type] == "trouble" {
+	if fleet.MeaningOf(c.Type) == fleet.Trouble {
 		return string(c.Type)
 	}
 	return cmp.Or(c.Reason, "not "+string(c.Type))
@@ -124,7 +112,8 @@ func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 	return chain
 }
 
-// waits says why a silent node keeps its pods for now.
+// waits says why a silent node keeps its pods for now: what holds its site, or its
+// place in the site's queue.
 func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	name := state.SiteOf(n)
 	site := s.Site(name)
@@ -133,100 +122,47 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		return "Its pods stay until it gets its NoExecute taint."
 	case site.Status.Held != "":
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
-	case site.Status.NextEviction != nil && site.Status.NextEviction.After(now):
-		return fmt.Sprintf("Its pods stay for now: site %s gives up %s nodes per second, the next at %s.", name, site.Status.EvictionRate, stamp(site.Status.NextEviction.Time))
 	}
-	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint, at %s nodes per second.", name, cmp.Or(site.Status.EvictionRate, "0"))
+	for _, q := range queueOf(s, site, 0) {
+		if q.Name != n.Name {
+			continue
+		}
+		turn := "it is next"
+		if q.Place > 1 {
+			turn = fmt.Sprintf("it is number %d of %d", q.Place, site.Status.Waiting)
+		}
+		when := ""
+		if q.at.After(now) {
+			when = ", at about " + stamp(q.at)
+		}
+		return fmt.Sprintf("Its pods stay for now: site %s gives up %s, and %s%s.", name, rateText(site.Status.EvictionRate), turn, when)
+	}
+	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint; the site gives up %s.", name, rateText(site.Status.EvictionRate))
 }
 
-// A podLine is a pod in kubectl's words.
-type podLine struct{ Ready, Status, Restarts string }
-
-func podLineOf(p *corev1.Pod, now time.Time) podLine {
-	row := table.For(state.Pods, []state.Object{p}, table.Options{Include: metav1.IncludeNone, NoHeaders: true, Now: now}).Rows[0].Cells
-	return podLine{fmt.Sprint(row[1]), fmt.Sprint(row[2]), fmt.Sprint(row[3])}
+// A queued node waits for its NoExecute taint.
+type queued struct {
+	Name, Href string
+	Place      int // from 1
+	When       *moment
+	at         time.Time // zero: not known, or never while it is as it is
 }
 
-// patient is how long a pod may take to start, or to become ready, before it
-// needs attention.
-const patient = 2 * time.Minute
-
-// podTrouble says in one sentence why a pod does not do what it should, and how
-// bad that is (a pill's kind); "": it does, or needs only a moment.
-func podTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
-	scheduled, ready := state.PodCondition(p, corev1.PodScheduled), state.PodCondition(p, corev1.PodReady)
-	switch {
-	case p.DeletionTimestamp != nil:
-		return leaving(s, p, now)
-	case p.Status.Phase == corev1.PodSucceeded:
-		return "", ""
-	case p.Status.Phase == corev1.PodFailed:
-		return cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), "bad"
-	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		return cmp.Or(scheduled.Message, scheduled.Reason), "warn"
-	case p.Spec.NodeName == "":
-		return "It waits to be placed.", "warn"
-	}
-	if n := s.Node(p.Spec.NodeName); n == nil {
-		return fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), "bad"
-	} else if state.ReadyOf(n) != corev1.ConditionTrue {
-		why, _ := nodeWhy(s, n)
-		return "Its node is not ready: " + why, "bad"
-	}
-	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		switch w, t := c.State.Waiting, c.State.Terminated; {
-		case w != nil && waitingKind(w.Reason) == "bad":
-			return join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), "bad"
-		case t != nil && t.ExitCode != 0:
-			return fmt.Sprintf("Container %s: %s", c.Name, end(t)), "bad"
+// queueOf returns the first nodes that wait on a site, in the order of their turns;
+// most 0 means all of them.
+func queueOf(s state.Snapshot, site *fleet.Site, most int) (queue []queued) {
+	var rate float64
+	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // none: nobody's turn comes
+	for n := range s.Waiting(site.Name) {
+		q := queued{Name: n.Name, Href: nodeHref(n.Name), Place: len(queue) + 1}
+		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.Held == "" {
+			q.at = next.Add(time.Duration(float64(len(queue)) / rate * float64(time.Second)))
+		}
+		if queue = append(queue, q); len(queue) == most {
+			break
 		}
 	}
-	switch old := now.Sub(p.CreationTimestamp.Time) > patient; {
-	case p.Status.Phase == corev1.PodPending && old:
-		return "It has not started: " + cmp.Or(lastSaid(eventsOf(s, "Pod", p.Namespace, p.Name), ""), "its device has not said why."), "warn"
-	case p.Status.Phase == corev1.PodRunning && old && ready != nil && ready.Status == corev1.ConditionFalse:
-		return "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), "warn"
-	}
-	return "", ""
-}
-
-// leaving says what holds a pod that is asked to leave longer than its grace.
-func leaving(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
-	asked := "It is asked to leave"
-	if c := state.PodCondition(p, corev1.DisruptionTarget); c != nil && c.Message != "" {
-		asked = c.Message
-	}
-	if now.Before(p.DeletionTimestamp.Time) {
-		return "", ""
-	}
-	if n := s.Node(p.Spec.NodeName); n != nil && state.ReadyOf(n) != corev1.ConditionTrue {
-		return asked + "; it stays Terminating until " + p.Spec.NodeName + " comes back and confirms that it has stopped.", "warn"
-	}
-	return asked + "; its device has not confirmed that it has stopped.", "warn"
-}
-
-func ended(p *corev1.Pod) string {
-	for _, c := range p.Status.ContainerStatuses {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("Container %s: %s", c.Name, end(t))
-		}
-	}
-	return ""
-}
-
-func end(t *corev1.ContainerStateTerminated) string {
-	return join(fmt.Sprintf("ended with exit code %d", t.ExitCode), strings.Trim(t.Reason, " "), t.Message)
-}
-
-func lastEnd(c corev1.ContainerStatus) string {
-	if t := c.LastTerminationState.Terminated; t != nil {
-		return "last " + end(t)
-	}
-	return ""
-}
-
-func join(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+	return queue
 }
 
 // eventsOf returns the events about an object, the newest first. Their names

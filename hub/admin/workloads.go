@@ -24,21 +24,79 @@ type workloadRow struct {
 }
 
 type workloadsData struct {
+	Search                  string
+	Namespaces, Statuses    []option
 	Deployments, DaemonSets []workloadRow
+	DeploymentBulk          menu
+	DaemonSetBulk           menu
+	Found                   int
 	Empty                   bool
+	PasteHref               string
+}
+
+var workloadStatuses = [][2]string{
+	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused"},
 }
 
 // workloads lists what should run: deployments and daemon sets.
 func workloads(a *ask) (page, error) {
-	var d workloadsData
-	for o := range state.Each[*appsv1.Deployment](a.Snapshot, state.Deployments, "") {
+	search, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
+	d := workloadsData{
+		Search: search, Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
+		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets) == 0,
+	}
+	if a.may("update", "deployments") {
+		d.PasteHref = "/yaml"
+	}
+	for _, o := range findWorkloads[*appsv1.Deployment](a, state.Deployments) {
 		d.Deployments = append(d.Deployments, deploymentRow(o, a.now))
 	}
-	for o := range state.Each[*appsv1.DaemonSet](a.Snapshot, state.DaemonSets, "") {
+	for _, o := range findWorkloads[*appsv1.DaemonSet](a, state.DaemonSets) {
 		d.DaemonSets = append(d.DaemonSets, daemonSetRow(o, a.now))
 	}
-	d.Empty = len(d.Deployments)+len(d.DaemonSets) == 0
+	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}}
+	d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
+	d.Found = len(d.Deployments) + len(d.DaemonSets)
 	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Data: d}, nil
+}
+
+// findWorkloads returns the workloads of a kind that the query is about.
+func findWorkloads[T state.Object](a *ask, kind state.Kind) (found []T) {
+	words := strings.Fields(strings.ToLower(a.query("q")))
+	for o := range state.Each[T](a.Snapshot, kind, a.query("namespace")) {
+		if matches(o.GetName(), o.GetLabels(), words) && workloadHasStatus(a, o, a.query("status")) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+func workloadHasStatus(a *ask, o state.Object, status string) bool {
+	if status == "" {
+		return true
+	}
+	row := workloadRowOf(o, a.now)
+	switch status {
+	case "attention":
+		return row.Pill.Kind == "bad" || row.Pill.Kind == "warn"
+	case "complete":
+		return row.Pill.Kind == "ok"
+	case "paused":
+		d, ok := o.(*appsv1.Deployment)
+		return ok && d.Spec.Paused
+	}
+	return true
+}
+
+func workloadRowOf(o state.Object, now time.Time) workloadRow {
+	if d, ok := o.(*appsv1.DaemonSet); ok {
+		return daemonSetRow(d, now)
+	}
+	return deploymentRow(o.(*appsv1.Deployment), now)
+}
+
+func workloadHref(kind state.Kind, namespace, name string) string {
+	return "/workloads/" + string(kind) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
 func ownerHref(namespace, kind, name string) string {
@@ -52,7 +110,7 @@ func deploymentRow(d *appsv1.Deployment, now time.Time) workloadRow {
 	}
 	st := d.Status
 	r := workloadRow{
-		Name: d.Name, Namespace: d.Namespace, Href: ownerHref(d.Namespace, "deployment", d.Name), Ready: st.ReadyReplicas, Wanted: wanted,
+		Name: d.Name, Namespace: d.Namespace, Href: workloadHref(state.Deployments, d.Namespace, d.Name), Ready: st.ReadyReplicas, Wanted: wanted,
 		Updated: st.UpdatedReplicas, Available: st.AvailableReplicas, Images: images(d.Spec.Template), Age: at(d.CreationTimestamp.Time, now), Pill: pill{"ok", "Complete"},
 	}
 	for _, c := range st.Conditions {
@@ -80,7 +138,7 @@ func deploymentRow(d *appsv1.Deployment, now time.Time) workloadRow {
 func daemonSetRow(d *appsv1.DaemonSet, now time.Time) workloadRow {
 	st := d.Status
 	r := workloadRow{
-		Name: d.Name, Namespace: d.Namespace, Href: ownerHref(d.Namespace, "daemonset", d.Name), Ready: st.NumberReady, Wanted: st.DesiredNumberScheduled,
+		Name: d.Name, Namespace: d.Namespace, Href: workloadHref(state.DaemonSets, d.Namespace, d.Name), Ready: st.NumberReady, Wanted: st.DesiredNumberScheduled,
 		Updated: st.UpdatedNumberScheduled, Available: st.NumberAvailable, Images: images(d.Spec.Template), Age: at(d.CreationTimestamp.Time, now), Pill: pill{"ok", "Complete"},
 	}
 	switch {

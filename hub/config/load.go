@@ -129,6 +129,17 @@ func (c *Config) Print(w io.Writer) error {
 	return nil
 }
 
+// A Shown is one setting as people see it.
+type Shown struct{ Name, Value, From string }
+
+// All lists every setting, with where its value comes from.
+func (c *Config) All() (all []Shown) {
+	for _, s := range settings {
+		all = append(all, Shown{s.name, s.get(c), string(c.source(s.name))})
+	}
+	return all
+}
+
 func (c *Config) source(name string) Source {
 	if from, ok := c.sources[name]; ok {
 		return from

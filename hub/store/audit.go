@@ -11,6 +11,7 @@ const auditKept = 90 * 24 * time.Hour
 
 // An Audit is one change that somebody made or was refused.
 type Audit struct {
+	ID        int64 // when it is read: later ones have greater ones
 	At        time.Time
 	Who       string // "": nobody that is known
 	Via       string // session, token, certificate, join token, command line
@@ -41,11 +42,35 @@ func (s *Store) AddAudit(ctx context.Context, a Audit) error {
 
 // Audits lists the newest changes, newest first, at most limit.
 func (s *Store) Audits(ctx context.Context, limit int) ([]Audit, error) {
+	return s.FindAudits(ctx, AuditQuery{Limit: limit})
+}
+
+// An AuditQuery says which records are wanted.
+type AuditQuery struct {
+	Before  int64    // older than this ID; 0: from the newest on
+	Words   []string // all of them must occur, whatever their case
+	Refused bool     // only what was refused or has failed
+	Limit   int
+}
+
+// FindAudits lists changes, newest first.
+func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
+	query, args := "SELECT id, at, who, via, source, verb, resource, namespace, name, code, message FROM audit WHERE 1", []any{}
+	if q.Before > 0 {
+		query, args = query+" AND id < ?", append(args, q.Before)
+	}
+	if q.Refused {
+		query += " AND code >= 400"
+	}
+	for _, word := range q.Words {
+		query += " AND instr(lower(who || ' ' || via || ' ' || source || ' ' || verb || ' ' || resource || ' ' || namespace || ' ' || name || ' ' || message), lower(?)) > 0"
+		args = append(args, word)
+	}
 	return list(ctx, s, func(scan func(...any) error) (Audit, error) {
 		var a Audit
 		var at string
-		err := scan(&at, &a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name, &a.Code, &a.Message)
+		err := scan(&a.ID, &at, &a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name, &a.Code, &a.Message)
 		a.At = moment(at)
 		return a, err
-	}, "SELECT at, who, via, source, verb, resource, namespace, name, code, message FROM audit ORDER BY id DESC LIMIT ?", limit)
+	}, query+" ORDER BY id DESC LIMIT ?", append(args, q.Limit)...)
 }

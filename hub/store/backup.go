@@ -72,6 +72,34 @@ func backups(dir string) ([]string, error) {
 	return list, err
 }
 
+// A Copy is one of the daily backups.
+type Copy struct {
+	File  string
+	At    time.Time
+	Bytes int64
+}
+
+// Copies lists the backups in the data directory, newest first, and tells when the
+// next one is due.
+func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
+	files, err := backups(s.dir)
+	for _, file := range files {
+		at, perr := time.Parse(backupForm, filepath.Base(file))
+		info, serr := os.Stat(file)
+		if perr == nil && serr == nil { // else it is not one of ours, or has just gone
+			copies = append(copies, Copy{file, at, info.Size()})
+		}
+	}
+	return copies, s.nextBackup(), err
+}
+
+// BackUpNow makes a backup like the daily ones, and returns its file. The oldest
+// beyond the seventh goes.
+func (s *Store) BackUpNow(ctx context.Context) (string, error) {
+	now := time.Now()
+	return filepath.Join(s.dir, "backups", now.UTC().Format(backupForm)), s.backupNow(ctx, now)
+}
+
 // RunBackups backs the database up every 24 hours, whatever the number of
 // restarts, and keeps the last 7. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {

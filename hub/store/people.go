@@ -107,6 +107,26 @@ func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 	})
 }
 
+// SetRole changes what a user may do, from their next request on; certificates
+// issued until now, in which the role stands, are no longer good.
+func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
+		}
+		return revokeClients(ctx, c, name, now)
+	})
+}
+
+func revokeClients(ctx context.Context, c *sql.Conn, name string, now time.Time) error {
+	_, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now))
+	return err
+}
+
 // DeleteUser removes a user with their sessions, API tokens and certificates issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
@@ -117,8 +137,7 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 		if n, err := r.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
 		}
-		_, err = c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now))
-		return err
+		return revokeClients(ctx, c, name, now)
 	})
 }
 

@@ -42,7 +42,7 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.matches('input, select')) return; // people's own
+  if (from.matches('input, select, textarea')) return; // people's own
   for (const { name } of [...from.attributes]) {
     if (!to.hasAttribute(name) && name !== 'open') from.removeAttribute(name);
   }
@@ -173,6 +173,32 @@ for (const form of document.querySelectorAll('form[data-filter]')) {
   form.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(apply, 200); });
   form.addEventListener('submit', (event) => { event.preventDefault(); clearTimeout(timer); apply(); });
   form.classList.add('is-live');
+}
+
+// ---- what can be done
+
+// A menu closes when somebody looks elsewhere.
+addEventListener('click', (event) => {
+  for (const menu of document.querySelectorAll('.menu[open]')) if (!menu.contains(event.target)) menu.open = false;
+});
+addEventListener('keydown', (event) => {
+  if (event.key !== 'Escape') return;
+  for (const menu of document.querySelectorAll('.menu[open]')) {
+    menu.open = false;
+    menu.querySelector('summary').focus();
+  }
+});
+
+// The button says how many things it would touch.
+const go = document.querySelector('[data-do]');
+if (go) {
+  const count = () => {
+    const n = document.querySelectorAll('input[name=item]:checked').length;
+    for (const text of document.querySelectorAll('[data-count]')) set(text, n === 1 ? `1 ${text.dataset.count}` : `${n} ${text.dataset.count}s`);
+    go.disabled = n === 0;
+  };
+  addEventListener('change', count);
+  addEventListener('pageshow', count); // ticks survive going back
 }
 
 for (const button of document.querySelectorAll('[data-copy]')) {

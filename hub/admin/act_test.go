@@ -1,0 +1,328 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// headerAccess lets the API know people as the page's tests do.
+type headerAccess struct{}
+
+func (headerAccess) Authenticate(r *http.Request) (string, []string, string, error) {
+	c, err := r.Cookie(nameHeader)
+	if err != nil {
+		return "", nil, "", err
+	}
+	return "test-" + c.Value, nil, c.Value, nil
+}
+func (headerAccess) Allow(role, verb, resource string) bool { return allow(role, verb, resource) }
+
+// acting is a page before the real API.
+func acting(t testing.TB, m *memory) *server {
+	c := configOf(m)
+	equip(&c)
+	c.API = kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Settings: admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300}, Version: "test", Log: c.Log})
+	return start(t, c)
+}
+
+// do has an action done to what the form names, and returns the page that tells of it.
+func (s *server) do(t testing.TB, role, path string, form url.Values) (code int, body string) {
+	t.Helper()
+	form.Set("csrf", csrf)
+	resp, body := s.ask(t, role, "POST", path, form, "Cookie", nameHeader+"="+role)
+	if to := resp.Header.Get("Location"); to != "" {
+		resp, body = s.ask(t, role, "GET", to, nil)
+	}
+	return resp.StatusCode, body
+}
+
+func (m *memory) form(kind state.Kind, namespace, name string) string {
+	return itemOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
+}
+
+func worksample(t testing.TB) *memory {
+	m := newMemory(sample()...)
+	labels := map[string]string{"app": "shop"}
+	two := int32(2)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", Annotations: map[string]string{revisionOf: "2"}},
+		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/shop:2"}}}}}}
+	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "watch", Namespace: "default"},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy()}}
+	for _, o := range []state.Object{d, ds} {
+		admission.Default(o, admission.Settings{})
+	}
+	m.put(t, d, ds)
+	kept := m.Snapshot().Deployment("default", "shop")
+	for i := 1; i <= 2; i++ {
+		hash := fmt.Sprintf("hash%d", i)
+		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "shop-" + hash, Namespace: "default", Annotations: map[string]string{revisionOf: fmt.Sprint(i)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(kept, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+			Spec: appsv1.ReplicaSetSpec{Replicas: &two, Selector: d.Spec.Selector.DeepCopy(), Template: *kept.Spec.Template.DeepCopy()}}
+		rs.Spec.Template.Labels = map[string]string{"app": "shop", templateHash: hash}
+		rs.Spec.Template.Spec.Containers[0].Image = fmt.Sprintf("registry.example/shop:%d", i)
+		m.put(t, rs)
+	}
+	return m
+}
+
+// TestEveryActionDoesWhatItSaysAndCanBeUndone does everything there is to one thing.
+func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
+	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
+	site := func() *fleet.Site { return m.Snapshot().Site("oslo") }
+	taint := "maintenance=x:NoSchedule"
+	for _, c := range []struct {
+		path  string
+		kind  state.Kind
+		ns    string
+		name  string
+		form  url.Values
+		state func() string
+		want  string // afterwards
+		undo  bool
+	}{
+		{"/actions/nodes/cordon", state.Nodes, "", "pi-1", nil, func() string { return fmt.Sprint(node().Spec.Unschedulable) }, "true", true},
+		{"/actions/nodes/label", state.Nodes, "", "pi-1", url.Values{"key": {"room"}, "value": {"attic"}, "how": {"set"}}, func() string { return node().Labels["room"] }, "attic", true},
+		{"/actions/nodes/label", state.Nodes, "", "pi-1", url.Values{"key": {fleet.LabelBoard}, "how": {"remove"}}, func() string { return node().Labels[fleet.LabelBoard] }, "", true},
+		{"/actions/nodes/taint", state.Nodes, "", "pi-1", url.Values{"key": {"maintenance"}, "value": {"x"}, "effect": {"NoSchedule"}, "how": {"set"}}, func() string {
+			var all []string
+			for _, x := range node().Spec.Taints {
+				all = append(all, x.ToString())
+			}
+			return strings.Join(all, ",")
+		}, taint, true},
+		{"/actions/deployments/scale", state.Deployments, "default", "shop", url.Values{"replicas": {"5"}}, func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "5", true},
+		{"/actions/deployments/pause", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Paused) }, "true", true},
+		{"/actions/deployments/undo", state.Deployments, "default", "shop", url.Values{"revision": {"0"}}, func() string {
+			return shop().Spec.Template.Spec.Containers[0].Image + shop().Spec.Template.Labels[templateHash]
+		}, "registry.example/shop:1", true},
+		{"/actions/deployments/restart", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Template.Annotations[restartedAt] != "") }, "true", false},
+		{"/actions/daemonsets/restart", state.DaemonSets, "default", "watch", nil, func() string {
+			return fmt.Sprint(m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"}).(*appsv1.DaemonSet).Spec.Template.Annotations[restartedAt] != "")
+		}, "true", false},
+		{"/actions/sites/hold", state.Sites, "", "oslo", nil, func() string { return string(site().Spec.DisruptionPolicy) }, "Hold", true},
+		{"/actions/sites/maintenance", state.Sites, "", "oslo", url.Values{"for": {"2h"}, "reason": {"new switch"}}, func() string {
+			if x := site().Spec.Maintenance; x != nil {
+				return x.Reason
+			}
+			return ""
+		}, "new switch", true},
+		{"/actions/sites/settings", state.Sites, "", "oslo", url.Values{"nodeMonitorGracePeriod": {"2m"}, "nodeEvictionRate": {"0.5"}, "description": {"the shop"}}, func() string {
+			s := site().Spec
+			if s.NodeEvictionRate == nil {
+				return ""
+			}
+			return fmt.Sprint(s.NodeMonitorGracePeriod.Duration, *s.NodeEvictionRate, s.Description)
+		}, "2m0s 0.5the shop", true},
+		{"/actions/pods/evict", state.Pods, "default", "kiosk-7d9f-abcde", nil, func() string {
+			return fmt.Sprint(m.Snapshot().Pod("default", "kiosk-7d9f-abcde").DeletionTimestamp != nil)
+		}, "true", false},
+		{"/actions/pods/delete", state.Pods, "default", "kiosk-7d9f-klmno", nil, func() string { return fmt.Sprint(m.Snapshot().Pod("default", "kiosk-7d9f-klmno") == nil) }, "true", false},
+		{"/actions/deployments/delete", state.Deployments, "default", "kiosk", nil, func() string { return fmt.Sprint(m.Snapshot().Deployment("default", "kiosk") == nil) }, "true", false},
+		{"/actions/nodes/delete", state.Nodes, "", "bone-4", nil, func() string { return fmt.Sprint(m.Snapshot().Node("bone-4") == nil) }, "true", false},
+	} {
+		before := c.state()
+		form := url.Values{"item": {m.form(c.kind, c.ns, c.name)}}
+		_, asked := srv.ask(t, "admin", "GET", c.path+"?"+form.Encode(), nil)
+		if !strings.Contains(asked, c.name) || !strings.Contains(asked, `formaction="`+c.path+`"`) {
+			t.Errorf("%s does not tell what it would be done to: %.600s", c.path, asked)
+		}
+		for k, v := range c.form {
+			form[k] = v
+		}
+		if code, body := srv.do(t, "viewer", c.path, form); code != http.StatusForbidden || c.state() != before {
+			t.Errorf("%s by a viewer: %d, %q: %.300s", c.path, code, c.state(), body)
+		}
+		code, body := srv.do(t, "admin", c.path, form)
+		if code != http.StatusOK || c.state() != c.want {
+			t.Errorf("%s: %d, %q, want %q: %.1500s", c.path, code, c.state(), c.want, mainOf(body))
+			continue
+		}
+		if strings.Contains(body, "Undo</button>") != c.undo {
+			t.Errorf("%s offers to be undone: %v, want %v: %.1500s", c.path, !c.undo, c.undo, mainOf(body))
+		}
+		if !c.undo {
+			continue
+		}
+		id := undoButton.FindStringSubmatch(body)[1]
+		if code, body := srv.do(t, "admin", "/actions/"+id, url.Values{"action": {"undo"}}); code != http.StatusOK || c.state() != before {
+			t.Errorf("undo of %s: %d, %q, want %q: %.1500s", c.path, code, c.state(), before, mainOf(body))
+		}
+		if code, _ := srv.do(t, "admin", "/actions/"+id, url.Values{"action": {"undo"}}); code != http.StatusConflict {
+			t.Errorf("undo of %s once more: %d, want 409", c.path, code)
+		}
+	}
+}
+
+var undoButton = regexp.MustCompile(`formaction="/actions/([A-Z0-9]+)" name="action" value="undo"`)
+
+func mainOf(body string) string {
+	_, body, _ = strings.Cut(body, "<main")
+	return strings.Join(strings.Fields(body), " ")
+}
+
+func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?site=oslo", nil)
+	if !strings.Contains(body, "3 nodes") || !strings.Contains(body, "is cordoned already") || strings.Contains(body, "bone-1") {
+		t.Errorf("the page before does not tell what is cordoned: %s", mainOf(body))
+	}
+	form := url.Values{"item": {m.form(state.Nodes, "", "pi-1"), m.form(state.Nodes, "", "pi-2"), m.form(state.Nodes, "", "pi-3")}}
+	// Before it is done one comes, one goes, and one is replaced by another of its name.
+	m.put(t, testNode("pi-4", "oslo", nil))
+	gone := m.Snapshot().Node("pi-2")
+	_, _ = m.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) {
+		return []state.Change{state.Remove(gone, ""), state.Remove(m.s.Node("pi-3"), ""), state.Put(testNode("pi-3", "oslo", nil), "")}, nil
+	})
+	code, body := srv.do(t, "admin", "/actions/nodes/cordon", form)
+	s := m.Snapshot()
+	if code != http.StatusOK || !s.Node("pi-1").Spec.Unschedulable || s.Node("pi-3").Spec.Unschedulable || s.Node("pi-4").Spec.Unschedulable {
+		t.Errorf("cordoned the wrong ones: %d", code)
+	}
+	for _, want := range []string{"1 of 3 done, 2 failed", "it is gone", "another of its name has come"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the result does not say %q: %s", want, mainOf(body))
+		}
+	}
+	for _, form := range []url.Values{{}, {"item": {"nonsense"}}, {"item": make([]string, maxItems+1)}} {
+		if code, _ := srv.do(t, "admin", "/actions/nodes/cordon", form); code != http.StatusBadRequest {
+			t.Errorf("a form with %d items: %d, want 400", len(form["item"]), code)
+		}
+	}
+}
+
+func TestWhatTheAPIRefusesIsToldByName(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	for _, c := range []struct {
+		path, kind, name string
+		form             url.Values
+		want             string
+	}{
+		{"/actions/nodes/label", "nodes", "pi-1", url.Values{"key": {"a b"}}, "cannot be the name of a label"},
+		{"/actions/nodes/taint", "nodes", "pi-1", url.Values{"key": {"a"}, "effect": {"Sometimes"}}, "Sometimes"},
+		{"/actions/deployments/scale", "deployments", "shop", url.Values{"replicas": {"-1"}}, "is no number of pods"},
+		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeMonitorGracePeriod": {"5s"}}, "must be at least 40s"},
+		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeEvictionRate": {"fast"}}, "is no number"},
+		{"/actions/sites/maintenance", "sites", "oslo", url.Values{"for": {"until"}, "until": {"2001-01-01T00:00"}}, "is over already"},
+	} {
+		ns := ""
+		if c.kind == "deployments" {
+			ns = "default"
+		}
+		form := url.Values{"item": {m.form(state.Kind(c.kind), ns, c.name)}}
+		for k, v := range c.form {
+			form[k] = v
+		}
+		if _, body := srv.do(t, "admin", c.path, form); !strings.Contains(body, c.want) {
+			t.Errorf("%s with %v does not say %q: %s", c.path, c.form, c.want, mainOf(body))
+		}
+	}
+}
+
+// until waits for a condition.
+func until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
+	m := worksample(t)
+	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
+	owned := func(name, node, app string) *corev1.Pod {
+		return testPod(name, node, func(p *corev1.Pod) {
+			p.Labels = map[string]string{"app": app}
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+		})
+	}
+	two := intstr.FromInt32(2)
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "shop-stays-open", Namespace: "default"},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &two, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "shop"}}}}
+	m.put(t, testNode("pi-7", "oslo", nil), owned("shop-1", "pi-7", "shop"), owned("shop-2", "pi-1", "shop"), owned("radio-1", "pi-7", "radio"), budget)
+	srv := acting(t, m)
+	item := m.form(state.Nodes, "", "pi-7")
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil)
+	if !strings.Contains(body, "2 pods have to leave.") {
+		t.Errorf("the page before does not count the pods: %s", mainOf(body))
+	}
+	form := url.Values{"item": {item}, "until": {"15m"}, "csrf": {csrf}}
+	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", form, "Cookie", nameHeader+"=admin")
+	at := resp.Header.Get("Location")
+	says := func(want string) func() bool {
+		return func() bool { _, body = srv.ask(t, "admin", "GET", at, nil); return strings.Contains(body, want) }
+	}
+	until(t, "the budget that blocks is named", says("The disruption budget shop-stays-open needs 2 healthy pods and has 2 currently"))
+	s := m.Snapshot()
+	if !s.Node("pi-7").Spec.Unschedulable || s.Pod("default", "radio-1").DeletionTimestamp == nil || s.Pod("default", "shop-1").DeletionTimestamp != nil {
+		t.Errorf("the drain asked the wrong pods to leave: %s", mainOf(body))
+	}
+	leave := func(name string) {
+		_, _ = m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+			return []state.Change{state.Remove(s.Pod("default", name), "")}, nil
+		})
+	}
+	leave("radio-1")
+	until(t, "the pod that left is counted", says("1 of 2 pods have left"))
+	m.put(t, owned("shop-3", "pi-1", "shop")) // its owner has made one elsewhere
+	until(t, "the pod is asked to leave, now that it may", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
+	leave("shop-1")
+	until(t, "the drain is over", says("1 of 1 done"))
+	if !strings.Contains(body, "2 of 2 pods have left") || !strings.Contains(body, "Undo</button>") {
+		t.Errorf("the drain does not tell its end: %s", mainOf(body))
+	}
+	if srv.do(t, "admin", at, url.Values{"action": {"undo"}}); m.Snapshot().Node("pi-7").Spec.Unschedulable {
+		t.Error("the undone drain has left the node cordoned")
+	}
+}
+
+func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	item := m.form(state.Nodes, "", "pi-1")
+	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil); !strings.Contains(body, "2 pods that nobody makes again") {
+		t.Errorf("the page before does not tell of the bare pods: %s", mainOf(body))
+	}
+	_, body := srv.do(t, "admin", "/actions/nodes/drain", url.Values{"item": {item}, "until": {"15m"}})
+	if !strings.Contains(body, "1 failed") || !strings.Contains(body, "nobody makes it again") || m.Snapshot().Pod("default", "kiosk-7d9f-abcde").DeletionTimestamp != nil {
+		t.Errorf("a drain without leave took bare pods away, or does not say why not: %s", mainOf(body))
+	}
+}
+
+func TestADrainCanBeStopped(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", url.Values{"item": {m.form(state.Nodes, "", "pi-1")}, "bare": {"yes"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
+	at := resp.Header.Get("Location")
+	if code, _ := srv.do(t, "viewer", at, url.Values{"action": {"stop"}}); code != http.StatusForbidden {
+		t.Errorf("a viewer stops a drain: %d, want 403", code)
+	}
+	srv.do(t, "admin", at, url.Values{"action": {"stop"}})
+	until(t, "the drain has stopped", func() bool {
+		_, body := srv.ask(t, "viewer", "GET", at, nil)
+		return strings.Contains(body, "Stopped") && strings.Contains(body, "it stays cordoned")
+	})
+}

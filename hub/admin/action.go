@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/state"
+)
+
+// An action is something that people can have done to things of one kind. What it
+// does, it asks of the API, in the name of whoever wants it: the page itself
+// changes nothing.
+type action struct {
+	Name    string // in the address
+	Label   string // on a button
+	Save    string // on the button that does it, where that says no number
+	Done    string // what stands in the result, such as "cordoned"
+	Means   string // what it does, in a sentence
+	Destroy bool   // what it takes cannot be had back
+	quick   bool   // needs no page of its own before, for one thing: it can be undone
+	single  bool   // is done to one thing only
+
+	kind           state.Kind
+	one            string // of the kind, such as "node"
+	verb, resource string // what a role must be allowed
+
+	// fields are what people fill in; with is what it would be done to.
+	fields func(s state.Snapshot, with []state.Object) []field
+	// parse turns the form into what do is given. nil: there is nothing to fill in.
+	parse func(form url.Values) (any, error)
+	// idle tells why an object needs nothing, "" where it does.
+	idle func(o state.Object) string
+	// notes are what people should know before.
+	notes func(s state.Snapshot, with []state.Object) []string
+	// check tells whether the API would accept it for an object; nil: only do tells.
+	check func(ctx context.Context, w *worker, o state.Object) error
+	// do does it to one object. undo is nil where nothing takes it back.
+	do func(ctx context.Context, w *worker, o state.Object) (undo undo, err error)
+	// all does it to all of them together, instead of do.
+	all func(ctx context.Context, j *job)
+}
+
+// An undo takes back what was done to one object.
+type undo func(ctx context.Context, w *worker) error
+
+// A field is something to fill in before an action.
+type field struct {
+	Name, Label, Hint string
+	Type              string // text, number, checkbox, select, datetime-local
+	Value             string
+	Options           []option
+	Required          bool
+	Min, Max          string
+	Pattern           string
+}
+
+// actions lists everything that can be done, in the order of menus.
+func actions() []*action {
+	return slices.Concat(nodeActions(), podActions(), workloadActions(), siteActions())
+}
+
+// path is where an action is asked for.
+func (a *action) path() string { return "/actions/" + string(a.kind) + "/" + a.Name }
+
+// many names a number of what it is done to.
+func (a *action) many(n int) string { return plural(n, a.one) }
+
+// An item is one thing that an action is done to, as forms name it: exactly that one,
+// not another of the same name that has come since.
+type item struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+func itemOf(o state.Object) item { return item{o.GetNamespace(), o.GetName(), o.GetUID()} }
+
+func (i item) String() string {
+	if i.Namespace == "" || i.Namespace == "default" {
+		return i.Name
+	}
+	return i.Namespace + "/" + i.Name
+}
+
+// Form is the item in a form.
+func (i item) Form() string { return i.Namespace + "/" + i.Name + "=" + string(i.UID) }
+
+// parseItem reads an item from a form. Without a uid it is whatever has the name.
+func parseItem(text string) (i item, ok bool) {
+	at, uid, _ := strings.Cut(text, "=")
+	i.Namespace, i.Name, ok = strings.Cut(at, "/")
+	i.UID = types.UID(uid)
+	return i, ok && i.Name != ""
+}
+
+// A worker does an action in somebody's name.
+type worker struct {
+	caller
+	fleet Fleet
+	given any // what parse made of the form
+}
+
+// errGone is an item that is not there any more.
+type errGone struct{ item }
+
+func (e errGone) Error() string { return "it is gone" }
+
+// find returns the object that an item means, as it is now.
+func (w *worker) find(kind state.Kind, i item) (state.Object, error) {
+	o := w.fleet.Snapshot().Get(state.Key{Kind: kind, Namespace: i.Namespace, Name: i.Name})
+	switch {
+	case o == nil:
+		return nil, errGone{i}
+	case i.UID != "" && o.GetUID() != i.UID:
+		return nil, fmt.Errorf("it has gone, and another of its name has come: look at that one first")
+	}
+	return o, nil
+}
+
+// objectURL is the API's path of an object.
+func objectURL(kind state.Kind, namespace, name string) string {
+	root := "/api/v1"
+	switch kind {
+	case state.Deployments, state.DaemonSets, state.ReplicaSets:
+		root = "/apis/apps/v1"
+	case state.Sites:
+		root = "/apis/flotilla.dev/v1alpha1"
+	}
+	if namespace != "" {
+		root += "/namespaces/" + namespace
+	}
+	return root + "/" + string(kind) + "/" + name
+}
+
+// A tree is JSON that is made here.
+type tree = map[string]any
+
+const (
+	mergePatch = "application/merge-patch+json"
+	plainJSON  = "application/json"
+)
+
+// patch merges a patch into an object, if it is still that one.
+func (w *worker) patch(ctx context.Context, o state.Object, patch tree) error {
+	meta, _ := patch["metadata"].(tree)
+	if meta == nil {
+		meta = tree{}
+		patch["metadata"] = meta
+	}
+	meta["uid"] = o.GetUID()
+	return w.send(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), media: mergePatch}, patch)
+}
+
+// send asks the API for a change.
+func (w *worker) send(ctx context.Context, q apiCall, body any) (err error) {
+	if q.body, err = json.Marshal(body); err != nil {
+		return fmt.Errorf("encode what to ask the API for: %w", err)
+	}
+	a, err := w.ask(ctx, q)
+	if err != nil {
+		return err
+	}
+	if no := a.err(); no != nil {
+		return no
+	}
+	return nil
+}
+
+// sentence is an error as people read it: what the API refused, in its own words.
+func sentence(err error) string {
+	var no *apiRefusal
+	if !errors.As(err, &no) {
+		return err.Error()
+	}
+	if d := no.status.Details; d != nil && len(d.Causes) > 0 {
+		var parts []string
+		for _, c := range d.Causes {
+			parts = append(parts, strings.TrimPrefix(c.Field+": ", ": ")+c.Message)
+		}
+		return strings.Join(parts, "; ")
+	}
+	return no.status.Message
+}
+
+// refusedWith tells whether the API refused with a code.
+func refusedWith(err error, code int) bool {
+	var no *apiRefusal
+	return errors.As(err, &no) && no.code == code
+}

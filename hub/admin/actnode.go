@@ -1,0 +1,221 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"flotilla.dev/hub/state"
+)
+
+// again is how often a change is tried on the newest version, where others change
+// the object at the same time.
+const again = 5
+
+func nodeActions() []*action {
+	all := []*action{
+		{Name: "cordon", quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",
+			idle: idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"), do: cordon(true)},
+		{Name: "uncordon", quick: true, Label: "Uncordon", Done: "is uncordoned", Means: "Pods may be placed there again.",
+			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
+		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
+			Means:  "Cordons the node and asks its pods to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
+			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain},
+		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", fields: labelFields, parse: parseLabel, do: label},
+		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", fields: taintFields, parse: parseTaint, notes: taintNotes, do: taint},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is added again with a new token.",
+			notes: deleteNotes, do: remove},
+	}
+	for _, a := range all {
+		a.kind, a.one, a.verb, a.resource = state.Nodes, "node", "patch", "nodes"
+	}
+	all[len(all)-1].verb = "delete"
+	return all
+}
+
+func idleNode(is func(*corev1.Node) bool, why string) func(state.Object) string {
+	return func(o state.Object) string {
+		if n, ok := o.(*corev1.Node); ok && is(n) {
+			return why
+		}
+		return ""
+	}
+}
+
+func cordon(is bool) func(context.Context, *worker, state.Object) (undo, error) {
+	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+		n := o.(*corev1.Node)
+		if n.Spec.Unschedulable == is {
+			return nil, nil
+		}
+		back := func(ctx context.Context, w *worker) error {
+			return w.patch(ctx, n, tree{"spec": tree{"unschedulable": !is}})
+		}
+		return back, w.patch(ctx, n, tree{"spec": tree{"unschedulable": is}})
+	}
+}
+
+// remove deletes an object, if it is still that one.
+func remove(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	return nil, w.send(ctx, apiCall{method: http.MethodDelete, path: objectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), media: plainJSON},
+		tree{"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": tree{"uid": o.GetUID()}})
+}
+
+func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
+	pods, ready := 0, 0
+	for _, o := range with {
+		for range s.PodsOn(o.GetName()) {
+			pods++
+		}
+		if state.ReadyOf(o.(*corev1.Node)) == corev1.ConditionTrue {
+			ready++
+		}
+	}
+	if pods > 0 {
+		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.", plural(pods, "pod")))
+	}
+	if ready > 0 {
+		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", isAre(ready, "node")))
+	}
+	return notes
+}
+
+// isAre counts what something is said of: "1 node is", "2 nodes are".
+func isAre(n int, one string) string {
+	if n == 1 {
+		return "1 " + one + " is"
+	}
+	return plural(n, one) + " are"
+}
+
+// ---- labels
+
+type labelChange struct{ key, value, how string }
+
+func labelFields(state.Snapshot, []state.Object) []field {
+	return []field{
+		{Name: "key", Label: "Label", Hint: "such as room, or example.com/room", Type: "text", Required: true},
+		{Name: "value", Label: "Value", Type: "text"},
+		{Name: "how", Label: "What to do", Type: "select", Options: options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+	}
+}
+
+func parseLabel(form url.Values) (any, error) {
+	l := labelChange{strings.TrimSpace(form.Get("key")), strings.TrimSpace(form.Get("value")), form.Get("how")}
+	if errs := validation.IsQualifiedName(l.key); len(errs) > 0 {
+		return nil, fmt.Errorf("%q cannot be the name of a label: %s", l.key, errs[0])
+	}
+	if errs := validation.IsValidLabelValue(l.value); len(errs) > 0 {
+		return nil, fmt.Errorf("%q cannot be the value of a label: %s", l.value, errs[0])
+	}
+	return l, nil
+}
+
+func label(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	l := w.given.(labelChange)
+	set := func(ctx context.Context, w *worker, value any) error {
+		return w.patch(ctx, o, tree{"metadata": tree{"labels": tree{l.key: value}}})
+	}
+	was, had := o.GetLabels()[l.key]
+	var before, after any
+	if had {
+		before = was
+	}
+	if l.how != "remove" {
+		after = l.value
+	}
+	if before == after {
+		return nil, nil
+	}
+	return func(ctx context.Context, w *worker) error { return set(ctx, w, before) }, set(ctx, w, after)
+}
+
+// ---- taints
+
+type taintChange struct {
+	corev1.Taint
+	remove bool
+}
+
+func taintFields(state.Snapshot, []state.Object) []field {
+	return []field{
+		{Name: "key", Label: "Taint", Hint: "such as maintenance, or example.com/broken-camera", Type: "text", Required: true},
+		{Name: "value", Label: "Value", Type: "text"},
+		{Name: "effect", Label: "Effect", Type: "select", Options: options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
+			[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"}, [2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
+		{Name: "how", Label: "What to do", Type: "select", Options: options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+	}
+}
+
+func parseTaint(form url.Values) (any, error) {
+	t := taintChange{corev1.Taint{Key: strings.TrimSpace(form.Get("key")), Value: strings.TrimSpace(form.Get("value")), Effect: corev1.TaintEffect(form.Get("effect"))}, form.Get("how") == "remove"}
+	if errs := validation.IsQualifiedName(t.Key); len(errs) > 0 {
+		return nil, fmt.Errorf("%q cannot be the name of a taint: %s", t.Key, errs[0])
+	}
+	if errs := validation.IsValidLabelValue(t.Value); len(errs) > 0 {
+		return nil, fmt.Errorf("%q cannot be the value of a taint: %s", t.Value, errs[0])
+	}
+	return t, nil
+}
+
+func taintNotes(s state.Snapshot, with []state.Object) []string {
+	pods := 0
+	for _, o := range with {
+		for range s.PodsOn(o.GetName()) {
+			pods++
+		}
+	}
+	if pods == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("With the effect NoExecute those of the %s there leave that do not tolerate the taint.", plural(pods, "pod"))}
+}
+
+func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	t := w.given.(taintChange)
+	same := func(x corev1.Taint) bool { return x.MatchTaint(&t.Taint) }
+	n := o.(*corev1.Node)
+	at := slices.IndexFunc(n.Spec.Taints, same)
+	if t.remove && at < 0 {
+		return nil, nil
+	}
+	replace := func(want *corev1.Taint) func(*corev1.Node) []corev1.Taint {
+		return func(n *corev1.Node) []corev1.Taint {
+			taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), same)
+			if want != nil {
+				taints = append(taints, *want)
+			}
+			return taints
+		}
+	}
+	var before, after *corev1.Taint
+	if at >= 0 {
+		before = &n.Spec.Taints[at]
+	}
+	if !t.remove {
+		after = &t.Taint
+	}
+	back := func(ctx context.Context, w *worker) error { return w.setTaints(ctx, n, replace(before)) }
+	return back, w.setTaints(ctx, n, replace(after))
+}
+
+// setTaints changes a node's taints, of which others may change some at the same time.
+func (w *worker) setTaints(ctx context.Context, n *corev1.Node, change func(*corev1.Node) []corev1.Taint) error {
+	for try := 0; ; try++ {
+		o, err := w.find(state.Nodes, itemOf(n))
+		if err != nil {
+			return err
+		}
+		err = w.patch(ctx, o, tree{"metadata": tree{"resourceVersion": o.GetResourceVersion()}, "spec": tree{"taints": change(o.(*corev1.Node))}})
+		if !refusedWith(err, http.StatusConflict) || try == again {
+			return err
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+func siteActions() []*action {
+	all := []*action{
+		{Name: "hold", quick: true, Label: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
+			idle: func(o state.Object) string {
+				return yes(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
+			}, do: policyOf(fleet.Hold)},
+		{Name: "evict", Label: "Do not hold", Done: "gives up its pods", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+			idle: func(o state.Object) string {
+				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
+			}, do: policyOf(fleet.Evict)},
+		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: parseMaintenance, do: maintain},
+		{Name: "resume", quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
+			idle: func(o state.Object) string {
+				return yes(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
+			}, do: maintain},
+		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings", Means: "What differs on this site from the hub's own settings. Leave a field empty for the hub's.", single: true, fields: siteFields, parse: parseSite, check: checkSite, do: setSite},
+	}
+	for _, a := range all {
+		a.kind, a.one, a.verb, a.resource = state.Sites, "site", "patch", "sites"
+	}
+	return all
+}
+
+func yes(is bool, why string) string {
+	if is {
+		return why
+	}
+	return ""
+}
+
+// asTree is a value as its JSON.
+func asTree(v any) (t tree, err error) {
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a site's settings: %w", err)
+	}
+	return t, nil
+}
+
+// setSpec changes fields of a site's spec; to take them back it puts those that were.
+func setSpec(ctx context.Context, w *worker, o state.Object, fields tree) (undo, error) {
+	was, err := asTree(o.(*fleet.Site).Spec)
+	if err != nil {
+		return nil, err
+	}
+	before := tree{}
+	for name := range fields {
+		before[name] = was[name] // nil: it was not set
+	}
+	back := func(ctx context.Context, w *worker) error { return w.patch(ctx, o, tree{"spec": before}) }
+	return back, w.patch(ctx, o, tree{"spec": fields})
+}
+
+func policyOf(p fleet.DisruptionPolicy) func(context.Context, *worker, state.Object) (undo, error) {
+	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+		return setSpec(ctx, w, o, tree{"disruptionPolicy": p})
+	}
+}
+
+// localTime is how a browser's field writes a moment; people fill in UTC, as the page says.
+const localTime = "2006-01-02T15:04"
+
+func maintenanceFields(_ state.Snapshot, with []state.Object) []field {
+	return []field{
+		{Name: "for", Label: "For", Type: "select", Options: options("2h", [2]string{"30m", "30 minutes"}, [2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
+			[2]string{"24h", "1 day"}, [2]string{"168h", "1 week"}, [2]string{"until", "until the moment below"})},
+		{Name: "until", Label: "Until", Hint: "in UTC; only with “until the moment below”", Type: "datetime-local"},
+		{Name: "reason", Label: "Reason", Hint: "others read it beside the site", Type: "text"},
+	}
+}
+
+func parseMaintenance(form url.Values) (any, error) {
+	m := &fleet.Maintenance{Reason: strings.TrimSpace(form.Get("reason"))}
+	if form.Get("for") != "until" {
+		d, err := time.ParseDuration(form.Get("for"))
+		if err != nil || d <= 0 {
+			return nil, fmt.Errorf("%q is no time: use one such as 2h", form.Get("for"))
+		}
+		m.Until = metav1.NewTime(time.Now().Add(d).UTC().Truncate(time.Second))
+		return m, nil
+	}
+	until, err := time.Parse(localTime, form.Get("until"))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is no moment: use one such as 2026-11-03T18:00, in UTC", form.Get("until"))
+	case !until.After(time.Now()):
+		return nil, fmt.Errorf("%s is over already", stamp(until))
+	}
+	m.Until = metav1.NewTime(until)
+	return m, nil
+}
+
+func maintain(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	m, _ := w.given.(*fleet.Maintenance)
+	if m == nil {
+		return setSpec(ctx, w, o, tree{"maintenance": nil})
+	}
+	reason := any(m.Reason)
+	if m.Reason == "" {
+		reason = nil // a merge would leave the last one's
+	}
+	return setSpec(ctx, w, o, tree{"maintenance": tree{"until": m.Until, "reason": reason}})
+}
+
+// ---- what differs on a site
+
+// A setting is one field of a site's spec that is a number or a time.
+type setting struct {
+	name, label, hint string
+	get               func(*fleet.SiteSpec) string
+	parse             func(string) (any, error)
+}
+
+var siteSettings = []setting{
+	{"nodeMonitorGracePeriod", "A silent node is unknown after", "40s or more, such as 2m",
+		func(s *fleet.SiteSpec) string { return durationText(s.NodeMonitorGracePeriod) }, durationValue},
+	{"nodeStartupGracePeriod", "A new node is unknown after", "40s or more, such as 5m",
+		func(s *fleet.SiteSpec) string { return durationText(s.NodeStartupGracePeriod) }, durationValue},
+	{"nodeEvictionRate", "Nodes given up per second", "such as 0.1: one every 10 seconds",
+		func(s *fleet.SiteSpec) string { return numberText(s.NodeEvictionRate) }, numberValue},
+	{"secondaryNodeEvictionRate", "The same in partial disruption", "such as 0.01; 0 for none",
+		func(s *fleet.SiteSpec) string { return numberText(s.SecondaryNodeEvictionRate) }, numberValue},
+	{"unhealthyZoneThreshold", "Partially disrupted from", "a share of its nodes from 0 to 1, such as 0.55",
+		func(s *fleet.SiteSpec) string { return numberText(s.UnhealthyZoneThreshold) }, numberValue},
+	{"largeClusterSizeThreshold", "Large with more nodes than", "in partial disruption only large sites evict",
+		func(s *fleet.SiteSpec) string { return numberText(s.LargeClusterSizeThreshold) }, func(text string) (any, error) {
+			n, err := strconv.ParseInt(text, 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("%q is no whole number", text)
+			}
+			return n, nil
+		}},
+}
+
+func durationText(d *metav1.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.Duration.String()
+}
+
+func durationValue(text string) (any, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no time: use one such as 40s or 5m", text)
+	}
+	return d.String(), nil
+}
+
+func numberText[N int32 | float64](n *N) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
+}
+
+func numberValue(text string) (any, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no number", text)
+	}
+	return n, nil
+}
+
+func siteFields(_ state.Snapshot, with []state.Object) []field {
+	var s fleet.SiteSpec
+	if len(with) == 1 {
+		s = with[0].(*fleet.Site).Spec
+	}
+	fields := []field{
+		{Name: "description", Label: "Description", Type: "text", Value: s.Description},
+		{Name: "location", Label: "Location", Type: "text", Value: s.Location},
+		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Options: options(string(s.DisruptionPolicy),
+			[2]string{"", "as the hub is set"}, [2]string{string(fleet.Evict), "Evict: its pods move to other sites"}, [2]string{string(fleet.Hold), "Hold: its pods stay"})},
+	}
+	for _, x := range siteSettings {
+		fields = append(fields, field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
+	}
+	return fields
+}
+
+func parseSite(form url.Values) (any, error) {
+	spec := tree{}
+	for _, name := range []string{"description", "location", "disruptionPolicy"} {
+		spec[name] = nil
+		if v := strings.TrimSpace(form.Get(name)); v != "" {
+			spec[name] = v
+		}
+	}
+	for _, x := range siteSettings {
+		spec[x.name] = nil
+		if text := strings.TrimSpace(form.Get(x.name)); text != "" {
+			v, err := x.parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", x.label, err)
+			}
+			spec[x.name] = v
+		}
+	}
+	return spec, nil
+}
+
+func setSite(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	return setSpec(ctx, w, o, w.given.(tree))
+}
+
+// checkSite asks the API whether it would accept the settings, so that the form can
+// be mended.
+func checkSite(ctx context.Context, w *worker, o state.Object) error {
+	q := apiCall{method: http.MethodPatch, path: objectURL(state.Sites, "", o.GetName()), media: mergePatch, query: url.Values{"dryRun": {"All"}}}
+	return w.send(ctx, q, tree{"spec": w.given})
+}

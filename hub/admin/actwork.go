@@ -1,0 +1,244 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+const (
+	restartedAt  = "kubectl.kubernetes.io/restartedAt" // as `kubectl rollout restart` says it
+	revisionOf   = "deployment.kubernetes.io/revision"
+	maxReplicas  = 100_000
+	templateHash = "pod-template-hash"
+)
+
+func podActions() []*action {
+	all := []*action{
+		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
+			Means: "Asks the pod to leave, unless a disruption budget needs it. Its owner makes a new one.",
+			notes: podNotes, idle: idlePod, do: func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+				return nil, w.evict(ctx, o.(*corev1.Pod))
+			}},
+		{Name: "delete", Label: "Delete", Done: "is asked to leave", Destroy: true,
+			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.", notes: podNotes, idle: idlePod, do: remove},
+	}
+	for _, a := range all {
+		a.kind, a.one, a.verb, a.resource = state.Pods, "pod", "delete", "pods"
+	}
+	all[0].verb, all[0].resource = "create", "pods/eviction"
+	return all
+}
+
+func idlePod(o state.Object) string {
+	if o.GetDeletionTimestamp() != nil {
+		return "is leaving already"
+	}
+	return ""
+}
+
+func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
+	bare, silent := 0, 0
+	for _, o := range with {
+		p := o.(*corev1.Pod)
+		if metav1.GetControllerOfNoCopy(p) == nil {
+			bare++
+		}
+		if n := s.Node(p.Spec.NodeName); n != nil && state.ReadyOf(n) != corev1.ConditionTrue {
+			silent++
+		}
+	}
+	if bare > 0 {
+		notes = append(notes, fmt.Sprintf("%s no owner: nobody makes it again.", hasHave(bare, "pod")))
+	}
+	if silent > 0 {
+		notes = append(notes, fmt.Sprintf("%s on a node that is not ready, and stays Terminating until the device confirms that it has stopped.", isAre(silent, "pod")))
+	}
+	return notes
+}
+
+func workloadActions() []*action {
+	deployments := []*action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", do: restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.", fields: scaleFields, parse: parseScale, do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, a few at a time.", fields: revisionFields, parse: parseRevision, do: rollBack},
+		{Name: "pause", quick: true, Label: "Pause", Done: "is paused", Means: "Changes of the template are not rolled out until it is resumed.", idle: idlePaused(true), do: pause(true)},
+		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Changes of the template are rolled out again.", idle: idlePaused(false), do: pause(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the deployment with its pods.", notes: workloadNotes, do: remove},
+	}
+	daemonSets := []*action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, node by node.", do: restart},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", notes: workloadNotes, do: remove},
+	}
+	for _, a := range deployments {
+		a.kind, a.one, a.verb, a.resource = state.Deployments, "deployment", "patch", "deployments"
+	}
+	for _, a := range daemonSets {
+		a.kind, a.one, a.verb, a.resource = state.DaemonSets, "daemon set", "patch", "daemonsets"
+	}
+	deployments[len(deployments)-1].verb, daemonSets[len(daemonSets)-1].verb = "delete", "delete"
+	return append(deployments, daemonSets...)
+}
+
+// podsOf walks the pods of a workload.
+func podsOf(s state.Snapshot, o state.Object) (pods []*corev1.Pod) {
+	owners := []state.Object{o}
+	if _, ok := o.(*appsv1.Deployment); ok {
+		owners = slices.Collect(s.Owned(o.GetUID(), state.ReplicaSets))
+	}
+	for _, owner := range owners {
+		for p := range s.Owned(owner.GetUID(), state.Pods) {
+			pods = append(pods, p.(*corev1.Pod))
+		}
+	}
+	return pods
+}
+
+func workloadNotes(s state.Snapshot, with []state.Object) []string {
+	n := 0
+	for _, o := range with {
+		n += len(podsOf(s, o))
+	}
+	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", hasHave(n, "pod"))}
+}
+
+// restart marks the template with the moment, as `kubectl rollout restart` does.
+func restart(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
+		return nil, fmt.Errorf("it is paused: resume it, and restart it then")
+	}
+	mark := tree{restartedAt: time.Now().UTC().Format(time.RFC3339)}
+	return nil, w.patch(ctx, o, tree{"spec": tree{"template": tree{"metadata": tree{"annotations": mark}}}})
+}
+
+func scaleFields(_ state.Snapshot, with []state.Object) []field {
+	f := field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
+	if len(with) == 1 {
+		f.Label, f.Value = "Pods", strconv.Itoa(int(replicasOf(with[0].(*appsv1.Deployment))))
+	}
+	return []field{f}
+}
+
+func replicasOf(d *appsv1.Deployment) int32 {
+	if d.Spec.Replicas == nil {
+		return 1
+	}
+	return *d.Spec.Replicas
+}
+
+func parseScale(form url.Values) (any, error) {
+	n, err := strconv.Atoi(form.Get("replicas"))
+	if err != nil || n < 0 || n > maxReplicas {
+		return nil, fmt.Errorf("%q is no number of pods: use 0 to %d", form.Get("replicas"), maxReplicas)
+	}
+	return int32(n), nil
+}
+
+func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	before, after := replicasOf(o.(*appsv1.Deployment)), w.given.(int32)
+	if before == after {
+		return nil, nil
+	}
+	set := func(ctx context.Context, w *worker, n int32) error {
+		return w.patch(ctx, o, tree{"spec": tree{"replicas": n}})
+	}
+	return func(ctx context.Context, w *worker) error { return set(ctx, w, before) }, set(ctx, w, after)
+}
+
+// A version is one that a deployment has had: a replica set.
+type version struct {
+	Number int
+	Set    *appsv1.ReplicaSet
+}
+
+// versionsOf returns what a deployment has had, the newest first.
+func versionsOf(s state.Snapshot, d *appsv1.Deployment) (list []version) {
+	for o := range s.Owned(d.UID, state.ReplicaSets) {
+		rs := o.(*appsv1.ReplicaSet)
+		if n, err := strconv.Atoi(rs.Annotations[revisionOf]); err == nil {
+			list = append(list, version{n, rs})
+		}
+	}
+	slices.SortFunc(list, func(a, b version) int { return cmp.Compare(b.Number, a.Number) })
+	return list
+}
+
+func revisionFields(s state.Snapshot, with []state.Object) []field {
+	f := field{Name: "revision", Label: "Version", Type: "select", Options: []option{{"0", "The one before", true}}}
+	if len(with) == 1 {
+		for i, v := range versionsOf(s, with[0].(*appsv1.Deployment)) {
+			if i > 0 {
+				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(v.Set.Spec.Template)), false})
+			}
+		}
+	}
+	return []field{f}
+}
+
+func parseRevision(form url.Values) (any, error) {
+	n, err := strconv.Atoi(form.Get("revision"))
+	if err != nil || n < 0 {
+		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
+	}
+	return n, nil
+}
+
+// rollBack puts an earlier template in place, as `kubectl rollout undo` does.
+func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	d, want := o.(*appsv1.Deployment), w.given.(int)
+	if d.Spec.Paused {
+		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
+	}
+	versions := versionsOf(w.fleet.Snapshot(), d)
+	at := 1
+	if want > 0 {
+		at = slices.IndexFunc(versions, func(v version) bool { return v.Number == want })
+	}
+	switch {
+	case want > 0 && at < 0:
+		return nil, fmt.Errorf("it has no version %d any more", want)
+	case at >= len(versions):
+		return nil, fmt.Errorf("it has no earlier version")
+	}
+	set := func(ctx context.Context, w *worker, t corev1.PodTemplateSpec) error {
+		return w.send(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.Deployments, d.Namespace, d.Name), media: "application/json-patch+json"}, []tree{
+			{"op": "test", "path": "/metadata/uid", "value": d.UID}, {"op": "replace", "path": "/spec/template", "value": t}})
+	}
+	was := d.Spec.Template
+	template := *versions[at].Set.Spec.Template.DeepCopy()
+	delete(template.Labels, templateHash)
+	return func(ctx context.Context, w *worker) error { return set(ctx, w, was) }, set(ctx, w, template)
+}
+
+func idlePaused(is bool) func(state.Object) string {
+	return func(o state.Object) string {
+		d, ok := o.(*appsv1.Deployment)
+		switch {
+		case !ok || d.Spec.Paused != is:
+			return ""
+		case is:
+			return "is paused already"
+		}
+		return "is not paused"
+	}
+}
+
+func pause(is bool) func(context.Context, *worker, state.Object) (undo, error) {
+	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+		set := func(ctx context.Context, w *worker, is bool) error {
+			return w.patch(ctx, o, tree{"spec": tree{"paused": is}})
+		}
+		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
+	}
+}

@@ -1,0 +1,114 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+type boardRow struct {
+	Name, Title string
+	YAML        string
+	Nodes       int
+	Href        string // of its nodes
+	Match       []string
+	Reserved    []fact
+	Thresholds  []fact
+	Labels      []fact
+	Taints      []string
+}
+
+type boardsData struct {
+	Rows    []boardRow
+	Without []boardOf // boards that no profile fits
+	MayEdit bool
+}
+
+// A boardOf is a kind of board that nodes report, and how many of them.
+type boardOf struct {
+	Name  string
+	Nodes int
+	Href  string
+}
+
+// boards lists the board profiles, which nodes each of them fits, and the boards
+// without any.
+func boards(a *ask) (page, error) {
+	nodesOf, without := map[string]int{}, map[string]int{}
+	for n := range a.Nodes() {
+		if profile := n.Labels[fleet.LabelProfile]; profile != "" {
+			nodesOf[profile]++
+		} else {
+			without[n.Labels[fleet.LabelBoard]]++
+		}
+	}
+	d := boardsData{MayEdit: a.may("update", "boardprofiles")}
+	for p := range state.Each[*fleet.BoardProfile](a.Snapshot, state.BoardProfiles, "") {
+		d.Rows = append(d.Rows, boardRowOf(p, nodesOf[p.Name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(without)) {
+		b := boardOf{Name: cmp.Or(name, "unknown"), Nodes: without[name]}
+		if name != "" {
+			b.Href = "/nodes?" + url.Values{"q": {fleet.LabelBoard + ":" + name}}.Encode()
+		}
+		d.Without = append(d.Without, b)
+	}
+	return page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
+}
+
+func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
+	r := boardRow{
+		Name: p.Name, Title: cmp.Or(p.Spec.Title, p.Name), Nodes: nodes,
+		YAML: objectPath{path: "/apis/" + fleet.Group + "/" + fleet.Version + "/boardprofiles/" + p.Name}.editor(),
+		Href: "/nodes?" + url.Values{"q": {fleet.LabelProfile + ":" + p.Name}}.Encode(),
+	}
+	m, res := p.Spec.Match, p.Spec.Resources
+	if len(m.Compatible) > 0 {
+		r.Match = append(r.Match, strings.Join(m.Compatible, " or "))
+	}
+	if len(m.Arch) > 0 {
+		r.Match = append(r.Match, strings.Join(m.Arch, " or "))
+	}
+	if b := m.MemoryMiB; b != nil {
+		switch {
+		case b.Min > 0 && b.Max > 0:
+			r.Match = append(r.Match, fmt.Sprintf("%d to %d MiB of memory", b.Min, b.Max))
+		case b.Min > 0:
+			r.Match = append(r.Match, fmt.Sprintf("%d MiB of memory or more", b.Min))
+		case b.Max > 0:
+			r.Match = append(r.Match, fmt.Sprintf("%d MiB of memory or less", b.Max))
+		}
+	}
+	for _, part := range []struct {
+		of     string
+		amount map[string]string
+	}{{"the system", res.SystemReserved}, {"the agent", res.AgentReserved}} {
+		if text := amounts(part.amount); text != "" {
+			r.Reserved = append(r.Reserved, fact{"Kept for " + part.of, text})
+		}
+	}
+	for _, signal := range slices.Sorted(maps.Keys(res.EvictionHard)) {
+		r.Thresholds = append(r.Thresholds, fact{signal, "below " + res.EvictionHard[signal]})
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
+		r.Labels = append(r.Labels, fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})
+	}
+	for _, t := range p.Spec.Taints {
+		r.Taints = append(r.Taints, t.ToString())
+	}
+	return r
+}
+
+func amounts(m map[string]string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, m[name]+" "+name)
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,258 @@
+package admin
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/state"
+)
+
+const someConfig = "/yaml/api/v1/namespaces/default/configmaps/colours"
+
+func configMap(data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "colours", Namespace: "default", UID: "u1"}, Data: data}
+}
+
+// writes puts a text into the editor.
+func (k *kit) writes(text string) {
+	k.Helper()
+	k.do(chromedp.SetValue(chromedp.CSS("#text"), text))
+}
+
+// replaces changes what stands in the editor.
+func (k *kit) replaces(old, new string) {
+	k.Helper()
+	if !k.eval("(t => t.value !== (t.value = t.value.replace(" + quote(old) + ", " + quote(new) + ")))(document.getElementById('text'))") {
+		k.Errorf("the editor does not have %q", old)
+	}
+}
+
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
+}
+
+func (k *kit) config() map[string]string {
+	return k.fleet.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "colours"}).(*corev1.ConfigMap).Data
+}
+
+func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
+	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue", "grass": "green", "hostile": `</textarea><script>alert(1)</script>`}))...)
+	k.excuse("422")
+	k.excuse("400")
+	k.excuse("409")
+	k.open(someConfig)
+	k.says("colours", "ConfigMap as YAML")
+	if !k.eval(`document.getElementById("text").value.startsWith("apiVersion: v1\ndata:\n") && !/uid|resourceVersion|managedFields/.test(document.getElementById("text").value)`) {
+		t.Error("the editor does not begin with the object, or holds what only the hub says")
+	}
+	k.sizes("yaml")
+
+	k.replaces("blue", "grey")
+	k.press("button[value=check]")
+	k.says("Accepted", "- sky: blue", "+ sky: grey", "@@ -2,7 +2,7 @@")
+	if k.config()["sky"] != "blue" {
+		t.Error("a check has changed the object")
+	}
+	k.sizes("yaml-checked")
+	k.press("button[value=apply]")
+	k.says("Applied")
+	if k.config()["sky"] != "grey" {
+		t.Errorf("nothing was applied: %v", k.config())
+	}
+
+	k.press("button[value=check]")
+	k.says("Nothing to apply")
+	k.replaces("grey", "red")
+	k.press("button[value=check]")
+	k.replaces("red", "black") // after it was checked
+	k.press("button[value=apply]")
+	k.says("Check again", "+ sky: black")
+	if k.config()["sky"] != "grey" {
+		t.Error("what was not shown has been applied")
+	}
+
+	k.writes("kind: ConfigMap\ndata: {a: 1, a: 2}")
+	k.press("button[value=check]")
+	k.says("This is no YAML")
+	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colours}\ndate: {a: b}\n")
+	k.press("button[value=check]")
+	k.says(`unknown field "date"`)
+	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n")
+	k.press("button[value=check]")
+	k.says("does not match the name on the URL")
+	k.sizes("yaml-refused")
+}
+
+func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
+	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue", "grass": "green"}))...)
+	k.excuse("409")
+	k.open(someConfig)
+	k.replaces("blue", "grey")
+	k.fleet.put(t, configMap(map[string]string{"sky": "blue", "grass": "brown"}))
+	k.press("button[value=check]")
+	k.says("Somebody has changed this object since you opened it.", "- grass: green", "+ grass: brown")
+	k.sizes("yaml-conflict")
+	k.press("button[value=rebase]")
+	k.says("Accepted", "- sky: blue", "+ sky: grey", "grass: brown")
+	k.press("button[value=apply]")
+	if got := k.config(); got["sky"] != "grey" || got["grass"] != "brown" {
+		t.Errorf("the hub has %v", got)
+	}
+
+	// What only the hub writes, as a status, is no conflict.
+	k.open("/yaml/apis/apps/v1/namespaces/default/deployments/till")
+	k.replaces("replicas: 3", "replicas: 4")
+	o := k.fleet.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "till"}).(*appsv1.Deployment).DeepCopy()
+	o.Status.ReadyReplicas = 2
+	k.fleet.put(t, o)
+	k.press("button[value=check]")
+	k.says("replicas: 4")
+	if strings.Contains(k.text(), "Somebody has changed") {
+		t.Error("a status is taken for somebody's change")
+	}
+}
+
+func TestAViewerOnlyReadsYAML(t *testing.T) {
+	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)
+	k.become(access.Viewer)
+	k.open(someConfig)
+	k.says("sky: blue")
+	if !k.eval(`document.querySelectorAll("textarea, main button").length === 0`) {
+		t.Error("a viewer is shown an editor")
+	}
+	k.sizes("yaml-viewer")
+	k.excuse("403")
+	k.open("/yaml/api/v1/namespaces/default/secrets/any")
+	k.says("No YAML")
+}
+
+func TestYAMLIsPasted(t *testing.T) {
+	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)
+	k.excuse("422")
+	k.open("/yaml")
+	k.says("Apply YAML")
+	k.sizes("paste-empty")
+	text := `# two objects and a namespace
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: till, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: till}}
+  template:
+    metadata: {labels: {app: till}}
+    spec: {containers: [{name: web, image: registry.example/till:2.0}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: fresh}
+data: {sky: grey}
+---
+`
+	k.writes(text + "apiVersion: v1\nkind: Colour\nmetadata: {name: x}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: BAD_NAME}\nspec: {replicas: -1}\n")
+	k.press("button[value=check]")
+	k.says("Refused", "This hub has no kind Colour in v1.", "Nothing has been applied.", "BAD_NAME")
+	k.sizes("paste-refused")
+	if k.eval(`document.querySelector("button[value=apply]") !== null`) {
+		t.Error("what is refused can be applied")
+	}
+	k.writes(text)
+	k.press("button[value=check]")
+	k.says("Accepted", "Namespace shop", "Deployment till", "ConfigMap fresh", "+ sky: grey", "Apply 3 objects")
+	k.sizes("paste-checked")
+	if k.fleet.Snapshot().Get(state.Key{Kind: state.Namespaces, Name: "shop"}) != nil {
+		t.Error("a check has made something")
+	}
+	k.press("button[value=apply]")
+	k.says("Applied", "Created")
+	k.sizes("paste-applied")
+	for _, key := range []state.Key{{Kind: state.Namespaces, Name: "shop"}, {Kind: state.Deployments, Namespace: "shop", Name: "till"}, {Kind: state.ConfigMaps, Namespace: "default", Name: "fresh"}} {
+		if k.fleet.Snapshot().Get(key) == nil {
+			t.Errorf("there is no %s", key)
+		}
+	}
+	k.press("button[value=check]")
+	k.says("Unchanged")
+}
+
+func TestObjectPaths(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v1/nodes/pi-1":                                 "nodes  pi-1",
+		"/api/v1/namespaces/default":                         "namespaces  default",
+		"/api/v1/namespaces/default/pods/a":                  "pods default a",
+		"/apis/apps/v1/namespaces/default/deployments/kiosk": "deployments default kiosk",
+		"/apis/flotilla.dev/v1alpha1/sites/oslo":             "sites  oslo",
+		"/api/v1/namespaces/default/pods/a/log":              "",
+		"/api/v1/namespaces/default/pods":                    "",
+		"/api/v1/nodes":                                      "",
+		"/api/v1/nodes/":                                     "",
+		"/api/v1":                                            "",
+		"/version":                                           "",
+		"":                                                   "",
+		"/apis/apps/v1/deployments/default/x/y":              "",
+		"/openapi/v2":                                        "",
+		"/api/v1/namespaces//pods/a":                         "",
+		"/apis/apps/v1/watch/namespaces/default/deployments/all": "",
+	} {
+		o, ok := parseObjectPath(path)
+		got := ""
+		if ok {
+			got = o.resource + " " + o.namespace + " " + o.name
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestDocuments(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"one", "kind: A", "A"},
+		{"several, with comments and empty ones", "# x\n---\nkind: A\n---\n\n---\n# nothing\n---\nkind: B\n", "A B"},
+		{"a list is its items", "kind: List\nitems: [{kind: A}, {kind: B}]", "A B"},
+		{"JSON is YAML", `{"kind":"A"}`, "A"},
+		{"nothing at all", "# only this\n", "error: there is nothing to apply: paste the YAML of one or more objects"},
+		{"no object", "- a\n", "error: document 1: "},
+		{"a key twice", "kind: A\nkind: B\n", "error: document 1: "},
+		{"a list of no objects", "kind: List\nitems: [1]", "error: document 1: an item of the list is no object"},
+		{"too many", strings.Repeat("kind: A\n---\n", maxDocuments+1), "error: there are 101 objects"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all, err := documents(tt.text)
+			var kinds []string
+			for _, m := range all {
+				kinds = append(kinds, m.text("kind"))
+			}
+			got := strings.Join(kinds, " ")
+			if err != nil {
+				got = "error: " + err.Error()
+			}
+			if !strings.HasPrefix(got, tt.want) || tt.want == "" {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAFormMayHoldDocumentsOnlyWhereItIsMeantTo(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	large := strings.Repeat("# large\n", 100<<10)
+	if resp, body := srv.ask(t, "admin", http.MethodPost, "/yaml", url.Values{"csrf": {csrf}, "text": {large}}); resp.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("/yaml: %d %.200s", resp.StatusCode, body)
+	}
+	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "note": {large}}); resp.StatusCode < 400 {
+		t.Errorf("/settings: %d", resp.StatusCode)
+	}
+}

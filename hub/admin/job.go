@@ -1,0 +1,258 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+const (
+	// maxItems is how many things one action is done to at most.
+	maxItems = 1000
+	// remembered is how many actions are kept to look at, of those that have ended.
+	remembered = 50
+	// atOnce is how many of its things an action does at a time.
+	atOnce = 8
+)
+
+// progress is how far an action is with one thing.
+type progress struct {
+	item
+	State string // waiting, doing, done, failed
+	Text  string
+	Parts []part  // what it waits for
+	Share float64 // of it that is done, from 0 to 1, while it is being done
+	undo  undo
+}
+
+// A part is something that has to happen until a thing is done.
+type part struct {
+	Name string
+	Pill pill
+	Text string
+}
+
+// A job is an action that is being done, or was. It is kept in memory only: what it
+// has changed is in the fleet, and what it has not can be asked for again.
+type job struct {
+	worker
+	ID, By  string
+	Began   time.Time
+	Undoes  string // the ID of the one that it takes back
+	act     *action
+	notify  func()
+	cancel  context.CancelFunc
+	over    chan struct{} // closed at the end
+	mu      sync.Mutex
+	Items   []progress
+	Ended   time.Time
+	Stopped bool // by somebody
+	undone  bool
+}
+
+// set changes the progress of the i-th thing.
+func (j *job) set(i int, change func(*progress)) {
+	j.mu.Lock()
+	change(&j.Items[i])
+	j.mu.Unlock()
+	j.notify()
+}
+
+func (j *job) finish(i int, undo undo, err error) {
+	j.set(i, func(p *progress) {
+		p.State, p.Text, p.undo = "done", "", undo
+		if err != nil {
+			p.State, p.Text = "failed", sentence(err)
+		}
+	})
+}
+
+// run does the action to every thing, a few at a time.
+func (j *job) run(ctx context.Context) {
+	if j.act.all != nil && j.Undoes == "" {
+		j.act.all(ctx, j)
+		return
+	}
+	places := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i := range j.Items {
+		places <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-places }()
+			j.set(i, func(p *progress) { p.State = "doing" })
+			undo, err := j.one(ctx, i)
+			j.finish(i, undo, err)
+		})
+	}
+	wg.Wait()
+}
+
+func (j *job) one(ctx context.Context, i int) (undo, error) {
+	if back := j.Items[i].undo; j.Undoes != "" {
+		return nil, back(ctx, &j.worker)
+	}
+	o, err := j.find(j.act.kind, j.Items[i].item)
+	if err != nil {
+		return nil, err
+	}
+	return j.act.do(ctx, &j.worker, o)
+}
+
+// A sum counts the things of a job by their state.
+type sum struct {
+	All, Done, Failed int
+	share             float64 // that is over, of all
+}
+
+// Percent is how much is over, and never all of it too soon.
+func (s sum) Percent() int { return int(100 * s.share / float64(max(s.All, 1))) }
+
+func (j *job) sum() (s sum) {
+	for _, p := range j.Items {
+		s.All++
+		switch p.State {
+		case "done":
+			s.Done++
+			s.share++
+		case "failed":
+			s.Failed++
+			s.share++
+		default:
+			s.share += p.Share
+		}
+	}
+	return s
+}
+
+// takeBack returns what can be taken back, once.
+func (j *job) takeBack() []progress {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	items := j.undoable()
+	j.undone = true
+	return items
+}
+
+// undoable is what can be taken back of what has been done. The caller holds mu.
+func (j *job) undoable() (items []progress) {
+	if j.undone || j.Ended.IsZero() {
+		return nil
+	}
+	for _, p := range j.Items {
+		if p.undo != nil {
+			items = append(items, progress{item: p.item, State: "waiting", undo: p.undo})
+		}
+	}
+	return items
+}
+
+// jobs are the actions of this life of the hub.
+type jobs struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	live *live
+	wg   sync.WaitGroup
+	mu   sync.Mutex
+	list []*job // the newest last
+}
+
+func newJobs(l *live) *jobs {
+	ctx, stop := context.WithCancel(context.Background())
+	return &jobs{ctx: ctx, stop: stop, live: l}
+}
+
+// end stops everything that is being done, and waits for it.
+func (js *jobs) end() {
+	js.stop()
+	js.wg.Wait()
+}
+
+// begin starts a job and returns it.
+func (js *jobs) begin(j *job) *job {
+	j.ID, j.Began, j.over = rand.Text()[:12], time.Now(), make(chan struct{})
+	j.notify = func() { js.live.touch(jobsTopic, jobsTopic+"/"+j.ID) }
+	ctx, cancel := context.WithCancel(js.ctx)
+	j.cancel = cancel
+	js.mu.Lock()
+	js.list = append(js.list, j)
+	js.forget()
+	js.mu.Unlock()
+	js.wg.Go(func() {
+		defer cancel()
+		j.run(ctx)
+		j.mu.Lock()
+		j.Ended = time.Now()
+		for i := range j.Items {
+			if p := &j.Items[i]; p.State == "waiting" || p.State == "doing" {
+				p.State, p.Text = "failed", "not done: it was stopped before"
+			}
+		}
+		j.mu.Unlock()
+		close(j.over)
+		j.notify()
+	})
+	return j
+}
+
+// forget drops the oldest jobs that have ended, where there are too many.
+func (js *jobs) forget() {
+	extra := len(js.list) - remembered
+	js.list = slices.DeleteFunc(js.list, func(j *job) bool {
+		if extra <= 0 {
+			return false
+		}
+		select {
+		case <-j.over:
+			extra--
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func (js *jobs) get(id string) *job {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	for _, j := range js.list {
+		if j.ID == id {
+			return j
+		}
+	}
+	return nil
+}
+
+// all returns the jobs, the newest first.
+func (js *jobs) all() []*job {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	list := slices.Clone(js.list)
+	slices.SortStableFunc(list, func(a, b *job) int { return cmp.Compare(b.Began.UnixNano(), a.Began.UnixNano()) })
+	return list
+}
+
+// jobsTopic is what changes with every action.
+const jobsTopic = "actions"
+
+// objectHref is the page of an object.
+func objectHref(kind state.Kind, i item) string {
+	switch kind {
+	case state.Nodes:
+		return nodeHref(i.Name)
+	case state.Pods:
+		return podPath(i.Namespace, i.Name)
+	case state.Deployments, state.DaemonSets:
+		return workloadHref(kind, i.Namespace, i.Name)
+	case state.Sites:
+		return siteHref(i.Name)
+	}
+	return ""
+}

@@ -1,0 +1,179 @@
+package admin
+
+import (
+	"net/http"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+// A done is what somebody has just done, as the page of the thing tells it.
+type done struct {
+	Text, ID string
+	MayUndo  bool
+}
+
+// justDone is the action that the address tells of; nil: none.
+func justDone(a *ask) *done {
+	j := a.jobs.get(a.query("did"))
+	if j == nil || len(j.Items) != 1 {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return &done{ID: j.ID, Text: j.title() + " by " + j.By + ".", MayUndo: len(j.undoable()) > 0 && a.may(j.act.verb, j.act.resource)}
+}
+
+// title says what is done: "Cordon 3 nodes", or once it is over and for one "pi-1: cordoned".
+func (j *job) title() string {
+	switch {
+	case j.Undoes != "":
+		return "Undone: " + j.act.Label + " " + j.what()
+	case !j.Ended.IsZero() && len(j.Items) == 1 && j.Items[0].State == "done":
+		return j.Items[0].String() + " " + j.act.Done
+	}
+	return j.act.Label + " " + j.what()
+}
+
+func (j *job) what() string {
+	if len(j.Items) == 1 {
+		return j.act.one + " " + j.Items[0].String()
+	}
+	return j.act.many(len(j.Items))
+}
+
+type jobRow struct {
+	ID, Title, By string
+	Pill          pill
+	Sum           sum
+	Began         *moment
+	Took          string
+}
+
+func jobRowOf(j *job, now time.Time) jobRow {
+	r := jobRow{ID: j.ID, Title: j.title(), By: j.By, Sum: j.sum(), Began: at(j.Began, now)}
+	switch {
+	case j.Ended.IsZero():
+		r.Pill = pill{"warn", "In progress"}
+	case r.Sum.Failed > 0 && j.Stopped:
+		r.Pill = pill{"warn", "Stopped"}
+	case r.Sum.Failed > 0:
+		r.Pill = pill{"bad", "Failed"}
+		if r.Sum.Done > 0 {
+			r.Pill.Text = "Partly failed"
+		}
+	default:
+		r.Pill = pill{"ok", "Done"}
+	}
+	if !j.Ended.IsZero() {
+		r.Took = j.Ended.Sub(j.Began).Round(100 * time.Millisecond).String()
+	}
+	return r
+}
+
+type jobsData struct{ Rows []jobRow }
+
+// jobList lists what people have had done.
+func jobList(a *ask) (page, error) {
+	var d jobsData
+	for _, j := range a.jobs.all() {
+		j.mu.Lock()
+		d.Rows = append(d.Rows, jobRowOf(j, a.now))
+		j.mu.Unlock()
+	}
+	return page{Template: "jobs", Title: "Actions", Watch: []string{jobsTopic}, Data: d}, nil
+}
+
+type jobItem struct {
+	Name, Href string
+	Pill       pill
+	Text       string
+	Parts      []part
+}
+
+type jobData struct {
+	jobRow
+	Means            string
+	Items            []jobItem
+	Running          bool
+	MayStop, MayUndo bool
+	Back, BackText   string
+}
+
+// jobView shows one action: what it is done to, how far it is, and what failed why.
+func jobView(a *ask) (page, error) {
+	j := a.jobs.get(a.param("id"))
+	if j == nil {
+		return page{}, errMissing("The hub does not know of this action any more. What it changed is in the fleet; what it left undone can be asked for again.")
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	undo := len(j.undoable()) > 0
+	may := a.may(j.act.verb, j.act.resource)
+	d := jobData{jobRow: jobRowOf(j, a.now), Means: j.act.Means, Running: j.Ended.IsZero(), MayStop: j.Ended.IsZero() && may, MayUndo: undo && may}
+	for _, failed := range []bool{true, false} { // what failed is what somebody looks for
+		for _, p := range j.Items {
+			if (p.State == "failed") == failed {
+				d.Items = append(d.Items, j.item(a, p))
+			}
+		}
+	}
+	d.Back, d.BackText = "/nodes", "Nodes"
+	switch j.act.kind {
+	case state.Pods:
+		d.Back, d.BackText = "/pods", "Pods"
+	case state.Deployments, state.DaemonSets:
+		d.Back, d.BackText = "/workloads", "Workloads"
+	case state.Sites:
+		d.Back, d.BackText = "/sites", "Sites"
+	}
+	if d.Running {
+		return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d, Again: 3}, nil
+	}
+	return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d}, nil
+}
+
+func (j *job) item(a *ask, p progress) jobItem {
+	r := jobItem{Name: p.String(), Text: p.Text, Parts: p.Parts}
+	if a.Get(state.Key{Kind: j.act.kind, Namespace: p.Namespace, Name: p.Name}) != nil {
+		r.Href = objectHref(j.act.kind, p.item)
+	}
+	switch p.State {
+	case "done":
+		r.Pill = pill{"ok", "Done"}
+	case "failed":
+		r.Pill = pill{"bad", "Failed"}
+	case "doing":
+		r.Pill = pill{"warn", "In progress"}
+	default:
+		r.Pill = pill{"idle", "Waiting"}
+	}
+	return r
+}
+
+// jobAction stops an action, or takes it back.
+func (c *call) jobAction() error {
+	j := c.jobs.get(c.Param("id"))
+	if j == nil {
+		return c.message(http.StatusNotFound, "Nothing to undo", "The hub does not know of this action any more: it was restarted, or many others have been done since.")
+	}
+	if !c.Allow(c.user.Role, j.act.verb, j.act.resource) {
+		return c.message(http.StatusForbidden, "Not for your role", "Your role “"+c.user.Role+"” may not "+j.act.verb+" "+j.act.resource+". Ask an administrator.")
+	}
+	switch c.FormValue("action") {
+	case "stop":
+		j.mu.Lock()
+		j.Stopped = j.Ended.IsZero()
+		j.mu.Unlock()
+		j.cancel()
+		return c.Redirect(http.StatusSeeOther, "/actions/"+j.ID)
+	case "undo":
+		items := j.takeBack()
+		if len(items) == 0 {
+			return c.message(http.StatusConflict, "Nothing to undo", "This action has been undone already, or cannot be.")
+		}
+		j.notify()
+		return c.begin(&job{worker: worker{caller: c.caller(), fleet: c.Fleet}, By: c.user.Name, Undoes: j.ID, act: j.act, Items: items})
+	}
+	return c.message(http.StatusBadRequest, "Do what?", "An action can be stopped and undone.")
+}

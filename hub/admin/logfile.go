@@ -1,0 +1,69 @@
+package admin
+
+import (
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// maxFile bounds a log that is downloaded, in bytes.
+const maxFile = 256 << 20
+
+// logFile sends a whole log as a file.
+func (c *call) logFile() error {
+	q, err := c.logAsk()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	if q.pod.Spec.NodeName == "" {
+		return c.message(http.StatusConflict, "No log yet", unplaced)
+	}
+	leave, ok := enter(&c.tools.logs, maxLogs)
+	if !ok {
+		return c.message(http.StatusServiceUnavailable, "Too busy", crowdedLogs)
+	}
+	defer leave()
+	limit := int64(maxFile)
+	w := &fileWriter{c: c, name: q.pod.Name + "-" + q.container + ".log"}
+	err = c.Logs.Logs(c.Request().Context(), q.pod, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
+	switch {
+	case err == nil:
+		w.begin()
+		return nil
+	case !w.begun:
+		return c.message(http.StatusBadGateway, "No log", logTrouble(q.pod, err))
+	}
+	_, _ = io.WriteString(w, "\n[The rest is missing. "+logTrouble(q.pod, err)+"]\n")
+	return nil
+}
+
+// A fileWriter answers with a file once there is something to write.
+type fileWriter struct {
+	c     *call
+	name  string
+	begun bool
+}
+
+func (w *fileWriter) begin() {
+	if !w.begun {
+		w.begun = true
+		h := w.c.Response().Header()
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": w.name}))
+		w.c.Response().WriteHeader(http.StatusOK)
+	}
+}
+
+func (w *fileWriter) Write(b []byte) (int, error) {
+	w.begin()
+	rc := http.NewResponseController(w.c.Response().Writer)
+	_ = rc.SetWriteDeadline(time.Now().Add(patience))
+	n, err := w.c.Response().Writer.Write(b)
+	if err == nil {
+		err = rc.Flush()
+	}
+	return n, err
+}

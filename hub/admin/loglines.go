@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"bytes"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxLine = 8 << 10 // bytes; what is longer becomes several lines
+	maxHeld = 1 << 20 // bytes of the last lines that a page shows
+)
+
+// A logLine is one line of a container's log.
+type logLine struct {
+	At   time.Time // zero: the engine did not say when
+	Text string
+}
+
+// A cutter makes lines of what a log's stream brings. It holds one line at most.
+type cutter struct {
+	take func([]logLine) error
+	rest []byte
+}
+
+func (c *cutter) Write(b []byte) (int, error) {
+	var lines []logLine
+	for from := b; len(from) > 0; {
+		end := bytes.IndexByte(from, '\n')
+		piece := from
+		if end >= 0 {
+			piece = from[:end]
+		}
+		room := maxLine - len(c.rest)
+		switch {
+		case len(piece) > room:
+			c.rest = append(c.rest, from[:room]...)
+			from = from[room:]
+		case end < 0:
+			c.rest = append(c.rest, piece...)
+			from = nil
+			continue
+		default:
+			c.rest = append(c.rest, piece...)
+			from = from[end+1:]
+		}
+		lines = append(lines, lineOf(c.rest))
+		c.rest = c.rest[:0]
+	}
+	if len(lines) == 0 {
+		return len(b), nil
+	}
+	return len(b), c.take(lines)
+}
+
+// end hands over a last line without its end.
+func (c *cutter) end() error {
+	if len(c.rest) == 0 {
+		return nil
+	}
+	l := lineOf(c.rest)
+	c.rest = nil
+	return c.take([]logLine{l})
+}
+
+// lineOf reads a line that begins with the engine's time.
+func lineOf(b []byte) logLine {
+	stamp, text, ok := strings.Cut(string(bytes.TrimSuffix(b, []byte("\r"))), " ")
+	if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
+		return logLine{At: at.UTC(), Text: readable(text)}
+	}
+	if ok {
+		stamp += " " + text
+	}
+	return logLine{Text: readable(stamp)}
+}
+
+// readable takes what only a terminal understands out of a line: colours, cursors,
+// bells. What came before a carriage return was overwritten.
+func readable(s string) string {
+	if i := strings.LastIndexByte(strings.TrimRight(s, "\r"), '\r'); i >= 0 {
+		s = s[i+1:]
+	}
+	if strings.IndexFunc(s, odd) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		if s[i] == 0x1b {
+			i += escape(s[i:])
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		i += n
+		if r == '\t' || !unicode.IsControl(r) {
+			b.WriteRune(visible(r))
+		}
+	}
+	return b.String()
+}
+
+func odd(r rune) bool {
+	return unicode.IsControl(r) && r != '\t' || r == utf8.RuneError || visible(r) != r
+}
+
+// escape is the length of the escape sequence that s begins with: ECMA-48's CSI
+// and string sequences, else ESC and one byte.
+func escape(s string) int {
+	if len(s) < 2 {
+		return len(s)
+	}
+	switch s[1] {
+	case '[':
+		for i := 2; i < len(s); i++ {
+			if s[i] >= 0x40 && s[i] <= 0x7e {
+				return i + 1
+			}
+		}
+		return len(s)
+	case ']', 'P', '_', '^', 'X': // up to BEL or ST
+		for i := 2; i < len(s); i++ {
+			if s[i] == 0x07 {
+				return i + 1
+			}
+			if s[i] == 0x1b && i+1 < len(s) && s[i+1] == '\\' {
+				return i + 2
+			}
+		}
+		return len(s)
+	}
+	_, n := utf8.DecodeRuneInString(s[1:])
+	return 1 + n
+}
+
+// last keeps the newest lines, at most so many and maxHeld bytes of them.
+type last struct {
+	lines []logLine
+	most  int
+	bytes int
+	cut   bool // there were more
+}
+
+func (l *last) add(lines []logLine) error {
+	for _, line := range lines {
+		l.lines = append(l.lines, line)
+		l.bytes += len(line.Text)
+		for len(l.lines) > l.most || l.bytes > maxHeld && len(l.lines) > 1 {
+			l.bytes -= len(l.lines[0].Text)
+			l.lines = l.lines[1:]
+			l.cut = true
+		}
+	}
+	return nil
+}

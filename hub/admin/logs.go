@@ -1,0 +1,227 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	desk "flotilla.dev/hub/ask"
+)
+
+// Logs copies a container's log to w until its end, or, with o.Follow, until the
+// container ends or ctx does. What it fails with is told to people.
+type Logs interface {
+	Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error
+}
+
+// firstLook is how long a page waits for a device to show the last lines.
+const firstLook = 5 * time.Second
+
+// A logAsk is what of which log is wanted, as the address says.
+type logAsk struct {
+	pod       *corev1.Pod
+	container string
+	previous  bool
+	tail      int64
+	since     time.Duration // 0: however old
+}
+
+var (
+	logTails  = [][2]string{{"100", "Last 100 lines"}, {"500", "Last 500 lines"}, {"2000", "Last 2,000 lines"}, {"5000", "Last 5,000 lines"}}
+	logSinces = [][2]string{{"", "However old"}, {"5m", "Last 5 minutes"}, {"1h", "Last hour"}, {"24h", "Last 24 hours"}}
+)
+
+const usualTail = "500"
+
+// podOf is the pod that the address names.
+func (c *call) podOf() (*corev1.Pod, error) {
+	namespace, name := c.Param("namespace"), c.Param("name")
+	p := c.Fleet.Snapshot().Pod(namespace, name)
+	if p == nil {
+		return nil, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
+	}
+	return p, nil
+}
+
+// containerOf is the container of a pod that is meant: by name, else the one that
+// its owner has marked, else the first.
+func containerOf(p *corev1.Pod, name string) (string, error) {
+	names := containerNames(p)
+	if name == "" {
+		if name = p.Annotations["kubectl.kubernetes.io/default-container"]; !slices.Contains(names, name) {
+			name = p.Spec.Containers[0].Name
+		}
+	}
+	if !slices.Contains(names, name) {
+		return "", errMissing(fmt.Sprintf("Pod %s has no container %s.", p.Name, name))
+	}
+	return name, nil
+}
+
+func containerNames(p *corev1.Pod) (names []string) {
+	for _, ct := range p.Spec.Containers {
+		names = append(names, ct.Name)
+	}
+	for _, ct := range p.Spec.InitContainers {
+		names = append(names, ct.Name)
+	}
+	return names
+}
+
+func (c *call) logAsk() (q logAsk, err error) {
+	if q.pod, err = c.podOf(); err != nil {
+		return q, err
+	}
+	if q.container, err = containerOf(q.pod, c.QueryParam("container")); err != nil {
+		return q, err
+	}
+	q.previous = c.QueryParam("previous") != ""
+	q.tail, _ = strconv.ParseInt(chosen(c.QueryParam("tail"), usualTail, logTails), 10, 64)
+	q.since, _ = time.ParseDuration(chosen(c.QueryParam("since"), "", logSinces))
+	return q, nil
+}
+
+// chosen is the value if it is one of the options, else the usual one.
+func chosen(value, usual string, options [][2]string) string {
+	if slices.ContainsFunc(options, func(o [2]string) bool { return o[0] == value }) {
+		return value
+	}
+	return usual
+}
+
+// options are the question to the device. Lines come with their time: by it the
+// page goes on where it was.
+func (q logAsk) options() corev1.PodLogOptions {
+	o := corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, TailLines: &q.tail}
+	if q.since > 0 {
+		seconds := int64(q.since / time.Second)
+		o.SinceSeconds = &seconds
+	}
+	return o
+}
+
+// logTrouble says in a sentence why there is no log, or no more of it.
+func logTrouble(p *corev1.Pod, err error) string {
+	var ours errTold
+	switch node := p.Spec.NodeName; {
+	case err == nil:
+		return ""
+	case errors.As(err, &ours):
+		return ours.Error()
+	case errors.Is(err, desk.ErrOffline):
+		return "The device of node " + node + " is not connected to the hub; its logs are there when it is back."
+	case errors.Is(err, desk.ErrLost), errors.Is(err, context.DeadlineExceeded):
+		return "The device of node " + node + " does not answer now; it is asked again."
+	}
+	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + "."
+}
+
+// unplaced is why a pod without a node has no log and no terminal.
+const unplaced = "This pod has not been placed on a node yet, so nothing of it has run."
+
+type logRow struct {
+	At     string // RFC 3339; "": not known
+	Time   string
+	Text   string
+	Hidden bool // it has not what is searched for
+}
+
+type logsData struct {
+	Pod, PodHref, Node, NodeHref string
+	Namespace, Container         string
+	Containers, Tails, Sinces    []option
+	Previous                     bool
+	Search                       string
+	Rows                         []logRow
+	Cut                          bool
+	Shown, Total                 int
+	Trouble                      string
+	Stream, Download             string
+	Shell                        string // the terminal's address; "": not for this role
+	From                         string // of the last line
+}
+
+// logs shows the last lines of a container's log; its script follows on from there.
+func (c *call) logs() error {
+	q, err := c.logAsk()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	p := q.pod
+	d := logsData{
+		Pod: p.Name, PodHref: podHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: nodeHref(p.Spec.NodeName), Container: q.container,
+		Tails: options(fmt.Sprint(q.tail), logTails...), Sinces: options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
+		Previous: q.previous, Search: strings.TrimSpace(c.QueryParam("q")),
+	}
+	for _, name := range containerNames(p) {
+		d.Containers = append(d.Containers, option{name, name, name == q.container})
+	}
+	if c.Allow(c.user.Role, "create", "pods/exec") {
+		d.Shell = podHref(p) + "/terminal?" + url.Values{"container": {q.container}}.Encode()
+	}
+	if p.Spec.NodeName == "" {
+		d.Trouble = unplaced
+		return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + p.Name, Data: d})
+	}
+	same := url.Values{"container": {q.container}}
+	if q.previous {
+		same.Set("previous", "1")
+	}
+	d.Download = podHref(p) + "/logs/download?" + same.Encode()
+	if !q.previous {
+		same.Set("tail", fmt.Sprint(q.tail))
+		d.Stream = podHref(p) + "/logs/stream?" + same.Encode()
+	}
+	found, err := c.lastLines(q)
+	d.Trouble, d.Cut, d.Total = logTrouble(p, err), found.cut, len(found.lines)
+	for _, l := range found.lines {
+		r := logRowOf(l)
+		if r.Hidden = !strings.Contains(strings.ToLower(l.Text), strings.ToLower(d.Search)); !r.Hidden {
+			d.Shown++
+		}
+		d.Rows = append(d.Rows, r)
+		if !l.At.IsZero() {
+			d.From = l.At.Format(time.RFC3339Nano)
+		}
+	}
+	return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + p.Name, Data: d})
+}
+
+func (c *call) lastLines(q logAsk) (*last, error) {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
+	defer cancel()
+	found := &last{most: int(q.tail)}
+	leave, ok := enter(&c.tools.logs, maxLogs)
+	if !ok {
+		return found, errTold(crowdedLogs)
+	}
+	defer leave()
+	cut := &cutter{take: found.add}
+	err := c.Logs.Logs(ctx, q.pod, q.options(), cut)
+	return found, errors.Join(err, cut.end())
+}
+
+func logRowOf(l logLine) logRow {
+	r := logRow{Text: l.Text}
+	if !l.At.IsZero() {
+		r.At, r.Time = l.At.Format(time.RFC3339Nano), l.At.Format("01-02 15:04:05")
+	}
+	return r
+}
+
+// sinceTime is the moment to ask a device from, so that nothing after a line is
+// missing: the device reads its own clock, and whole seconds.
+func (c *call) sinceTime(node string, line time.Time) *metav1.Time {
+	t := metav1.NewTime(line.Add(-c.Liveness(node).Skew - 2*time.Second))
+	return &t
+}

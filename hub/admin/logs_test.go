@@ -1,0 +1,220 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	desk "flotilla.dev/hub/ask"
+)
+
+func TestLinesOfALog(t *testing.T) {
+	at := "2026-11-21T02:20:20.123456789Z "
+	for _, tt := range []struct{ name, in, want string }{
+		{"a line has its time and its text", at + "hello\n", "02:20:20 hello"},
+		{"a line without a time is a line", "hello world\n", "hello world"},
+		{"colours and titles are taken out", at + "\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\n", "02:20:20 red end"},
+		{"what was overwritten is not shown", at + "10 %\r20 %\r\n", "02:20:20 20 %"},
+		{"text that turns around or hides is marked", at + "a\u202eb\u200b\n", "02:20:20 a\ufffdb\ufffd"},
+		{"an escape that never ends ends with its line", at + "a\x1b[12\n" + at + "b\n", "02:20:20 a|02:20:20 b"},
+		{"a last line without its end counts", at + "a\n" + at + "b", "02:20:20 a|02:20:20 b"},
+		{"a line that is too long becomes several", strings.Repeat("x", maxLine+3) + "\n", strings.Repeat("x", maxLine) + "|xxx"},
+		{"bytes that are no text are marked", at + "a\xff\n", "02:20:20 a\ufffd"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for step := 1; step < 40; step += 19 { // however it is cut on its way
+				var got []string
+				c := &cutter{take: func(lines []logLine) error {
+					for _, l := range lines {
+						text := l.Text
+						if !l.At.IsZero() {
+							text = l.At.Format("15:04:05 ") + text
+						}
+						got = append(got, text)
+					}
+					return nil
+				}}
+				for rest := tt.in; rest != ""; rest = rest[min(step, len(rest)):] {
+					if _, err := c.Write([]byte(rest[:min(step, len(rest))])); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := c.end(); err != nil {
+					t.Fatal(err)
+				}
+				if strings.Join(got, "|") != tt.want {
+					t.Fatalf("in steps of %d: %.100q, want %.100q", step, strings.Join(got, "|"), tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestOnlyTheLastLinesAreHeld(t *testing.T) {
+	l := &last{most: 3}
+	for i := range 10 {
+		_ = l.add([]logLine{{Text: fmt.Sprint(i)}})
+	}
+	if len(l.lines) != 3 || l.lines[0].Text != "7" || !l.cut {
+		t.Errorf("%v", l.lines)
+	}
+	l = &last{most: 5000}
+	for range 400 {
+		_ = l.add([]logLine{{Text: strings.Repeat("x", maxLine)}})
+	}
+	if l.bytes > maxHeld || len(l.lines) != maxHeld/maxLine {
+		t.Errorf("%d lines with %d bytes are held", len(l.lines), l.bytes)
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("2026-11-21T02:20:20Z a\x1b[31mb\r\n\x1b]x"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := &cutter{take: func(lines []logLine) error {
+			for _, l := range lines {
+				if strings.ContainsAny(l.Text, "\x1b\n\u202e\x00") || len(l.Text) > 3*maxLine {
+					t.Fatalf("%q", l.Text)
+				}
+			}
+			return nil
+		}}
+		_, _ = c.Write(b)
+		_ = c.end()
+	})
+}
+
+func TestTheLogsOfAContainer(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.device.lines = []string{"starting kiosk 1.4.2", "\x1b[33mwarn\x1b[0m display not found, trying again", `<img src=x onerror=alert(1)> {"user":"<script>alert(2)</script>"}`, "listening on :8080"}
+	k.open("/pods/default/two-7d9f/logs?container=web")
+	k.awaits("4 lines")
+	k.says("warn display not found", "<img src=x onerror=alert(1)>", "listening on :8080")
+	if !k.eval(`document.querySelectorAll("#log img, #log script").length === 0`) {
+		t.Error("a line has become an element")
+	}
+	k.sizes("logs")
+
+	k.device.log("GET / 200", "GET /health 200")
+	k.awaits("6 lines") // each once, though the stream begins before the last that was shown
+	k.fill("input[name=q]", "get")
+	k.awaits("2 of 6 lines")
+	if !k.eval(`document.querySelectorAll("#log mark").length === 2 && location.search.includes("q=get")`) {
+		t.Error("what is searched for is not marked, or not in the address")
+	}
+	k.device.log("GET /again 200", "another")
+	k.awaits("3 of 8 lines")
+
+	k.eval(`document.getElementById("pause").click(), true`)
+	k.awaits("Follow")
+	k.device.log("while paused")
+	k.eval(`document.getElementById("pause").click(), true`)
+	k.awaits("of 9 lines")
+
+	k.excuse("net::ERR_") // the hub goes away
+	k.server.down.Store(true)
+	k.server.CloseClientConnections()
+	k.awaits("Connection to the hub lost")
+	k.device.log("while away")
+	k.server.down.Store(false)
+	k.awaits("of 10 lines")
+	k.await(`document.getElementById("lost").innerText === ""`)
+
+	k.device.fail(fmt.Errorf("logs of node pi-1: %w", desk.ErrOffline))
+	k.awaits("The device of node pi-1 is not connected to the hub")
+	k.device.fail(nil)
+	k.device.log("back again")
+	k.await(`document.getElementById("trouble").hidden`)
+	k.awaits("of 11 lines")
+
+	k.eval(`(s => { s.value = "side"; s.dispatchEvent(new Event("change", {bubbles: true})); return true })(document.querySelector("select[name=container]"))`)
+	k.await(`location.search.includes("container=side") && document.querySelector(".head small").innerText.startsWith("side")`)
+}
+
+func TestALogIsBoundedInTheBrowser(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.open("/pods/default/kiosk-7d9f-abcde/logs")
+	k.awaits("Nothing has been logged")
+	k.await(`document.getElementById("lost").innerText === ""`)
+	for batch := range 12 {
+		var lines []string
+		for i := range 1000 {
+			lines = append(lines, fmt.Sprintf("batch %d line %d of many", batch, i))
+		}
+		k.device.log(lines...)
+	}
+	k.awaits("batch 11 line 999 of many")
+	if !k.eval(`document.querySelectorAll("#log > div").length <= 5000 && document.getElementById("count").textContent === "5,000 lines"`) {
+		t.Error("the page holds more than 5,000 lines")
+	}
+	if !k.eval(`(l => l.scrollHeight - l.scrollTop - l.clientHeight < 50)(document.getElementById("log"))`) {
+		t.Error("the end is not in sight")
+	}
+}
+
+func TestLogsWithoutScript(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.device.lines = []string{"first line", "second line"}
+	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	}))
+	k.open("/pods/default/kiosk-7d9f-abcde/logs")
+	lines := func() (text string) { // what is not hidden; the browser may not have drawn it yet
+		text, err := chromedp.Run(k.ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("#log div:not([hidden]) span")].map((s) => s.textContent).join("|")`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	k.says("2 lines")
+	if got := lines(); got != "first line|second line" {
+		t.Errorf("shows %q", got)
+	}
+	k.open("/pods/default/kiosk-7d9f-abcde/logs?q=first&tail=100&previous=1")
+	k.says("1 of 2 lines")
+	if got := lines(); got != "first line" {
+		t.Errorf("the search shows %q", got)
+	}
+	if last := k.device.asked[len(k.device.asked)-1]; !last.Previous || *last.TailLines != 100 || last.Container != "web" {
+		t.Errorf("the device was asked for %+v", last)
+	}
+}
+
+func TestWhyThereIsNoLog(t *testing.T) {
+	m := newMemory(append(sample(), toolObjects()...)...)
+	c := configOf(m)
+	d, _ := equip(&c)
+	srv := start(t, c)
+	for _, tt := range []struct {
+		name, path string
+		err        error
+		says       string
+	}{
+		{"the device is not connected", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", desk.ErrOffline), "The device of node pi-1 is not connected to the hub; its logs are there when it is back."},
+		{"the link was lost", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", desk.ErrLost), "The device of node pi-1 does not answer now"},
+		{"the device has a reason", "/pods/default/kiosk-7d9f-abcde/logs", errors.New("previous terminated container not found"), "The device says: previous terminated container not found."},
+		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, unplaced},
+		{"the pod is not there", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
+		{"the container is not there", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
+		{"a file of it is a sentence, too", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", desk.ErrOffline), "The device of node pi-1 is not connected"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d.fail(tt.err)
+			if _, body := srv.ask(t, "viewer", http.MethodGet, tt.path, nil); !strings.Contains(body, tt.says) {
+				t.Errorf("does not say %q: %.900s", tt.says, body)
+			}
+		})
+	}
+	d.fail(nil)
+	d.log("a", "b")
+	resp, body := srv.ask(t, "viewer", http.MethodGet, "/pods/default/kiosk-7d9f-abcde/logs/download?container=web", nil)
+	if resp.Header.Get("Content-Disposition") != "attachment; filename=kiosk-7d9f-abcde-web.log" || strings.Count(body, "\n") != 2 {
+		t.Errorf("%v %q", resp.Header, body)
+	}
+}

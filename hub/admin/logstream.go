@@ -1,0 +1,146 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	maxLogs     = 32 // logs that are followed or downloaded at one time
+	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
+)
+
+// logStream sends what a container logs from now on, or after the line that the
+// page has shown last, as server-sent events.
+func (c *call) logStream() error {
+	q, err := c.logAsk()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	h := c.Response().Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	c.Response().WriteHeader(http.StatusOK)
+	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, after: c.lastSeen()}
+	if s.say("hello", "", "") != nil {
+		return nil
+	}
+	leave, ok := enter(&c.tools.logs, maxLogs)
+	switch {
+	case !ok:
+		return s.over(crowdedLogs, true)
+	case q.pod.Spec.NodeName == "":
+		leave()
+		return s.over(unplaced, true)
+	}
+	defer leave()
+
+	ctx, cancel := context.WithCancel(c.Request().Context())
+	defer cancel()
+	go func() {
+		defer cancel()
+		c.keepAlive(ctx, s)
+	}()
+	o := q.options()
+	o.Follow = true
+	if !s.after.IsZero() {
+		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.pod.Spec.NodeName, s.after)
+	}
+	cut := &cutter{take: s.lines}
+	err = c.Logs.Logs(ctx, q.pod, o, cut)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err = errors.Join(err, cut.end()); err != nil {
+		return s.over(logTrouble(q.pod, err), true)
+	}
+	p := c.Fleet.Snapshot().Pod(q.pod.Namespace, q.pod.Name)
+	ended := p == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	if ended {
+		return s.over("Container "+q.container+" has ended.", false)
+	}
+	return s.over("Container "+q.container+" has ended; its next run is shown as soon as it begins.", true)
+}
+
+// lastSeen is the time of the last line that the page has; zero: it has none.
+func (c *call) lastSeen() time.Time {
+	at := c.Request().Header.Get("Last-Event-ID")
+	if at == "" {
+		at = c.QueryParam("from")
+	}
+	t, _ := time.Parse(time.RFC3339Nano, at)
+	return t
+}
+
+// keepAlive tells the page that the hub is there, until that or the session ends.
+func (c *call) keepAlive(ctx context.Context, s *logSender) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		u, err := c.Sessions.Authenticate(c.Request())
+		if err != nil || !c.Allow(u.Role, "get", "pods/log") || s.say("beat", "", "") != nil {
+			return
+		}
+	}
+}
+
+// A logSender sends lines, each once. Its methods may be called side by side.
+type logSender struct {
+	mu    sync.Mutex
+	out   teller
+	after time.Time // lines up to this one the page has
+}
+
+func (s *logSender) say(event, data, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.tell(event, data, id)
+}
+
+func (s *logSender) lines(lines []logLine) error {
+	var send [][2]string
+	var newest time.Time
+	for _, l := range lines {
+		if !l.At.IsZero() && !l.At.After(s.after) {
+			continue
+		}
+		r := logRowOf(l)
+		send = append(send, [2]string{r.At, r.Text})
+		if !l.At.IsZero() {
+			newest = l.At
+		}
+	}
+	if len(send) == 0 {
+		return nil
+	}
+	id := ""
+	if !newest.IsZero() {
+		id = newest.Format(time.RFC3339Nano)
+	}
+	data, err := json.Marshal(send)
+	if err != nil {
+		return fmt.Errorf("encode lines of a log: %w", err)
+	}
+	return s.say("lines", string(data), id)
+}
+
+// over ends the stream with why. again: there may be more later.
+func (s *logSender) over(why string, again bool) error {
+	data, err := json.Marshal(map[string]any{"text": why, "again": again})
+	if err == nil {
+		_ = s.say("over", string(data), "") // the page is gone: nobody to tell
+	}
+	return err
+}

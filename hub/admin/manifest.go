@@ -1,0 +1,227 @@
+package admin
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/state"
+)
+
+// A manifest is an object as it is written down.
+type manifest map[string]any
+
+// parseManifest reads one document; a key that stands twice is an error.
+func parseManifest(text string) (m manifest, err error) {
+	if err := yaml.UnmarshalStrict([]byte(text), &m); err != nil {
+		return nil, errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
+	}
+	if m == nil {
+		return nil, errors.New("the document is empty")
+	}
+	return m, nil
+}
+
+func (m manifest) metadata() map[string]any {
+	meta, _ := m["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		m["metadata"] = meta
+	}
+	return meta
+}
+
+func (m manifest) text(keys ...string) string {
+	var at any = map[string]any(m)
+	for _, k := range keys {
+		in, _ := at.(map[string]any)
+		at = in[k]
+	}
+	s, _ := at.(string)
+	return s
+}
+
+// tidy takes out what the hub alone says: people neither write nor compare it.
+func (m manifest) tidy() manifest {
+	out := manifest{}
+	for k, v := range m {
+		if k != "status" {
+			out[k] = v
+		}
+	}
+	if old, ok := m["metadata"].(map[string]any); ok {
+		meta := map[string]any{}
+		for k, v := range old {
+			switch k {
+			case "managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds":
+			default:
+				meta[k] = v
+			}
+		}
+		out["metadata"] = meta
+	}
+	return out
+}
+
+func (m manifest) yaml() string {
+	b, err := yaml.Marshal(map[string]any(m))
+	if err != nil {
+		return err.Error() // nothing that was read from JSON or YAML fails to be written
+	}
+	return string(b)
+}
+
+func (m manifest) json() []byte {
+	b, err := json.Marshal(map[string]any(m))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+const maxDocuments = 100
+
+// documents are the objects of a text with several of them, lists taken apart.
+func documents(text string) (all []manifest, err error) {
+	r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+	for n := 1; ; n++ {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read document %d: %w", n, err)
+		}
+		if blank(doc) {
+			continue
+		}
+		m, err := parseManifest(string(doc))
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		items, isList := m["items"].([]any)
+		if !isList || !strings.HasSuffix(m.text("kind"), "List") {
+			all = append(all, m)
+			continue
+		}
+		for _, item := range items {
+			object, ok := item.(map[string]any)
+			if !ok {
+				return nil, fmt.Errorf("document %d: an item of the list is no object", n)
+			}
+			all = append(all, object)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil, errors.New("there is nothing to apply: paste the YAML of one or more objects")
+	case len(all) > maxDocuments:
+		return nil, fmt.Errorf("there are %d objects: apply at most %d at once, or use kubectl", len(all), maxDocuments)
+	}
+	return all, nil
+}
+
+// blank tells whether a document has nothing but comments.
+func blank(doc []byte) bool {
+	for line := range bytes.Lines(doc) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
+
+// place finds where the API keeps objects like m: the collection's path, and
+// whether they live in namespaces.
+func (c *call) place(m manifest) (path string, namespaced bool, err error) {
+	version, kind := m.text("apiVersion"), m.text("kind")
+	if version == "" || kind == "" {
+		return "", false, errors.New("apiVersion and kind must be set, such as apps/v1 and Deployment")
+	}
+	root := "/apis/" + version
+	if !strings.Contains(version, "/") {
+		root = "/api/" + version
+	}
+	a, err := c.api(apiCall{method: http.MethodGet, path: root})
+	if err != nil {
+		return "", false, err
+	}
+	var list metav1.APIResourceList
+	if a.code == http.StatusOK {
+		if err := json.Unmarshal(a.body, &list); err != nil {
+			return "", false, fmt.Errorf("read what the API serves as %s: %w", version, err)
+		}
+	}
+	for _, r := range list.APIResources {
+		if r.Kind == kind && !strings.Contains(r.Name, "/") {
+			return root + "/" + r.Name, r.Namespaced, nil
+		}
+	}
+	return "", false, fmt.Errorf("this hub has no kind %s in %s", kind, version)
+}
+
+// inNamespace is a collection's path in a namespace.
+func inNamespace(path, namespace string) string {
+	i := strings.LastIndexByte(path, '/')
+	return path[:i] + "/namespaces/" + namespace + path[i:]
+}
+
+// An objectPath is the API's path of one object, such as
+// /apis/apps/v1/namespaces/default/deployments/kiosk.
+type objectPath struct{ path, namespace, resource, name string }
+
+// parseObjectPath takes only paths of whole objects: nothing below them, and no list.
+func parseObjectPath(path string) (o objectPath, ok bool) {
+	s := strings.Split(path, "/")
+	if len(s) < 2 || s[0] != "" {
+		return o, false
+	}
+	switch s = s[1:]; {
+	case s[0] == "api" && len(s) > 2:
+		s = s[2:]
+	case s[0] == "apis" && len(s) > 3:
+		s = s[3:]
+	default:
+		return o, false
+	}
+	switch len(s) {
+	case 2:
+		o = objectPath{path, "", s[0], s[1]}
+	case 4:
+		if s[0] != "namespaces" || s[1] == "" {
+			return o, false
+		}
+		o = objectPath{path, s[1], s[2], s[3]}
+	}
+	return o, o.resource != "" && o.name != ""
+}
+
+// page is where the page shows an object; "": only here.
+func (o objectPath) page() string {
+	switch {
+	case o.resource == "nodes" && o.namespace == "":
+		return nodeHref(o.name)
+	case o.resource == "sites" && o.namespace == "":
+		return siteHref(o.name)
+	case o.resource == "boardprofiles":
+		return "/boards"
+	case o.resource == "pods" && o.namespace != "":
+		return podPath(o.namespace, o.name)
+	case o.resource == "deployments", o.resource == "daemonsets":
+		return workloadHref(state.Kind(o.resource), o.namespace, o.name)
+	}
+	return ""
+}
+
+// editor is the address of an object's YAML in the page.
+func (o objectPath) editor() string { return "/yaml" + (&url.URL{Path: o.path}).EscapedPath() }

@@ -1,0 +1,186 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// A pasted object, and what became or would become of it.
+type pastedRow struct {
+	Pill     pill
+	Kind     string
+	Name     string
+	Href     string
+	Diff     []hunk
+	Problem  string
+	Causes   []string
+	Warnings []string
+	Fight    bool // another program set the fields
+	Later    bool // it could not be checked before its namespace is there
+}
+
+type pasteData struct {
+	Text, Checked string
+	Namespace     string
+	Namespaces    []option
+	Force         bool
+	Problem       string
+	Rows          []pastedRow
+	Applied       bool // else checked
+	Ready         bool // nothing stands in the way of applying it
+	Edited        bool
+	CSRF          string
+}
+
+func (c *call) newPaste() pasteData {
+	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.user.CSRF}
+	a := &ask{Snapshot: c.Fleet.Snapshot()}
+	for _, o := range namespaceOptions(a, d.Namespace)[1:] {
+		o.Text = "Namespace " + o.Text
+		d.Namespaces = append(d.Namespaces, o)
+	}
+	return d
+}
+
+func (c *call) pasteForm() error {
+	return c.plain(http.StatusOK, page{Template: "paste", Title: "Apply YAML", Data: c.newPaste()})
+}
+
+// paste checks the objects of a text, and applies those that were checked. Each
+// is one server-side apply, as by kubectl apply --server-side.
+func (c *call) paste() error {
+	d := c.newPaste()
+	show := func(code int) error { return c.plain(code, page{Template: "paste", Title: "Apply YAML", Data: d}) }
+	all, err := documents(d.Text)
+	if err != nil {
+		d.Problem = "This cannot be applied: " + err.Error() + "."
+		return show(http.StatusUnprocessableEntity)
+	}
+	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what the check is good for
+	d.Applied = c.FormValue("action") == "apply" && d.Checked == is
+	d.Edited = c.FormValue("action") == "apply" && !d.Applied
+	d.Ready = true
+	coming := map[string]bool{} // namespaces that this text makes
+	for _, m := range all {
+		row, err := c.pasteOne(m, d, coming)
+		if err != nil {
+			return c.refuse("Not applied", err)
+		}
+		if row.Problem != "" {
+			d.Ready = false
+		}
+		d.Rows = append(d.Rows, row)
+	}
+	d.Checked = ""
+	if d.Ready && !d.Applied {
+		d.Checked = is
+	}
+	return show(http.StatusOK)
+}
+
+// pasteOne checks or applies one object. An error is the hub's own.
+func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool) (pastedRow, error) {
+	r := pastedRow{Kind: m.text("kind"), Name: or(m.text("metadata", "name"), "without a name"), Pill: pill{"bad", "Refused"}}
+	m = m.tidy()
+	path, namespaced, err := c.place(m)
+	if err != nil {
+		r.Problem = upper(err.Error()) + "."
+		return r, nil
+	}
+	name := m.text("metadata", "name")
+	if name == "" || strings.ContainsAny(name, "/%") {
+		r.Problem = "metadata.name must be set to a name."
+		return r, nil
+	}
+	namespace := ""
+	if namespaced {
+		namespace = or(m.text("metadata", "namespace"), d.Namespace)
+		path = inNamespace(path, namespace)
+	}
+	o, ok := parseObjectPath(path + "/" + name)
+	if !ok {
+		r.Problem = "The name or the namespace is none."
+		return r, nil
+	}
+	r.Href = or(o.page(), o.editor())
+	live, err := c.object(o.path)
+	var no *apiRefusal
+	if err != nil && (!errors.As(err, &no) || no.code != http.StatusNotFound) {
+		return c.refusedRow(r, err)
+	}
+	if no != nil && !d.Applied {
+		r.Href = "" // there is no page of it yet
+	}
+	q := url.Values{"fieldManager": {"flotilla-page"}, "fieldValidation": {"Strict"}}
+	if d.Force {
+		q.Set("force", "true")
+	}
+	if !d.Applied {
+		q.Set("dryRun", "All")
+	}
+	a, err := c.api(apiCall{method: http.MethodPatch, path: o.path, query: q, media: "application/apply-patch+yaml", body: m.json()})
+	if err != nil {
+		return r, err
+	}
+	r.Warnings = a.warnings
+	if no := a.err(); no != nil {
+		if !d.Applied && no.code == http.StatusNotFound && coming[namespace] {
+			r.Pill, r.Diff, r.Href = pill{"idle", "Create"}, diff("", m.yaml()), ""
+			r.Later = true
+			return r, nil
+		}
+		return c.refusedRow(r, no)
+	}
+	var result manifest
+	if err := json.Unmarshal(a.body, &result); err != nil {
+		return r, fmt.Errorf("read the API's answer about %s: %w", o.path, err)
+	}
+	if result.text("kind") == "Namespace" {
+		coming[name] = true
+	}
+	before := ""
+	if live != nil {
+		before = live.tidy().yaml()
+	}
+	r.Diff = diff(before, result.tidy().yaml())
+	r.Pill = pastedPill(live != nil, len(r.Diff) > 0, d.Applied)
+	return r, nil
+}
+
+func pastedPill(existed, differs, applied bool) pill {
+	switch {
+	case !differs:
+		return pill{"idle", "Unchanged"}
+	case applied && existed:
+		return pill{"ok", "Changed"}
+	case applied:
+		return pill{"ok", "Created"}
+	case existed:
+		return pill{"warn", "Change"}
+	}
+	return pill{"ok", "Create"}
+}
+
+func (c *call) refusedRow(r pastedRow, err error) (pastedRow, error) {
+	var no *apiRefusal
+	if !errors.As(err, &no) {
+		return r, err
+	}
+	r.Problem, r.Causes = no.tell()
+	if r.Fight = no.code == http.StatusConflict; r.Fight {
+		r.Problem = "Others have set these fields:"
+	}
+	return r, nil
+}
+
+// upper begins a sentence.
+func upper(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

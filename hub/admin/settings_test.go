@@ -1,0 +1,152 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+func TestTheHubsOwnViews(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	evil := `<img src=x onerror=alert(1)>`
+	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: fleet.BoardProfileSpec{Title: evil, Match: fleet.BoardMatch{Compatible: []string{evil}}, Labels: map[string]string{evil: evil}}},
+		testNode("odd", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = evil }))
+	k.estate.acts[3].Who, k.estate.acts[3].Message = evil, "javascript:alert(2)\u202e"
+	for _, v := range []struct {
+		name, path string
+		says       []string
+	}{
+		{"boards", "/boards", []string{"Raspberry Pi 4", "1 node", "raspberrypi,4-model-b or raspberrypi,400; arm64 or arm; 900 MiB of memory or more", "200m cpu, 160Mi memory", "memory.available below 64Mi", "No profile fits these boards:", "beaglebone-black (3 nodes)", "Edit as YAML"}},
+		{"audit", "/audit", []string{"anna", "changed deployment default/kiosk-0", "wanted to delete node pi-2", "nobody known", "wanted to log in", "wrong name or password", "Older →"}},
+		{"audit-search", "/audit?q=pi-2&result=refused", []string{"bo", "Refused", `role "operator" does not allow it`}},
+		{"settings", "/settings", []string{"cleo.nordmann@example.org", "you", "3 of 10", "Used up", "the backup script", "Ends soon", "hub-20261121T010000Z.db", "The next daily one is due in 20h", "https://gateway.example:8443"}},
+	} {
+		k.open(v.path)
+		k.says(v.says...)
+		if !k.eval(`document.querySelectorAll('main img, main script, a[href^="javascript:"]').length === 0`) {
+			t.Errorf("%s has made an element of a name", v.path)
+		}
+		k.sizes(v.name)
+	}
+	k.open("/audit")
+	k.press("a[rel=next]")
+	k.says("kiosk-69", "← Newest")
+
+	k.open("/boards")
+	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "bone"}, Spec: fleet.BoardProfileSpec{Title: "BeagleBone Black"}})
+	k.awaits("BeagleBone Black") // live
+}
+
+func TestSettingsAreChanged(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.excuse("409")
+	k.open("/settings")
+	k.eval(`document.querySelectorAll("main details").forEach(d => d.open = true), true`)
+	k.sizes("settings-open")
+	k.fill(".new input[name=name]", "dora")
+	k.fill(".new input[name=password]", "four words are good")
+	k.press("button[value=user-create]")
+	k.says("Done", "The person can log in now.")
+	for _, step := range []struct{ fill, text, press, says, did string }{
+		{"", "", `input[value=bo] ~ button[value=user-role]`, "The role is changed.", `change bo to "operator"`},
+		{"input[value=bo] ~ input[name=password]", "four words are new", "input[value=bo] ~ button[value=user-password]", "The password is changed", `change bo to ""`},
+		{"", "", "input[value=bo] ~ button[value=user-delete]", "The person is gone", "delete bo"},
+		{"", "", "button[value=join-revoke]", "The join token is revoked", "revoke join k3jx7w2mqa"},
+		{"", "", "button[value=api-revoke]", "The API token is revoked.", "revoke api h2m9xq4rtb"},
+		{"", "", "button[value=backup]", "A backup has been written.", "back up"},
+		{"input[name=note]", "a script", "button[value=api-create]", "FLA1.abcdefghij.0123456789abcdefghijklmnop", "token for admin: a script, 720h0m0s"},
+	} {
+		k.eval(`document.querySelectorAll("main details").forEach(d => d.open = true), true`)
+		if step.fill != "" {
+			k.fill(step.fill, step.text)
+		}
+		k.press(step.press)
+		k.says(step.says)
+		if !k.estate.done(step.did) {
+			t.Errorf("%s did not %s: %q", step.press, step.did, k.estate.did)
+		}
+	}
+	k.shot("settings-token-1280-light")
+	k.estate.fail = errors.New("the disk is full")
+	k.excuse("503")
+	k.press("button[value=backup]")
+	k.says("its log says why") // the hub's own fault is not told in detail
+	if len(k.acts) != 9 {
+		t.Errorf("the audit has %d records, want 9", len(k.acts))
+	}
+}
+
+func TestNobodyTakesTheirOwnAccountAway(t *testing.T) {
+	c := configOf(newMemory(sample()...))
+	_, e := equip(&c)
+	srv := start(t, c)
+	for _, action := range []string{"user-delete", "user-role"} {
+		resp, body := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "action": {action}, "name": {"test-admin"}, "role": {"viewer"}})
+		if resp.StatusCode != http.StatusConflict || !strings.Contains(body, "another administrator can") || len(e.did) > 0 {
+			t.Errorf("%s: %d %q", action, resp.StatusCode, e.did)
+		}
+	}
+	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "action": {"burn"}}); resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("an action that is none: %d", resp.StatusCode)
+	}
+	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"action": {"backup"}}); resp.StatusCode != http.StatusForbidden || len(e.did) > 0 {
+		t.Errorf("a form of another site: %d %q", resp.StatusCode, e.did)
+	}
+}
+
+func TestHostileNamesInTheTools(t *testing.T) {
+	evil := `<img src=x onerror=alert(1)>"'></textarea></title><script>alert(2)</script>`
+	name := `<img src=x onerror=alert(3)>"'><script>alert(4)`
+	k := newKit(t, append(toolObjects(), testPod(name, "pi-1", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Name = evil
+		p.Status.ContainerStatuses[0].Name = evil
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "\u202eexe.web", Image: evil})
+	}))...)
+	k.excuse("422")
+	k.device.lines = []string{evil}
+	at := "/pods/default/" + url.PathEscape(name)
+	for _, path := range []string{at + "/logs", at + "/logs?q=" + url.QueryEscape(evil), at + "/terminal?command=" + url.QueryEscape(evil), "/audit?q=" + url.QueryEscape(evil), "/yaml"} {
+		k.open(path)
+		if path == "/yaml" {
+			k.writes("kind: " + evil)
+			k.press("button[value=check]")
+			k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + quote(evil) + "}\n")
+			k.press("button[value=check]")
+		}
+		k.await(`document.readyState === "complete"`)
+		if !k.eval(`document.querySelectorAll('main img, main script, [onerror], a[href^="javascript:"]').length === 0`) {
+			t.Errorf("%s has made an element of a name", path)
+		}
+		if strings.Contains(k.text(), "\u202e") {
+			t.Errorf("%s shows a character that turns text", path)
+		}
+	}
+}
+
+func TestDeeds(t *testing.T) {
+	for _, tt := range []struct {
+		verb, what string
+		refused    bool
+		want       string
+	}{
+		{"patch", "deployments default/kiosk", false, "changed deployment default/kiosk"},
+		{"update", "deployments/scale default/kiosk", false, "changed scale of deployment default/kiosk"},
+		{"delete", "nodes pi-1", true, "wanted to delete node pi-1"},
+		{"create", "sessions", false, "logged in"},
+		{"create", "pods/exec default/kiosk-1 container web sh", false, "ran a command in pod default/kiosk-1 container web sh"},
+		{"create", "enrolments pi-1", true, "wanted to join as node pi-1"},
+		{"revoke", "jointokens abc", false, "revoked join token abc"},
+		{"drain", "nodes pi-1", false, "drain node pi-1"},
+	} {
+		if got := deed(tt.verb, tt.what, tt.refused); got != tt.want {
+			t.Errorf("%s %s is %q, want %q", tt.verb, tt.what, got, tt.want)
+		}
+	}
+}

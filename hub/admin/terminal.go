@@ -1,0 +1,231 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/net/websocket"
+	corev1 "k8s.io/api/core/v1"
+
+	desk "flotilla.dev/hub/ask"
+)
+
+// Shells runs commands in containers, to their end or that of ctx; an
+// *desk.ExitError says that one has ended with another code than 0.
+type Shells interface {
+	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s desk.IO) error
+}
+
+const (
+	maxTerminals = 16               // open at one time
+	maxFrame     = 64 << 10         // bytes that a page sends at once
+	untouched    = 30 * time.Minute // after which a terminal that nobody types into is closed
+	greeting     = 10 * time.Second // for the page to show its form's token
+	revoked      = 2 * time.Second  // a session that has ended, or may no longer, is closed within
+)
+
+// commandOf is what is to run: words between spaces, or the shell that most images have.
+func commandOf(text string) []string {
+	if words := strings.Fields(text); len(words) > 0 {
+		return words
+	}
+	return []string{"sh"}
+}
+
+type terminalData struct {
+	Pod, PodHref, Node, NodeHref string
+	Namespace, Container         string
+	Containers                   []option
+	Command                      string
+	Trouble                      string
+	Socket, Logs                 string
+	CSRF                         string
+}
+
+// terminal is the page around a terminal; its script opens the socket.
+func (c *call) terminal() error {
+	p, err := c.podOf()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	container, err := containerOf(p, c.QueryParam("container"))
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	same := url.Values{"container": {container}}
+	d := terminalData{
+		Pod: p.Name, PodHref: podHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: nodeHref(p.Spec.NodeName), Container: container,
+		Command: c.QueryParam("command"), CSRF: c.user.CSRF, Logs: podHref(p) + "/logs?" + same.Encode(),
+	}
+	for _, name := range containerNames(p) {
+		d.Containers = append(d.Containers, option{name, name, name == container})
+	}
+	if d.Command != "" {
+		same.Set("command", d.Command)
+	}
+	if d.Trouble = noTerminal(p, container); d.Trouble == "" {
+		d.Socket = podHref(p) + "/terminal/socket?" + same.Encode()
+	}
+	return c.plain(http.StatusOK, page{Template: "terminal", Title: "Terminal in " + p.Name, Data: d})
+}
+
+// noTerminal says why a container cannot be typed into.
+func noTerminal(p *corev1.Pod, container string) string {
+	if p.Spec.NodeName == "" {
+		return unplaced
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for _, st := range list {
+			if st.Name == container && st.State.Running == nil {
+				return "Container " + container + " is not running, so there is nothing to type into; its log tells why."
+			}
+		}
+	}
+	return ""
+}
+
+// terminalSocket connects a page with a command in a container.
+func (c *call) terminalSocket() error {
+	r := c.Request()
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return c.message(http.StatusUpgradeRequired, "For a terminal", "This address is for the terminal's own connection.")
+	}
+	if _, ok := c.Response().Writer.(http.Hijacker); !ok {
+		return c.message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+r.Proto+".")
+	}
+	// A browser names the page that opens a WebSocket, and sends the session's cookie
+	// whoever that is: without our own origin nobody is let in.
+	if u, err := url.Parse(r.Header.Get("Origin")); err != nil || u.Host == "" || u.Host != r.Host {
+		return c.message(http.StatusForbidden, "Not accepted", "The request comes from another site.")
+	}
+	p, err := c.podOf()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	container, err := containerOf(p, c.QueryParam("container"))
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	o := corev1.PodExecOptions{Container: container, Command: commandOf(c.QueryParam("command")), Stdin: true, Stdout: true, TTY: true}
+	websocket.Server{
+		Handshake: func(*websocket.Config, *http.Request) error { return nil }, // was checked above
+		Handler: func(conn *websocket.Conn) {
+			conn.MaxPayloadBytes = maxFrame
+			c.converse(p, o, newWindow(conn))
+		},
+	}.ServeHTTP(c.Response().Writer, r)
+	return nil
+}
+
+// converse runs the command, for as long as both sides, the session and the
+// person's patience last.
+func (c *call) converse(p *corev1.Pod, o corev1.PodExecOptions, w *window) {
+	first, err := w.greeted()
+	if err == nil {
+		err = c.checkToken(first.CSRF)
+	}
+	if err != nil {
+		w.over("Not accepted: reload the page.", -1)
+		return
+	}
+	leave, ok := enter(&c.tools.terminals, maxTerminals)
+	if !ok {
+		w.over("Too many terminals are open on this hub. Close some, and try again.", -1)
+		return
+	}
+	defer leave()
+	c.Audit(c.Request().Context(), Act{User: c.user, Verb: "create", Resource: "pods/exec", Name: p.Namespace + "/" + p.Name, Code: http.StatusSwitchingProtocols,
+		Message: o.Container + ": " + strings.Join(o.Command, " ")})
+
+	ctx, cancel := context.WithCancelCause(c.Request().Context())
+	defer cancel(nil)
+	w.resize(first)
+	go func() { cancel(w.hear(ctx)) }()
+	go func() { cancel(c.watchOver(ctx, w)) }()
+	if w.say(note{Ready: true}) != nil {
+		return
+	}
+	err = c.Shells.Exec(ctx, p, o, desk.IO{Stdin: w.input, Stdout: w, Resize: w.sizes})
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	_ = w.input.Close()
+	w.over(endOf(p, o, err, w.typed.Load()))
+}
+
+// checkToken checks that the socket was opened by a page of this session: with the
+// rule, and the words, for forms.
+func (c *call) checkToken(token string) error {
+	r := c.Request().Clone(c.Request().Context())
+	r.Method, r.Body, r.PostForm = http.MethodPost, http.NoBody, url.Values{"csrf": {token}}
+	r.Header.Set("X-CSRF-Token", token)
+	return c.Sessions.CheckForm(r, c.user)
+}
+
+// Why a terminal is closed from this side.
+const (
+	errLeft      = errTold("The page was closed.")
+	errLoggedOut = errTold("Your session has ended. Log in, and open the terminal again.")
+	errUntouched = errTold("Nobody has typed anything for half an hour, so the terminal was closed.")
+)
+
+// An errTold is an error for people, as it is.
+type errTold string
+
+func (s errTold) Error() string { return string(s) }
+
+// watchOver tells the page that the hub is there, until the session ends or nobody
+// types any more.
+func (c *call) watchOver(ctx context.Context, w *window) error {
+	tick := time.NewTicker(revoked)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		u, err := c.Sessions.Authenticate(c.Request())
+		switch {
+		case err != nil || !c.Allow(u.Role, "create", "pods/exec"):
+			return errLoggedOut
+		case time.Since(time.Unix(0, w.touched.Load())) > untouched:
+			return errUntouched
+		case w.say(note{Beat: true}) != nil:
+			return errLeft
+		}
+	}
+}
+
+// endOf says how a command has ended, and its code; -1: it has none.
+func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (string, int) {
+	var exit *desk.ExitError
+	var ours errTold
+	switch {
+	case err == nil:
+		return "The command has ended.", 0
+	case errors.As(err, &ours):
+		return ours.Error(), -1
+	case errors.Is(err, context.Canceled):
+		return "The hub was stopped, and the command with it.", -1
+	case errors.As(err, &exit) && !typed && (exit.Code == 126 || exit.Code == 127), isMissingCommand(err):
+		return fmt.Sprintf("The image of container %s has no %s. Name a command that it has, or look at its log.", o.Container, o.Command[0]), -1
+	case errors.As(err, &exit):
+		return fmt.Sprintf("The command has ended with exit code %d.", exit.Code), exit.Code
+	case errors.Is(err, desk.ErrOffline):
+		return "The device of node " + p.Spec.NodeName + " is not connected to the hub.", -1
+	case errors.Is(err, desk.ErrLost):
+		return "The link to the device of node " + p.Spec.NodeName + " was lost, and the command with it.", -1
+	}
+	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + ".", -1
+}
+
+// isMissingCommand knows the engines' words for a program that an image does not have.
+func isMissingCommand(err error) bool {
+	return strings.Contains(err.Error(), "executable file not found") || strings.Contains(err.Error(), "no such file or directory")
+}

@@ -1,0 +1,397 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admission"
+	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// ---- a device that logs and runs commands
+
+type device struct {
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{}
+	err   error // of every question
+	asked []corev1.PodLogOptions
+	runs  [][]string
+	sizes []desk.Size
+}
+
+func newDevice(lines ...string) *device { return &device{lines: lines, more: make(chan struct{})} }
+
+// log adds lines to every log that is followed.
+func (d *device) log(lines ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, lines...)
+	close(d.more)
+	d.more = make(chan struct{})
+}
+
+func (d *device) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+	close(d.more)
+	d.more = make(chan struct{})
+}
+
+// stampOf is the time of the nth line.
+func stampOf(n int) time.Time {
+	return now0.Add(-time.Hour + time.Duration(n)*10*time.Second)
+}
+
+func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
+	d.mu.Lock()
+	d.asked = append(d.asked, o)
+	seen := 0
+	if o.TailLines != nil {
+		seen = max(0, len(d.lines)-int(*o.TailLines))
+	}
+	d.mu.Unlock()
+	for {
+		d.mu.Lock()
+		var out bytes.Buffer
+		for ; seen < len(d.lines); seen++ {
+			if o.SinceTime != nil && stampOf(seen).Before(o.SinceTime.Time) {
+				continue
+			}
+			if o.Timestamps {
+				fmt.Fprintf(&out, "%s ", stampOf(seen).Format(time.RFC3339Nano))
+			}
+			fmt.Fprintln(&out, d.lines[seen])
+		}
+		more, err := d.more, d.err
+		d.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(out.Bytes()); err != nil {
+			return err
+		}
+		if !o.Follow {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Exec is a small shell: it says what it is told, and knows exit.
+func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOptions, s desk.IO) error {
+	d.mu.Lock()
+	d.runs = append(d.runs, o.Command)
+	err := d.err
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if o.Command[0] == "nothing" {
+		return fmt.Errorf(`exec: "nothing": executable file not found in $PATH`)
+	}
+	go func() {
+		for {
+			select {
+			case size := <-s.Resize:
+				d.mu.Lock()
+				d.sizes = append(d.sizes, size)
+				d.mu.Unlock()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	typed := make(chan []byte)
+	go func() {
+		defer close(typed)
+		for {
+			b := make([]byte, 1024)
+			n, err := s.Stdin.Read(b)
+			if err != nil {
+				return
+			}
+			typed <- b[:n]
+		}
+	}()
+	say := func(text string) { _, _ = io.WriteString(s.Stdout, text) }
+	say("\x1b[1;32m" + p.Name + "\x1b[0m \x1b[38;2;255;160;60m$\x1b[0m ")
+	var line []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b, ok := <-typed:
+			if !ok {
+				return nil
+			}
+			for _, c := range b {
+				if c != '\r' {
+					line = append(line, c)
+					_, _ = s.Stdout.Write([]byte{c})
+					continue
+				}
+				switch words := strings.Fields(string(line)); {
+				case len(words) > 0 && words[0] == "exit":
+					code := 0
+					_, _ = fmt.Sscan(strings.Join(words[1:], ""), &code)
+					say("\r\n")
+					if code == 0 {
+						return nil
+					}
+					return &desk.ExitError{Code: code}
+				default:
+					say("\r\nyou said: " + string(line) + "\r\n$ ")
+				}
+				line = nil
+			}
+		}
+	}
+}
+
+// ---- a hub
+
+// estate is the hub itself, and remembers what was done to it.
+type estate struct {
+	mu   sync.Mutex
+	did  []string
+	fail error
+	acts []AuditRecord
+}
+
+func (e *estate) do(format string, args ...any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.did = append(e.did, fmt.Sprintf(format, args...))
+	return e.fail
+}
+
+func (e *estate) done(what string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Contains(e.did, what)
+}
+
+func (e *estate) CreateUser(_ context.Context, p NewPerson) error {
+	return e.do("create %s as %s", p.Name, p.Role)
+}
+func (e *estate) ChangeUser(_ context.Context, p NewPerson) error {
+	return e.do("change %s to %q", p.Name, p.Role)
+}
+func (e *estate) DeleteUser(_ context.Context, name string) error { return e.do("delete %s", name) }
+func (e *estate) RevokeJoinToken(_ context.Context, id string) error {
+	return e.do("revoke join %s", id)
+}
+func (e *estate) RevokeAPIToken(_ context.Context, id string) error { return e.do("revoke api %s", id) }
+func (e *estate) CreateAPIToken(_ context.Context, t NewAPIToken) (string, error) {
+	return "FLA1.abcdefghij.0123456789abcdefghijklmnop", e.do("token for %s: %s, %s", t.User, t.Note, t.Life)
+}
+func (e *estate) BackUp(context.Context) (string, error) {
+	return "backups/hub-x.db", e.do("back up")
+}
+
+func (e *estate) State(context.Context) (HouseState, error) {
+	now := time.Now()
+	return HouseState{
+		People: []Person{{"admin", "admin", now.Add(-400 * time.Hour)}, {"bo", "operator", now.Add(-30 * time.Hour)}, {"cleo.nordmann@example.org", "viewer", now.Add(-time.Hour)}},
+		JoinTokens: []JoinToken{
+			{ID: "k3jx7w2mqa", Site: "oslo", By: "admin", Uses: 10, Used: 3, Created: now, Expires: now.Add(20 * time.Hour)},
+			{ID: "p0d4ncz8vt", Site: "bergen", Node: "kiosk-window-left", By: "admin", Uses: 1, Used: 1, Created: now, Expires: now.Add(time.Hour)},
+		},
+		APITokens: []APIToken{{"h2m9xq4rtb", "admin", "the backup script", now, now.Add(80 * 24 * time.Hour)}},
+		Certificates: []Certificate{
+			{"Root of the hub's CA", "never by itself: devices know the hub by it", now.Add(3000 * 24 * time.Hour)},
+			{"This hub's HTTPS and MQTT", "by itself, in time and when its addresses change", now.Add(200 * 24 * time.Hour)},
+			{"Node pi-2", "by the device, at half of its life", now.Add(12 * 24 * time.Hour)},
+		},
+		Backups: []Backup{{"hub-20261121T010000Z.db", now.Add(-3 * time.Hour), 5 << 20}}, NextBackup: now.Add(21 * time.Hour),
+		Facts:    []Fact{{"Version", "1.0.0"}, {"Page and API", "https://gateway.example:8443"}, {"Answers to", "gateway.example, localhost, 10.1.2.1, 127.0.0.1"}},
+		Kept:     []Fact{{"Audit", "90 days"}, {"Backups", "the last 7, one a day"}},
+		Settings: []Setting{{"https-listen", ":8443", "default"}, {"advertise-address", "gateway.example", "hub.yaml:3"}, {"inventory", "", "default"}},
+	}, nil
+}
+
+func (e *estate) Audits(_ context.Context, q AuditQuery) (out []AuditRecord, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.acts {
+		text := strings.ToLower(strings.Join([]string{r.Who, r.Via, r.Source, r.Verb, r.What, r.Message}, " "))
+		has := !slices.ContainsFunc(q.Words, func(w string) bool { return !strings.Contains(text, w) })
+		if has && (!q.Refused || r.Code >= 400) && (q.Before == 0 || r.ID < q.Before) && len(out) < q.Limit {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func sampleActs() (acts []AuditRecord) {
+	for i := range 70 {
+		acts = append(acts, AuditRecord{ID: int64(100 - i), At: now0.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", What: fmt.Sprintf("deployments default/kiosk-%d", i), Code: 200})
+	}
+	acts[1] = AuditRecord{ID: 99, At: now0.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", What: "nodes pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
+	acts[2] = AuditRecord{ID: 98, At: now0.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", What: "sessions", Code: 401, Message: "wrong name or password"}
+	return acts
+}
+
+type noLeases struct{}
+
+func (noLeases) Lease(string) *coordv1.Lease { return nil }
+func (noLeases) Leases() []*coordv1.Lease    { return nil }
+func (noLeases) Seen(string) time.Time       { return time.Time{} }
+
+// apiAccess is the guard in the API's words.
+type apiAccess struct{ *access.Guard }
+
+func (a apiAccess) Authenticate(r *http.Request) (string, []string, string, error) {
+	u, err := a.Guard.Authenticate(r)
+	if err == nil {
+		err = a.CheckForm(r, u)
+	}
+	return u.Name, nil, string(u.Role), err
+}
+
+func (apiAccess) Allow(role, verb, resource string) bool {
+	return access.Allow(access.Role(role), verb, resource)
+}
+
+// wires are a server's connections, which a test may cut.
+type wires struct {
+	net.Listener
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (w *wires) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.open = append(w.open, c)
+	}
+	return c, err
+}
+
+// cut closes every connection, those that have become sockets too.
+func (s *server) cut() {
+	s.wires.mu.Lock()
+	defer s.wires.mu.Unlock()
+	for _, c := range s.wires.open {
+		_ = c.Close()
+	}
+	s.wires.open = nil
+}
+
+// A kit is a page with all its tools, behind the real guard and before the real API.
+type kit struct {
+	*browser
+	fleet  *memory
+	device *device
+	estate *estate
+	server *server
+	guard  *access.Guard
+	acts   chan Act
+}
+
+// equip gives a page tools that are simulated.
+func equip(c *Config) (*device, *estate) {
+	d, e := newDevice(), &estate{acts: sampleActs()}
+	c.Logs, c.Shells, c.House, c.People, c.Tokens = d, d, e, e, e
+	c.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"pi-1"}}`)
+	})
+	return d, e
+}
+
+func newKit(t *testing.T, objects ...state.Object) *kit {
+	t.Helper()
+	k := &kit{fleet: newMemory(append(sample(), objects...)...), acts: make(chan Act, 100)}
+	c, secret := guarded(t, k.fleet)
+	k.device, k.estate = equip(&c)
+	k.guard = c.Sessions.(guard).Guard
+	c.API = kube.New(kube.Config{Fleet: k.fleet, Leases: noLeases{}, Access: apiAccess{k.guard}, Settings: admission.Settings{}, Version: "test", Log: slog.New(slog.DiscardHandler)})
+	c.Audit = func(_ context.Context, a Act) { k.acts <- a }
+	k.server = start(t, c)
+	k.browser = browse(t, k.server.URL)
+	k.width(1280, false)
+	k.open("/setup?token=" + secret)
+	k.fill("input[name=password]", "four words are good")
+	k.fill("input[name=again]", "four words are good")
+	k.press("button.primary")
+	return k
+}
+
+// become logs in as somebody else.
+func (k *kit) become(role access.Role) {
+	k.Helper()
+	name := string(role) + "-person"
+	if err := k.guard.CreateUser(k.ctx, access.NewUser{Name: name, Password: "four words are good", Role: role}); err != nil {
+		k.Fatal(err)
+	}
+	k.open("/")
+	k.press(".who button")
+	k.fill("input[name=name]", name)
+	k.fill("input[name=password]", "four words are good")
+	k.press("button.primary")
+}
+
+// sizes looks at a page at every width, light and dark, and keeps pictures of it.
+func (k *kit) sizes(name string) {
+	k.Helper()
+	for _, w := range []struct {
+		pixels int64
+		dark   bool
+	}{{360, true}, {1280, false}} {
+		k.width(w.pixels, w.dark)
+		look := fmt.Sprintf("%s-%d-%s", name, w.pixels, map[bool]string{true: "dark", false: "light"}[w.dark])
+		k.fits(look)
+		k.axe(look)
+		k.shot(look)
+	}
+}
+
+func toolObjects() []state.Object {
+	two := testPod("two-7d9f", "pi-1", func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "side", Image: "registry.example/side:1"})
+		p.Spec.InitContainers = []corev1.Container{{Name: "prepare", Image: "registry.example/side:1"}}
+	})
+	replicas, labels := int32(3), map[string]string{"app": "till"}
+	till := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "till", Namespace: "default", UID: "u2"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/till:1.0"}}},
+		}}}
+	admission.Default(till, admission.Settings{}) // as everything that is kept
+	return []state.Object{
+		till,
+		two, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}},
+		&fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4"}, Spec: fleet.BoardProfileSpec{
+			Title: "Raspberry Pi 4", Match: fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b", "raspberrypi,400"}, Arch: []string{"arm64", "arm"}, MemoryMiB: &fleet.MiBBounds{Min: 900}},
+			Resources: fleet.BoardResources{SystemReserved: map[string]string{"cpu": "200m", "memory": "160Mi"}, EvictionHard: map[string]string{"memory.available": "64Mi", "nodefs.available": "10%"}},
+			Labels:    map[string]string{"gpio": "true"},
+		}},
+		testNode("with-profile", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-4" }),
+	}
+}

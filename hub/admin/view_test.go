@@ -1,0 +1,228 @@
+package admin
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// raw fetches as a browser does, without unpacking.
+func (s *server) raw(t testing.TB, path string, headers ...string) (http.Header, []byte) {
+	t.Helper()
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
+	req.Header.Set(nameHeader, "viewer")
+	req.Header.Set("Accept-Encoding", "gzip")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := s.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header, body
+}
+
+func TestTheFirstViewIsSmall(t *testing.T) {
+	srv := start(t, configOf(manyNodes(1000)))
+	for _, path := range []string{"/", "/nodes", "/pods"} {
+		total := 0
+		h, body := srv.raw(t, path)
+		if h.Get("Content-Encoding") != "gzip" || !strings.Contains(h.Get("Vary"), "Accept-Encoding") {
+			t.Errorf("%s is not compressed: %v", path, h)
+		}
+		total += len(body)
+		_, page := srv.ask(t, "viewer", "GET", path, nil)
+		for _, asset := range regexp.MustCompile(`(?:src|href)="(/static/[^"]+)"`).FindAllStringSubmatch(page, -1) {
+			h, body := srv.raw(t, asset[1])
+			if h.Get("Content-Encoding") != "gzip" || !strings.Contains(h.Get("Cache-Control"), "immutable") {
+				t.Errorf("%s is not compressed, or not kept: %v", asset[1], h)
+			}
+			total += len(body)
+		}
+		if total > 150<<10 {
+			t.Errorf("the first view of %s has %d bytes, want 150 KiB at most", path, total)
+		}
+		t.Logf("the first view of %s: %d bytes", path, total)
+	}
+	if h, _ := srv.raw(t, "/nodes", "Accept-Encoding", "identity"); h.Get("Content-Encoding") != "" {
+		t.Error("a browser that takes nothing compressed gets it compressed")
+	}
+}
+
+var rowKeys = regexp.MustCompile(`<tr data-key="([^"/]+)">`)
+
+func TestAListIsSortedAsTheAddressSays(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	order := func(query string) (names []string) {
+		_, body := srv.ask(t, "viewer", "GET", "/nodes"+query, nil)
+		for _, m := range rowKeys.FindAllStringSubmatch(body, -1) {
+			names = append(names, m[1])
+		}
+		return names
+	}
+	for _, c := range []struct{ name, query, first, last string }{
+		{"by name without asking", "", "bone-1", "pi-3"},
+		{"by name the other way", "?sort=-name", "pi-3", "bone-1"},
+		{"by status, the worst first", "?sort=status", "bone-2", "pi-1"},
+		{"by pods, the fullest first", "?sort=pods", "pi-1", "pi-3"},
+		{"by site, the other way", "?sort=-site", "pi-3", "bone-1"},
+		{"by what is no column: by name", "?sort=colour", "bone-1", "pi-3"},
+	} {
+		names := order(c.query)
+		if len(names) != 8 || names[0] != c.first || names[7] != c.last {
+			t.Errorf("%s: %v, want from %s to %s", c.name, names, c.first, c.last)
+		}
+	}
+	_, body := srv.ask(t, "viewer", "GET", "/nodes?sort=-status&site=oslo", nil)
+	for _, want := range []string{`<th aria-sort="descending"><a href="/nodes?site=oslo&amp;sort=status">`, `<a href="/nodes?site=oslo&amp;sort=pods">`, `<a href="/nodes?site=oslo">Node`, `name="sort" value="-status"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the heads of the columns lack %q", want)
+		}
+	}
+}
+
+func askAt(s state.Snapshot, now time.Time, query map[string]string) *ask {
+	return &ask{Snapshot: s, now: now, path: "/nodes/n", query: func(k string) string { return query[k] }}
+}
+
+func TestATimelineTellsWhatIsKnown(t *testing.T) {
+	now := now0
+	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.Turn {
+		return state.Turn{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
+	}
+	for _, c := range []struct {
+		name    string
+		history []state.Turn
+		ready   corev1.ConditionStatus
+		since   time.Duration
+		tainted time.Duration
+		span    string
+		want    string
+		summary string
+	}{
+		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h0m0s", "Ready for 100 % of the last 24 h"},
+		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h0m0s, ok 6h0m0s", "Ready for 100 % of what is known of the last 24 h"},
+		{"one that was away for a while", []state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
+			"ok 12h0m0s, unknown 6h0m0s, ok 6h0m0s", "Ready for 75 % of the last 24 h"},
+		{"one that is given up now, and was ready before", []state.Turn{turn(30*time.Hour, "True", false), turn(4*time.Hour, "Unknown", false)}, "Unknown", 4 * time.Hour, 3 * time.Hour, "",
+			"ok 20h0m0s, unknown 1h0m0s, out 3h0m0s", "Ready for 83.3 % of the last 24 h"},
+		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h59m55s, bad 5s", "Ready for 99.9 % of the last 24 h"},
+		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 84h0m0s, ok 84h0m0s", "Ready for 100 % of what is known of the last 7 days"},
+	} {
+		n := testNode("n", "oslo", nil)
+		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: c.ready, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-c.since))}}
+		if c.tainted > 0 {
+			at := metav1.NewTime(now.Add(-c.tainted))
+			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &at}}
+		}
+		s := newMemory(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "n"}, History: c.history}).Snapshot()
+		line := timelineOf(askAt(s, now, map[string]string{"span": c.span}), n)
+		var got []string
+		end := 0.0
+		for _, x := range line.Spans {
+			got = append(got, x.Kind+" "+x.For)
+			if x.x < 0 || x.x+x.width > stripWidth+0.1 || x.x < end-thinnest-0.1 {
+				t.Errorf("%s: a span is drawn from %f to %f, after %f", c.name, x.x, x.x+x.width, end)
+			}
+			end = x.x + x.width
+		}
+		if g := strings.Join(got, ", "); g != c.want || line.Summary != c.summary {
+			t.Errorf("%s:\n%s; %s\nwant\n%s; %s", c.name, g, line.Summary, c.want, c.summary)
+		}
+	}
+}
+
+func TestWhyAPodIsNotPlaced(t *testing.T) {
+	for _, c := range []struct{ name, message, want string }{
+		{"each reason with its count", "0/5 nodes are available: 1 node(s) had untolerated taint {a: b}, 4 Insufficient memory.",
+			"1 of 5 nodes: had untolerated taint {a: b}; 4 of 5 nodes: Insufficient memory"},
+		{"and that taking others away does not help", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
+			"2 of 2 nodes: Insufficient cpu; Taking less important pods away does not help: 0/2 nodes are available: 2 No preemption victims found for incoming pod"},
+		{"what is written otherwise is not taken apart", "no node at all", ""},
+	} {
+		if got := strings.Join(whyUnplaced(c.message), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
+	given := metav1.NewTime(now0.Add(-time.Minute))
+	limit := int64(300)
+	for _, c := range []struct {
+		name  string
+		taint bool
+		limit *int64
+		site  fleet.SiteStatus
+		want  string
+	}{
+		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + stamp(now0.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
+		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{}, "It stays: it tolerates the taints of its node without an end."},
+		{"that its site holds", false, &limit, fleet.SiteStatus{Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: moments(now0.Add(10 * time.Second))},
+			"Node pi-2: Its pods stay for now: site oslo gives up one node every 10s, and it is number 2 of 2, at about " + stamp(now0.Add(20*time.Second)) + "."},
+	} {
+		n := testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+		if c.taint {
+			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &given}}
+		}
+		p := testPod("p", "pi-2", func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: "Exists", Effect: "NoExecute", TolerationSeconds: c.limit}}
+		})
+		before := testNode("pi-1", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
+		s := newMemory(n, before, p, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
+		chain := podChain(s, s.Pod("default", "p"), now0)
+		if !slices.ContainsFunc(chain, func(line string) bool { return strings.HasPrefix(line, c.want) }) {
+			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
+		}
+	}
+}
+
+func moments(t time.Time) *metav1.MicroTime { m := metav1.NewMicroTime(t); return &m }
+
+func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
+	m := worksample(t)
+	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
+	for i := range 3 {
+		m.put(t, testPod(fmt.Sprintf("shop-%d", i), "pi-1", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, rs.GetObjectKind().GroupVersionKind())}
+			if i < 2 {
+				p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}
+			}
+		}))
+	}
+	d := m.Snapshot().Deployment("default", "shop")
+	chain := workloadChain(askAt(m.Snapshot(), now0, nil), d, podsOf(m.Snapshot(), d))
+	if want := "2 pods: Container web: ImagePullBackOff, no such image"; !slices.Contains(chain, want) {
+		t.Errorf("%q, want %q among them", chain, want)
+	}
+}
+
+func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
+	srv := start(t, configOf(manyNodes(5000)))
+	for query, want := range map[string]string{"?q=board:raspberry+499": "15 nodes found", "?q=nobody:": "0 nodes found", "?site=site-7&sort=-memory": "250 nodes found"} {
+		if _, body := srv.ask(t, "viewer", "GET", "/nodes"+query, nil); !strings.Contains(body, want) {
+			t.Errorf("/nodes%s does not say %q", query, want)
+		}
+	}
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon", nil)
+	if !strings.Contains(body, "4000 more wait for another") || strings.Count(body, `name="item"`) != maxItems {
+		t.Errorf("an action over 5,000 nodes takes %d at once", strings.Count(body, `name="item"`))
+	}
+}

@@ -1,0 +1,154 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/websocket"
+
+	desk "flotilla.dev/hub/ask"
+)
+
+// A window is the page's side of a terminal. Binary messages are what is typed and
+// what is said; text messages are notes in JSON. Written to, it shows output.
+type window struct {
+	conn  *websocket.Conn
+	input *io.PipeReader // what is typed
+	typer *io.PipeWriter
+	sizes chan desk.Size // the newest only
+
+	touched atomic.Int64 // Unix nanoseconds of the last time that something was typed
+	typed   atomic.Bool
+}
+
+// A note is all that the two sides tell each other besides.
+type note struct {
+	CSRF  string `json:"csrf,omitempty"` // first of all, from the page
+	Cols  uint16 `json:"cols,omitempty"`
+	Rows  uint16 `json:"rows,omitempty"`
+	Ready bool   `json:"ready,omitempty"` // from the hub
+	Beat  bool   `json:"beat,omitempty"`
+	End   string `json:"end,omitempty"` // the last
+	Code  int    `json:"code"`          // exit code with End; -1: none
+}
+
+// A frame of the socket.
+type packet struct {
+	text bool
+	data []byte
+}
+
+var packets = websocket.Codec{
+	Marshal: func(v any) ([]byte, byte, error) {
+		p := v.(packet)
+		if p.text {
+			return p.data, websocket.TextFrame, nil
+		}
+		return p.data, websocket.BinaryFrame, nil
+	},
+	Unmarshal: func(data []byte, kind byte, v any) error {
+		*v.(*packet) = packet{kind == websocket.TextFrame, data}
+		return nil
+	},
+}
+
+func newWindow(conn *websocket.Conn) *window {
+	w := &window{conn: conn, sizes: make(chan desk.Size, 1)}
+	w.input, w.typer = io.Pipe()
+	w.touched.Store(time.Now().UnixNano())
+	return w
+}
+
+// greeted waits for the page's first note.
+func (w *window) greeted() (n note, err error) {
+	if err := w.conn.SetReadDeadline(time.Now().Add(greeting)); err != nil {
+		return n, err
+	}
+	var p packet
+	if err := packets.Receive(w.conn, &p); err != nil {
+		return n, err
+	}
+	if !p.text {
+		return n, fmt.Errorf("the first message is not a note")
+	}
+	if err := json.Unmarshal(p.data, &n); err != nil {
+		return n, fmt.Errorf("read the page's first note: %w", err)
+	}
+	return n, w.conn.SetReadDeadline(time.Time{})
+}
+
+// hear passes on what the page sends, until it goes.
+func (w *window) hear(ctx context.Context) error {
+	defer w.typer.Close()
+	for {
+		var p packet
+		if err := packets.Receive(w.conn, &p); err != nil {
+			return errLeft
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if p.text {
+			var n note
+			if json.Unmarshal(p.data, &n) == nil {
+				w.resize(n)
+			}
+			continue
+		}
+		w.typed.Store(true)
+		w.touched.Store(time.Now().UnixNano())
+		if _, err := w.typer.Write(p.data); err != nil {
+			return nil // the command has ended: its end is told elsewhere
+		}
+	}
+}
+
+// resize keeps the newest size for whoever takes it next.
+func (w *window) resize(n note) {
+	if n.Cols == 0 || n.Rows == 0 {
+		return
+	}
+	for {
+		select {
+		case w.sizes <- desk.Size{Width: n.Cols, Height: n.Rows}:
+			return
+		default:
+		}
+		select {
+		case <-w.sizes:
+		default:
+		}
+	}
+}
+
+// Write shows output.
+func (w *window) Write(b []byte) (int, error) {
+	if err := w.send(packet{data: b}); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (w *window) say(n note) error {
+	b, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("encode a note for the terminal: %w", err)
+	}
+	return w.send(packet{text: true, data: b})
+}
+
+func (w *window) send(p packet) error {
+	if err := w.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	return packets.Send(w.conn, p)
+}
+
+// over tells the end, after which the caller hangs up.
+func (w *window) over(why string, code int) {
+	_ = w.say(note{End: why, Code: code}) // the page may be gone: nobody to tell
+}

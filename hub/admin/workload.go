@@ -1,0 +1,205 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// maxPods is how many pods a workload's page shows; its list of pods shows all.
+const maxPods = 50
+
+type versionRow struct {
+	Number  int
+	Now     bool
+	Pods    int32
+	Ready   int32
+	Images  string
+	Name    string
+	Created *moment
+}
+
+type workloadData struct {
+	workloadRow
+	Kind       string
+	Chain      []string
+	Facts      []fact
+	Conditions []conditionRow
+	Versions   []versionRow
+	Pods       []podRow
+	AllPods    string
+	PodCount   int
+	Events     []eventRow
+	Labels     []fact
+	Menu       menu
+	Did        *done
+	YAML       string
+}
+
+// workload shows a deployment or a daemon set: what it wants, what it has, and why
+// not what it wants.
+func workload(a *ask) (page, error) {
+	kind, namespace, name := state.Kind(a.param("kind")), a.param("namespace"), a.param("name")
+	if kind != state.Deployments && kind != state.DaemonSets {
+		return page{}, errMissing("A workload is a deployment or a daemon set.")
+	}
+	o := a.Get(state.Key{Kind: kind, Namespace: namespace, Name: name})
+	if o == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no %s %s in namespace %s.", kindWord(kind), name, namespace))
+	}
+	d := workloadData{
+		workloadRow: workloadRowOf(o, a.now), Labels: factsOf(o.GetLabels()), Menu: menuOf(a, o), Did: justDone(a),
+		YAML: "/yaml" + objectURL(kind, namespace, name), AllPods: ownerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
+	}
+	about := "Deployment"
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		d.Kind = "Deployment"
+		d.Facts = told(deploymentFacts(o))
+		for _, c := range o.Status.Conditions {
+			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{deploymentConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now)})
+		}
+		for i, v := range versionsOf(a.Snapshot, o) {
+			if i > 0 && v.Set.Status.Replicas == 0 && i > 10 {
+				break
+			}
+			d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Set.Status.Replicas, v.Set.Status.ReadyReplicas, images(v.Set.Spec.Template), v.Set.Name, at(v.Set.CreationTimestamp.Time, a.now)})
+		}
+	case *appsv1.DaemonSet:
+		about, d.Kind = "DaemonSet", "Daemon set"
+		d.Facts = told(daemonSetFacts(o))
+	}
+	pods := podsOf(a.Snapshot, o)
+	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)
+	d.Pods = worstPods(a, pods)
+	for _, e := range eventsOf(a.Snapshot, about, namespace, name) {
+		if len(d.Events) == 20 {
+			break
+		}
+		d.Events = append(d.Events, eventRowOf(a, e))
+	}
+	return page{Template: "workload", Title: name, Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
+}
+
+// told leaves out what has no value.
+func told(facts []fact) []fact {
+	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" || f.Value == "<none>" })
+}
+
+func kindWord(k state.Kind) string {
+	if k == state.DaemonSets {
+		return "daemon set"
+	}
+	return strings.TrimSuffix(string(k), "s")
+}
+
+func deploymentConditionKind(c appsv1.DeploymentCondition) string {
+	good := c.Status == corev1.ConditionTrue
+	if c.Type == appsv1.DeploymentReplicaFailure {
+		good = !good
+	}
+	switch {
+	case good:
+		return "ok"
+	case c.Type == appsv1.DeploymentAvailable:
+		return "warn"
+	}
+	return "bad"
+}
+
+func deploymentFacts(d *appsv1.Deployment) []fact {
+	facts := []fact{
+		{"Namespace", d.Namespace}, {"Wanted", plural(int(replicasOf(d)), "pod")}, {"Strategy", string(d.Spec.Strategy.Type)},
+		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
+	}
+	if r := d.Spec.Strategy.RollingUpdate; r != nil && r.MaxSurge != nil && r.MaxUnavailable != nil {
+		facts[2].Value += fmt.Sprintf(", %s more and %s fewer at a time", r.MaxSurge, r.MaxUnavailable)
+	}
+	if d.Spec.Paused {
+		facts = append(facts, fact{"Paused", "changes are not rolled out"})
+	}
+	return facts
+}
+
+func daemonSetFacts(d *appsv1.DaemonSet) []fact {
+	facts := []fact{
+		{"Namespace", d.Namespace}, {"Wanted on", plural(int(d.Status.DesiredNumberScheduled), "node")}, {"Strategy", string(d.Spec.UpdateStrategy.Type)},
+		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
+	}
+	if n := d.Status.NumberMisscheduled; n > 0 {
+		facts = append(facts, fact{"Where it should not be", plural(int(n), "node")})
+	}
+	return facts
+}
+
+// worstPods returns the pods to show: those that need attention first, then the newest.
+func worstPods(a *ask, pods []*corev1.Pod) (rows []podRow) {
+	type ranked struct {
+		*corev1.Pod
+		rank int
+	}
+	list := make([]ranked, 0, len(pods))
+	for _, p := range pods {
+		_, kind := podTrouble(a.Snapshot, p, a.now)
+		if kind == "" {
+			kind = "ok"
+		}
+		list = append(list, ranked{p, rank(kind)})
+	}
+	slices.SortStableFunc(list, func(x, y ranked) int {
+		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
+	})
+	for _, p := range list[:min(len(list), maxPods)] {
+		rows = append(rows, podRowOf(a, p.Pod))
+	}
+	return rows
+}
+
+// workloadChain is what stands behind a workload that is not what it should be: its
+// conditions, and what its pods wait for, each with how many do.
+func workloadChain(a *ask, o state.Object, pods []*corev1.Pod) (chain []string) {
+	why := workloadRowOf(o, a.now).Why
+	if d, ok := o.(*appsv1.Deployment); ok {
+		for _, c := range d.Status.Conditions {
+			if k := deploymentConditionKind(c); k != "ok" && c.Message != "" && !strings.Contains(why, c.Message) {
+				chain = append(chain, c.Message)
+			}
+		}
+		if d.Spec.Paused {
+			chain = append(chain, "It is paused: changes of its template wait until it is resumed.")
+		}
+	}
+	counts := map[string]int{}
+	first := map[string]*corev1.Pod{}
+	for _, p := range pods {
+		if why, _ := podTrouble(a.Snapshot, p, a.now); why != "" {
+			if counts[why]++; first[why] == nil {
+				first[why] = p
+			}
+		}
+	}
+	reasons := make([]string, 0, len(counts))
+	for why := range counts {
+		reasons = append(reasons, why)
+	}
+	slices.SortFunc(reasons, func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), strings.Compare(x, y)) })
+	for i, r := range reasons {
+		if i == few {
+			chain = append(chain, fmt.Sprintf("and %d other reasons.", len(reasons)-few))
+			break
+		}
+		who := first[r].Name
+		if counts[r] > 1 {
+			who = plural(counts[r], "pod")
+		}
+		chain = append(chain, who+": "+r)
+	}
+	return chain
+}

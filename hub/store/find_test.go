@@ -1,0 +1,61 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestAuditIsFoundByWordsAndPage(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 10 {
+		a := Audit{At: time.Now(), Who: "Anna", Via: "session", Source: "10.1.2.3", Verb: "patch", Resource: "nodes", Name: fmt.Sprintf("pi-%d", i), Code: 200}
+		if i%3 == 0 {
+			a.Code, a.Message = 403, "not allowed, 100%"
+		}
+		if err := s.AddAudit(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		q    AuditQuery
+		want string
+	}{
+		{"the newest come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
+		{"a page goes on before a record", AuditQuery{Before: 4, Limit: 9}, "pi-2 pi-1 pi-0"},
+		{"only what was refused", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
+		{"every word must occur, whatever its case", AuditQuery{Words: []string{"ANNA", "pi-4"}, Limit: 9}, "pi-4"},
+		{"a word is no pattern", AuditQuery{Words: []string{"%"}, Limit: 2}, "pi-9 pi-6"},
+		{"a word is no SQL", AuditQuery{Words: []string{`') OR 1=1 --`}, Limit: 9}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			found, err := s.FindAudits(t.Context(), tt.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, a := range found {
+				got += " " + a.Name
+			}
+			if got != "" {
+				got = got[1:]
+			}
+			if got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	file, err := s.BackUpNow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies, next, err := s.Copies()
+	if err != nil || len(copies) != 1 || copies[0].File != file || copies[0].Bytes == 0 || time.Until(next) < 23*time.Hour {
+		t.Errorf("%+v, next %s, %v", copies, next, err)
+	}
+}
