@@ -61,6 +61,7 @@ var only = map[string][]string{
 	"github.com/mochi-mqtt/server":     {"hub/broker"},
 	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker"},
 	"github.com/moby/moby":             {"device/engine"},
+	"github.com/moby/spdystream":       {"hub/kube/remote"},
 	"github.com/labstack/echo":         {"hub/kube", "hub/admin", "hub"},
 	"database/sql":                     {"hub/store"},
 	"modernc.org/sqlite":               {"hub/store"},

@@ -37,7 +37,12 @@ func (a *Agent) runCommand(ctx context.Context, r wire.Request, answer Answer) (
 	} else {
 		_ = in.Close()
 	}
-	go func() { cancel(feed(ctx, answer, typed, sizes)) }()
+	go func() {
+		// First this: a command must not take the end of a broken input for the end of its input.
+		err := feed(ctx, answer, typed, sizes)
+		cancel(err)
+		_ = typed.CloseWithError(err)
+	}()
 	var code int
 	a.answers.work.Go(func() { // it may take a moment to end a command that the hub waits for no longer
 		var err error
@@ -49,6 +54,9 @@ func (a *Agent) runCommand(ctx context.Context, r wire.Request, answer Answer) (
 		p.close(err)
 	})
 	if err := p.send(ctx, answer); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return 0, err
 	}
 	return int32(code), nil
@@ -56,7 +64,6 @@ func (a *Agent) runCommand(ctx context.Context, r wire.Request, answer Answer) (
 
 // feed passes input on until there is no more; then it says why.
 func feed(ctx context.Context, answer Answer, typed *io.PipeWriter, sizes chan engine.Size) error {
-	defer typed.Close()
 	for {
 		r, err := answer.Input(ctx)
 		if err != nil {

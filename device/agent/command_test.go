@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -233,6 +234,42 @@ func (d *device) name(pod string) string {
 		d.t.Fatal(list, err)
 	}
 	return list[0].Name
+}
+
+// A reader is an engine whose commands read to the end of their input.
+type reader struct {
+	*enginetest.Twin
+	ended chan error // how the input has ended
+}
+
+func (r reader) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
+	_, err := io.ReadAll(s.Stdin)
+	if ctx.Err() == nil {
+		err = errors.Join(errors.New("the command was not ended"), err)
+	}
+	r.ended <- err
+	return 0, ctx.Err()
+}
+
+func TestABrokenInputIsNoEndOfInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		r := reader{d.twin, make(chan error, 1)}
+		d.engine = r
+		d.start()
+		defer func() { d.end() }()
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(5 * time.Second)
+		a := d.asks("r1", interactive("/tool sum"))
+		a.inputs <- wire.Request{Type: wire.RequestStdin, Data: []byte("half of it")}
+		close(a.inputs)
+		if err := <-r.ended; err == nil || strings.Contains(err.Error(), "not ended") {
+			t.Errorf("the command sees %v", err)
+		}
+		if end := <-a.end; end.Error != "input 5 came after 3" {
+			t.Errorf("it ends with %+v", end)
+		}
+	})
 }
 
 func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {

@@ -58,8 +58,9 @@ func (j *join) copy(ctx context.Context) error {
 	defer cancel()
 	if j.s.Stdin != nil {
 		go func() {
-			_, _ = io.Copy(j.Conn, j.s.Stdin)
-			_ = j.CloseWrite()
+			if _, err := io.Copy(j.Conn, j.s.Stdin); err == nil { // one that broke off has no end
+				_ = j.CloseWrite()
+			}
 		}()
 	}
 	if j.tty && j.s.Resize != nil {

@@ -149,3 +149,19 @@ func TestTextsFromFirmwareAreHarmless(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestBusy(t *testing.T) {
+	for _, c := range []struct {
+		name, stat string
+		want       time.Duration
+	}{
+		{"all but idle, iowait and what others took", "cpu  100 20 30 4000 500 6 7 800 90 10\ncpu0 1 1 1 1\n", 1630 * time.Millisecond},
+		{"an old kernel", "cpu 1 2 3 4\n", 60 * time.Millisecond},
+		{"no such file", "", 0},
+		{"something else", "intr 1 2 3 4 5\n", 0},
+	} {
+		if got := busy(c.stat); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}

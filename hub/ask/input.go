@@ -2,6 +2,8 @@ package ask
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -142,7 +144,8 @@ func (i *input) number(r *wire.Request) bool {
 	return true
 }
 
-// feed sends what r gives, and its end. A reader that fails has ended.
+// feed sends what r gives, and its end. A reader that fails ends the question: the
+// command must not take that for the end of its input.
 func (i *input) feed(ctx context.Context, r io.Reader) {
 	buf := make([]byte, wire.MaxInput)
 	for {
@@ -153,8 +156,12 @@ func (i *input) feed(ctx context.Context, r io.Reader) {
 				return
 			}
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
 			_ = i.put(ctx, wire.Request{Type: wire.RequestCloseStdin})
+			return
+		case err != nil:
+			i.q.fail(fmt.Errorf("read the input: %w", err))
 			return
 		}
 	}

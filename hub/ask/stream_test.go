@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -123,6 +124,12 @@ func TestExec(t *testing.T) {
 		want  string // what Exec says
 	}{
 		{"what is typed comes back, however long it is", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
+		{"an input that breaks off is no end of input", func(g *gadget, id string, r wire.Request) {
+			if r.Type == wire.RequestCloseStdin {
+				g.says(id, wire.Reply{Data: []byte("end")})
+			}
+			echo(g, id, r)
+		}, io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(errors.New("the client has gone"))), "abc", "", "exec of node pi-1: read the input: the client has gone"},
 		{"both outputs come apart, and the code at the end", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{})

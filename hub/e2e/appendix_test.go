@@ -208,6 +208,7 @@ var appendix = []row{
 	{args: words("top pods"), want: []string{`NAME\s+CPU\(cores\)\s+MEMORY`, `(?m)^agent-\w+\s+\d+m\s+\d+Mi`}},
 	{args: words("top pods -A --containers"), want: []string{`NAMESPACE\s+POD\s+NAME\s+CPU`, `default\s+agent-\w+\s+agent\s+\d+m`}},
 	{args: words("top node sim-0001"), want: []string{`^NAME.*\nsim-0001\s+\d+m\s+\d+%\s+\d+Mi\s+\d+%\s*\n$`}},
+	{args: words("get nodes.metrics.k8s.io --sort-by=.metadata.name"), want: []string{`NAME\s+CPU\s+MEMORY\s+WINDOW`, `sim-0003\s+\S+\s+\S+\s+\S+s`}},
 	{args: words("explain pods"), want: []string{`KIND:\s+Pod`, `spec\s+<PodSpec>`}},
 	{args: words("explain pod.spec.containers.image"), want: []string{`FIELD: image <string>`}},
 	{args: words("explain deploy --recursive"), want: []string{`replicas\s+<integer>`, `matchLabels\s+<map\[string\]string>`}},

@@ -53,7 +53,7 @@ func TestKubectlEntersContainers(t *testing.T) {
 		h.copies(t)
 		h.attaches(t, e)
 		h.forwards(t)
-		h.follows(t)
+		h.follows(t, e)
 		h.runsOnce(t)
 		h.vanishes(t, e, d)
 
@@ -207,17 +207,21 @@ func (h *hub) forwards(t *testing.T) {
 	}
 }
 
-func (h *hub) follows(t *testing.T) {
+func (h *hub) follows(t *testing.T, e *engine) {
 	t.Helper()
 	s := kubectltest.Start(t, kubectl(t), h.config, "logs", "-f", "box", "-c", "talker", "--tail=3")
 	var first int
 	if _, err := fmt.Sscanf(s.Await("\n"), "line %d\n", &first); err != nil || first < 1 {
 		t.Errorf("the first line: %v", err)
 	}
-	for i := first + 1; i < first+10; i++ {
-		if said := s.Await("\n"); said != fmt.Sprintf("line %d\n", i) {
-			t.Fatalf("said %q after line %d", said, i-1)
+	for last := first; last < first+10; {
+		said, next := s.Await("\n"), 0
+		_, err := fmt.Sscanf(said, "line %d\n", &next)
+		// Podman 4.3 itself can lose a line between the last of the past and the first that follows.
+		if err != nil || next <= last || next != last+1 && e.name != "podman" {
+			t.Fatalf("said %q after line %d", said, last)
 		}
+		last = next
 	}
 	s.Kill()
 	if said := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); said != "line 1\nline 2\n" {

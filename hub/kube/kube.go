@@ -8,7 +8,8 @@
 //
 // The room decides nothing about the fleet and keeps nothing but encodings of
 // the newest changes. What an object's fields may be is package admission's
-// rule, the columns of tables are package table's, the schemas package openapi's.
+// rule, the columns of tables are package table's, the schemas package openapi's, the
+// protocols of exec, attach and port-forward package remote's.
 package kube
 
 import (

@@ -97,7 +97,7 @@ func TestKubectl(t *testing.T) {
 		{args: "auth can-i delete pods", want: []string{"yes"}},
 		{args: "wait --for=condition=Ready node/pi-1 --timeout=10s", want: []string{"condition met"}},
 		{args: "wait --for=condition=Nope node/pi-1 --timeout=1s", code: 1, want: []string{"timed out"}},
-		{args: "drain pi-2 --force --ignore-daemonsets --timeout=1s", code: 1, want: []string{"Cannot evict pod as it would violate the pod's disruption budget"}},
+		{args: "drain pi-2 --force --ignore-daemonsets --timeout=4s", code: 1, want: []string{"Cannot evict pod as it would violate the pod's disruption budget"}},
 		{args: "delete pod r1", want: []string{`"r1" deleted`}},
 		{args: "delete pod kiosk-1 --wait=false", want: []string{`"kiosk-1" deleted`}},
 		{args: "get pod kiosk-1", want: []string{"Terminating"}},

@@ -88,12 +88,8 @@ func (c *call) stream() error {
 		return err
 	}
 	defer leave()
-	var about []string
-	if o.Container != "" {
-		about = append(about, "container", o.Container)
-	}
 	if c.Audit != nil {
-		c.Audit.Audit(c.r, c.user, c.verb, strings.Join(slices.Concat([]string{c.subject()}, about, o.Command), " "), nil)
+		c.Audit.Audit(c.r, c.user, c.verb, c.entered(o), nil)
 	}
 	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
 	switch c.sub.name {
@@ -107,6 +103,20 @@ func (c *call) stream() error {
 			return c.Streams.Forward(ctx, pod, port)
 		})
 	}
+}
+
+// entered says for the audit what a stream is for. A long command is cut.
+func (c *call) entered(o *corev1.PodExecOptions) string {
+	const most = 1000 // bytes
+	words := []string{c.subject()}
+	if o.Container != "" {
+		words = append(words, "container", o.Container)
+	}
+	text := strings.Join(append(words, o.Command...), " ")
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ToValidUTF8(text, "�")
 }
 
 // streamOptions reads what is asked for. Attaching and forwarding ask for a part of

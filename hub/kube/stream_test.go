@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
@@ -179,6 +180,15 @@ func TestWhatIsAskedForReachesTheDevice(t *testing.T) {
 	}
 }
 
+func TestTheAuditCutsLongCommands(t *testing.T) {
+	c := &call{Server: streaming(), sub: &execSub}
+	c.resource, c.namespace, c.name = "pods", "default", "kiosk-1"
+	got := c.entered(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
+	if !strings.HasPrefix(got, "pods/exec default/kiosk-1 container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
+		t.Errorf("%d bytes: %.100s", len(got), got)
+	}
+}
+
 func TestAnErrorOfTheDeviceSaysWhichPod(t *testing.T) {
 	s := streaming()
 	s.Streams = &questioned{exec: make(chan corev1.PodExecOptions, 1), err: fmt.Errorf("exec of node pi-1: %w", ask.ErrLost)}
@@ -260,11 +270,19 @@ func TestTheHubsEndEndsSessions(t *testing.T) {
 	}
 	<-a.exec
 	stop()
-	if err := s.Run(ctx); err != nil || !a.ended.Load() {
-		t.Errorf("not waited for, %v", err)
-	}
+	over := make(chan error, 1)
+	go func() {
+		err := s.Run(ctx)
+		if !a.ended.Load() {
+			err = errors.New("not waited for")
+		}
+		over <- err
+	}()
 	if _, st := outcome(t, conn); st.Message != "the hub is shutting down" {
 		t.Errorf("ended with %+v", st)
+	}
+	if err := <-over; err != nil {
+		t.Error(err)
 	}
 }
 

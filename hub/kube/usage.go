@@ -27,7 +27,7 @@ const (
 // usage answers what devices and their pods use now. Nobody measures anything
 // while nobody asks: each request asks the devices that it is about.
 func (c *call) usage() error {
-	f, err := negotiate(c.r, c.res.media())
+	f, err := negotiate(c.r, c.res.media(), "Table")
 	if err != nil {
 		return err
 	}
@@ -61,6 +61,9 @@ func (c *call) usage() error {
 				list.Items = append(list.Items, s.ofNode(n))
 			}
 		}
+		if f.as == "Table" {
+			return c.write(http.StatusOK, usageTable(usageRows(list.Items, nodeRow), m, f), f.media)
+		}
 		return c.write(http.StatusOK, list, f.media)
 	}
 	list := &metricsv1beta1.PodMetricsList{TypeMeta: t, ListMeta: m, Items: []metricsv1beta1.PodMetrics{}}
@@ -71,9 +74,10 @@ func (c *call) usage() error {
 			}
 		}
 	}
-	slices.SortFunc(list.Items, func(a, b metricsv1beta1.PodMetrics) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(list.Items, func(a, b metricsv1beta1.PodMetrics) int { return byName(&a.ObjectMeta, &b.ObjectMeta) })
+	if f.as == "Table" {
+		return c.write(http.StatusOK, usageTable(usageRows(list.Items, podRow), m, f), f.media)
+	}
 	return c.write(http.StatusOK, list, f.media)
 }
 
@@ -97,12 +101,18 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f form) error {
 	if n, ok := o.(*corev1.Node); ok {
 		m := s.ofNode(n)
 		m.TypeMeta = c.res.typeMeta()
+		if f.as == "Table" {
+			return c.write(http.StatusOK, usageTable([]usageRow{nodeRow(m)}, metav1.ListMeta{}, f), f.media)
+		}
 		return c.write(http.StatusOK, &m, f.media)
 	}
 	for _, u := range s.Pods {
 		if p := s.pod(snap, u); p != nil && p.Namespace == c.namespace && p.Name == c.name {
 			m := s.ofPod(p, u)
 			m.TypeMeta = c.res.typeMeta()
+			if f.as == "Table" {
+				return c.write(http.StatusOK, usageTable([]usageRow{podRow(m)}, metav1.ListMeta{}, f), f.media)
+			}
 			return c.write(http.StatusOK, &m, f.media)
 		}
 	}

@@ -249,12 +249,16 @@ var streamCases = []conformanceCase{
 		k.equal(k.look(id).State, engine.Running)
 	}},
 	{"an attachment ends with its container", func(k *kit) {
-		id := k.start(k.spec("wait"))
+		id := k.start(k.spec("lines 10000 20ms"))
+		heard, said := io.Pipe()
 		end := make(chan error, 1)
-		go func() { end <- k.Attach(k.ctx, id, engine.Streams{}) }()
-		time.Sleep(300 * time.Millisecond) // not needed: an attachment that comes too late ends at once, with an error
+		go func() { end <- k.Attach(k.ctx, id, engine.Streams{Stdout: said}) }()
+		_, err := heard.Read(make([]byte, 1)) // it is attached
+		k.must(err)
+		go func() { _, _ = io.Copy(io.Discard, heard) }()
 		k.must(k.Stop(k.ctx, id, 10*time.Second))
 		k.must(<-end)
+		heard.Close()
 	}},
 	{"what does not run cannot be attached to", func(k *kit) {
 		id := k.create(k.spec("wait"))
@@ -286,16 +290,20 @@ var streamCases = []conformanceCase{
 		k.mustBe(err, engine.ErrNotFound)
 	}},
 	{"a port of a container on the host's network is reached, too", func(k *kit) {
-		s := k.spec("serve 127.0.0.1:47391")
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		k.must(err)
+		port := free.Addr().(*net.TCPAddr).Port
+		free.Close()
+		s := k.spec(fmt.Sprintf("serve 127.0.0.1:%d", port))
 		s.HostNetwork = true
 		id := k.start(s)
 		k.eventually(func() bool {
-			conn, err := k.Dial(k.ctx, id, 47391)
+			conn, err := k.Dial(k.ctx, id, port)
 			if err == nil {
 				conn.Close()
 			}
 			return err == nil
-		}, func() string { _, err := k.Dial(k.ctx, id, 47391); return fmt.Sprint(err) })
+		}, func() string { _, err := k.Dial(k.ctx, id, port); return fmt.Sprint(err) })
 	}},
 	{"a running container uses memory and processor time", func(k *kit) {
 		id := k.start(k.spec("memory 32 then wait"))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// a wire keeps each write, and reads what it is given in pieces.
+// A fakeWire keeps each write, and reads what it is given.
 type fakeWire struct {
 	net.Conn
 	in     io.Reader

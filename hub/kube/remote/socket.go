@@ -70,7 +70,7 @@ func (s *socket) beat() {
 	}
 }
 
-// send writes one message, of its parts.
+// send writes one message.
 func (s *socket) send(message []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
