@@ -15,8 +15,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// patienceForAction is how long an answer waits for an action that may be quick.
-const patienceForAction = 2 * time.Second
+// How long an answer waits for an action that is quick most often, and for one that
+// seldom is.
+const (
+	quickly = 2 * time.Second
+	slowly  = 300 * time.Millisecond
+)
 
 // actionRoutes are the doors of the actions: each is asked for on a page that says
 // what exactly it would be done to, and begun from there.
@@ -242,8 +246,13 @@ func (c *call) act(a *action) error {
 
 // begin starts a job, and leads to where it can be seen.
 func (c *call) begin(j *job) error {
-	c.jobs.begin(j)
-	quick := time.NewTimer(patienceForAction)
+	if !c.jobs.begin(j) {
+		return c.message(http.StatusServiceUnavailable, "Too busy", "Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
+	}
+	quick := time.NewTimer(quickly)
+	if j.act.all != nil && j.Undoes == "" {
+		quick.Reset(slowly)
+	}
 	defer quick.Stop()
 	select {
 	case <-j.over:

@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +70,9 @@ func worksample(t testing.TB) *memory {
 	for _, o := range []state.Object{d, ds} {
 		admission.Default(o, admission.Settings{})
 	}
-	m.put(t, d, ds)
+	m.put(t, d, ds, testNode("pi-8", "oslo", func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "old", Value: "1", Effect: "NoSchedule"}, {Key: "old", Effect: "NoExecute"}}
+	}))
 	kept := m.Snapshot().Deployment("default", "shop")
 	for i := 1; i <= 2; i++ {
 		hash := fmt.Sprintf("hash%d", i)
@@ -90,6 +94,14 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
 	site := func() *fleet.Site { return m.Snapshot().Site("oslo") }
 	taint := "maintenance=x:NoSchedule"
+	taints := func(node string) string {
+		var all []string
+		for _, x := range m.Snapshot().Node(node).Spec.Taints {
+			all = append(all, x.ToString())
+		}
+		slices.Sort(all)
+		return strings.Join(all, ",")
+	}
 	for _, c := range []struct {
 		path  string
 		kind  state.Kind
@@ -103,13 +115,8 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 		{"/actions/nodes/cordon", state.Nodes, "", "pi-1", nil, func() string { return fmt.Sprint(node().Spec.Unschedulable) }, "true", true},
 		{"/actions/nodes/label", state.Nodes, "", "pi-1", url.Values{"key": {"room"}, "value": {"attic"}, "how": {"set"}}, func() string { return node().Labels["room"] }, "attic", true},
 		{"/actions/nodes/label", state.Nodes, "", "pi-1", url.Values{"key": {fleet.LabelBoard}, "how": {"remove"}}, func() string { return node().Labels[fleet.LabelBoard] }, "", true},
-		{"/actions/nodes/taint", state.Nodes, "", "pi-1", url.Values{"key": {"maintenance"}, "value": {"x"}, "effect": {"NoSchedule"}, "how": {"set"}}, func() string {
-			var all []string
-			for _, x := range node().Spec.Taints {
-				all = append(all, x.ToString())
-			}
-			return strings.Join(all, ",")
-		}, taint, true},
+		{"/actions/nodes/taint", state.Nodes, "", "pi-1", url.Values{"key": {"maintenance"}, "value": {"x"}, "effect": {"NoSchedule"}, "how": {"set"}}, func() string { return taints("pi-1") }, taint, true},
+		{"/actions/nodes/taint", state.Nodes, "", "pi-8", url.Values{"key": {"old"}, "effect": {"NoSchedule"}, "how": {"remove"}}, func() string { return taints("pi-8") }, "old:NoExecute", true},
 		{"/actions/deployments/scale", state.Deployments, "default", "shop", url.Values{"replicas": {"5"}}, func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "5", true},
 		{"/actions/deployments/pause", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Paused) }, "true", true},
 		{"/actions/deployments/undo", state.Deployments, "default", "shop", url.Values{"revision": {"0"}}, func() string {
@@ -325,4 +332,24 @@ func TestADrainCanBeStopped(t *testing.T) {
 		_, body := srv.ask(t, "viewer", "GET", at, nil)
 		return strings.Contains(body, "Stopped") && strings.Contains(body, "it stays cordoned")
 	})
+}
+
+func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
+	js := newJobs(newLive(newMemory()))
+	defer js.end()
+	endless := &action{all: func(ctx context.Context, _ *job) { <-ctx.Done() }}
+	for i := range remembered {
+		if !js.begin(&job{act: endless}) {
+			t.Fatalf("action %d is refused", i)
+		}
+	}
+	if js.begin(&job{act: endless}) {
+		t.Errorf("action %d is begun", remembered+1)
+	}
+	first := js.all()[remembered-1]
+	first.cancel()
+	<-first.over
+	if !js.begin(&job{act: endless}) || js.get(first.ID) != nil {
+		t.Error("one that has ended keeps its place")
+	}
 }

@@ -175,7 +175,7 @@ func taintNotes(s state.Snapshot, with []state.Object) []string {
 	if pods == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("With the effect NoExecute those of the %s there leave that do not tolerate the taint.", plural(pods, "pod"))}
+	return []string{fmt.Sprintf("With the effect NoExecute, pods that do not tolerate the taint leave. Now %s there.", isAre(pods, "pod"))}
 }
 
 func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {

@@ -349,6 +349,7 @@ func TestAStreamThatComesBackHearsWhatItMissed(t *testing.T) {
 		{"one that missed what does not concern it hears nothing", "sites", fmt.Sprint(rev), ""},
 		{"one that missed nothing hears nothing", "nodes", fmt.Sprint(rev + 1), ""},
 		{"one of a later life of the hub fetches everything", "sites", "999999", "change " + fmt.Sprint(rev+1) + " sites"},
+		{"one of an action fetches it, whatever its revision", "actions/X+sites", fmt.Sprint(rev + 1), "change " + fmt.Sprint(rev+1) + " actions/X"},
 		{"one without a revision fetches everything", "sites", "x", "change " + fmt.Sprint(rev+1) + " sites"},
 	} {
 		l := srv.listen(t, "watch="+c.watch+"&rev=0", "Last-Event-ID", c.id)
@@ -440,6 +441,7 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		want   string
 	}{
 		{"where evictions are held, why", fleet.SiteStatus{Held: "maintenance until noon"}, "Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node is given up there."},
 		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives up one node every 10s, and it is next."},
 	} {
 		n := testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))

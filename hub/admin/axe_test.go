@@ -57,10 +57,7 @@ func TestNothingHindersPeople(t *testing.T) {
 			k.axe(fmt.Sprintf("%s at %d pixels", v.name, w.pixels))
 		}
 	}
-	k.open("/")
-	if !k.eval(`document.querySelector("h1").innerHTML = "<img src=/static/icon.svg>", true`) {
-		t.Fatal("the page was not changed")
-	}
+	k.eval(`document.body.append(Object.assign(new Image(), {src: "/static/icon.svg"})), true`)
 	if found := k.hindrances(); len(found) == 0 {
 		t.Error("an image without words hinders nobody: the test cannot fail")
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	// maxItems is how many things one action is done to at most.
 	maxItems = 1000
-	// remembered is how many actions are kept to look at, of those that have ended.
+	// remembered is how many actions are kept to look at, and how many can be going on.
 	remembered = 50
 	// atOnce is how many of its things an action does at a time.
 	atOnce = 8
@@ -175,8 +175,8 @@ func (js *jobs) end() {
 	js.wg.Wait()
 }
 
-// begin starts a job and returns it.
-func (js *jobs) begin(j *job) *job {
+// begin starts a job, unless too many are being done.
+func (js *jobs) begin(j *job) (ok bool) {
 	j.ID, j.Began, j.over = rand.Text()[:12], time.Now(), make(chan struct{})
 	j.notify = func() { js.live.touch(jobsTopic, jobsTopic+"/"+j.ID) }
 	ctx, cancel := context.WithCancel(js.ctx)
@@ -184,7 +184,14 @@ func (js *jobs) begin(j *job) *job {
 	js.mu.Lock()
 	js.list = append(js.list, j)
 	js.forget()
+	if ok = len(js.list) <= remembered; !ok {
+		js.list = js.list[:len(js.list)-1]
+	}
 	js.mu.Unlock()
+	if !ok {
+		cancel()
+		return false
+	}
 	js.wg.Go(func() {
 		defer cancel()
 		j.run(ctx)
@@ -199,7 +206,7 @@ func (js *jobs) begin(j *job) *job {
 		close(j.over)
 		j.notify()
 	})
-	return j
+	return true
 }
 
 // forget drops the oldest jobs that have ended, where there are too many.

@@ -269,6 +269,11 @@ func (c *call) catchUp(s *sub, from string) uint64 {
 			changed = topics(changes)
 		}
 	}
+	for _, t := range s.topics {
+		if t == jobsTopic || strings.HasPrefix(t, jobsTopic+"/") {
+			changed[t] = true // actions have no revisions: what was missed is not known
+		}
+	}
 	c.live.mu.Lock()
 	defer c.live.mu.Unlock()
 	if s.rev = max(s.rev, now); s.note(changed) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -134,17 +135,54 @@ func escape(s string) int {
 	return 1 + n
 }
 
+// A bookmark is a place in a log: after the nth line with this time. Some engines tell
+// the time in whole seconds, in which much can be said.
+type bookmark struct {
+	at time.Time
+	n  int
+}
+
+// pass moves the mark behind a line, if that is not before it.
+func (m *bookmark) pass(at time.Time) {
+	switch {
+	case at.After(m.at):
+		*m = bookmark{at, 1}
+	case at.Equal(m.at):
+		m.n++
+	}
+}
+
+func (m bookmark) String() string {
+	if m.at.IsZero() {
+		return ""
+	}
+	return m.at.Format(time.RFC3339Nano) + "/" + strconv.Itoa(m.n)
+}
+
+// parseBookmark is the inverse of String; what is none is the beginning.
+func parseBookmark(s string) bookmark {
+	at, n, _ := strings.Cut(s, "/")
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return bookmark{}
+	}
+	count, _ := strconv.Atoi(n)
+	return bookmark{t.UTC(), count}
+}
+
 // last keeps the newest lines, at most so many and maxHeld bytes of them.
 type last struct {
 	lines []logLine
 	most  int
 	bytes int
 	cut   bool // there were more
+	end   bookmark
 }
 
 func (l *last) add(lines []logLine) error {
 	for _, line := range lines {
 		l.lines = append(l.lines, line)
+		l.end.pass(line.At)
 		l.bytes += len(line.Text)
 		for len(l.lines) > l.most || l.bytes > maxHeld && len(l.lines) > 1 {
 			l.bytes -= len(l.lines[0].Text)

@@ -148,7 +148,7 @@ type logsData struct {
 	Trouble                      string
 	Stream, Download             string
 	Shell                        string // the terminal's address; "": not for this role
-	From                         string // of the last line
+	From                         string // mark of the last line
 }
 
 // logs shows the last lines of a container's log; its script follows on from there.
@@ -183,16 +183,13 @@ func (c *call) logs() error {
 		d.Stream = podHref(p) + "/logs/stream?" + same.Encode()
 	}
 	found, err := c.lastLines(q)
-	d.Trouble, d.Cut, d.Total = logTrouble(p, err), found.cut, len(found.lines)
+	d.Trouble, d.Cut, d.Total, d.From = logTrouble(p, err), found.cut, len(found.lines), found.end.String()
 	for _, l := range found.lines {
 		r := logRowOf(l)
 		if r.Hidden = !strings.Contains(strings.ToLower(l.Text), strings.ToLower(d.Search)); !r.Hidden {
 			d.Shown++
 		}
 		d.Rows = append(d.Rows, r)
-		if !l.At.IsZero() {
-			d.From = l.At.Format(time.RFC3339Nano)
-		}
 	}
 	return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + p.Name, Data: d})
 }
@@ -219,9 +216,12 @@ func logRowOf(l logLine) logRow {
 	return r
 }
 
+// late is how long a question to a device is on its way at most; see package ask.
+const late = 20 * time.Second
+
 // sinceTime is the moment to ask a device from, so that nothing after a line is
-// missing: the device reads its own clock, and whole seconds.
+// missing: the device reckons back from its own clock when the question arrives.
 func (c *call) sinceTime(node string, line time.Time) *metav1.Time {
-	t := metav1.NewTime(line.Add(-c.Liveness(node).Skew - 2*time.Second))
+	t := metav1.NewTime(line.Add(-c.Liveness(node).Skew - late))
 	return &t
 }

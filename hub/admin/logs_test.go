@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -70,6 +71,36 @@ func TestOnlyTheLastLinesAreHeld(t *testing.T) {
 	}
 	if l.bytes > maxHeld || len(l.lines) != maxHeld/maxLine {
 		t.Errorf("%d lines with %d bytes are held", len(l.lines), l.bytes)
+	}
+}
+
+func TestALogGoesOnBehindAMark(t *testing.T) {
+	second := func(n int) time.Time { return time.Date(2026, 11, 21, 3, 54, n, 0, time.UTC) }
+	for _, tt := range []struct {
+		name, from string
+		want       string
+	}{
+		{"without a mark all is new", "", "a b c d e"},
+		{"a mark within a second goes on within it", "2026-11-21T03:54:02Z/2", "d e"},
+		{"a mark at the end of all has nothing new", "2026-11-21T03:54:03Z/1", ""},
+		{"a mark of an earlier second", "2026-11-21T03:54:01Z/1", "b c d e"},
+		{"a mark that is none is the beginning", "yesterday/x", "a b c d e"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &logSender{from: parseBookmark(tt.from)}
+			var got []string
+			for i, at := range []time.Time{second(1), second(2), second(2), second(2), second(3)} {
+				if !s.had(at) {
+					got = append(got, string(rune('a'+i)))
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+			if s.at.String() != "2026-11-21T03:54:03Z/1" || parseBookmark(s.at.String()) != s.at {
+				t.Errorf("the mark is %s", s.at)
+			}
+		})
 	}
 }
 
@@ -140,7 +171,7 @@ func TestALogIsBoundedInTheBrowser(t *testing.T) {
 	k := newKit(t, toolObjects()...)
 	k.open("/pods/default/kiosk-7d9f-abcde/logs")
 	k.awaits("Nothing has been logged")
-	k.await(`document.getElementById("lost").innerText === ""`)
+	k.device.followed(t)
 	for batch := range 12 {
 		var lines []string
 		for i := range 1000 {

@@ -28,7 +28,7 @@ func (c *call) logStream() error {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	c.Response().WriteHeader(http.StatusOK)
-	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, after: c.lastSeen()}
+	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, from: c.lastSeen()}
 	if s.say("hello", "", "") != nil {
 		return nil
 	}
@@ -50,8 +50,8 @@ func (c *call) logStream() error {
 	}()
 	o := q.options()
 	o.Follow = true
-	if !s.after.IsZero() {
-		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.pod.Spec.NodeName, s.after)
+	if !s.from.at.IsZero() {
+		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.pod.Spec.NodeName, s.from.at)
 	}
 	cut := &cutter{take: s.lines}
 	err = c.Logs.Logs(ctx, q.pod, o, cut)
@@ -69,14 +69,13 @@ func (c *call) logStream() error {
 	return s.over("Container "+q.container+" has ended; its next run is shown as soon as it begins.", true)
 }
 
-// lastSeen is the time of the last line that the page has; zero: it has none.
-func (c *call) lastSeen() time.Time {
+// lastSeen is the last line that the page has.
+func (c *call) lastSeen() bookmark {
 	at := c.Request().Header.Get("Last-Event-ID")
 	if at == "" {
 		at = c.QueryParam("from")
 	}
-	t, _ := time.Parse(time.RFC3339Nano, at)
-	return t
+	return parseBookmark(at)
 }
 
 // keepAlive tells the page that the hub is there, until that or the session ends.
@@ -96,11 +95,12 @@ func (c *call) keepAlive(ctx context.Context, s *logSender) {
 	}
 }
 
-// A logSender sends lines, each once. Its methods may be called side by side.
+// A logSender sends lines, each once. say may be called beside lines.
 type logSender struct {
-	mu    sync.Mutex
-	out   teller
-	after time.Time // lines up to this one the page has
+	mu   sync.Mutex
+	out  teller
+	from bookmark // up to here the page has all
+	at   bookmark // up to here has been read
 }
 
 func (s *logSender) say(event, data, id string) error {
@@ -111,29 +111,30 @@ func (s *logSender) say(event, data, id string) error {
 
 func (s *logSender) lines(lines []logLine) error {
 	var send [][2]string
-	var newest time.Time
 	for _, l := range lines {
-		if !l.At.IsZero() && !l.At.After(s.after) {
+		if s.had(l.At) {
 			continue
 		}
-		r := logRowOf(l)
-		send = append(send, [2]string{r.At, r.Text})
-		if !l.At.IsZero() {
-			newest = l.At
-		}
+		send = append(send, [2]string{logRowOf(l).At, l.Text})
 	}
 	if len(send) == 0 {
 		return nil
-	}
-	id := ""
-	if !newest.IsZero() {
-		id = newest.Format(time.RFC3339Nano)
 	}
 	data, err := json.Marshal(send)
 	if err != nil {
 		return fmt.Errorf("encode lines of a log: %w", err)
 	}
-	return s.say("lines", string(data), id)
+	return s.say("lines", string(data), s.at.String())
+}
+
+// had tells whether the page has the next line, which was said then, already. One
+// without a time it cannot know.
+func (s *logSender) had(then time.Time) bool {
+	if then.IsZero() {
+		return false
+	}
+	s.at.pass(then)
+	return then.Before(s.from.at) || then.Equal(s.from.at) && s.at.n <= s.from.n
 }
 
 // over ends the stream with why. again: there may be more later.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +27,9 @@ type conditionRow struct {
 }
 
 type taintRow struct {
-	Text  string
-	Since *moment
+	Text   string
+	Since  *moment
+	Remove string // where it can be taken away; "": it is the hub's own, or not for the role
 }
 
 type nodeData struct {
@@ -84,6 +87,9 @@ func node(a *ask) (page, error) {
 		row := taintRow{Text: t.ToString()}
 		if t.TimeAdded != nil {
 			row.Since = at(t.TimeAdded.Time, a.now)
+		}
+		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Key != fleet.TaintFlapping && a.may("patch", "nodes") {
+			row.Remove = "/actions/nodes/taint?" + url.Values{"item": {itemOf(n).Form()}, "key": {t.Key}, "value": {t.Value}, "effect": {string(t.Effect)}, "how": {"remove"}}.Encode()
 		}
 		d.Taints = append(d.Taints, row)
 	}

@@ -58,6 +58,8 @@ func siteWhy(s *fleet.Site) string {
 	switch {
 	case st.Held != "":
 		return text + "; evictions are held: " + st.Held + "."
+	case st.Waiting > 0 && rateText(st.EvictionRate) == "none":
+		return fmt.Sprintf("%s; of %s none is given up: the rate is 0.", text, plural(int(st.Waiting), "node"))
 	case st.Waiting > 0:
 		return fmt.Sprintf("%s; still to be given up: %s, %s.", text, plural(int(st.Waiting), "node"), rateText(st.EvictionRate))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/state"
 )
@@ -63,9 +64,9 @@ var spanNames = map[string]string{
 // condition Ready, and from when to when it was given up. Leases are not kept one by
 // one: those that stop coming are a change to Unknown.
 func timelineOf(a *ask, n *corev1.Node) timeline {
-	length, text := 24*time.Hour, "24 h"
+	length, text, scale := 24*time.Hour, "24 h", "15:04"
 	if a.query("span") == "7d" {
-		length, text = state.HistoryAge, "7 days"
+		length, text, scale = state.HistoryAge, "7 days", "Mon 02 Jan"
 	}
 	begin := a.now.Add(-length)
 	t := timeline{Title: "The last " + text}
@@ -87,7 +88,7 @@ func timelineOf(a *ask, n *corev1.Node) timeline {
 		}
 		x := min(stripWidth*float64(from.Sub(begin))/float64(length), stripWidth-thinnest)
 		t.Spans = append(t.Spans, span{
-			Kind: kind, Text: spanNames[kind], From: short(from, length), To: short(to, length), For: to.Sub(from).Round(time.Second).String(),
+			Kind: kind, Text: spanNames[kind], From: short(from, length), To: short(to, length), For: duration.HumanDuration(to.Sub(from)),
 			x: x, width: max(stripWidth*float64(to.Sub(begin))/float64(length)-x, thinnest),
 		})
 		switch kind {
@@ -114,7 +115,7 @@ func timelineOf(a *ask, n *corev1.Node) timeline {
 	}
 	t.Marks = evictionsFrom(a, n.Name, begin, length)
 	for i := range 5 {
-		t.Ticks = append(t.Ticks, short(begin.Add(time.Duration(i)*length/4), length))
+		t.Ticks = append(t.Ticks, begin.Add(time.Duration(i)*length/4).UTC().Format(scale))
 	}
 	t.Ticks[4] = "now"
 	if known > 0 {

@@ -50,6 +50,20 @@ func (d *device) log(lines ...string) {
 	d.more = make(chan struct{})
 }
 
+// followed waits until a log is followed.
+func (d *device) followed(t testing.TB) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		d.mu.Lock()
+		ok := slices.ContainsFunc(d.asked, func(o corev1.PodLogOptions) bool { return o.Follow })
+		d.mu.Unlock()
+		if ok {
+			return
+		}
+	}
+	t.Fatal("nobody follows a log")
+}
+
 func (d *device) fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,9 +72,10 @@ func (d *device) fail(err error) {
 	d.more = make(chan struct{})
 }
 
-// stampOf is the time of the nth line.
+// stampOf is the time of the nth line: several have the same one, as where an
+// engine tells whole seconds.
 func stampOf(n int) time.Time {
-	return now0.Add(-time.Hour + time.Duration(n)*10*time.Second)
+	return now0.Add(-time.Hour + time.Duration(n/3)*10*time.Second)
 }
 
 func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {

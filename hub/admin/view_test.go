@@ -116,14 +116,14 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 		want    string
 		summary string
 	}{
-		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h0m0s", "Ready for 100 % of the last 24 h"},
-		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h0m0s, ok 6h0m0s", "Ready for 100 % of what is known of the last 24 h"},
+		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h"},
+		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h, ok 6h", "Ready for 100 % of what is known of the last 24 h"},
 		{"one that was away for a while", []state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
-			"ok 12h0m0s, unknown 6h0m0s, ok 6h0m0s", "Ready for 75 % of the last 24 h"},
+			"ok 12h, unknown 6h, ok 6h", "Ready for 75 % of the last 24 h"},
 		{"one that is given up now, and was ready before", []state.Turn{turn(30*time.Hour, "True", false), turn(4*time.Hour, "Unknown", false)}, "Unknown", 4 * time.Hour, 3 * time.Hour, "",
-			"ok 20h0m0s, unknown 1h0m0s, out 3h0m0s", "Ready for 83.3 % of the last 24 h"},
-		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h59m55s, bad 5s", "Ready for 99.9 % of the last 24 h"},
-		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 84h0m0s, ok 84h0m0s", "Ready for 100 % of what is known of the last 7 days"},
+			"ok 20h, unknown 60m, out 3h", "Ready for 83.3 % of the last 24 h"},
+		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h, bad 5s", "Ready for 99.9 % of the last 24 h"},
+		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 3d12h, ok 3d12h", "Ready for 100 % of what is known of the last 7 days"},
 	} {
 		n := testNode("n", "oslo", nil)
 		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: c.ready, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-c.since))}}

@@ -123,6 +123,9 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	case site.Status.Held != "":
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
 	}
+	if rateText(site.Status.EvictionRate) == "none" {
+		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node is given up there.", name)
+	}
 	for _, q := range queueOf(s, site, 0) {
 		if q.Name != n.Name {
 			continue

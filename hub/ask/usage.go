@@ -39,10 +39,10 @@ func (d *Desk) Usage(ctx context.Context, node string) (wire.Usage, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)
 			defer cancel()
 			m.usage, m.err = d.measure(ctx, node)
-			close(m.done)
 			if m.err != nil {
 				d.usages.drop(node, m)
 			}
+			close(m.done)
 		}()
 	}
 	select {

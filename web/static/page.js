@@ -120,7 +120,7 @@ async function refresh() {
 // ---- hearing
 
 const silence = 25_000; // ms without a word, after which the connection counts as lost
-let source, watchdog, delay = 1000;
+let source, watchdog, losing, delay = 1000;
 
 function lost(is) {
   document.body.classList.toggle('is-lost', is);
@@ -128,6 +128,7 @@ function lost(is) {
 }
 
 function heard() {
+  clearTimeout(losing);
   lost(false);
   delay = 1000;
   clearTimeout(watchdog);
@@ -157,7 +158,9 @@ function listen() {
     refresh();
   });
   source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) reconnect(); else lost(true);
+    if (source.readyState === EventSource.CLOSED) { reconnect(); return; }
+    clearTimeout(losing); // the browser tries again by itself: most often that is enough
+    losing = setTimeout(lost, 2000, true);
   };
 }
 
