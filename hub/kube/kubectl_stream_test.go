@@ -118,9 +118,11 @@ func (k *streamer) terminal(t *testing.T) {
 	if said := s.Await("42\r\n"); !strings.Contains(said, "50 132\r\n") {
 		t.Errorf("the new size is not there: %q", said)
 	}
-	s.Say("echo $((40+1)); sleep 600\r")
-	s.Await("41\r\n")
-	s.Say("\x03") // interrupts the sleep, not the shell
+	s.Say("cat\r")
+	s.Say("it runs\r")
+	s.Await("it runs\r\nit runs\r\n") // a signal in the moment of its start could be lost
+	s.Say("\x03")                     // interrupts cat, not the shell
+	s.Await("^C\r\n")                 // the shell's: cat may still eat what comes before it
 	s.Say("exit 5\r")
 	if rest, code := s.End(); code != 5 || !strings.Contains(rest, "command terminated with exit code 5") {
 		t.Errorf("exit %d: %q", code, rest)
