@@ -180,6 +180,10 @@ func (h *hub) join(site string, e *engine) *device {
 	return d
 }
 
+// anyDisk keeps an agent from relieving the disk of the machine that tests run on:
+// it would remove the images of other tests.
+const anyDisk = "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
+
 // run starts the agent, again or for the first time.
 func (d *device) run() {
 	d.t.Helper()
@@ -187,5 +191,5 @@ func (d *device) run() {
 	if d.engine != nil {
 		socket = d.engine.socket
 	}
-	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket)
+	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket, "--eviction-hard", anyDisk)
 }

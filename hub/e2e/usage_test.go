@@ -242,7 +242,7 @@ func TestJoining(t *testing.T) {
 	if r := c.run(t); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	refused(t, c, 2, "this device is node kiosk-1 of hub "+here+" already", "reset --yes")
+	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "--forget-workloads", "reset --yes")
 	refused(t, join(here, used, "--node-name", "kiosk-2"), 1, "is used up", "flotilla-hub token create")
 
 	revoked := token()

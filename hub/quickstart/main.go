@@ -89,7 +89,9 @@ func run(ctx context.Context, p place) error {
 			return err
 		}
 	}
-	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn"); err != nil {
+	// This machine is somebody's: a full disk is no reason to remove images from it.
+	anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
+	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard", anyDisk); err != nil {
 		return err
 	}
 	if _, err := start(p.device(), "simulate", "--hub", "mqtt://"+p.dev, "--count", "8", "--sites", "3", "--log-level", "warn"); err != nil {
