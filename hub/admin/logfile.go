@@ -65,5 +65,6 @@ func (w *fileWriter) Write(b []byte) (int, error) {
 	if err == nil {
 		err = rc.Flush()
 	}
+	_ = rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
 	return n, err
 }
