@@ -15,7 +15,19 @@ import (
 // A list gathers what is wrong with an object, all of it at once.
 type list struct{ errs field.ErrorList }
 
-func (l *list) all(errs field.ErrorList) { l.errs = append(l.errs, errs...) }
+// all takes what a library found. It walks over maps in any order: what it says of
+// one field is brought into one.
+func (l *list) all(errs field.ErrorList) {
+	for from := 0; from < len(errs); {
+		to := from + 1
+		for to < len(errs) && errs[to].Field == errs[from].Field {
+			to++
+		}
+		slices.SortStableFunc(errs[from:to], func(a, b *field.Error) int { return strings.Compare(a.Error(), b.Error()) })
+		from = to
+	}
+	l.errs = append(l.errs, errs...)
+}
 func (l *list) invalid(p *field.Path, v any, msg string) {
 	l.errs = append(l.errs, field.Invalid(p, v, msg))
 }
