@@ -203,22 +203,34 @@ func TestAnErrorOfTheDeviceSaysWhichPod(t *testing.T) {
 	}
 }
 
-// A page of another site cannot use a certificate that the browser holds.
+// A page of another site cannot use a certificate that the browser holds; a page of
+// our own can, and so can one of a program on the caller's machine, such as Headlamp.
 func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 	s := streaming()
 	s.Access = certificate{}
 	srv := mounted(s)
 	defer srv.Close()
-	const path = "/pods/kiosk-1/exec?command=echo&command=hi&stdout=1"
-	if _, answer, err := dialCommand(t, srv, path, http.Header{"Origin": {"http://evil.example"}}); err == nil || answer.StatusCode != http.StatusForbidden {
-		t.Errorf("a page of another site runs a command: %v", err)
-	}
-	conn, _, err := dialCommand(t, srv, path, http.Header{"Origin": {srv.URL}})
-	if err != nil {
-		t.Fatalf("a page of our own cannot: %v", err)
-	}
-	if out, _ := outcome(t, conn); out != "hi\n" {
-		t.Errorf("it said %q", out)
+	for origin, may := range map[string]bool{
+		"": true, "https://hub.example:8443": true,
+		"http://localhost:4466": true, "http://127.0.0.1:4466": true, "http://[::1]:4466": true, "file://": true,
+		"http://evil.example": false, "https://evil.example:8443": false, "https://hub.example": false, "null": false,
+		"http://localhost.evil.example": false, "http://127.0.0.1.evil.example": false, "http://evil.example/localhost": false,
+		"http://localhost@evil.example": false, "localhost": false, "://": false,
+	} {
+		conn, answer, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=echo&command=hi&stdout=1", http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}})
+		if !may {
+			if err == nil || answer.StatusCode != http.StatusForbidden {
+				t.Errorf("a page of %q runs a command: %v", origin, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("a page of %q cannot: %v", origin, err)
+			continue
+		}
+		if out, _ := outcome(t, conn); out != "hi\n" {
+			t.Errorf("to a page of %q it said %q", origin, out)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -21,8 +22,9 @@ import (
 // Browsers watch and read logs over WebSockets: Headlamp does.
 
 // upgrades tells whether a request is to become a WebSocket. A page of another
-// site may not open one with a certificate that the browser holds: only a token
-// shows that somebody meant to.
+// site may not open one with a certificate that the browser holds: a token shows
+// that somebody meant to, and so does an origin that no site can have. Headlamp on
+// the operator's own machine passes its page's origin on beside its certificate.
 func (c *call) upgrades() (bool, error) {
 	if !wsstream.IsWebSocketRequest(c.r) {
 		return false, nil
@@ -34,10 +36,19 @@ func (c *call) upgrades() (bool, error) {
 	if origin == "" || c.r.Header.Get("Authorization") != "" {
 		return true, nil
 	}
-	if u, err := url.Parse(origin); err == nil && u.Host == c.r.Host {
+	if u, err := url.Parse(origin); err == nil && (u.Host == c.r.Host || own(u)) {
 		return true, nil
 	}
-	return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here", origin))
+	return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
+}
+
+// own tells whether an origin is a page of a program on the caller's own machine.
+func own(origin *url.URL) bool {
+	if origin.Scheme == "file" {
+		return true
+	}
+	ip, err := netip.ParseAddr(origin.Hostname())
+	return origin.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // watchProtocols are those under which each event is one text message.
