@@ -29,19 +29,26 @@ func (l *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
 }
 
-func (l *logFlags) logger() (*slog.Logger, error) {
+// logger logs to standard error, and also into the journal unless that is nil.
+func (l *logFlags) logger(journal *agent.Journal) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, usagef("--log-level %q is none of debug, info, warn, error", l.level)
 	}
 	o := &slog.HandlerOptions{Level: level}
+	var h slog.Handler
 	switch l.format {
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, o)), nil
+		h = slog.NewTextHandler(os.Stderr, o)
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, o)), nil
+		h = slog.NewJSONHandler(os.Stderr, o)
+	default:
+		return nil, usagef("--log-format %q is none of text, json", l.format)
 	}
-	return nil, usagef("--log-format %q is none of text, json", l.format)
+	if journal != nil {
+		h = slog.NewMultiHandler(h, journal.Handler(level))
+	}
+	return slog.New(h), nil
 }
 
 func stateDirFlag(cmd *cobra.Command, into *string) {

@@ -48,7 +48,7 @@ func joinCommand() *cobra.Command {
 			if err := checkEngine(choice); err != nil {
 				return err
 			}
-			log, err := logs.logger()
+			log, err := logs.logger(nil)
 			if err != nil {
 				return err
 			}

@@ -33,17 +33,35 @@ type localStatus struct {
 // answerLocally writes the agent's status to everyone who connects to the socket in
 // the state directory. Without it everything but "status" works.
 func answerLocally(ctx context.Context, p plan, a *agent.Agent, l *link.Link, log *slog.Logger) error {
-	path := filepath.Join(p.stateDir, localSocket)
+	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
+	return d.serve(ctx, func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // whoever asked may have gone
+		_ = conn.Close()
+	})
+}
+
+// A localDoor is a socket in the state directory, for root on the device.
+type localDoor struct {
+	stateDir, name string
+	what           string // the command that comes through it
+	log            *slog.Logger
+}
+
+// serve lets in everyone who connects, one after the other, until ctx ends. Where the
+// socket cannot be made, only the command does not work.
+func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
+	path := filepath.Join(d.stateDir, d.name)
 	_ = os.Remove(path) // of an agent that was killed; we hold the lock of the directory
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
-		log.Warn("flotilla-device status will not work", "err", err)
+		d.log.Warn(d.what+" will not work", "err", err)
 		return nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	if err := os.Chmod(path, 0o600); err != nil {
-		log.Warn("flotilla-device status will not work", "err", err)
+		d.log.Warn(d.what+" will not work", "err", err)
 		return ln.Close()
 	}
 	for {
@@ -52,13 +70,11 @@ func answerLocally(ctx context.Context, p plan, a *agent.Agent, l *link.Link, lo
 			return nil
 		}
 		if err != nil {
-			log.Warn("flotilla-device status could not be answered", "err", err)
+			d.log.Warn(d.what+" could not be answered", "err", err)
 			time.Sleep(time.Second)
 			continue
 		}
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // whoever asked may have gone
-		_ = conn.Close()
+		answer(conn)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
 )
 
 func probeCommand() *cobra.Command {
@@ -138,11 +139,18 @@ func logsCommand() *cobra.Command {
 		since                                  time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "logs POD",
-		Short: "Print the log of a container on this device",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("logs takes the name of one pod; flotilla-device status lists them")
+		Use:   "logs [POD]",
+		Short: "Print the log of the agent, or of a pod's container, on this device",
+		Long: "Print the agent's own log: its newest lines since it started, each with its time in UTC; the journal of systemd may have older ones.\n" +
+			"With a pod, print the log of its container instead.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("logs takes the name of one pod, or none for the agent's own log; flotilla-device status lists the pods")
+			}
+			for _, name := range []string{"container", "namespace", "previous", "engine"} {
+				if len(args) == 0 && cmd.Flags().Changed(name) {
+					return usagef("--%s is about a pod's log, and no pod is named; flotilla-device status lists them", name)
+				}
 			}
 			return nil
 		},
@@ -150,6 +158,17 @@ func logsCommand() *cobra.Command {
 			dir, err := absolute(stateDir)
 			if err != nil {
 				return err
+			}
+			if len(args) == 0 {
+				r := wire.Request{Type: wire.RequestNodeLogs, Follow: follow, Timestamps: true}
+				if tail >= 0 {
+					r.TailLines = &tail
+				}
+				if since > 0 {
+					seconds := int64((since + time.Second - 1) / time.Second)
+					r.SinceSeconds = &seconds
+				}
+				return readLocally(cmd.Context(), dir, r, os.Stdout)
 			}
 			if err := checkEngine(choice); err != nil {
 				return err
@@ -181,7 +200,7 @@ func logsCommand() *cobra.Command {
 	fl.StringVarP(&namespace, "namespace", "n", "", "namespace of the pod (default: any)")
 	fl.BoolVarP(&follow, "follow", "f", false, "go on with what comes")
 	fl.BoolVarP(&previous, "previous", "p", false, "of the instance before")
-	fl.BoolVar(&timestamps, "timestamps", false, "with the time of each line")
+	fl.BoolVar(&timestamps, "timestamps", false, "with the time of each line, as the agent's own log always is")
 	fl.Int64Var(&tail, "tail", -1, "lines from the end (default: all)")
 	fl.DurationVar(&since, "since", 0, "only what is newer, such as 10m (default: all)")
 	return cmd
@@ -255,7 +274,7 @@ func resetCommand() *cobra.Command {
 			if err := checkEngine(choice); err != nil {
 				return err
 			}
-			log, err := logs.logger()
+			log, err := logs.logger(nil)
 			if err != nil {
 				return err
 			}

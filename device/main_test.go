@@ -70,7 +70,9 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"join", "https://127.0.0.1:1", state, "--token=x"}, "token"},
 		{[]string{"simulate", "--count=0"}, "--count 0"},
 		{[]string{"reset", state}, "--yes"},
-		{[]string{"logs"}, "name of one pod"},
+		{[]string{"logs", "web", "cache"}, "name of one pod"},
+		{[]string{"logs", "--previous"}, "--previous is about a pod's log"},
+		{[]string{"logs", "-c", "web"}, "--container is about a pod's log"},
 	} {
 		code, said := output(t, c.args...)
 		if code != exitUsage || !strings.Contains(said, c.want) {

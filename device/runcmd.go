@@ -70,11 +70,13 @@ type plan struct {
 	reg      wire.Registration
 	machine  string
 	lease    time.Duration
+	journal  *agent.Journal
 }
 
 func runAgent(ctx context.Context, f runFlags) error {
 	debug.SetGCPercent(50) // memory is what a small board is short of
-	log, err := f.log.logger()
+	journal := agent.NewJournal(agent.JournalSize)
+	log, err := f.log.logger(journal)
 	if err != nil {
 		return err
 	}
@@ -109,6 +111,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	p.journal = journal
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: &machine{stateDir: stateDir, periph: &hardware.Periph{}},
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
@@ -117,6 +120,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself
+		Journal:      journal,
 	})
 	if err != nil {
 		return err
@@ -262,6 +266,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 		a.SetHub(aHub{l})
 	}
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
+	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })
 	select { // the first status should be a true one
 	case <-a.Looked():
 	case <-time.After(10 * time.Second): // a slow engine

@@ -16,7 +16,7 @@ func simulateCommand() *cobra.Command {
 		Short: "Run many agents with engines in memory, against a hub's development listener",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			debug.SetGCPercent(50)
-			log, err := logs.logger()
+			log, err := logs.logger(nil)
 			if err != nil {
 				return err
 			}

@@ -31,21 +31,8 @@ func parrot([]string) enginetest.ExecResult {
 func TestFleetACommandIsToldTheTruthOrEnds(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
-		var now *accident
-		w.tap = func(p *packet) []time.Duration {
-			w.mu.Lock()
-			a := now
-			w.mu.Unlock()
-			if a == nil {
-				return untouched
-			}
-			return a.tap(p)
-		}
-		w.startHub()
-		w.fleet(1, "oslo")
-		w.deploy("chatty", 1)
-		w.settleWithin(10*time.Second, "the deployment")
-		pod := w.pods("chatty")[0]
+		arm := w.accidents()
+		pod := w.talkative()
 		var said bytes.Buffer
 		for n := 0; said.Len() < 1<<20; n++ {
 			fmt.Fprintf(&said, "%06d flotilla\n", n)
@@ -60,12 +47,12 @@ func TestFleetACommandIsToldTheTruthOrEnds(t *testing.T) {
 			for _, f := range fates {
 				for _, nth := range k.nths {
 					a := &accident{dir: k.dir, kind: k.kind, fate: f.is, left: nth}
-					w.arm(&now, a)
+					arm(a)
 					ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 					var heard bytes.Buffer
 					err := w.hub.desk.Exec(ctx, pod, corev1.PodExecOptions{Container: "main", Command: []string{"parrot"}}, ask.IO{Stdin: strings.NewReader(all), Stdout: &heard})
 					cancel()
-					w.arm(&now, nil)
+					arm(nil)
 					what := fmt.Sprintf("the %s no. %d was %s", k.kind, nth, f.name)
 					if a.happened().IsZero() {
 						t.Errorf("%s: it did not happen", what)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -201,12 +202,7 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 20)
-		w.startHub()
-		w.light(oslo...)
-		w.light(bergen...)
-		w.deploy("kiosk", 40)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.lightUp(slices.Concat(oslo, bergen), 40)
 		w.join(false, oslo[0]) // whose deadline makes the hub want to write
 		time.Sleep(25 * time.Second)
 		w.full.Store(true)
@@ -229,8 +225,6 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 		if said := w.look.sentences("Ready=Unknown"); len(said) != 1 || w.ready("oslo-01") != corev1.ConditionUnknown {
 			t.Errorf("there is room again, and %v", said)
 		}
-		w.join(true, oslo[0])
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.rejoin(oslo[0])
 	})
 }

@@ -65,6 +65,27 @@ func (w *world) light(all ...*light) {
 	time.Sleep(3 * time.Second)
 }
 
+// lightUp starts the hub, lights and so many kiosks on them, and waits until all is
+// right.
+func (w *world) lightUp(all []*light, kiosks int32, edits ...func(*corev1.PodSpec)) {
+	w.t.Helper()
+	w.startHub()
+	w.light(all...)
+	if kiosks > 0 {
+		w.deploy("kiosk", kiosks, edits...)
+	}
+	time.Sleep(time.Minute)
+	w.allLightsRight()
+}
+
+// rejoin brings links back, and waits until all is right.
+func (w *world) rejoin(all ...*light) {
+	w.t.Helper()
+	w.join(true, all...)
+	time.Sleep(time.Minute)
+	w.allLightsRight()
+}
+
 // join changes the links of many.
 func (w *world) join(up bool, all ...*light) {
 	for _, l := range all {

@@ -83,12 +83,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 61), w.newLights("bergen", 2)
-		w.startHub()
-		w.light(oslo[:60]...)
-		w.light(bergen...)
-		w.deploy("kiosk", 62)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.lightUp(slices.Concat(oslo[:60], bergen), 62)
 
 		w.join(false, oslo[:32]...)
 		time.Sleep(2 * time.Minute)
@@ -156,12 +151,7 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 2)
-		w.startHub()
-		w.light(oslo...)
-		w.light(bergen...)
-		w.deploy("kiosk", 44)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.lightUp(slices.Concat(oslo, bergen), 44)
 		w.join(false, oslo[:12]...)
 		w.becomes("oslo", fleet.SitePartialDisruption)
 		w.stands("12 of 20 silent", "oslo", fleet.SitePartialDisruption, "0")
@@ -217,9 +207,7 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 			t.Errorf("%d nodes were given NoExecute", n)
 		}
 		w.stands("everything is as before", "oslo", fleet.SitePartialDisruption, "0")
-		w.join(true, oslo...)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.rejoin(oslo...)
 	})
 }
 
@@ -227,11 +215,7 @@ func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 4), w.newLights("bergen", 2)
-		w.startHub()
-		w.light(oslo...)
-		w.light(bergen...)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.lightUp(slices.Concat(oslo, bergen), 0)
 		grace := func(d time.Duration) {
 			t.Helper()
 			w.site("oslo", func(s *fleet.SiteSpec) { s.NodeMonitorGracePeriod = &metav1.Duration{Duration: d} })
@@ -274,9 +258,7 @@ func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
 		if took := w.clock() - began; took < 2*time.Minute || took > 2*time.Minute+detection+50*time.Millisecond {
 			t.Errorf("Unknown %s after the hub's start, wants the site's 2 min", took)
 		}
-		w.join(true, oslo...)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.rejoin(oslo...)
 	})
 }
 
@@ -286,12 +268,7 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 		t.Run("it ends "+end, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
-				w.startHub()
-				w.light(oslo...)
-				w.light(bergen...)
-				w.deploy("kiosk", 18, tolerating(2*time.Minute))
-				time.Sleep(time.Minute)
-				w.allLightsRight()
+				w.lightUp(slices.Concat(oslo, bergen), 18, tolerating(2*time.Minute))
 				w.join(false, oslo...)
 				w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
 				until := w.hub.loop.Now().Add(time.Hour).Truncate(time.Second)
@@ -348,9 +325,7 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 				if at := w.look.sentences("evict ")[0].at - over; at < 2*time.Minute-time.Second || at > 2*time.Minute+detection {
 					t.Errorf("the first pod was evicted %s after the end of maintenance, wants its toleration of 2 min", at)
 				}
-				w.join(true, oslo...)
-				time.Sleep(time.Minute)
-				w.allLightsRight()
+				w.rejoin(oslo...)
 			})
 		})
 	}
@@ -360,12 +335,7 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
-		w.startHub()
-		w.light(oslo...)
-		w.light(bergen...)
-		w.deploy("kiosk", 18)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.lightUp(slices.Concat(oslo, bergen), 18)
 		w.join(false, oslo...)
 		w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
 		time.Sleep(time.Minute)
@@ -388,9 +358,7 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 		if n := w.given("oslo", 60500*time.Millisecond); n != 6 {
 			t.Errorf("%d nodes were given NoExecute in the first minute", n)
 		}
-		w.join(true, oslo...)
-		time.Sleep(time.Minute)
-		w.allLightsRight()
+		w.rejoin(oslo...)
 		if said := w.look.sentences("evict "); len(said) > 0 {
 			t.Errorf("they came back before their tolerations had run out, and %v", said)
 		}

@@ -73,6 +73,7 @@ type Config struct {
 	MemoryDir    string            // for what must not outlive the boot; empty: VolumesDir/volatile
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	Log          *slog.Logger
+	Journal      *Journal // what Log says, for those who ask; nil: nothing is kept
 }
 
 // An Agent is the agent of one device.

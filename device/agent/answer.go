@@ -113,9 +113,12 @@ func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exit
 		most = min(time.Duration(r.DeadlineSeconds)*time.Second, most)
 	}
 	switch r.Type {
-	case wire.RequestLogs:
+	case wire.RequestLogs, wire.RequestNodeLogs:
 		ctx, cancel := context.WithTimeout(ctx, most)
 		defer cancel()
+		if r.Type == wire.RequestNodeLogs {
+			return 0, a.sendNodeLogs(ctx, r, answer)
+		}
 		return 0, a.sendLogs(ctx, r, answer)
 	case wire.RequestUsage:
 		return 0, a.sendUsage(ctx, answer)
@@ -124,7 +127,7 @@ func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exit
 	case wire.RequestPortForward:
 		return 0, a.forward(ctx, r, answer)
 	}
-	return 0, fmt.Errorf("unsupported request %q", r.Type)
+	return 0, errors.New(wire.Unsupported(r.Type))
 }
 
 // begin notes an answer that begins; full says why it ends at once. Not ok: the hub has

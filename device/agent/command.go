@@ -31,7 +31,11 @@ func (a *Agent) runCommand(ctx context.Context, r wire.Request, answer Answer) (
 	in, typed := io.Pipe()
 	defer in.Close()
 	sizes := make(chan engine.Size, 1)
-	s := engine.Streams{Stdout: p.stdout(), Stderr: p.stderr(), TTY: r.TTY, Resize: sizes}
+	exec := ""
+	s := engine.Streams{Stdout: p.stdout(), Stderr: p.stderr(), TTY: r.TTY, Resize: sizes, Began: func(id string) {
+		exec = id
+		a.noteExec(id)
+	}}
 	if r.Stdin {
 		s.Stdin = in
 	} else {
@@ -50,6 +54,9 @@ func (a *Agent) runCommand(ctx context.Context, r wire.Request, answer Answer) (
 			err = e.Attach(ctx, id, s)
 		} else {
 			code, err = e.Exec(ctx, id, r.Command, s)
+		}
+		if exec != "" && !errors.Is(err, engine.ErrUnavailable) { // else nobody knows whether it has ended
+			a.strikeExec(exec)
 		}
 		p.close(err)
 	})

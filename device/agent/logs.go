@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,13 +20,35 @@ func (a *Agent) sendLogs(ctx context.Context, r wire.Request, answer Answer) err
 	if err != nil {
 		return err
 	}
-	o := engine.LogOptions{Follow: r.Follow && !r.Previous, Timestamps: r.Timestamps, Tail: -1}
+	o := engine.LogOptions{Follow: r.Follow && !r.Previous, Timestamps: r.Timestamps, Tail: -1, Since: sinceOf(r)}
 	if r.TailLines != nil {
 		o.Tail = max(*r.TailLines, 0)
 	}
-	if r.SinceSeconds != nil {
-		o.Since = time.Now().Add(-time.Duration(*r.SinceSeconds) * time.Second)
+	return copyLog(ctx, r, answer, func(ctx context.Context, w io.Writer) error { return e.Logs(ctx, id, o, w, w) })
+}
+
+// sinceOf is the moment from which on a log is wanted; zero: from its beginning.
+func sinceOf(r wire.Request) time.Time {
+	const longest = int64(math.MaxInt64 / time.Second)
+	switch {
+	case r.SinceTime != nil:
+		return *r.SinceTime
+	case r.SinceSeconds == nil:
+		return time.Time{}
 	}
+	return time.Now().Add(-time.Duration(min(max(*r.SinceSeconds, 0), longest)) * time.Second)
+}
+
+// sendNodeLogs streams the agent's own log.
+func (a *Agent) sendNodeLogs(ctx context.Context, r wire.Request, answer Answer) error {
+	if a.c.Journal == nil {
+		return errors.New("this agent keeps nothing of its own log")
+	}
+	return copyLog(ctx, r, answer, func(ctx context.Context, w io.Writer) error { return a.c.Journal.Copy(ctx, r, w) })
+}
+
+// copyLog sends what source writes.
+func copyLog(ctx context.Context, r wire.Request, answer Answer, source func(context.Context, io.Writer) error) error {
 	if err := answer.Send(ctx, wire.Reply{}); err != nil { // it has begun, even if there is nothing to say for long
 		return err
 	}
@@ -34,7 +59,7 @@ func (a *Agent) sendLogs(ctx context.Context, r wire.Request, answer Answer) err
 		p.left = max(*r.LimitBytes, 0)
 		p.ended = p.left == 0
 	}
-	go func() { p.close(e.Logs(ctx, id, o, p.stdout(), p.stdout())) }()
+	go func() { p.close(source(ctx, p.stdout())) }()
 	return p.send(ctx, answer)
 }
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,67 +11,6 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/wire"
 )
-
-// An Action is a kind of step.
-type Action string
-
-// What a step can do. Admit and Reject only change what the agent remembers; the
-// others take time, and no two are in flight for one place (but see Stop and Probe).
-const (
-	Admit   Action = "admit"
-	Reject  Action = "reject" // end the pod with phase Failed
-	Run     Action = "run"    // bring the image, create and start a container
-	Stop    Action = "stop"   // may be taken again with a shorter grace
-	Remove  Action = "remove"
-	Refresh Action = "refresh" // bring config maps and secrets in the pod's volumes up to date
-	Clean   Action = "clean"   // remove the pod's directory: nothing of it is left
-	Cancel  Action = "cancel"  // give up a run in flight
-	Probe   Action = "probe"   // runs beside other steps
-)
-
-// A Step is one thing that the agent does to make the device as it should be.
-type Step struct {
-	Action  Action
-	Place   Place
-	Pod     *corev1.Pod       // nil where the pod is no longer known
-	Spec    *corev1.Container // nil for a sandbox
-	Kind    string
-	ID      string // of the container that exists
-	Attempt int
-	Grace   time.Duration
-	Network string // container whose network to share
-	IP      string // where a probe asks
-	Probe   ProbeKind
-	Verdict Verdict
-	Why     string
-	Start   time.Time // of the pod
-
-	Generation int64 // of the desired state that Refresh works from
-}
-
-// String is the sentence that stands in the log.
-func (s Step) String() string {
-	what := string(s.Place.Pod)
-	if s.Pod != nil {
-		what = s.Pod.Namespace + "/" + s.Pod.Name
-	}
-	if s.Place.Container != "" {
-		what += " container " + s.Place.Container
-	} else if s.Kind == KindSandbox {
-		what += " sandbox"
-	}
-	switch s.Action {
-	case Reject:
-		return fmt.Sprintf("reject %s: %s: %s", what, s.Verdict.Reason, s.Verdict.Message)
-	case Run:
-		return fmt.Sprintf("run %s, attempt %d", what, s.Attempt)
-	case Stop:
-		return fmt.Sprintf("stop %s within %s: %s", what, s.Grace, s.Why)
-	case Probe:
-		return fmt.Sprintf("%s probe of %s", s.Probe, what)
-	}
-	return string(s.Action) + " " + what
-}
 
 // A pass is one call of Steps.
 type pass struct {
@@ -312,115 +250,6 @@ func running(r *Record) bool {
 		}
 	}
 	return false
-}
-
-// replace stops the containers that run but should not run as they are: their
-// definition has changed, or a probe has condemned them. It returns their names.
-func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
-	var names []string
-	for _, w := range everyContainer(pod) {
-		c := r.peek(w.spec.Name)
-		why := c.Kill
-		if c.Running() && c.Hash != specHash(w.spec) {
-			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
-		}
-		if why == "" || !c.Running() {
-			continue
-		}
-		names = append(names, w.spec.Name)
-		for _, in := range p.instances[pod.UID] {
-			if in.ID == c.ID {
-				p.stop(in, pod, w.spec, probeGrace(pod, w.spec, c), why)
-			}
-		}
-	}
-	return names
-}
-
-// tidy removes instances older than the one before the newest, whose log is still
-// of use.
-func (p *pass) tidy(pod *corev1.Pod) {
-	var at Place
-	n := 0
-	for i, in := range p.instances[pod.UID] {
-		if i == 0 || in.Place != at {
-			at, n = in.Place, 0
-		}
-		if n++; n > 2 || n == 2 && in.State == engine.Created {
-			p.remove(in, pod, 0, "an older instance of the container is left over")
-		}
-	}
-}
-
-// halt stops what still runs of a pod that has ended; the dead containers stay for
-// their logs until the pod is deleted.
-func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
-	p.cancel(pod.UID, pod)
-	others := false
-	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
-			others = true
-			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
-		}
-	}
-	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container == "" && !others && (in.State == engine.Running || in.State == engine.Paused) {
-			p.stop(in, pod, nil, grace, why)
-		}
-	}
-}
-
-// windDown stops and removes everything of a pod, its network last, and its
-// directory when nothing else is left.
-func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
-	p.cancel(uid, pod)
-	others := 0
-	for _, in := range p.instances[uid] {
-		if in.Place.Container != "" {
-			others++
-			p.remove(in, pod, grace, why)
-		}
-	}
-	for _, in := range p.instances[uid] {
-		if in.Place.Container == "" && others == 0 {
-			p.remove(in, pod, grace, why)
-		}
-	}
-	if r := p.o.Pods[uid]; len(p.instances[uid]) == 0 && !p.working(uid) && (r == nil || !r.Cleaned) && pod != nil {
-		p.step(Step{Action: Clean, Place: Place{Pod: uid}, Pod: pod})
-	}
-}
-
-// remove removes an instance, stopping it first.
-func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
-	if in.State == engine.Running || in.State == engine.Paused {
-		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
-	} else if p.free(in.Place) {
-		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Why: why})
-		p.busy[in.Place] = Doing{Since: p.now}
-	}
-}
-
-// stop stops an instance, or shortens the grace of a stop in flight.
-func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string) {
-	b, busy := p.busy[in.Place]
-	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
-		return
-	}
-	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: in.IP, Grace: grace, Why: why}
-	p.step(s)
-	p.busy[in.Place] = Doing{Step: s, Since: p.now}
-}
-
-func deadline(b Doing) time.Time { return b.Since.Add(b.Step.Grace) }
-
-// cancel gives up the runs of a pod: a pull may take an hour.
-func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
-	for _, b := range p.o.Busy {
-		if b.Step.Place.Pod == uid && b.Step.Action == Run {
-			p.step(Step{Action: Cancel, Place: b.Step.Place, Pod: pod, Kind: b.Step.Kind})
-		}
-	}
 }
 
 // working tells whether any step of the pod is in flight or wanted.

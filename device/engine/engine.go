@@ -155,6 +155,7 @@ type Streams struct {
 	Stdout, Stderr io.Writer // nil: to nobody. With a terminal nothing goes to Stderr
 	TTY            bool      // give the command a terminal
 	Resize         <-chan Size
+	Began          func(exec string) // called with the id of a command before it begins, for EndExec; nil: nobody keeps it
 }
 
 // A Size is that of a terminal, in characters.
@@ -190,6 +191,9 @@ type Engine interface {
 	// Exec runs a command in a running container and waits for its exit code; 126 or 127 when there is no such command.
 	// When ctx ends first, or nobody takes its output, the command is hung up on, and killed as far as we may.
 	Exec(ctx context.Context, id string, command []string, s Streams) (exitCode int, err error)
+	// EndExec ends a command as Exec does, whoever has begun it: engines let one run on whose caller was killed. That it
+	// has ended, or that the engine knows it no more, is no error.
+	EndExec(ctx context.Context, exec string) error
 	// Attach joins in with the first process of a running container until that ends, or until ctx ends: it goes on then.
 	// What it has said before is not repeated. Whether there is a terminal, the container knows.
 	Attach(ctx context.Context, id string, s Streams) error

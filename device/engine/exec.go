@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,6 +29,9 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	if err != nil {
 		return 0, explain(err, "run a command in container", id)
 	}
+	if s.Began != nil {
+		s.Began(created.ID)
+	}
 	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: s.TTY})
 	if err != nil {
 		return a.execRefused(ctx, id, err, s.Stderr)
@@ -38,7 +42,9 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	}}
 	err = j.copy(ctx)
 	if ctx.Err() != nil || err != nil {
-		a.endExec(id, created.ID, s)
+		ending, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		_ = a.endExec(ending, created.ID, s.TTY || s.Stdin != nil) // the caller has a better reason already
+		cancel()
 	}
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("run %s in container %s: %w", command[0], id, ctx.Err())
@@ -90,30 +96,33 @@ func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 	}
 }
 
+func (a *api) EndExec(ctx context.Context, exec string) error {
+	err := explain(a.endExec(ctx, exec, true), "end command", exec)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // endExec ends a command that nobody waits for any more, and what it has started. The API cannot, and probes that hang
 // would pile up until the container's memory is full. One that somebody typed into is hung up on first. A process is only
 // touched when the kernel says that it belongs to the container: where we run in a container ourselves, the engine's
 // process numbers mean nothing to us.
-func (a *api) endExec(id, execID string, s Streams) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
+func (a *api) endExec(ctx context.Context, execID string, hangUp bool) error {
 	now, err := a.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
-	if err != nil || !now.Running || now.PID <= 1 {
-		return
+	if err != nil || !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
+		return err
 	}
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	if err != nil || !belongs(now.PID, found.Container.ID) {
-		return
-	}
-	if s.TTY || s.Stdin != nil {
-		signalSession(now.PID, found.Container.ID, syscall.SIGHUP)
+	if hangUp {
+		signalSession(now.PID, now.ContainerID, syscall.SIGHUP)
 		patient, cancel := context.WithTimeout(ctx, hangUpTime)
 		defer cancel()
 		if _, err := a.execCode(patient, execID); err == nil {
-			return
+			return nil
 		}
 	}
-	signalSession(now.PID, found.Container.ID, syscall.SIGKILL)
+	signalSession(now.PID, now.ContainerID, syscall.SIGKILL)
+	return nil
 }
 
 // signalSession signals a command and everything in its session: engines make one for each. What has left it on

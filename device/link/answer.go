@@ -36,37 +36,41 @@ func (s *session) more() <-chan addressed {
 	return s.l.replies
 }
 
-// answered is ready when the oldest chunk is acknowledged.
-func (s *session) answered() <-chan struct{} {
-	if len(s.answers.underWay) == 0 {
+// answered is ready when the nth chunk on the line is acknowledged.
+func (s *session) answered(n int) <-chan struct{} {
+	if n >= len(s.answers.underWay) {
 		return nil
 	}
-	return s.answers.underWay[0].token.Done()
+	return s.answers.underWay[n].token.Done()
 }
 
-// settleAnswers looks which chunks have arrived, and makes room.
+// settleAnswers looks which chunks have arrived, and makes room. The hub
+// acknowledges in order (MQTT-4.6.0-2): with a chunk, those before it are settled
+// too, and one of them that was not acknowledged is lost. To send it again would
+// be of no use: the hub has seen the gap.
 func (s *session) settleAnswers(now time.Time) {
 	a := &s.answers
-	for len(a.underWay) > 0 {
-		first := a.underWay[0]
+	settled := 0
+	for i, u := range a.underWay {
 		select {
-		case <-first.token.Done():
-			if first.token.Error() == nil {
+		case <-u.token.Done():
+			if u.token.Error() == nil {
 				s.l.served = now
 			}
-			if a.room++; now.Sub(first.since) >= quickly {
+			if a.room++; now.Sub(u.since) >= quickly {
 				a.room = max(a.room/2, 1)
 			}
 			a.room = min(a.room, maxUnderWay)
+			settled = i + 1
 		default:
-			if now.Sub(first.since) < ackTimeout {
-				return
-			}
-			a.room = 1
 		}
-		a.underWay = a.underWay[1:]
 	}
-	a.underWay = nil
+	for ; settled < len(a.underWay) && now.Sub(a.underWay[settled].since) >= ackTimeout; settled++ {
+		a.room = 1
+	}
+	if a.underWay = a.underWay[settled:]; len(a.underWay) == 0 {
+		a.underWay = nil
+	}
 }
 
 // sendReply publishes a chunk. One that paho does not take, because what came

@@ -157,7 +157,10 @@ func (s *session) loop(ctx context.Context) error {
 			return fmt.Errorf("connection lost: %w", err)
 		case r := <-s.more():
 			s.sendReply(r)
-		case <-s.answered():
+		case <-s.answered(0): // as many as maxUnderWay
+		case <-s.answered(1):
+		case <-s.answered(2):
+		case <-s.answered(3):
 		case <-timer.C:
 		case <-s.l.wake:
 		case <-leased:

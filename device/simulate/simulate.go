@@ -31,6 +31,9 @@ import (
 // the hub's machine and some 100 kB of memory here.
 const MaxCount = 20_000
 
+// journalSize is how much of its log a simulated device keeps, in bytes: there are many.
+const journalSize = 16 << 10
+
 // Options say what to simulate.
 type Options struct {
 	Hub    string // mqtt://127.0.0.1:PORT
@@ -99,7 +102,8 @@ func device(ctx context.Context, o Options, n int, dir string) error {
 	b := boardOf(n, node)
 	twin := newEngine(b)
 	machine := fmt.Sprintf("%x", sha256.Sum256([]byte(node)))[:16]
-	log := slog.New(quiet{o.Log.Handler()})
+	journal := agent.NewJournal(journalSize)
+	log := slog.New(slog.NewMultiHandler(quiet{o.Log.Handler()}, journal.Handler(slog.LevelInfo)))
 	a, err := agent.New(agent.Config{
 		Node: node, Memory: memory.Volatile(), Hardware: b, Log: log.With("node", node),
 		OpenEngine: func(context.Context) (engine.Engine, error) { return twin, nil },
@@ -109,6 +113,7 @@ func device(ctx context.Context, o Options, n int, dir string) error {
 		}},
 		VolumesDir: filepath.Join(dir, node),
 		Dial:       answering,
+		Journal:    journal,
 	})
 	if err != nil {
 		return err

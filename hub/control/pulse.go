@@ -33,8 +33,8 @@ type pulse struct {
 
 // A backoff spaces repetitions: 2 s at first, doubling to 60 s, until it is reset.
 type backoff struct {
-	next time.Duration
-	gap  time.Duration
+	last time.Duration // since the loop's start
+	gap  time.Duration // after that; 0: it may be said at once
 }
 
 const (
@@ -44,15 +44,20 @@ const (
 
 // turn tells whether it is time to repeat at t, since the loop's start.
 func (b *backoff) turn(t time.Duration) bool {
-	if t < b.next {
+	if t < b.last+b.gap {
 		return false
 	}
-	b.gap = min(max(2*b.gap, firstGap), longestGap)
-	b.next = t + b.gap
+	b.last, b.gap = t, min(max(2*b.gap, firstGap), longestGap)
 	return true
 }
 
-func (b *backoff) reset() { b.gap = 0 }
+// reset notes at t that the device is as it should be: what goes wrong from now on has
+// nothing to do with what did before. Only the first gap is kept.
+func (b *backoff) reset(t time.Duration) {
+	if b.gap = min(b.gap, firstGap); t >= b.last+b.gap {
+		b.gap = 0
+	}
+}
 
 // pulses are the pulses of all nodes.
 type pulses struct{ m sync.Map }
@@ -98,7 +103,7 @@ func (l *Loop) Lease(node string, lease wire.Lease) {
 		l.askAgain(node, p, at)
 	} else {
 		p.mu.Lock()
-		p.asked.reset()
+		p.asked.reset(at)
 		p.mu.Unlock()
 	}
 	wanted := p.wanted.Load()
@@ -118,7 +123,7 @@ func (l *Loop) Lease(node string, lease wire.Lease) {
 		l.ahead(node, lease.Desired)
 	default: // it has caught up
 		p.mu.Lock()
-		p.resent.reset()
+		p.resent.reset(at)
 		p.mu.Unlock()
 	}
 }

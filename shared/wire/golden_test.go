@@ -58,6 +58,7 @@ var goldens = []struct {
 		Pods:       []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-7c9f-x2x1q", Namespace: "default"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "kiosk:1"}}}}},
 		ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{},
 	}, anyParser(ParseDesired)},
+	{"node-logs", Request{Type: RequestNodeLogs, TailLines: ptr(int64(100)), Follow: true, SinceSeconds: ptr(int64(60)), Timestamps: true, LimitBytes: ptr(int64(4096))}, anyParser(ParseRequest)},
 	{"request", Request{Type: RequestLogs, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Container: "web", TailLines: ptr(int64(100)), Follow: true, SinceSeconds: ptr(int64(60)), DeadlineSeconds: 600}, anyParser(ParseRequest)},
 	{"exec", Request{Type: RequestExec, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Container: "web", Command: []string{"sh", "-c", "ls"}, TTY: true, Stdin: true}, anyParser(ParseRequest)},
 	{"stdin", Request{Type: RequestStdin, Seq: 7, Data: []byte("ls\n")}, anyParser(ParseRequest)},

@@ -9,6 +9,7 @@ package wire
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -118,25 +119,26 @@ type Desired struct {
 
 // A Request asks a device for something now; its id is in the topic.
 type Request struct {
-	Type            string   `json:"type"` // see the Request… constants
-	Pod             string   `json:"pod,omitempty"`
-	Container       string   `json:"container,omitempty"`
-	Command         []string `json:"command,omitempty"`
-	TTY             bool     `json:"tty,omitempty"`
-	Stdin           bool     `json:"stdin,omitempty"`
-	TailLines       *int64   `json:"tailLines,omitempty"`
-	Follow          bool     `json:"follow,omitempty"`
-	Previous        bool     `json:"previous,omitempty"`
-	SinceSeconds    *int64   `json:"sinceSeconds,omitempty"`
-	Timestamps      bool     `json:"timestamps,omitempty"`
-	LimitBytes      *int64   `json:"limitBytes,omitempty"`
-	DeadlineSeconds int64    `json:"deadlineSeconds,omitempty"`
-	Of              string   `json:"of,omitempty"`    // ack, cancel: the request meant
-	Seq             uint64   `json:"seq,omitempty"`   // ack: the newest reply received; inputs: their order, from 1
-	Data            []byte   `json:"data,omitempty"`  // stdin
-	Port            int32    `json:"port,omitempty"`  // port-forward
-	Width           uint16   `json:"width,omitempty"` // resize
-	Height          uint16   `json:"height,omitempty"`
+	Type            string     `json:"type"` // see the Request… constants
+	Pod             string     `json:"pod,omitempty"`
+	Container       string     `json:"container,omitempty"`
+	Command         []string   `json:"command,omitempty"`
+	TTY             bool       `json:"tty,omitempty"`
+	Stdin           bool       `json:"stdin,omitempty"`
+	TailLines       *int64     `json:"tailLines,omitempty"`
+	Follow          bool       `json:"follow,omitempty"`
+	Previous        bool       `json:"previous,omitempty"`
+	SinceSeconds    *int64     `json:"sinceSeconds,omitempty"`
+	SinceTime       *time.Time `json:"sinceTime,omitempty"` // exactly, by the device's clock; older agents go by sinceSeconds
+	Timestamps      bool       `json:"timestamps,omitempty"`
+	LimitBytes      *int64     `json:"limitBytes,omitempty"`
+	DeadlineSeconds int64      `json:"deadlineSeconds,omitempty"`
+	Of              string     `json:"of,omitempty"`    // ack, cancel: the request meant
+	Seq             uint64     `json:"seq,omitempty"`   // ack: the newest reply received; inputs: their order, from 1
+	Data            []byte     `json:"data,omitempty"`  // stdin
+	Port            int32      `json:"port,omitempty"`  // port-forward
+	Width           uint16     `json:"width,omitempty"` // resize
+	Height          uint16     `json:"height,omitempty"`
 }
 
 // Types of a Request. The inputs (stdin, resize, close-stdin) go to an exec, an
@@ -144,6 +146,7 @@ type Request struct {
 const (
 	RequestRefresh     = "refresh" // answered by status and pods
 	RequestLogs        = "logs"
+	RequestNodeLogs    = "node-logs" // of the agent itself
 	RequestExec        = "exec"
 	RequestAttach      = "attach"       // to a container's first process
 	RequestPortForward = "port-forward" // one TCP connection into a pod
@@ -158,6 +161,10 @@ const (
 	RequestRenew       = "renew" // renew the certificate
 )
 
+// Unsupported is the error with which a device answers a type of request that it does
+// not know.
+func Unsupported(kind string) string { return fmt.Sprintf("unsupported request %q", kind) }
+
 // Windows: how many chunks go ahead of their acknowledgements.
 const (
 	ReplyWindow = 64 // of one reply
@@ -169,8 +176,8 @@ func (r *Request) Input() bool {
 	return r.Type == RequestStdin || r.Type == RequestResize || r.Type == RequestCloseStdin
 }
 
-// A Reply is one chunk of the answer to a Request. The first one of logs, exec,
-// attach and port-forward comes when these have begun, and may be without data. A
+// A Reply is one chunk of the answer to a Request. The first one of logs, node-logs,
+// exec, attach and port-forward comes when these have begun, and may be without data. A
 // chunk whose Seq the hub has already is a repetition, and says that the device
 // has had no acknowledgement for long.
 type Reply struct {

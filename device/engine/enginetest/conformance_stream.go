@@ -121,6 +121,40 @@ var streamCases = []conformanceCase{
 		_, err := k.Exec(ctx, id, strings.Fields("/tool wait"), engine.Streams{})
 		k.mustBe(err, context.DeadlineExceeded)
 	}},
+	{"a command is ended by its id, and no other one", func(k *kit) {
+		id := k.start(k.spec("wait"))
+		type ended struct {
+			code int
+			err  error
+		}
+		begin := func() (string, chan ended) {
+			began, end := make(chan string, 1), make(chan ended, 1)
+			go func() {
+				code, err := k.Exec(k.ctx, id, strings.Fields("/tool wait"), engine.Streams{Began: func(exec string) { began <- exec }})
+				end <- ended{code, err}
+			}()
+			return <-began, end
+		}
+		first, firstEnd := begin()
+		_, secondEnd := begin()
+		k.eventually(func() bool { // it has an id before it begins
+			k.must(k.EndExec(k.ctx, first))
+			select {
+			case e := <-firstEnd:
+				k.must(e.err)
+				return e.code != 0
+			default:
+				return false
+			}
+		}, func() string { return "it runs on" })
+		select {
+		case e := <-secondEnd:
+			k.Fatalf("the other one has ended with %d, %v", e.code, e.err)
+		default:
+		}
+		k.must(k.EndExec(k.ctx, first))
+		k.must(k.EndExec(k.ctx, strings.Repeat("0", 64)))
+	}},
 	{"a command in a container that does not run, or is not there, is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
 		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{}); err == nil {

@@ -110,19 +110,55 @@ func (t *Twin) Exec(ctx context.Context, id string, command []string, s engine.S
 	if result.Err != nil {
 		return 0, result.Err
 	}
+	ending, cancel := context.WithCancel(ctx)
+	defer cancel()
+	exec := t.begins(cancel)
+	defer t.ended(exec)
+	if s.Began != nil {
+		s.Began(exec)
+	}
 	s, shut := whole(s)
 	defer shut()
 	if result.Run == nil {
 		result.Run = func(ctx context.Context, s engine.Streams) int { return result.play(ctx, s) }
 	}
 	code := 0
-	switch died, err := t.during(ctx, c, life, func(ctx context.Context) { code = result.Run(ctx, s) }); {
+	switch died, err := t.during(ending, c, life, func(ctx context.Context) { code = result.Run(ctx, s) }); {
+	case died, ending.Err() != nil && ctx.Err() == nil:
+		return 137, nil
 	case err != nil:
 		return 0, fmt.Errorf("%s %s: %w", what, id, err)
-	case died:
-		return 137, nil
 	}
 	return code, nil
+}
+
+// begins notes how to end a command, and returns its id.
+func (t *Twin) begins(end context.CancelFunc) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun++
+	exec := fmt.Sprintf("exec-%d", t.begun)
+	t.execs[exec] = end
+	return exec
+}
+
+func (t *Twin) ended(exec string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.execs, exec)
+}
+
+// EndExec implements engine.Engine.
+func (t *Twin) EndExec(ctx context.Context, exec string) error {
+	if err := t.enter(ctx, "EndExec", exec); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	t.record("EndExec", exec)
+	if end := t.execs[exec]; end != nil {
+		end()
+	}
+	return nil
 }
 
 // play waits and prints.

@@ -79,9 +79,11 @@ type Twin struct {
 	networks   map[string]engine.Network
 	offers     map[string]Offer
 	faults     map[string][]error
-	listeners  map[chan struct{}]string // label
-	changed    chan struct{}            // closed and replaced whenever anything changes
-	made       int                      // containers so far
+	listeners  map[chan struct{}]string      // label
+	changed    chan struct{}                 // closed and replaced whenever anything changes
+	made       int                           // containers so far
+	begun      int                           // commands so far
+	execs      map[string]context.CancelFunc // those that run, by id
 	recording  bool
 	calls      []string
 }
@@ -104,6 +106,7 @@ func New() *Twin {
 		offers:    map[string]Offer{},
 		faults:    map[string][]error{},
 		listeners: map[chan struct{}]string{},
+		execs:     map[string]context.CancelFunc{},
 		changed:   make(chan struct{}),
 	}
 }

@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// said makes a journal in which "line n" was said n times ten seconds after its start.
+func said(lines int) *Journal {
+	j := NewJournal(JournalSize)
+	log := slog.New(j.Handler(slog.LevelInfo))
+	for n := range lines {
+		time.Sleep(time.Duration(min(n, 1)) * 10 * time.Second)
+		log.Info(fmt.Sprintf("line %d", n))
+	}
+	return j
+}
+
+func TestWhatAJournalGives(t *testing.T) {
+	three, none, negative, all := int64(3), int64(0), int64(-5), int64(100)
+	secs := func(n int64) *int64 { return &n }
+	at := time.Date(2000, 1, 1, 0, 0, 30, 0, time.UTC) // of line 3: so begins the time of a bubble
+	after := at.Add(1)
+	for _, c := range []struct {
+		name string
+		r    wire.Request
+		want string // numbers of lines
+	}{
+		{"all of it", wire.Request{}, "0 1 2 3 4"},
+		{"its last lines", wire.Request{TailLines: &three}, "2 3 4"},
+		{"more lines than there are", wire.Request{TailLines: &all}, "0 1 2 3 4"},
+		{"no line", wire.Request{TailLines: &none}, ""},
+		{"less than no line", wire.Request{TailLines: &negative}, ""},
+		{"what is new", wire.Request{SinceSeconds: secs(15)}, "3 4"},
+		{"the last of what is new", wire.Request{SinceSeconds: secs(25), TailLines: secs(1)}, "4"},
+		{"what is said from a moment on, whatever older agents go by", wire.Request{SinceTime: &at, SinceSeconds: secs(1000)}, "3 4"},
+		{"what is said after it, exactly", wire.Request{SinceTime: &after, SinceSeconds: secs(1000)}, "4"},
+		{"what is newer than anything", wire.Request{SinceSeconds: secs(0)}, "4"},
+		{"what is newer than the world", wire.Request{SinceSeconds: secs(1 << 62)}, "0 1 2 3 4"},
+		{"what is yet to come", wire.Request{SinceSeconds: secs(-100)}, "4"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				if err := said(5).Copy(t.Context(), c.r, &out); err != nil {
+					t.Fatal(err)
+				}
+				var have []string
+				for line := range strings.Lines(out.String()) {
+					have = append(have, strings.TrimSuffix(strings.TrimPrefix(line, `level=INFO msg="line `), "\"\n"))
+				}
+				if got := strings.Join(have, " "); got != c.want {
+					t.Errorf("%q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestALineOfAJournalIsOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := NewJournal(JournalSize)
+		log := slog.New(j.Handler(slog.LevelInfo)).With("node", "pi-1")
+		log.Debug("nobody wants to know")
+		log.Warn("two\nlines\x1b[31m", "err", errors.New("a\r\nb"), "time", "to go")
+		log.WithGroup("g").Info("x", "time", "stays")
+		log.Info(strings.Repeat("é", maxEntry))
+		var out bytes.Buffer
+		if err := j.Copy(t.Context(), wire.Request{Timestamps: true}, &out); err != nil {
+			t.Fatal(err)
+		}
+		stamp := "2000-01-01T00:00:00.000000000Z "
+		lines := strings.Split(out.String(), "\n")
+		want := []string{stamp + `level=WARN msg="two\nlines\x1b[31m" node=pi-1 err="a\r\nb"`, stamp + `level=INFO msg=x node=pi-1 g.time=stays`}
+		if len(lines) != 4 || lines[0] != want[0] || lines[1] != want[1] {
+			t.Errorf("%.300q", lines)
+		}
+		if long := lines[2]; !strings.HasSuffix(long, "éé…") || len(long) > maxEntry+len(stamp)+len("…") {
+			t.Errorf("%d bytes of a long line, to its end %q", len(long), long[len(long)-10:])
+		}
+	})
+}
+
+func TestAJournalIsBounded(t *testing.T) {
+	j := NewJournal(4096)
+	log := slog.New(j.Handler(slog.LevelInfo))
+	for n := range 10_000 {
+		log.Info(strings.Repeat("x", n%100), "n", n)
+	}
+	log.Info(strings.Repeat("x", maxEntry)) // more than all that may be kept
+	var out bytes.Buffer
+	if _ = j.Copy(t.Context(), wire.Request{}, &out); strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%d bytes are kept beside a line of %d", out.Len(), maxEntry)
+	}
+	for n := range 100 {
+		log.Info("y", "n", n)
+	}
+	out.Reset()
+	_ = j.Copy(t.Context(), wire.Request{}, &out)
+	if n := strings.Count(out.String(), "\n"); j.size > 4096 || out.Len()+n*entryCost > 4096+n || n < 40 || !strings.HasSuffix(out.String(), "n=99\n") {
+		t.Errorf("%d bytes are kept in %d lines, counted as %d, to the end %q", out.Len(), n, j.size, out.String()[max(0, out.Len()-20):])
+	}
+	if cap(j.entries) > 1000 {
+		t.Errorf("the array has room for %d entries, and %d are kept", cap(j.entries), len(j.entries))
+	}
+}
+
+// A chatterbox makes the agent say more while its log is read.
+type chatterbox struct {
+	bytes.Buffer
+	log *slog.Logger
+}
+
+func (c *chatterbox) Write(b []byte) (int, error) {
+	c.log.Info("more")
+	return c.Buffer.Write(b)
+}
+
+func TestAJournalThatIsNotFollowedEndsWhereItWasAskedFor(t *testing.T) {
+	j := NewJournal(JournalSize)
+	log := slog.New(j.Handler(slog.LevelInfo))
+	for range 3*readAtOnce - 1 {
+		log.Info("x")
+	}
+	w := &chatterbox{log: log}
+	if err := j.Copy(t.Context(), wire.Request{}, w); err != nil || strings.Count(w.String(), "\n") != 3*readAtOnce-1 {
+		t.Errorf("%d lines, %v", strings.Count(w.String(), "\n"), err)
+	}
+}
+
+// following copies what is said from now on, until it is stopped.
+func following(j *Journal, r wire.Request, w io.Writer) (stop func() error) {
+	r.Follow = true
+	ctx, cancel := context.WithCancelCause(context.Background())
+	end := make(chan error, 1)
+	go func() { end <- j.Copy(ctx, r, w) }()
+	return func() error {
+		cancel(errStopping)
+		return <-end
+	}
+}
+
+func TestAJournalIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := said(2)
+		log := slog.New(j.Handler(slog.LevelInfo))
+		var a, b bytes.Buffer
+		none := int64(0)
+		stopA, stopB := following(j, wire.Request{}, &a), following(j, wire.Request{TailLines: &none}, &b)
+		synctest.Wait()
+		for n := 2; n < 5; n++ {
+			log.Info(fmt.Sprintf("line %d", n))
+			synctest.Wait()
+		}
+		if n, m := strings.Count(a.String(), "\n"), strings.Count(b.String(), "\n"); n != 5 || m != 3 {
+			t.Errorf("one who wants all has %d lines, one who wants what comes %d", n, m)
+		}
+		if err := errors.Join(stopA(), stopB()); !errors.Is(err, errStopping) {
+			t.Error(err)
+		}
+	})
+}
+
+// A stalled reader takes nothing until it may.
+type stalled struct {
+	may chan struct{}
+	bytes.Buffer
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	<-s.may
+	return s.Buffer.Write(b)
+}
+
+func TestASlowReaderIsToldHowManyLinesHeMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := NewJournal(4096)
+		log := slog.New(j.Handler(slog.LevelInfo))
+		log.Info("first")
+		w := &stalled{may: make(chan struct{})}
+		stop := following(j, wire.Request{Timestamps: true}, w)
+		synctest.Wait()
+		for n := range 1000 {
+			log.Info("line", "n", n)
+		}
+		close(w.may)
+		synctest.Wait()
+		_ = stop()
+		lines := strings.Split(strings.TrimSuffix(w.String(), "\n"), "\n")
+		var gone, kept int
+		if _, err := fmt.Sscanf(lines[1], "2000-01-01T00:00:00.000000000Z level=WARN msg=\"%d lines", &gone); err != nil {
+			t.Fatalf("%q: %v", lines[1], err)
+		}
+		if kept = len(lines) - 2; gone+kept != 1000 || !strings.HasSuffix(lines[2], fmt.Sprintf("n=%d", gone)) {
+			t.Errorf("%d lines are gone and %d are there, which begin with %q", gone, kept, lines[2])
+		}
+	})
+}
+
+func TestManyWriteAndReadAJournal(t *testing.T) {
+	j := NewJournal(16 << 10)
+	log := slog.New(j.Handler(slog.LevelInfo))
+	var writers, readers sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 4 {
+		readers.Go(func() { _ = j.Copy(ctx, wire.Request{Follow: true}, io.Discard) })
+		writers.Go(func() {
+			for n := range 2000 {
+				log.Info("said", "n", n)
+				if n%100 == 0 {
+					_ = j.Copy(ctx, wire.Request{}, io.Discard)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	cancel()
+	readers.Wait()
+}
+
+func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
+	two, bytes9 := int64(2), int64(9)
+	for _, c := range []struct {
+		name string
+		r    wire.Request
+		data string
+		err  string
+	}{
+		{"its last lines", wire.Request{TailLines: &two}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", ""},
+		{"its first bytes", wire.Request{LimitBytes: &bytes9}, "level=INF", ""},
+		{"its first bytes, followed", wire.Request{LimitBytes: &bytes9, Follow: true}, "level=INF", ""},
+		{"followed for a second", wire.Request{TailLines: &two, Follow: true, DeadlineSeconds: 1}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", "context deadline exceeded"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.agent.c.Journal = said(3)
+				a := &answering{end: make(chan string, 1)}
+				d.agent.SetHub(desk{d, a})
+				c.r.Type = wire.RequestNodeLogs
+				d.agent.Request("r1", c.r)
+				if end := <-a.end; end != c.err || a.data.String() != c.data {
+					t.Errorf("%q ends with %q, want %q and %q", a.data.String(), end, c.data, c.err)
+				}
+			})
+		})
+	}
+	bubble(t, func(t *testing.T, d *device) {
+		a := &answering{end: make(chan string, 1)}
+		d.agent.SetHub(desk{d, a})
+		d.agent.Request("r1", wire.Request{Type: wire.RequestNodeLogs})
+		if end := <-a.end; end != "this agent keeps nothing of its own log" {
+			t.Errorf("an agent without a journal says %q", end)
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// reach opens the engine, or asks it for its containers where they may have changed.
+func (a *Agent) reach(now time.Time) (next time.Time) {
+	l := &a.loop
+	if l.engine == nil {
+		if !l.opening && !now.Before(l.openAt) {
+			l.opening = true
+			a.async(askTimeout, func(ctx context.Context) func() {
+				e, err := a.c.OpenEngine(ctx)
+				var info engine.Info
+				if err == nil {
+					if info, err = e.Info(ctx); err != nil {
+						_ = e.Close()
+					}
+				}
+				return func() { a.opened(e, info, err) }
+			})
+		}
+		if l.opening {
+			return now.Add(maxIdle)
+		}
+		return l.openAt
+	}
+	if !l.listing && (l.dirty || !now.Before(l.listAt)) {
+		wait := l.listAt.Add(settle - relist)
+		if l.engineErr != nil {
+			wait = l.listAt
+		}
+		if now.Before(wait) {
+			return wait
+		}
+		l.listing, l.dirty = true, false
+		l.listAt = now.Add(relist)
+		e := l.engine
+		a.async(askTimeout, func(ctx context.Context) func() {
+			list, err := e.Containers(ctx, LabelAgent+"="+a.c.Node)
+			return func() { a.listed(list, err) }
+		})
+	}
+	return l.listAt
+}
+
+func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
+	l := &a.loop
+	l.opening = false
+	now := time.Now()
+	if err != nil {
+		l.openAt = now.Add(retryEngine)
+		a.lost(err, now)
+		return
+	}
+	a.log.Info("connected to the container engine", "engine", info.Name, "version", info.Version, "socket", info.Socket)
+	l.engine, l.info, l.dirty = e, info, true
+	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
+	left := a.disk.leftover()                        // this agent has begun none yet
+	a.work.Go(func() { a.endExecs(l.ctx, e, left) })
+	a.work.Go(func() { a.follow(l.ctx, e) })
+}
+
+// lost notes that the engine does not answer.
+func (a *Agent) lost(err error, now time.Time) {
+	l := &a.loop
+	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // else it is us who stop
+		a.log.Warn("the container engine does not answer", "err", err)
+	}
+	l.engineErr = err
+	if l.downSince.IsZero() {
+		l.downSince = now
+		if !l.seen {
+			l.downSince = now.Add(-graceDown) // it has not been there at all yet
+		}
+	}
+}
+
+// follow asks the loop to look again whenever the engine says that something changed.
+func (a *Agent) follow(ctx context.Context, e engine.Engine) {
+	changed := func() { a.post(func() { a.loop.dirty = true }) }
+	for ctx.Err() == nil {
+		err := e.Events(ctx, LabelAgent+"="+a.c.Node, changed)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, engine.ErrUnavailable) {
+			a.log.Warn("the engine's events ended", "err", err)
+		}
+		changed()
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryEngine):
+		}
+	}
+}
+
+// listed takes in what the engine holds.
+func (a *Agent) listed(list []engine.Container, err error) {
+	l := &a.loop
+	now := time.Now()
+	l.listing = false
+	if err != nil {
+		l.dirty, l.listAt = true, now.Add(retryEngine)
+		a.lost(err, now)
+		return
+	}
+	if l.engineErr != nil {
+		a.log.Info("the container engine answers")
+	}
+	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
+	l.o.See(list, now)
+}

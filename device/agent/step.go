@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// An Action is a kind of step.
+type Action string
+
+// What a step can do. Admit and Reject only change what the agent remembers; the
+// others take time, and no two are in flight for one place (but see Stop and Probe).
+const (
+	Admit   Action = "admit"
+	Reject  Action = "reject" // end the pod with phase Failed
+	Run     Action = "run"    // bring the image, create and start a container
+	Stop    Action = "stop"   // may be taken again with a shorter grace
+	Remove  Action = "remove"
+	Refresh Action = "refresh" // bring config maps and secrets in the pod's volumes up to date
+	Clean   Action = "clean"   // remove the pod's directory: nothing of it is left
+	Cancel  Action = "cancel"  // give up a run in flight
+	Probe   Action = "probe"   // runs beside other steps
+)
+
+// A Step is one thing that the agent does to make the device as it should be.
+type Step struct {
+	Action  Action
+	Place   Place
+	Pod     *corev1.Pod       // nil where the pod is no longer known
+	Spec    *corev1.Container // nil for a sandbox
+	Kind    string
+	ID      string // of the container that exists
+	Attempt int
+	Grace   time.Duration
+	Network string // container whose network to share
+	IP      string // where a probe asks
+	Probe   ProbeKind
+	Verdict Verdict
+	Why     string
+	Start   time.Time // of the pod
+
+	Generation int64 // of the desired state that Refresh works from
+}
+
+// String is the sentence that stands in the log.
+func (s Step) String() string {
+	what := string(s.Place.Pod)
+	if s.Pod != nil {
+		what = s.Pod.Namespace + "/" + s.Pod.Name
+	}
+	if s.Place.Container != "" {
+		what += " container " + s.Place.Container
+	} else if s.Kind == KindSandbox {
+		what += " sandbox"
+	}
+	switch s.Action {
+	case Reject:
+		return fmt.Sprintf("reject %s: %s: %s", what, s.Verdict.Reason, s.Verdict.Message)
+	case Run:
+		return fmt.Sprintf("run %s, attempt %d", what, s.Attempt)
+	case Stop:
+		return fmt.Sprintf("stop %s within %s: %s", what, s.Grace, s.Why)
+	case Probe:
+		return fmt.Sprintf("%s probe of %s", s.Probe, what)
+	}
+	return string(s.Action) + " " + what
+}
+
+// same tells whether two steps are one.
+func (s Step) same(t Step) bool {
+	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace && s.Attempt == t.Attempt
+}

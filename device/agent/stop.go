@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+)
+
+// replace stops the containers that run but should not run as they are: their
+// definition has changed, or a probe has condemned them. It returns their names.
+func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
+	var names []string
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		why := c.Kill
+		if c.Running() && c.Hash != specHash(w.spec) {
+			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
+		}
+		if why == "" || !c.Running() {
+			continue
+		}
+		names = append(names, w.spec.Name)
+		for _, in := range p.instances[pod.UID] {
+			if in.ID == c.ID {
+				p.stop(in, pod, w.spec, probeGrace(pod, w.spec, c), why)
+			}
+		}
+	}
+	return names
+}
+
+// tidy removes instances older than the one before the newest, whose log is still
+// of use.
+func (p *pass) tidy(pod *corev1.Pod) {
+	var at Place
+	n := 0
+	for i, in := range p.instances[pod.UID] {
+		if i == 0 || in.Place != at {
+			at, n = in.Place, 0
+		}
+		if n++; n > 2 || n == 2 && in.State == engine.Created {
+			p.remove(in, pod, 0, "an older instance of the container is left over")
+		}
+	}
+}
+
+// halt stops what still runs of a pod that has ended; the dead containers stay for
+// their logs until the pod is deleted.
+func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
+	p.cancel(pod.UID, pod)
+	others := false
+	for _, in := range p.instances[pod.UID] {
+		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
+			others = true
+			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+		}
+	}
+	for _, in := range p.instances[pod.UID] {
+		if in.Place.Container == "" && !others && (in.State == engine.Running || in.State == engine.Paused) {
+			p.stop(in, pod, nil, grace, why)
+		}
+	}
+}
+
+// windDown stops and removes everything of a pod, its network last, and its
+// directory when nothing else is left.
+func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
+	p.cancel(uid, pod)
+	others := 0
+	for _, in := range p.instances[uid] {
+		if in.Place.Container != "" {
+			others++
+			p.remove(in, pod, grace, why)
+		}
+	}
+	for _, in := range p.instances[uid] {
+		if in.Place.Container == "" && others == 0 {
+			p.remove(in, pod, grace, why)
+		}
+	}
+	if r := p.o.Pods[uid]; len(p.instances[uid]) == 0 && !p.working(uid) && (r == nil || !r.Cleaned) && pod != nil {
+		p.step(Step{Action: Clean, Place: Place{Pod: uid}, Pod: pod})
+	}
+}
+
+// remove removes an instance, stopping it first.
+func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
+	if in.State == engine.Running || in.State == engine.Paused {
+		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+	} else if p.free(in.Place) {
+		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Why: why})
+		p.busy[in.Place] = Doing{Since: p.now}
+	}
+}
+
+// stop stops an instance, or shortens the grace of a stop in flight.
+func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string) {
+	b, busy := p.busy[in.Place]
+	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
+		return
+	}
+	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: in.IP, Grace: grace, Why: why}
+	p.step(s)
+	p.busy[in.Place] = Doing{Step: s, Since: p.now}
+}
+
+func deadline(b Doing) time.Time { return b.Since.Add(b.Step.Grace) }
+
+// cancel gives up the runs of a pod: a pull may take an hour.
+func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
+	for _, b := range p.o.Busy {
+		if b.Step.Place.Pod == uid && b.Step.Action == Run {
+			p.step(Step{Action: Cancel, Place: b.Step.Place, Pod: pod, Kind: b.Step.Kind})
+		}
+	}
+}

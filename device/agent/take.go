@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// take takes a step outside the loop.
+func (a *Agent) take(s Step, now time.Time) {
+	l := &a.loop
+	d := Doing{Step: s, Since: now}
+	l.o.Busy = append(l.o.Busy, d)
+	if s.Action != Probe {
+		a.log.Debug(s.String(), "pod", s.Place.Pod)
+	}
+	timeout := 2 * time.Minute
+	switch s.Action {
+	case Run:
+		timeout = 2 * time.Hour // images can be large and uplinks slow; Cancel ends it
+	case Stop:
+		timeout = s.Grace + time.Minute
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	if s.Action == Run {
+		l.cancels[s.Place] = cancel
+	}
+	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
+	a.work.Go(func() {
+		defer cancel()
+		err := a.do(ctx, j)
+		a.post(func() { a.done(d, err) })
+	})
+}
+
+func (a *Agent) sourcesOf(s Step) sources {
+	if s.Pod == nil {
+		return sources{}
+	}
+	l := &a.loop
+	return sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
+}
+
+// free takes a step out of those in flight.
+func (a *Agent) free(d Doing) {
+	l := &a.loop
+	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b Doing) bool { return b.Since.Equal(d.Since) && b.Step.same(d.Step) })
+}
+
+// done takes in how a step went.
+func (a *Agent) done(d Doing, err error) {
+	l := &a.loop
+	now := time.Now()
+	s := d.Step
+	r := l.o.record(s.Place.Pod)
+	if s.Action == Probe {
+		a.free(d)
+		a.probed(s, err, now)
+		return
+	}
+	l.dirty = true
+	if s.Action == Run {
+		delete(l.cancels, s.Place)
+		c := r.container(s.Place.Container)
+		switch {
+		case err == nil:
+			c.Failure, c.Failures, c.RetryAt = nil, 0, time.Time{}
+		case errors.Is(err, context.Canceled):
+		case errors.Is(err, engine.ErrUnavailable):
+			c.RetryAt = now.Add(retryEngine) // its fault is not the pod's
+		default:
+			a.runFailed(s, c, err, now)
+		}
+		a.free(d)
+		return
+	}
+	if err != nil && l.ctx.Err() == nil {
+		a.log.Warn(fmt.Sprintf("%s failed, it is tried again in %s", s, holdFailed), "err", err)
+		if s.Action == Refresh && s.Pod != nil {
+			a.event(corev1.EventTypeWarning, failedMount, s.Pod, "", "%v", err)
+		}
+		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
+		return
+	}
+	a.free(d)
+	switch s.Action {
+	case Clean:
+		r.Cleaned = true
+	case Refresh:
+		r.Volumes = s.Generation
+	}
+}
+
+// runFailed notes why a container could not be run, and when to try again: later and
+// later, as with crashes.
+func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) {
+	v := Verdict{Reason: "RunContainerError", Message: err.Error()}
+	var f *runError
+	if errors.As(err, &f) {
+		v = Verdict{Reason: f.reason, Message: f.err.Error()}
+	}
+	c.Failure = &v
+	c.Failures++
+	wait := min(firstBackOff<<min(c.Failures-1, 6), maxBackOff)
+	if v.Reason == "CreateContainerConfigError" || v.Reason == failedMount {
+		wait = min(wait, time.Minute)
+	}
+	c.RetryAt = now.Add(wait)
+}
+
+// probed takes in the result of a probe.
+func (a *Agent) probed(s Step, err error, now time.Time) {
+	r := a.loop.o.Pods[s.Place.Pod]
+	if r == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	c := r.Container[s.Place.Container]
+	if c == nil {
+		return
+	}
+	told := c.Probed(s, err, now)
+	if told != "" {
+		a.event(corev1.EventTypeWarning, "Unhealthy", s.Pod, s.Place.Container, "%s", told)
+	}
+	if c.Kill != "" {
+		a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "%s", c.Kill)
+	}
+}
