@@ -39,7 +39,8 @@ var (
 )
 
 // rules is the whole table. Resources of the hub itself have one word: users,
-// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals.
+// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals; account
+// is everybody's own: their password and their API tokens.
 var rules = []Rule{
 	{[]Role{Admin}, []string{"*"}, []string{"*"}},
 
@@ -50,8 +51,10 @@ var rules = []Rule{
 		"services", "customresourcedefinitions",
 		"sites", "sites/status", "boardprofiles", "boardprofiles/status", "firmwarerollouts", "firmwarerollouts/status", "metrics",
 	}},
-	{[]Role{Operator, Viewer}, []string{"get"}, []string{"pods/log"}},
+	{[]Role{Operator, Viewer}, []string{"get"}, []string{"pods/log", "nodes/proxy"}}, // behind the proxy is the log of the node's agent
 	{[]Role{Operator, Viewer}, []string{"create"}, []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}},
+
+	{[]Role{Operator, Viewer}, []string{"get", "update"}, []string{"account"}},
 
 	{[]Role{Operator}, read, []string{"secrets"}},
 	{[]Role{Operator}, edit, []string{

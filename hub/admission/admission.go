@@ -108,6 +108,8 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 		l.configMap(o)
 	case *corev1.Secret:
 		l.secret(o)
+	case *corev1.Namespace:
+		l.namespace(o)
 	case *corev1.Event:
 		l.event(o)
 	case *corev1.Node:

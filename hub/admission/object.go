@@ -26,6 +26,31 @@ const maxData = corev1.MaxSecretSize
 func (l *list) meta(o state.Object) {
 	kind := state.KindOf(o)
 	l.all(apivalidation.ValidateObjectMetaAccessor(o, kind.Namespaced(), nameRule(kind), field.NewPath("metadata")))
+	for i, f := range o.GetFinalizers() {
+		l.finalizer(f, field.NewPath("metadata", "finalizers").Index(i))
+	}
+}
+
+// finalizer checks that somebody will take a finalizer away: the hub, or whose domain it names.
+func (l *list) finalizer(f string, at *field.Path) {
+	switch {
+	case strings.Contains(f, "/"), f == string(corev1.FinalizerKubernetes), f == metav1.FinalizerOrphanDependents, f == metav1.FinalizerDeleteDependents:
+	default:
+		l.invalid(at, f, "name is neither a standard finalizer name nor is it fully qualified")
+	}
+}
+
+func (l *list) namespace(n *corev1.Namespace) {
+	for i, f := range n.Spec.Finalizers {
+		l.finalizer(string(f), field.NewPath("spec", "finalizers").Index(i))
+	}
+	phase := field.NewPath("status", "phase")
+	switch {
+	case n.DeletionTimestamp == nil && n.Status.Phase != corev1.NamespaceActive:
+		l.invalid(phase, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
+	case n.DeletionTimestamp != nil && n.Status.Phase != corev1.NamespaceTerminating:
+		l.invalid(phase, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")
+	}
 }
 
 func nameRule(k state.Kind) apivalidation.ValidateNameFunc {

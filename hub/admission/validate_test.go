@@ -121,7 +121,13 @@ func TestOtherObjects(t *testing.T) {
 		{"a namespace with a dot", state.Namespaces, func(o state.Object) { o.SetName("a.b") }, `metadata.name: Invalid value: "a.b"`},
 		{"a site with a slash", state.Sites, func(o state.Object) { o.SetName("a/b") }, `metadata.name: Invalid value: "a/b": may not contain '/'`},
 		{"a label that is none", state.Sites, func(o state.Object) { o.SetLabels(map[string]string{"a": "b c"}) }, "metadata.labels: Invalid value"},
-		{"a finalizer that is none", state.Pods, func(o state.Object) { o.SetFinalizers([]string{"a b"}) }, "metadata.finalizers"},
+		{"a namespace's finalizer of nobody", state.Namespaces, func(o state.Object) {
+			o.(*corev1.Namespace).Spec.Finalizers = []corev1.FinalizerName{"kubernetes", "x"}
+		}, `spec.finalizers[1]: Invalid value: "x": name is neither`},
+		{"a namespace that nobody deletes, and that ends", state.Namespaces, func(o state.Object) { o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating }, "status.phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"},
+		{"a namespace that goes, and stays", state.Namespaces, func(o state.Object) { now := o.GetCreationTimestamp(); o.SetDeletionTimestamp(&now) }, "status.phase: Invalid value: \"Active\": may only be 'Terminating'"},
+		{"a finalizer of nobody", state.ConfigMaps, func(o state.Object) { o.SetFinalizers([]string{"foregroundDeletion", "example.org/x", "x"}) }, `metadata.finalizers[2]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`},
+		{"a finalizer that is none", state.Pods, func(o state.Object) { o.SetFinalizers([]string{"example.org/a b"}) }, "metadata.finalizers"},
 
 		{"no selector", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.Selector = nil }, "spec.selector: Required value"},
 		{"a selector of nothing", state.DaemonSets, func(o state.Object) { o.(*appsv1.DaemonSet).Spec.Selector.MatchLabels = nil }, "spec.selector: Invalid value: "},

@@ -1,6 +1,6 @@
 // Package ask puts questions to devices over their MQTT link and brings the
-// answers back as streams: the logs of a container, a command in it, a connection
-// into a pod, what a device uses.
+// answers back as streams: the log of a container or of the agent itself, a command
+// in a container, a connection into a pod, what a device uses.
 //
 // Both directions are flow controlled: a device stops at 64 chunks that the reader
 // has not taken, and input waits here until the device has taken what came before.
@@ -32,6 +32,7 @@ type Broker interface {
 var (
 	ErrOffline = errors.New("the node's device is not connected to the hub")
 	ErrLost    = errors.New("the device's answer broke off")
+	ErrTooOld  = errors.New("the device's agent is older than this question")
 )
 
 // A Desk keeps the questions under way.
@@ -74,21 +75,41 @@ func (d *Desk) Disconnected(node string) {
 // Logs writes the log of a pod's container to w until its end, or, following,
 // until ctx ends.
 func (d *Desk) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
+	r := logRequest(wire.RequestLogs, o)
+	r.Pod, r.Container, r.Previous = string(pod.UID), o.Container, o.Previous
+	return d.copyLog(ctx, pod.Spec.NodeName, r, w)
+}
+
+// NodeLogs writes what the agent of a node keeps of its own log to w, as Logs does
+// with a container's. ErrTooOld: that agent keeps none.
+func (d *Desk) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
+	r := logRequest(wire.RequestNodeLogs, o)
+	err := d.copyLog(ctx, node, r, w)
+	if err != nil && err.Error() == wire.Unsupported(r.Type) {
+		return fmt.Errorf("the log of node %s's agent: %w: update flotilla-device there", node, ErrTooOld)
+	}
+	return err
+}
+
+func logRequest(kind string, o corev1.PodLogOptions) wire.Request {
 	r := wire.Request{
-		Type: wire.RequestLogs, Pod: string(pod.UID), Container: o.Container, TailLines: o.TailLines, Follow: o.Follow,
-		Previous: o.Previous, SinceSeconds: o.SinceSeconds, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes,
+		Type: kind, TailLines: o.TailLines, Follow: o.Follow, SinceSeconds: o.SinceSeconds, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes,
 	}
 	if o.SinceTime != nil {
-		seconds := int64(max(time.Since(o.SinceTime.Time).Round(time.Second), time.Second) / time.Second)
-		r.SinceSeconds = &seconds
+		seconds := int64(max(time.Since(o.SinceTime.Time)+time.Second-1, time.Second) / time.Second)
+		r.SinceSeconds, r.SinceTime = &seconds, &o.SinceTime.Time
 	}
-	q, err := d.ask(ctx, pod.Spec.NodeName, r)
+	return r
+}
+
+func (d *Desk) copyLog(ctx context.Context, node string, r wire.Request, w io.Writer) error {
+	q, err := d.ask(ctx, node, r)
 	if err != nil {
 		return err
 	}
 	defer q.close()
 	most := patience
-	if o.Follow {
+	if r.Follow {
 		most = 0 // silence is no sign of anything
 	}
 	for {

@@ -100,3 +100,42 @@ func TestFollowingWaitsAsLongAsItsReader(t *testing.T) {
 		}
 	})
 }
+
+func TestNodeLogs(t *testing.T) {
+	tail := int64(7)
+	for _, tt := range []struct {
+		name   string
+		answer wire.Reply
+		want   string
+		err    error
+	}{
+		{"the agent's own log", wire.Reply{Data: []byte("a"), EOF: true}, "a", nil},
+		{"an agent that does not know the question is too old", wire.Reply{EOF: true, Error: wire.Unsupported(wire.RequestNodeLogs)}, "", ask.ErrTooOld},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				since := metav1.NewTime(time.Now().Add(-59*time.Second - 300*time.Millisecond))
+				var asked wire.Request
+				g := newGadget(func(g *gadget, id string, r wire.Request) {
+					if r.Type == wire.RequestNodeLogs {
+						asked = r
+						g.says(id, tt.answer)
+					}
+				})
+				var out bytes.Buffer
+				err := g.desk.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{TailLines: &tail, SinceTime: &since, Timestamps: true, Container: "x", Previous: true}, &out)
+				if out.String() != tt.want || !errors.Is(err, tt.err) || (tt.err == nil) != (err == nil) {
+					t.Errorf("%q, %v; want %q, %v", &out, err, tt.want, tt.err)
+				}
+				if asked.TailLines != &tail || *asked.SinceSeconds != 60 || !asked.SinceTime.Equal(since.Time) || !asked.Timestamps || asked.Container != "" || asked.Previous {
+					t.Errorf("the device was asked for %+v", asked)
+				}
+			})
+		})
+	}
+	g := newGadget(nil)
+	g.away = true
+	if err := g.desk.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{}, &bytes.Buffer{}); !errors.Is(err, ask.ErrOffline) {
+		t.Error(err)
+	}
+}

@@ -70,6 +70,8 @@ func TestKubectl(t *testing.T) {
 		{args: "get leases -A", want: []string{`kube-node-lease\s+sim-0001\s+sim-0001`, `sim-0008`}},
 		{args: "describe node sim-0001", want: []string{`Name:\s+sim-0001`, `Conditions:`, `Ready\s+True`, `KubeletReady`, `Capacity:`, `Allocatable:`, `RenewTime:`, `Container Runtime Version:\s+docker://`, `Non-terminated Pods:`}},
 		{args: "get sites.flotilla.dev", want: []string{`site-01`, `site-03`}},
+		{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=kubelet&tailLines=1000", want: []string{`(?m)^20\S+Z level=INFO msg="connected to the hub" node=sim-0001 `}, not: []string{`sim-0002`}},
+		{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=docker", code: 1, want: []string{`BadRequest.*query: Unsupported value: "docker": supported values: "flotilla-device", "kubelet"`}},
 
 		{args: "apply -f -", stdin: shopYAML, want: []string{`deployment.apps/shop created`, `daemonset.apps/watchman created`}},
 		{args: "rollout status deployment/shop --timeout=30s", want: []string{`deployment "shop" successfully rolled out`}},
@@ -253,6 +255,7 @@ func (k *clerk) as(t *testing.T, role string) {
 		t.Fatal(err)
 	}
 	k.one(t, config, saying{args: "get nodes", want: []string{`sim-0001`}})
+	k.one(t, config, saying{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=kubelet&pattern=level&tailLines=1", want: []string{`^20\S+Z level=.*\n$`}})
 	change, secrets := saying{args: "label node sim-0001 by=kari", want: []string{`labeled`}}, saying{args: "get secrets -A"}
 	if role == "viewer" {
 		change = saying{args: change.args, code: 1, want: []string{`Forbidden`, `kari`, `viewer`}}

@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -106,8 +107,12 @@ func (a *applier) update(r *resource, live, next state.Object, manager, sub stri
 // merge what is sent into it.
 func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write, now time.Time) (step, error) {
 	patch := &unstructured.Unstructured{}
-	if err := yaml.UnmarshalStrict(body, &patch.Object); err != nil {
+	if err := yaml.Unmarshal(body, &patch.Object); err != nil {
 		return step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	twice, err := c.checkKeys(body)
+	if err != nil {
+		return step{}, err
 	}
 	if patch.GroupVersionKind() != c.res.GroupVersionKind {
 		return step{}, wrongKind(patch.GroupVersionKind(), c.res.GroupVersionKind)
@@ -122,6 +127,7 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 	if err != nil {
 		return step{}, err
 	}
+	warnings = append(twice, warnings...)
 	m, err := c.apply.of(c.res, c.target.sub)
 	if err != nil {
 		return step{}, err
@@ -163,6 +169,26 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 	}
 	st.warnings = append(warnings, st.warnings...)
 	return st, err
+}
+
+// checkKeys checks that what is applied says each thing once.
+func (c *call) checkKeys(body []byte) ([]string, error) {
+	err := yaml.UnmarshalStrict(body, &map[string]any{})
+	switch {
+	case err == nil, c.fieldValidation() == metav1.FieldValidationIgnore:
+		return nil, nil
+	case c.fieldValidation() == metav1.FieldValidationStrict:
+		return nil, apierrors.NewBadRequest("error strict decoding YAML: " + err.Error())
+	}
+	text := err.Error()
+	if _, lines, ok := strings.Cut(text, "unmarshal errors:\n"); ok {
+		text = lines
+	}
+	var warnings []string
+	for line := range strings.Lines(text) {
+		warnings = append(warnings, strings.TrimSpace(line))
+	}
+	return warnings, nil
 }
 
 // checkFields checks that the kind has the fields that are applied.

@@ -140,6 +140,9 @@ func (c *call) place(o state.Object) error {
 	if c.name != "" {
 		switch o.GetName() {
 		case "":
+			if c.verb == "update" { // what is sent takes the whole place: it has to say whose
+				return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.name))
+			}
 			o.SetName(c.name)
 		case c.name:
 		default:

@@ -144,8 +144,11 @@ func (c *call) route() error {
 // tell by the missing name in its details that the subresource is meant.
 func (c *call) notServed() error {
 	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub)
-	if c.target.sub == "ephemeralcontainers" {
+	switch {
+	case c.target.sub == "ephemeralcontainers":
 		message = "devices cannot add a container to a running pod: use kubectl exec, or kubectl debug --copy-to"
+	case c.sub != nil && c.sub.name == "proxy":
+		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name + "/proxy/logs/?query=kubelet"
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
@@ -165,6 +168,8 @@ func (c *call) answer() error {
 		switch c.sub.name {
 		case "log":
 			return c.log()
+		case "proxy":
+			return c.nodeLog()
 		case "exec", "attach", "portforward":
 			return c.stream()
 		case "eviction":

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,7 +43,7 @@ func (s *Server) version(w http.ResponseWriter, r *http.Request) {
 // the client reads it, else in the older one.
 func (c *call) discover() error {
 	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
-		return errNotFound
+		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, c.r.Method, schema.GroupResource{}, "", "", 0, false)
 	}
 	gv := schema.GroupVersion{Group: c.group, Version: c.target.version}
 	if c.root == "api" && gv.Version == "" || c.root == "apis" && gv.Group == "" {
@@ -53,7 +54,13 @@ func (c *call) discover() error {
 			}
 		}
 		c.w.Header().Set("Vary", "Accept")
-		return c.legacyRoot()
+	}
+	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto})
+	if err != nil {
+		return err
+	}
+	if gv.Version == "" && gv.Group == "" {
+		return c.legacyRoot(f)
 	}
 	if gv.Version == "" {
 		groups := c.apiGroups(gv.Group)
@@ -62,7 +69,7 @@ func (c *call) discover() error {
 		}
 		g := groups[0]
 		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		return c.write(http.StatusOK, &g, mediaJSON)
+		return c.write(http.StatusOK, &g, f.media)
 	}
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
 	for _, r := range c.resources {
@@ -87,19 +94,19 @@ func (c *call) discover() error {
 	if list.APIResources == nil {
 		return errNotFound
 	}
-	return c.write(http.StatusOK, list, mediaJSON)
+	return c.write(http.StatusOK, list, f.media)
 }
 
-func (c *call) legacyRoot() error {
+func (c *call) legacyRoot(f form) error {
 	if c.root == "api" {
 		return c.write(http.StatusOK, &metav1.APIVersions{
 			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
 			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: c.r.Host}},
-		}, mediaJSON)
+		}, f.media)
 	}
 	return c.write(http.StatusOK, &metav1.APIGroupList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: c.apiGroups(""),
-	}, mediaJSON)
+	}, f.media)
 }
 
 // apiGroups returns the named groups, "" for all, with the preferred version first.

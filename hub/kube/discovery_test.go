@@ -50,6 +50,9 @@ func (p paths) entry(gv, name string, namespaced bool, verbs []string) {
 			p.add(gv+" "+name, "unknown verb "+v)
 		case sub != "":
 			p.add(at+"/"+resource+"/{name}/"+sub, m.method)
+			if sub == "proxy" { // with all that is below it
+				p.add(at+"/"+resource+"/{name}/proxy/{path}", m.method)
+			}
 		case m.named:
 			p.add(at+"/"+resource+"/{name}", m.method)
 		default:
@@ -146,7 +149,7 @@ func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 
 	for path, served := range older {
 		for _, method := range []string{"get", "put", "post", "patch", "delete"} {
-			at := strings.NewReplacer("{namespace}", "nowhere", "{name}", "nothing").Replace(path)
+			at := strings.NewReplacer("{namespace}", "nowhere", "{name}", "nothing", "{path}", "logs").Replace(path)
 			w := request{method: strings.ToUpper(method), path: at, body: "not an object"}.do(s)
 			var st metav1.Status
 			_ = json.Unmarshal(w.Body.Bytes(), &st) // what is no Status has no reason

@@ -35,7 +35,8 @@ type fakeFleet struct {
 	before  func()    // runs once before the next write
 	renewed time.Time // when every node was last heard of
 
-	logs func(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
+	logs     func(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
+	nodeLogs func(node string, opts corev1.PodLogOptions, w io.Writer) error // see NodeLogs
 }
 
 var fakeStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)

@@ -1,7 +1,8 @@
 // Package kube is the hub's Kubernetes-compatible API: what kubectl, k9s,
 // Headlamp and client-go speak.
 //
-// One handler answers everything below /api, /apis, /openapi and /version. Reads
+// One handler answers everything below /api, /apis, /openapi and /version, another
+// whether the hub is well. Reads
 // are answered from a snapshot of package state. Writes are news: a pure function
 // from the newest snapshot to changes, which the control loop runs, remembers and
 // only then reports back. Watchers follow the loop's bounded feed of changes.
@@ -64,6 +65,9 @@ type Leases interface {
 // the container ends or ctx does. An error before the first byte is told to the client.
 type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
+	// NodeLogs copies the log of a node's own agent; it takes the options that do not
+	// name a container.
+	NodeLogs(ctx context.Context, node string, opts corev1.PodLogOptions, w io.Writer) error
 }
 
 // Metrics asks a device what it and its pods use now. That may take seconds; many
@@ -146,8 +150,13 @@ func New(c Config) *Server {
 // Register mounts the API on the paths that it answers.
 func (s *Server) Register(e *echo.Echo) {
 	h := echo.WrapHandler(s)
-	for _, path := range []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version"} {
+	for _, path := range []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version", "/version/"} {
 		e.Any(path, h)
+	}
+	alive := echo.WrapHandler(newHealth(s.Fleet))
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		e.Match([]string{http.MethodGet, http.MethodHead}, path, alive)
+		e.Match([]string{http.MethodGet, http.MethodHead}, path+"/*", alive)
 	}
 }
 

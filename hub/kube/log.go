@@ -60,13 +60,18 @@ func (c *call) log() error {
 		return c.logOverWebSocket(func(ctx context.Context, w io.Writer) error { return c.Logs.Logs(ctx, p, opts, w) })
 	}
 	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
-	err = c.Logs.Logs(c.r.Context(), p, opts, out)
+	return c.copied(out, c.Logs.Logs(c.r.Context(), p, opts, out), "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
+}
+
+// copied ends an answer into which a log was copied until err. What it is about is for
+// the hub's own log.
+func (c *call) copied(out *stream, err error, about ...any) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		out.begin()
 		return nil
 	case out.begun:
-		c.Log.Warn("copy a log", "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName, "err", err)
+		c.Log.Warn("copy a log", append(about, "err", err)...)
 		return nil
 	}
 	return deviceError(err)

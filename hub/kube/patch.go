@@ -29,11 +29,9 @@ const maxPatchOperations = 10000
 func init() { jsonpatch.AccumulatedCopySizeLimit = maxBody }
 
 func (c *call) patch() error {
-	kind := types.PatchType(c.contentType())
-	switch kind {
-	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
-	default:
-		return unsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	kind, err := c.patchType()
+	if err != nil {
+		return err
 	}
 	w, err := c.writing(kind)
 	if err != nil {
@@ -78,6 +76,16 @@ func (c *call) patch() error {
 		code = http.StatusCreated
 	}
 	return c.write(code, c.one(st.result, f, true), f.media)
+}
+
+// patchType is the kind of patch that the body is.
+func (c *call) patchType() (types.PatchType, error) {
+	kind := types.PatchType(c.contentType())
+	switch kind {
+	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
+		return kind, nil
+	}
+	return "", unsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
 }
 
 // patched returns the object that a patch makes of live.
@@ -195,7 +203,7 @@ func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
 	}
 	switch c.fieldValidation() {
 	case metav1.FieldValidationStrict:
-		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+		return nil, nil, unprocessable(err.Error())
 	case metav1.FieldValidationIgnore:
 		return o, nil, nil
 	}

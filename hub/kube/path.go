@@ -15,6 +15,7 @@ type target struct {
 	resource  string // plural
 	name      string
 	sub       string // subresource
+	below     string // what is behind a proxy
 }
 
 // parsePath reads an escaped path below /api, /apis or /openapi. A path that no
@@ -58,5 +59,8 @@ func parsePath(escaped string) (t target, ok bool) {
 	take(&t.resource)
 	take(&t.name)
 	take(&t.sub)
+	if t.sub == "proxy" {
+		t.below, parts = strings.Join(parts, "/"), nil
+	}
 	return t, len(parts) == 0
 }

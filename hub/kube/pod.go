@@ -103,7 +103,8 @@ func (c *call) evict() error {
 			return step{}, c.missing()
 		}
 		st := step{result: p}
-		if p.DeletionTimestamp == nil && !state.Terminated(p) && p.Spec.NodeName != "" {
+		// One that has not begun, or has ended, or is ending, disrupts nobody.
+		if p.DeletionTimestamp == nil && !state.Terminated(p) && p.Status.Phase != corev1.PodPending {
 			if err := permit(s, p); err != nil {
 				return step{}, err
 			}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metascheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
@@ -91,6 +92,12 @@ func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *selected
 	if o.Limit < 0 {
 		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) + ": use 0 for no limit, or more")
 	}
+	if kind == state.Events && c.res.Group == eventsv1.GroupName && o.FieldSelector != nil {
+		var err error
+		if o.FieldSelector, err = o.FieldSelector.Transform(newEventField); err != nil {
+			return nil, nil, err
+		}
+	}
 	sel, err := newSelected(kind, c.namespace, o.LabelSelector, o.FieldSelector)
 	return &o, sel, err
 }
@@ -114,6 +121,9 @@ func (c *call) list() error {
 	m := metav1.ListMeta{ResourceVersion: formatRev(snap.Revision)}
 	var from page
 	if o.Continue != "" {
+		if o.ResourceVersion != "" && o.ResourceVersion != "0" {
+			return apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+		}
 		if from, err = parsePage(o.Continue, snap.Revision); err != nil {
 			return err
 		}

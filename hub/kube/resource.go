@@ -63,6 +63,7 @@ var (
 	execSub     = sub{name: "exec", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodExecOptions"}, verbs: connect}
 	attachSub   = sub{name: "attach", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodAttachOptions"}, verbs: connect}
 	forwardSub  = sub{name: "portforward", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodPortForwardOptions"}, verbs: connect}
+	proxySub    = sub{name: "proxy", kind: schema.GroupVersionKind{Version: "v1", Kind: "NodeProxyOptions"}, verbs: []string{"get"}} // the agent's log
 	finalizeSub = sub{name: "finalize", verbs: []string{"update"}}
 )
 
@@ -82,8 +83,10 @@ func served(c Config) []*resource {
 	all := []string{"all"}
 	core := schema.GroupVersion{Version: "v1"}
 	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
+	nodes := []sub{statusSub}
 	pods := []sub{statusSub, evictionSub, bindingSub}
 	if c.Logs != nil {
+		nodes = append(nodes, proxySub)
 		pods = append(pods, logSub)
 	}
 	if c.Streams != nil {
@@ -93,7 +96,7 @@ func served(c Config) []*resource {
 		{GroupVersionKind: core.WithKind("ConfigMap"), kind: state.ConfigMaps, short: []string{"cm"}, verbs: everything},
 		{GroupVersionKind: core.WithKind("Event"), kind: state.Events, short: []string{"ev"}, verbs: everything},
 		{GroupVersionKind: core.WithKind("Namespace"), kind: state.Namespaces, short: []string{"ns"}, verbs: singly, subs: []sub{statusSub, finalizeSub}},
-		{GroupVersionKind: core.WithKind("Node"), kind: state.Nodes, short: []string{"no"}, verbs: everything, subs: []sub{statusSub}},
+		{GroupVersionKind: core.WithKind("Node"), kind: state.Nodes, short: []string{"no"}, verbs: everything, subs: nodes},
 		{GroupVersionKind: core.WithKind("Pod"), kind: state.Pods, short: []string{"po"}, categories: all, verbs: everything, subs: pods, generation: true},
 		{GroupVersionKind: core.WithKind("Secret"), kind: state.Secrets, verbs: everything},
 		{GroupVersionKind: core.WithKind("Service"), kind: services, short: []string{"svc"}, categories: all, verbs: readOnly},

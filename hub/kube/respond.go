@@ -40,8 +40,22 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer to %s %s: %w", c.verb, c.resource, err)
 	}
-	c.send(code, b, media)
+	c.send(code, c.pretty(b, media), media)
 	return nil
+}
+
+// pretty indents JSON for people: where the query says so, and for the programs that
+// they type with, unless it says not to.
+func (c *call) pretty(b []byte, media string) []byte {
+	want := strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/")
+	if v, ok := c.r.URL.Query()["pretty"]; ok {
+		want = v[0] != "false" && v[0] != "0"
+	}
+	var out bytes.Buffer
+	if !want || media != mediaJSON || json.Indent(&out, b, "", "  ") != nil {
+		return b
+	}
+	return out.Bytes()
 }
 
 // send answers with an encoded body.
@@ -80,7 +94,7 @@ func (c *call) writeStatus(st *metav1.Status) {
 		http.Error(c.w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	c.send(code, b, f.media)
+	c.send(code, c.pretty(b, f.media), f.media)
 }
 
 // warn has the client print a line to its user.

@@ -8,6 +8,8 @@ import (
 	authnv1 "k8s.io/api/authentication/v1"
 	authnv1beta1 "k8s.io/api/authentication/v1beta1"
 	authzv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // review answers a client who asks who he is, and what he may do.
@@ -31,8 +33,15 @@ func (c *call) review() error {
 	case *authnv1beta1.SelfSubjectReview:
 		o.Status.UserInfo = who
 	case *authzv1.SelfSubjectAccessReview:
+		if (o.Spec.ResourceAttributes == nil) == (o.Spec.NonResourceAttributes == nil) {
+			return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{field.Invalid(
+				field.NewPath("spec"), o.Spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")})
+		}
 		o.Status = c.mayI(o.Spec)
 	case *authzv1.SelfSubjectRulesReview:
+		if o.Spec.Namespace == "" {
+			return apierrors.NewBadRequest("no namespace on request: say which in spec.namespace")
+		}
 		o.Status = c.myRules()
 	}
 	o.GetObjectKind().SetGroupVersionKind(c.res.GroupVersionKind)
@@ -55,7 +64,10 @@ func (c *call) mayI(spec authzv1.SelfSubjectAccessReviewSpec) authzv1.SubjectAcc
 }
 
 // openPaths are read by anyone who is somebody.
-var openPaths = []string{"/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version"}
+var openPaths = []string{
+	"/api", "/api/*", "/apis", "/apis/*", "/healthz", "/healthz/*", "/livez", "/livez/*", "/openapi", "/openapi/*",
+	"/readyz", "/readyz/*", "/version", "/version/",
+}
 
 func open(path string) bool {
 	return slices.ContainsFunc(openPaths, func(p string) bool {

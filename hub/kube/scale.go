@@ -10,7 +10,9 @@ import (
 	scalev1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
@@ -54,7 +56,7 @@ func setReplicas(o state.Object, n int32) {
 
 // scale reads or sets how many pods a workload wants.
 func (c *call) scale() error {
-	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto})
+	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto}, "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -63,11 +65,13 @@ func (c *call) scale() error {
 		if o == nil {
 			return c.missing()
 		}
-		return c.write(http.StatusOK, scaleOf(o), f.media)
+		return c.write(http.StatusOK, scaleAs(scaleOf(o), f), f.media)
 	}
-	kind := types.PatchType(c.contentType())
-	if c.verb == "patch" && kind != types.JSONPatchType && kind != types.MergePatchType && kind != types.StrategicMergePatchType {
-		return unsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType))
+	var kind types.PatchType
+	if c.verb == "patch" {
+		if kind, err = c.patchType(); err != nil {
+			return err
+		}
 	}
 	w, err := c.writing(kind)
 	if err != nil {
@@ -78,8 +82,12 @@ func (c *call) scale() error {
 		return err
 	}
 	var sent *scalev1.Scale
-	if c.verb == "update" {
-		o, err := c.decode(body, c.contentType(), c.sub.kind)
+	if c.verb == "update" || kind == types.ApplyYAMLPatchType {
+		media := c.contentType()
+		if kind != "" {
+			media = mediaYAML
+		}
+		o, err := c.decode(body, media, c.sub.kind)
 		if err != nil {
 			return err
 		}
@@ -106,6 +114,9 @@ func (c *call) scale() error {
 			return step{}, apierrors.NewInvalid(c.sub.kind.GroupKind(), c.name, field.ErrorList{
 				field.Invalid(field.NewPath("spec", "replicas"), want.Spec.Replicas, "must be greater than or equal to 0")})
 		}
+		if kind == types.ApplyYAMLPatchType {
+			return c.applied(s, live, c.scaleApplied(want), w, now)
+		}
 		next := live.DeepCopyObject().(state.Object)
 		setReplicas(next, want.Spec.Replicas)
 		if err := c.apply.update(c.res, live, next, w.manager, "scale"); err != nil {
@@ -116,7 +127,48 @@ func (c *call) scale() error {
 	if err != nil {
 		return err
 	}
-	return c.write(http.StatusOK, scaleOf(st.result), f.media)
+	return c.write(http.StatusOK, scaleAs(scaleOf(st.result), f), f.media)
+}
+
+// scaleApplied is the applied scale as it is applied to the workload itself: whoever
+// applies a scale comes to own the workload's replicas.
+func (c *call) scaleApplied(sc *scalev1.Scale) []byte {
+	b, _ := json.Marshal(map[string]any{ // strings and a number: cannot fail
+		"apiVersion": c.res.GroupVersion().String(), "kind": c.res.Kind,
+		"metadata": map[string]any{"name": c.name, "namespace": c.namespace},
+		"spec":     map[string]any{"replicas": sc.Spec.Replicas},
+	})
+	return b
+}
+
+// scaleAs shows a scale in the form that is asked for, with the columns of Kubernetes.
+func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
+	some := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()},
+		ObjectMeta: sc.ObjectMeta,
+	}
+	switch f.as {
+	case "Table":
+		row := metav1.TableRow{Cells: []any{sc.Name, int64(sc.Spec.Replicas), int64(sc.Status.Replicas), duration.HumanDuration(time.Since(sc.CreationTimestamp.Time))}}
+		switch f.include {
+		case metav1.IncludeMetadata:
+			row.Object = runtime.RawExtension{Object: some}
+		case metav1.IncludeObject:
+			row.Object = runtime.RawExtension{Object: sc}
+		}
+		return &metav1.Table{
+			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
+			ListMeta: metav1.ListMeta{ResourceVersion: sc.ResourceVersion},
+			ColumnDefinitions: []metav1.TableColumnDefinition{
+				{Name: "Name", Type: "string"}, {Name: "Desired", Type: "integer", Description: "How many pods are wanted."},
+				{Name: "Available", Type: "integer", Description: "How many pods there are."}, {Name: "Age", Type: "string"},
+			},
+			Rows: []metav1.TableRow{row},
+		}
+	case "PartialObjectMetadata":
+		return some
+	}
+	return sc
 }
 
 func patchedScale(was *scalev1.Scale, patch []byte, kind types.PatchType) (*scalev1.Scale, error) {

@@ -81,12 +81,24 @@ var eventFields = func() map[string]func(state.Object) string {
 		"resourceVersion": func(r *corev1.ObjectReference) string { return r.ResourceVersion },
 		"fieldPath":       func(r *corev1.ObjectReference) string { return r.FieldPath },
 	} {
-		get := eventField(func(e *corev1.Event) string { return f(&e.InvolvedObject) })
-		m["involvedObject."+name] = get
-		m["regarding."+name] = get // as events.k8s.io calls it
+		m["involvedObject."+name] = eventField(func(e *corev1.Event) string { return f(&e.InvolvedObject) })
 	}
 	return m
 }()
+
+// newEventField says how events call a field that events.k8s.io calls so.
+func newEventField(name, value string) (string, string, error) {
+	about, isAbout := strings.CutPrefix(name, "regarding.")
+	switch {
+	case isAbout:
+		return "involvedObject." + about, value, nil
+	case name == "reportingController":
+		return "reportingComponent", value, nil
+	case name == "reportingComponent", name == "source", strings.HasPrefix(name, "involvedObject."):
+		return "", "", apierrors.NewBadRequest("field label not supported: " + name)
+	}
+	return name, value, nil
+}
 
 // newSelected checks what a client selects by.
 func newSelected(kind state.Kind, namespace string, l labels.Selector, f fields.Selector) (*selected, error) {

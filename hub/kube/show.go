@@ -110,9 +110,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 			Items: make([]metav1.PartialObjectMetadata, 0, len(objs)),
 		}
 		for _, o := range objs {
-			item := partial(o)
-			item.TypeMeta = metav1.TypeMeta{}
-			list.Items = append(list.Items, *item)
+			list.Items = append(list.Items, *partial(o)) // each with its kind, as Kubernetes does
 		}
 		return list, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/kube/remote"
@@ -232,6 +234,13 @@ func deviceError(err error) error {
 		return err
 	case errors.Is(err, ask.ErrOffline), errors.Is(err, ask.ErrLost):
 		return apierrors.NewServiceUnavailable(err.Error())
+	case errors.Is(err, ask.ErrTooOld):
+		return notImplemented(err.Error())
 	}
 	return apierrors.NewBadRequest(err.Error())
+}
+
+// notImplemented is an answer for which Kubernetes has no reason of its own.
+func notImplemented(text string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented", Message: text}}
 }

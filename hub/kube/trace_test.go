@@ -49,7 +49,7 @@ func TestTracesOfPrograms(t *testing.T) {
 		{"Headlamp looks for claims", request{method: "GET", path: "/api/v1/persistentvolumeclaims"}, 404, nil, "text/plain"},
 		{"Headlamp looks for ingresses", request{method: "GET", path: "/apis/networking.k8s.io/v1/ingresses"}, 404, nil, "text/plain"},
 		{"Headlamp looks for gateways", request{method: "GET", path: "/apis/gateway.networking.k8s.io/v1/gateways"}, 404, nil, "text/plain"},
-		{"Headlamp asks the kubelet what a node stores", request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/stats/summary"}, 404, nil, "text/plain"},
+		{"Headlamp asks the kubelet what a node stores", request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/stats/summary"}, 404, nil, mediaJSON},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := c.do(newServer(seeded()))

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -42,8 +43,12 @@ func (c *call) update() error {
 			return c.creation(s, next, w, now)
 		case live == nil:
 			return step{}, c.missing()
+		case next.GetUID() != "" && next.GetUID() != live.GetUID(): // another one of that name was meant
+			//lint:ignore ST1005 the words of Kubernetes
+			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf(
+				"Precondition failed: UID in precondition: %s, UID in object meta: %s", next.GetUID(), live.GetUID()))
 		case next.GetResourceVersion() == "" && (c.res.kind == state.Leases || c.res.kind == state.PodDisruptionBudgets):
-			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), "", "must be specified for an update"))
+			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
 		}
 		admission.Default(next, c.Settings)
 		if err := c.apply.update(c.res, live, next, w.manager, c.target.sub); err != nil {
@@ -80,8 +85,12 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	next.SetUID(live.GetUID())
 	next.SetSelfLink("")
 	next.SetCreationTimestamp(live.GetCreationTimestamp())
-	next.SetDeletionTimestamp(live.GetDeletionTimestamp())
-	next.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	if next.GetDeletionTimestamp() == nil { // left out; what is said otherwise is refused
+		next.SetDeletionTimestamp(live.GetDeletionTimestamp())
+	}
+	if next.GetDeletionGracePeriodSeconds() == nil {
+		next.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	}
 	next.SetGeneration(live.GetGeneration())
 	next.SetGenerateName(live.GetGenerateName())
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/state"
 )
@@ -220,15 +221,20 @@ func (w *watcher) flush() bool {
 // bookmark tells the revision up to which the client knows all.
 func (w *watcher) bookmark(annotations map[string]string) bool {
 	m := metav1.ObjectMeta{ResourceVersion: formatRev(w.rev), Annotations: annotations}
-	var o any = metav1.PartialObjectMetadata{
+	some := metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: w.res.Kind, APIVersion: w.res.GroupVersion().String()},
 		ObjectMeta: m,
 	}
-	switch w.form.as {
-	case "Table":
-		o = metav1.Table{TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion}}
-	case "PartialObjectMetadata":
-		o = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: m}
+	var o any = some
+	if w.form.as != "" {
+		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
+		o = some
+	}
+	if w.form.as == "Table" { // which has no annotations itself: a row carries them
+		o = metav1.Table{
+			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
+			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: &some}}},
+		}
 	}
 	body, err := json.Marshal(o)
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()

@@ -88,7 +88,12 @@ type told struct {
 		}
 		ColumnDefinitions []struct{ Name string }
 		Rows              []struct {
-			Object struct{ Metadata struct{ Name string } }
+			Object struct {
+				Metadata struct {
+					Name        string
+					Annotations map[string]string
+				}
+			}
 		}
 		Code    int
 		Reason  string
@@ -251,6 +256,17 @@ func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
 		}
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		w.expect("MODIFIED pi-1 6")
+	})
+}
+
+func TestWatchListOfATableEndsTheBeginningInARow(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dpi-1", aTab)
+		defer w.cancel()
+		end := w.expect("ADDED pi-1 4", "BOOKMARK 5")[1].Object
+		if len(end.Rows) != 1 || end.Rows[0].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
+			t.Errorf("the bookmark is %+v", end)
+		}
 	})
 }
 

@@ -108,8 +108,11 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 				case a.Key != key:
 				case a.New != nil:
 					st.result = a.New
-				default:
+				case c.verb == "delete":
 					st.result = a.Old
+				default: // it gave up its last finalizer: it is answered as it was last
+					st.result = shallow(st.result)
+					st.result.SetResourceVersion(formatRev(a.Rev))
 				}
 			}
 		}

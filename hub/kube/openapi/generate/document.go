@@ -129,6 +129,7 @@ func (d document) keep(mine func(resource) bool) error {
 				return fmt.Errorf("upstream has no path %s", like)
 			}
 			item = d.renamed(item, r)
+			truthful(item, r.silent)
 			for _, method := range []string{"get", "put", "post", "delete", "patch", "head", "options"} {
 				if !slices.Contains(methods, method) {
 					delete(item, method)
@@ -143,10 +144,12 @@ func (d document) keep(mine func(resource) bool) error {
 		}
 	}
 	d.object["paths"] = keep
-	truthful(d.object["paths"])
 	for name, s := range d.schemas() {
 		annotate(name, s.(object))
 		ofServed(s.(object))
+		if properties, _ := s.(object)["properties"].(object); properties != nil {
+			maps.DeleteFunc(properties, func(field string, _ any) bool { return slices.Contains(unread, field) })
+		}
 	}
 	d.prune()
 	return nil
@@ -202,24 +205,39 @@ func (d document) renamed(item object, r resource) object {
 	return out
 }
 
-// truthful takes the media types out that the hub does not speak.
-func truthful(v any) {
-	silent := func(media string) bool { return strings.Contains(media, "cbor") }
+// unread are the parameters and fields, of DeleteOptions and ListMeta, that the hub does not read.
+var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shardInfo", "shardSelector"}
+
+// silent tells whether the hub does not speak a media type to those who use the resource.
+func (r resource) silent(media string) bool {
+	proto := strings.Contains(media, "vnd.kubernetes.protobuf")
+	return strings.Contains(media, "cbor") || proto && (r.plain() || strings.Contains(media, "stream=watch"))
+}
+
+// truthful takes out of a path item the media types that are silent and the parameters that are unread.
+func truthful(v any, silent func(media string) bool) {
 	switch v := v.(type) {
 	case object:
 		for key, value := range v {
-			if list, ok := value.([]any); ok && (key == "consumes" || key == "produces") {
+			list, _ := value.([]any)
+			switch {
+			case list != nil && (key == "consumes" || key == "produces"):
 				v[key] = slices.DeleteFunc(list, func(media any) bool { return silent(fmt.Sprint(media)) })
-			}
-			if silent(key) {
+			case list != nil && key == "parameters":
+				v[key] = slices.DeleteFunc(list, func(p any) bool {
+					ref, _ := p.(object)["$ref"].(string) // of version 2: the name, and a hash
+					name, _, _ := strings.Cut(strings.TrimPrefix(ref, "#/parameters/"), "-")
+					return slices.Contains(unread, name) || slices.Contains(unread, fmt.Sprint(p.(object)["name"]))
+				})
+			case silent(key):
 				delete(v, key)
 				continue
 			}
-			truthful(v[key])
+			truthful(v[key], silent)
 		}
 	case []any:
 		for _, item := range v {
-			truthful(item)
+			truthful(item, silent)
 		}
 	}
 }

@@ -31,7 +31,7 @@ var served = []resource{
 	{version: "v1", plural: "configmaps", namespaced: true, verbs: everything},
 	{version: "v1", plural: "events", namespaced: true, verbs: everything},
 	{version: "v1", plural: "namespaces", verbs: singly, subs: map[string]string{"status": modify, "finalize": "update"}},
-	{version: "v1", plural: "nodes", verbs: everything, subs: status},
+	{version: "v1", plural: "nodes", verbs: everything, subs: map[string]string{"status": modify, "proxy": "get", "proxy/{path}": "get"}},
 	{version: "v1", plural: "pods", namespaced: true, verbs: everything, subs: map[string]string{
 		"status": modify, "log": "get", "binding": "create", "eviction": "create", "exec": connect, "attach": connect, "portforward": connect}},
 	{version: "v1", plural: "secrets", namespaced: true, verbs: everything},
@@ -89,6 +89,9 @@ func (r resource) paths() map[string][]string {
 	}
 	return out
 }
+
+// plain tells whether the resource has no protobuf form, as package kube says.
+func (r resource) plain() bool { return r.kind != "" && !strings.HasPrefix(r.version, "metrics.") }
 
 func (r resource) has(verb string) bool {
 	for _, v := range strings.Fields(r.verbs) {

@@ -1,0 +1,96 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"flotilla.dev/hub/state"
+)
+
+// healthWait is how long the hub's only writer may need to answer that it lives. A disk
+// that is slow for a moment is no reason to restart a hub.
+const healthWait = 10 * time.Second
+
+// A check is one thing that a healthy hub does.
+type check struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// health answers /healthz, /livez and /readyz, and each check below them, in the words
+// of Kubernetes. It asks nobody to log in.
+type health struct {
+	checks []check
+	asked  singleflight.Group // whoever asks, the writer is asked once at a time
+}
+
+func newHealth(f Fleet) *health {
+	return &health{checks: []check{
+		{"ping", func(context.Context) error { return nil }},
+		{"control-loop", func(ctx context.Context) error {
+			// A full disk is no matter here: the writer says so to those who write.
+			_, _ = f.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
+			return ctx.Err()
+		}},
+	}}
+}
+
+func (h *health) run(c check) error {
+	_, err, _ := h.asked.Do(c.name, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), healthWait)
+		defer cancel()
+		return nil, c.run(ctx)
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %s", healthWait)
+	}
+	return err
+}
+
+func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	what, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
+	q := r.URL.Query()
+	if name != "" {
+		i := slices.IndexFunc(h.checks, func(c check) bool { return c.name == name })
+		if i < 0 {
+			http.Error(w, "404 page not found", http.StatusNotFound)
+			return
+		}
+		if err := h.run(h.checks[i]); err != nil {
+			http.Error(w, "internal server error: "+err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = fmt.Fprint(w, "ok")
+		return
+	}
+	var out strings.Builder
+	ok := true
+	for _, c := range h.checks {
+		if slices.Contains(q["exclude"], c.name) {
+			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.name)
+		} else if err := h.run(c); err != nil {
+			ok = false
+			fmt.Fprintf(&out, "[-]%s failed: %v\n", c.name, err)
+		} else {
+			fmt.Fprintf(&out, "[+]%s ok\n", c.name)
+		}
+	}
+	switch {
+	case !ok:
+		http.Error(w, out.String()+what+" check failed", http.StatusInternalServerError)
+	case q.Has("verbose"):
+		_, _ = fmt.Fprintf(w, "%s%s check passed\n", out.String(), what)
+	default:
+		_, _ = fmt.Fprint(w, "ok")
+	}
+}

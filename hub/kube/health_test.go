@@ -1,0 +1,55 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/labstack/echo/v4"
+
+	"flotilla.dev/hub/state"
+)
+
+// stuck is a control loop that hears nobody any more.
+type stuck struct{ *fakeFleet }
+
+func (stuck) Do(ctx context.Context, _ News) ([]state.Applied, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestHealth(t *testing.T) {
+	full := newFake()
+	full.fail = errors.New("disk full")
+	for _, c := range []struct {
+		name, path string
+		fleet      Fleet
+		code       int
+		want       string
+	}{
+		{"a hub that is well", "/healthz", newFake(), 200, "ok"},
+		{"it lives", "/livez", newFake(), 200, "ok"},
+		{"it says what it has looked at", "/livez?verbose", newFake(), 200, "[+]ping ok\n[+]control-loop ok\nlivez check passed\n"},
+		{"but for what is left out", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\nreadyz check passed\n"},
+		{"one thing", "/readyz/control-loop", newFake(), 200, "ok"},
+		{"something that is not looked at", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
+		{"a full disk is told to those who write", "/livez", full, 200, "ok"},
+		{"a loop that stands still", "/livez", stuck{newFake()}, 500, "[+]ping ok\n[-]control-loop failed: no answer within 10s\nlivez check failed\n"},
+		{"the loop that stands still", "/healthz/control-loop", stuck{newFake()}, 500, "internal server error: no answer within 10s\n"},
+		{"a loop that stands still, and nobody minds", "/healthz?exclude=control-loop", stuck{newFake()}, 200, "ok"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := echo.New()
+			New(Config{Fleet: c.fleet}).Register(e)
+			w := httptest.NewRecorder()
+			e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, c.path, nil))
+			if w.Code != c.code || w.Body.String() != c.want || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
+				t.Errorf("%s: %d %s %q, want %d %q", c.name, w.Code, w.Header(), w.Body, c.code, c.want)
+			}
+		})
+	}
+}

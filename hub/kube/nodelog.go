@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	maxTailLines = 100_000  // as in Kubernetes
+	maxPattern   = 1 << 10  // bytes
+	maxLogLine   = 64 << 10 // bytes; what is longer counts as several lines
+	maxLogHeld   = 1 << 20  // bytes of the last lines, four times what an agent keeps
+)
+
+// agentNames are the names under which the one log that a device gives is asked for.
+var agentNames = []string{"flotilla-device", "kubelet"}
+
+// nodeLog is Kubernetes' node log query (KEP-2258) below a node's proxy. Of what a kubelet
+// serves there, devices have the log of their agent, each line with its time.
+func (c *call) nodeLog() error {
+	if c.Fleet.Snapshot().Node(c.name) == nil {
+		return c.missing()
+	}
+	if c.below != "logs" {
+		return c.notServed()
+	}
+	q, errs := logQueryOf(c.r.URL.Query())
+	if len(errs) > 0 {
+		return apierrors.NewBadRequest(errs.ToAggregate().Error())
+	}
+	if c.Online != nil && !c.Online(c.name) {
+		return apierrors.NewServiceUnavailable(c.offline(c.name))
+	}
+	if q.follow {
+		leave, err := c.enter()
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
+	o := corev1.PodLogOptions{Follow: q.follow, Timestamps: true, TailLines: q.tail}
+	if !q.sifts() {
+		return c.copied(out, c.Logs.NodeLogs(c.r.Context(), c.name, o, out), "node", c.name)
+	}
+	if !q.follow {
+		o.TailLines = nil // they are counted among the lines that are wanted
+	}
+	s := &sieve{logQuery: q, out: out}
+	err := c.Logs.NodeLogs(c.r.Context(), c.name, o, s)
+	if err == nil {
+		err = s.end()
+	}
+	return c.copied(out, err, "node", c.name)
+}
+
+// A logQuery is what of an agent's log is wanted. Following is ours: Kubernetes has it
+// for pods only.
+type logQuery struct {
+	follow       bool
+	tail         *int64
+	since, until time.Time // by the times in the log, which are the device's
+	pattern      *regexp.Regexp
+}
+
+// sifts tells whether lines are wanted by what they are.
+func (q logQuery) sifts() bool {
+	return !q.since.IsZero() || !q.until.IsZero() || q.pattern != nil
+}
+
+// logQueryOf reads a query. An option that is not known is left out, as by Kubernetes.
+func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
+	at := func(name string) *field.Path { return field.NewPath(name) }
+	wrong := func(name, why string) { errs = append(errs, field.Invalid(at(name), v.Get(name), why)) }
+	moment := func(name string) (t time.Time) {
+		if v.Get(name) == "" {
+			return t
+		}
+		t, err := time.Parse(time.RFC3339, v.Get(name))
+		if err != nil {
+			wrong(name, "must be a time such as 2026-01-31T12:00:00Z")
+		}
+		return t
+	}
+	asked := false
+	for _, name := range v["query"] {
+		if asked = true; !slices.Contains(agentNames, strings.TrimSuffix(name, ".service")) {
+			errs = append(errs, field.NotSupported(at("query"), name, agentNames))
+		}
+	}
+	if !asked {
+		errs = append(errs, field.Required(at("query"), "name the service whose log is wanted: "+strings.Join(agentNames, " or ")+", which are the same here"))
+	}
+	q.follow, q.since, q.until = truthy(v, "follow"), moment("sinceTime"), moment("untilTime")
+	switch {
+	case !q.until.IsZero() && q.since.After(q.until):
+		wrong("untilTime", "must be after `sinceTime`")
+	case v.Get("untilTime") != "" && q.follow:
+		errs = append(errs, field.Forbidden(at("untilTime"), "a log that is followed has no end: leave out `follow`"))
+	}
+	if text := v.Get("tailLines"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 || n > maxTailLines {
+			wrong("tailLines", fmt.Sprintf("must be a whole number from 0 to %d", maxTailLines))
+		}
+		q.tail = &n
+	}
+	if text := v.Get("boot"); text != "" {
+		switch n, err := strconv.Atoi(text); {
+		case err != nil || n > 0:
+			wrong("boot", "must be a whole number less than 1")
+		case n < 0:
+			wrong("boot", "an agent keeps its log in memory, from its own start on: leave it out, or 0")
+		}
+	}
+	if text := v.Get("pattern"); len(text) > maxPattern {
+		errs = append(errs, field.TooLong(at("pattern"), "", maxPattern))
+	} else if text != "" {
+		var err error
+		if q.pattern, err = regexp.Compile(text); err != nil {
+			wrong("pattern", err.Error())
+		}
+	}
+	return q, errs
+}
+
+// wants tells whether a line, with its time, is one of those that are wanted. One whose
+// time cannot be read is as old as nobody knows.
+func (q logQuery) wants(line []byte) bool {
+	stamp, text, ok := bytes.Cut(line, []byte(" "))
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil || !ok {
+		at, text = time.Time{}, line
+	}
+	return !at.Before(q.since) && (q.until.IsZero() || !at.After(q.until)) && (q.pattern == nil || q.pattern.Match(text))
+}
+
+// A sieve lets those lines through that are wanted, at once or, where the last ones of
+// them are, at the end.
+type sieve struct {
+	logQuery
+	out  *stream
+	rest []byte   // of a line that has not ended
+	last [][]byte // lines that are held
+	size int      // bytes of them
+}
+
+func (s *sieve) Write(b []byte) (int, error) {
+	var through []byte
+	for from := b; len(from) > 0; {
+		n, whole := bytes.IndexByte(from, '\n')+1, true
+		if n == 0 {
+			n, whole = len(from), false
+		}
+		if room := maxLogLine - len(s.rest); n > room {
+			n, whole = room, true
+		}
+		s.rest, from = append(s.rest, from[:n]...), from[n:]
+		if whole {
+			through = append(through, s.line()...)
+		}
+	}
+	if len(through) == 0 {
+		return len(b), nil
+	}
+	_, err := s.out.Write(through)
+	return len(b), err
+}
+
+// line takes the line that has come, and returns it if it may go at once.
+func (s *sieve) line() []byte {
+	line := append(bytes.TrimSuffix(s.rest, []byte("\n")), '\n')
+	s.rest = nil
+	switch {
+	case !s.wants(line[:len(line)-1]):
+		return nil
+	case s.follow || s.tail == nil:
+		return line
+	}
+	s.last = append(s.last, line)
+	s.size += len(line)
+	for int64(len(s.last)) > *s.tail || s.size > maxLogHeld {
+		s.size -= len(s.last[0])
+		s.last = s.last[1:]
+	}
+	return nil
+}
+
+// end lets out what is held.
+func (s *sieve) end() error {
+	var last []byte
+	if len(s.rest) > 0 {
+		last = s.line()
+	}
+	if all := append(bytes.Join(s.last, nil), last...); len(all) > 0 {
+		_, err := s.out.Write(all)
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package kube
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A budget keeps pods that serve; it does not keep those that have yet to begin, or are at their end.
+func TestWhomABudgetKeeps(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.Pod)
+		code   int
+	}{
+		{"one that runs", func(*corev1.Pod) {}, 429},
+		{"one that runs and is not ready", func(p *corev1.Pod) { p.Status.Conditions = nil }, 429},
+		{"one that is bound and has not begun", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }, 201},
+		{"one that nobody has taken", func(p *corev1.Pod) { p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending} }, 201},
+		{"one that has ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, 201},
+		{"one that is ending", func(p *corev1.Pod) { now := p.CreationTimestamp; p.DeletionTimestamp = &now }, 201},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := seeded()
+			p := f.Snapshot().Pod("default", "guarded").DeepCopy()
+			c.change(p)
+			f.put(p)
+			s := newServer(f)
+			send(t, s, "POST", ns+"/pods/guarded/eviction", "", `{"metadata":{"name":"guarded"}}`, c.code, nil)
+			if left := f.Snapshot().Get(state.KeyOf(p)); c.code == 429 && left.GetDeletionTimestamp() != nil {
+				t.Errorf("refused, and yet %+v", left)
+			}
+		})
+	}
+}

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestFieldSelectors(t *testing.T) {
+	s := newServer(seeded())
+	for selector, want := range map[string]string{
+		"spec.nodeName=pi-1": "kiosk-1",
+		"spec.nodeName=":     "kiosk-2",
+		"spec.nodeName!=":    "guarded kiosk-1",
+		"status.phase=Running,metadata.name!=guarded":   "kiosk-1",
+		"metadata.name=kiosk-2":                         "kiosk-2",
+		"metadata.namespace=default,spec.nodeName=pi-2": "guarded",
+		"metadata.name=nope":                            "",
+	} {
+		for _, path := range []string{ns + "/pods", "/api/v1/pods"} {
+			var list corev1.PodList
+			send(t, s, "GET", path+"?fieldSelector="+url.QueryEscape(selector), "", "", 200, &list)
+			var names []string
+			for _, p := range list.Items {
+				names = append(names, p.Name)
+			}
+			if got := strings.Join(names, " "); got != want {
+				t.Errorf("%s with %s lists %q, want %q", path, selector, got, want)
+			}
+		}
+	}
+}
+
+// Each group of events has names of its own for their fields.
+func TestFieldSelectorsOfEvents(t *testing.T) {
+	s := newServer(seeded())
+	const newer = "/apis/events.k8s.io/v1/namespaces/default/events"
+	for _, c := range []struct {
+		path, selector string
+		code, want     int
+	}{
+		{ns + "/events", "involvedObject.name=kiosk-1,involvedObject.kind=Pod,involvedObject.fieldPath=", 200, 1},
+		{ns + "/events", "involvedObject.name!=kiosk-1", 200, 0},
+		{ns + "/events", "source=flotilla-device,reportingComponent=,reason=Started,type=Normal", 200, 1},
+		{ns + "/events", "regarding.name=kiosk-1", 400, 0},
+		{ns + "/events", "reportingController=", 400, 0},
+		{newer, "regarding.name=kiosk-1,regarding.kind=Pod,reportingController=,reason=Started,type=Normal", 200, 1},
+		{newer, "regarding.name!=kiosk-1", 200, 0},
+		{newer, "involvedObject.name=kiosk-1", 400, 0},
+		{newer, "source=flotilla-device", 400, 0},
+		{newer, "reportingComponent=", 400, 0},
+	} {
+		var list struct{ Items []struct{} }
+		send(t, s, "GET", c.path+"?fieldSelector="+url.QueryEscape(c.selector), "", "", c.code, &list)
+		if len(list.Items) != c.want {
+			t.Errorf("%s with %s lists %d events, want %d", c.path, c.selector, len(list.Items), c.want)
+		}
+	}
+}
