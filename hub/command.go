@@ -257,7 +257,7 @@ func kubeconfigCommand() *cobra.Command {
 			if err = b.did(ctx, "create", "kubeconfigs", *user, err); err != nil {
 				return err
 			}
-			text, err := kubeconfig(kubeconfigFor{address, *user, b.authority.RootPEM(), cert, key})
+			text, err := kubeconfig(kubeconfigFor{server: address, user: *user, ca: b.authority.RootPEM(), cert: cert, key: key})
 			if err != nil {
 				return err
 			}
@@ -268,17 +268,23 @@ func kubeconfigCommand() *cobra.Command {
 	return c
 }
 
+// A kubeconfigFor says whom it lets in, with a certificate or a token.
 type kubeconfigFor struct {
 	server, user  string
 	ca, cert, key []byte
+	token         string
 }
 
 func kubeconfig(k kubeconfigFor) ([]byte, error) {
 	type m = map[string]any
+	user := m{"client-certificate-data": k.cert, "client-key-data": k.key}
+	if k.token != "" {
+		user = m{"token": k.token}
+	}
 	return yaml.Marshal(m{
 		"apiVersion": "v1", "kind": "Config", "current-context": "flotilla", "preferences": m{},
 		"clusters": []m{{"name": "flotilla", "cluster": m{"server": k.server, "certificate-authority-data": k.ca}}},
-		"users":    []m{{"name": k.user, "user": m{"client-certificate-data": k.cert, "client-key-data": k.key}}},
+		"users":    []m{{"name": k.user, "user": user}},
 		"contexts": []m{{"name": "flotilla", "context": m{"cluster": "flotilla", "user": k.user}}},
 	})
 }

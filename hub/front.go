@@ -45,6 +45,7 @@ type front struct {
 	authority *pki.Authority
 	server    *pki.Server
 	inventory *inventory.Reader // nil: there is none
+	pauses    []store.Pause
 	log       *slog.Logger
 	api       *kube.Server // made by kubernetes
 }
@@ -63,9 +64,6 @@ func (f *front) handlers(page *admin.Server) *http.Server {
 	join := echo.WrapHandler(f.guard.Handler())
 	e.Any("/join", join)
 	e.Any("/join/*", join)
-	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		e.GET(path, func(c echo.Context) error { return c.String(http.StatusOK, "ok") })
-	}
 	e.GET("/metrics", echo.WrapHandler(f.only("get", "metrics", metricsHandler(metrics{f.loop, f.broker, f.inventory}))))
 	return &http.Server{
 		Handler: e, TLSConfig: f.authority.HTTPS(f.server),
@@ -230,7 +228,9 @@ type auditor struct{ *access.Guard }
 
 func (a auditor) Audit(r *http.Request, user, verb, object string, err error) {
 	row := store.Audit{Who: user, Via: "API", Source: access.Source(r), Verb: verb, Resource: object, Code: http.StatusOK}
-	if u, err := a.Authenticate(r); err == nil {
+	if admin.FromPage(r.Context()) {
+		row.Via = viaPage
+	} else if u, err := a.Authenticate(r); err == nil && u.Via != "session" { // a page's session in other hands is no page
 		row.Via = u.Via
 	}
 	if err != nil {

@@ -47,7 +47,7 @@ func (h house) State(ctx context.Context) (st admin.HouseState, err error) {
 		return st, err
 	}
 	for _, t := range slices.Backward(tokens) {
-		st.APITokens = append(st.APITokens, admin.APIToken{ID: t.ID, User: t.User, Note: t.Note, Created: t.Created, Expires: t.Expires})
+		st.APITokens = append(st.APITokens, apiToken(t))
 	}
 	if st.Certificates, err = h.certificates(ctx); err != nil {
 		return st, err
@@ -111,7 +111,7 @@ func (h house) certificates(ctx context.Context) (all []admin.Certificate, err e
 func (h house) BackUp(ctx context.Context) (string, error) { return h.store.BackUpNow(ctx) }
 
 func (h house) Audits(ctx context.Context, q admin.AuditQuery) (out []admin.AuditRecord, err error) {
-	records, err := h.store.FindAudits(ctx, store.AuditQuery{Before: q.Before, Words: q.Words, Refused: q.Refused, Limit: q.Limit})
+	records, err := h.store.FindAudits(ctx, store.AuditQuery{Before: q.Before, Words: q.Words, Refused: q.Refused, Via: q.Via, Limit: q.Limit})
 	for _, r := range records {
 		what := r.Resource
 		switch {
@@ -149,6 +149,22 @@ type pageTokens struct{ *access.Guard }
 
 func (t pageTokens) CreateAPIToken(ctx context.Context, n admin.NewAPIToken) (string, error) {
 	return t.Guard.CreateAPIToken(ctx, access.NewAPIToken{User: n.User, Note: n.Note, Life: n.Life})
+}
+
+func (t pageTokens) ChangePassword(ctx context.Context, p admin.PasswordChange) (*http.Cookie, error) {
+	return t.Guard.ChangePassword(ctx, access.PasswordChange{Name: p.Name, Old: p.Old, New: p.New, Source: p.Source})
+}
+
+func (t pageTokens) APITokensOf(ctx context.Context, user string) (own []admin.APIToken, err error) {
+	tokens, err := t.Guard.APITokensOf(ctx, user)
+	for _, k := range tokens {
+		own = append(own, apiToken(k))
+	}
+	return own, err
+}
+
+func apiToken(t store.APIToken) admin.APIToken {
+	return admin.APIToken{ID: t.ID, User: t.User, Note: t.Note, Created: t.Created, Expires: t.Expires}
 }
 
 // notThere is the code of a store's error about something that is not, or is already, there.

@@ -65,6 +65,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 		return err
 	}
 	start = notBefore(start)
+	pauses, err := st.Begin(ctx, start.Started)
+	if err != nil {
+		log.Warn("timelines do not show when the hub did not run", "err", err)
+	}
 	loop, desk := newLoop(cfg, start, memory{st}, log)
 
 	guard := access.New(access.Options{
@@ -82,7 +86,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	loop.Broker, desk.Broker = mqtt, mqtt
 	inventory := machines(cfg, loop, log)
-	front := &front{inventory: inventory, cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, log: log}
+	front := &front{inventory: inventory, cfg: cfg, loop: loop, desk: desk, guard: guard, broker: mqtt, store: st, authority: authority, server: server, pauses: pauses, log: log}
 	page := front.page(doors.https.Addr())
 	web := front.handlers(page)
 
@@ -108,6 +112,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writ
 	}
 	log.Info("hub is up", "version", version, "https", doors.https.Addr().String(), "mqtt", doors.mqtt.Addr().String(), "data", cfg.DataDir, "nodes", start.Len(state.Nodes), "pods", start.Len(state.Pods))
 	err = g.Wait()
+	if err := st.End(context.WithoutCancel(ctx), loop.Now()); err != nil {
+		log.Warn("the next timelines take the hub's last write for its end", "err", err)
+	}
 	log.Info("hub is down")
 	return err
 }

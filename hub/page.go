@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin"
 	"flotilla.dev/hub/store"
@@ -15,12 +17,26 @@ import (
 // page makes the admin page from the loop and the guard.
 func (f *front) page(a net.Addr) *admin.Server {
 	p := pageAccess{f.guard}
+	var pauses []admin.Pause
+	for _, x := range f.pauses {
+		pauses = append(pauses, admin.Pause(x))
+	}
 	return admin.New(admin.Config{
 		Fleet: f.loop, Sessions: p, Entrance: p, Explain: explain,
 		Allow: func(role, verb, resource string) bool { return access.Allow(access.Role(role), verb, resource) },
 		Liveness: func(node string) admin.Liveness {
 			v := f.loop.Liveness(node)
 			return admin.Liveness{Seen: v.Seen, Connected: v.Connected, Lease: v.Lease, Skew: v.Skew, Wanted: v.Wanted, Stored: v.Stored, Hardware: v.Hardware}
+		},
+		Usage: func(ctx context.Context, node string) (admin.Usage, error) {
+			m, err := f.desk.Usage(ctx, node)
+			u := admin.Usage{Node: m.Node, Containers: map[admin.ContainerOf]corev1.ResourceList{}}
+			for _, p := range m.Pods {
+				for _, c := range p.Containers {
+					u.Containers[admin.ContainerOf{Pod: p.UID, Name: c.Name}] = c.Usage
+				}
+			}
+			return u, err
 		},
 		Token: func(ctx context.Context, t admin.NewToken) (string, error) {
 			made, err := f.guard.CreateJoinToken(ctx, access.NewJoinToken{Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life, By: t.By})
@@ -30,12 +46,18 @@ func (f *front) page(a net.Addr) *admin.Server {
 			return made.Text(), nil
 		},
 		Audit: func(ctx context.Context, a admin.Act) {
-			f.guard.Record(ctx, store.Audit{Who: a.User.Name, Via: a.User.Via, Source: a.User.Source, Verb: a.Verb, Resource: a.Resource, Name: a.Name, Code: a.Code, Message: a.Message})
+			f.guard.Record(ctx, store.Audit{Who: a.User.Name, Via: viaPage, Source: a.User.Source, Verb: a.Verb, Resource: a.Resource, Name: a.Name, Code: a.Code, Message: a.Message})
 		},
-		API: f.kubernetes(), Logs: f.desk, Shells: f.desk, House: house{f, a}, People: pagePeople{f.guard}, Tokens: pageTokens{f.guard},
-		HubURL: f.url(a), Version: version, Log: f.log,
+		API: f.kubernetes(), Logs: f.desk, Shells: f.desk, House: house{f, a}, People: pagePeople{f.guard}, Tokens: pageTokens{f.guard}, Accounts: pageTokens{f.guard},
+		Kubeconfig: func(k admin.Kubeconfig) ([]byte, error) {
+			return kubeconfig(kubeconfigFor{server: k.Server, user: k.User, ca: f.authority.RootPEM(), token: k.Token})
+		},
+		HubURL: f.url(a), Version: version, Pauses: pauses, Log: f.log,
 	})
 }
+
+// viaPage stands in the audit for what people do in the page.
+const viaPage = "page"
 
 // pageAccess is the guard in the page's words.
 type pageAccess struct{ *access.Guard }

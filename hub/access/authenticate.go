@@ -153,9 +153,17 @@ type NewAPIToken struct {
 const maxAPITokenLife = 366 * 24 * time.Hour
 
 // CreateAPIToken returns a new API token of a person, which is shown this once.
+// A person has 50 of them at most.
 func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string, err error) {
 	if n.Life <= 0 || n.Life > maxAPITokenLife {
 		return "", fmt.Errorf("%w: an API token lives %s; use up to a year, such as 2160h", ErrInvalid, n.Life)
+	}
+	own, err := g.APITokensOf(ctx, n.User)
+	if err != nil {
+		return "", err
+	}
+	if len(own) >= maxAPITokens {
+		return "", fmt.Errorf("%w: %s has %d API tokens, as many as anybody may have; revoke one that is not used", ErrConflict, n.User, len(own))
 	}
 	now := time.Now()
 	t := store.APIToken{ID: newID(), User: n.User, Note: clip(n.Note), Created: now, Expires: now.Add(n.Life)}

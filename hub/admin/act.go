@@ -26,8 +26,8 @@ const (
 // what exactly it would be done to, and begun from there.
 func (s *Server) actionRoutes() []Route {
 	routes := []Route{
-		{Method: http.MethodGet, Path: "/actions", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.showNow(jobList) }},
-		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.showNow(jobView) }},
+		{Method: http.MethodGet, Path: "/actions", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.show(jobList) }},
+		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.show(jobView) }},
 		{Method: http.MethodPost, Path: "/actions/:id", Verb: "patch", Resource: "nodes", serve: (*call).jobAction},
 	}
 	for _, a := range s.actions {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/admission"
@@ -73,6 +74,16 @@ func worksample(t testing.TB) *memory {
 	m.put(t, d, ds, testNode("pi-8", "oslo", func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "old", Value: "1", Effect: "NoSchedule"}, {Key: "old", Effect: "NoExecute"}}
 	}))
+	watch := m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"})
+	for i := 1; i <= 3; i++ {
+		m.put(t, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watch-hash%d", i), Namespace: "default", Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: fmt.Sprintf("hash%d", i)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(watch, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}}, Revision: int64(i),
+			Data: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/watch:%d"}]}}}}`, i)}})
+	}
+	m.put(t, testPod("watch-1", "pi-8", func(p *corev1.Pod) {
+		p.Labels[appsv1.ControllerRevisionHashLabelKey] = "hash3"
+		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(watch, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+	}))
 	kept := m.Snapshot().Deployment("default", "shop")
 	for i := 1; i <= 2; i++ {
 		hash := fmt.Sprintf("hash%d", i)
@@ -92,6 +103,9 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 	srv := acting(t, m)
 	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
 	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
+	watchImage := func() string {
+		return m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"}).(*appsv1.DaemonSet).Spec.Template.Spec.Containers[0].Image
+	}
 	site := func() *fleet.Site { return m.Snapshot().Site("oslo") }
 	taint := "maintenance=x:NoSchedule"
 	taints := func(node string) string {
@@ -123,6 +137,8 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 			return shop().Spec.Template.Spec.Containers[0].Image + shop().Spec.Template.Labels[templateHash]
 		}, "registry.example/shop:1", true},
 		{"/actions/deployments/restart", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Template.Annotations[restartedAt] != "") }, "true", false},
+		{"/actions/daemonsets/undo", state.DaemonSets, "default", "watch", url.Values{"revision": {"0"}}, watchImage, "registry.example/watch:2", true},
+		{"/actions/daemonsets/undo", state.DaemonSets, "default", "watch", url.Values{"revision": {"1"}}, watchImage, "registry.example/watch:1", true},
 		{"/actions/daemonsets/restart", state.DaemonSets, "default", "watch", nil, func() string {
 			return fmt.Sprint(m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"}).(*appsv1.DaemonSet).Spec.Template.Annotations[restartedAt] != "")
 		}, "true", false},
@@ -297,8 +313,8 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	m.put(t, owned("shop-3", "pi-1", "shop")) // its owner has made one elsewhere
 	until(t, "the pod is asked to leave, now that it may", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
 	leave("shop-1")
-	until(t, "the drain is over", says("1 of 1 done"))
-	if !strings.Contains(body, "2 of 2 pods have left") || !strings.Contains(body, "Undo</button>") {
+	until(t, "the drain is over", says("Undo</button>"))
+	if !strings.Contains(body, "1 of 1 done") || !strings.Contains(body, "2 of 2 pods have left") {
 		t.Errorf("the drain does not tell its end: %s", mainOf(body))
 	}
 	if srv.do(t, "admin", at, url.Values{"action": {"undo"}}); m.Snapshot().Node("pi-7").Spec.Unschedulable {

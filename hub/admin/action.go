@@ -27,6 +27,8 @@ type action struct {
 	Destroy bool   // what it takes cannot be had back
 	quick   bool   // needs no page of its own before, for one thing: it can be undone
 	single  bool   // is done to one thing only
+	aside   bool   // is offered where it belongs, and in no menu
+	drains  bool   // marks its nodes as being drained
 
 	kind           state.Kind
 	one            string // of the kind, such as "node"

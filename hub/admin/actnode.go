@@ -26,7 +26,9 @@ func nodeActions() []*action {
 			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
 			Means:  "Cordons the node and asks its pods to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
-			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain},
+			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain, drains: true},
+		{Name: "forget-drain", aside: true, Label: "Leave", Save: "Leave it", Done: "keeps its pods", Means: "The drain that was cut short is not gone on with. The node stays cordoned, and the pods that are there stay.",
+			idle: idleMark, do: forgetDrain},
 		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", fields: labelFields, parse: parseLabel, do: label},
 		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", fields: taintFields, parse: parseTaint, notes: taintNotes, do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
@@ -55,10 +57,13 @@ func cordon(is bool) func(context.Context, *worker, state.Object) (undo, error) 
 		if n.Spec.Unschedulable == is {
 			return nil, nil
 		}
-		back := func(ctx context.Context, w *worker) error {
-			return w.patch(ctx, n, tree{"spec": tree{"unschedulable": !is}})
+		set := func(ctx context.Context, w *worker, is bool) error {
+			if !is {
+				return w.patch(ctx, n, uncordonPatch())
+			}
+			return w.patch(ctx, n, tree{"spec": tree{"unschedulable": true}})
 		}
-		return back, w.patch(ctx, n, tree{"spec": tree{"unschedulable": is}})
+		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
 	}
 }
 

@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -18,10 +16,8 @@ import (
 )
 
 const (
-	restartedAt  = "kubectl.kubernetes.io/restartedAt" // as `kubectl rollout restart` says it
-	revisionOf   = "deployment.kubernetes.io/revision"
-	maxReplicas  = 100_000
-	templateHash = "pod-template-hash"
+	restartedAt = "kubectl.kubernetes.io/restartedAt" // as `kubectl rollout restart` says it
+	maxReplicas = 100_000
 )
 
 func podActions() []*action {
@@ -79,6 +75,7 @@ func workloadActions() []*action {
 	}
 	daemonSets := []*action{
 		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, node by node.", do: restart},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, node by node.", fields: revisionFields, parse: parseRevision, do: rollBack},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", notes: workloadNotes, do: remove},
 	}
 	for _, a := range deployments {
@@ -154,71 +151,6 @@ func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
 		return w.patch(ctx, o, tree{"spec": tree{"replicas": n}})
 	}
 	return func(ctx context.Context, w *worker) error { return set(ctx, w, before) }, set(ctx, w, after)
-}
-
-// A version is one that a deployment has had: a replica set.
-type version struct {
-	Number int
-	Set    *appsv1.ReplicaSet
-}
-
-// versionsOf returns what a deployment has had, the newest first.
-func versionsOf(s state.Snapshot, d *appsv1.Deployment) (list []version) {
-	for o := range s.Owned(d.UID, state.ReplicaSets) {
-		rs := o.(*appsv1.ReplicaSet)
-		if n, err := strconv.Atoi(rs.Annotations[revisionOf]); err == nil {
-			list = append(list, version{n, rs})
-		}
-	}
-	slices.SortFunc(list, func(a, b version) int { return cmp.Compare(b.Number, a.Number) })
-	return list
-}
-
-func revisionFields(s state.Snapshot, with []state.Object) []field {
-	f := field{Name: "revision", Label: "Version", Type: "select", Options: []option{{"0", "The one before", true}}}
-	if len(with) == 1 {
-		for i, v := range versionsOf(s, with[0].(*appsv1.Deployment)) {
-			if i > 0 {
-				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(v.Set.Spec.Template)), false})
-			}
-		}
-	}
-	return []field{f}
-}
-
-func parseRevision(form url.Values) (any, error) {
-	n, err := strconv.Atoi(form.Get("revision"))
-	if err != nil || n < 0 {
-		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
-	}
-	return n, nil
-}
-
-// rollBack puts an earlier template in place, as `kubectl rollout undo` does.
-func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	d, want := o.(*appsv1.Deployment), w.given.(int)
-	if d.Spec.Paused {
-		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
-	}
-	versions := versionsOf(w.fleet.Snapshot(), d)
-	at := 1
-	if want > 0 {
-		at = slices.IndexFunc(versions, func(v version) bool { return v.Number == want })
-	}
-	switch {
-	case want > 0 && at < 0:
-		return nil, fmt.Errorf("it has no version %d any more", want)
-	case at >= len(versions):
-		return nil, fmt.Errorf("it has no earlier version")
-	}
-	set := func(ctx context.Context, w *worker, t corev1.PodTemplateSpec) error {
-		return w.send(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.Deployments, d.Namespace, d.Name), media: "application/json-patch+json"}, []tree{
-			{"op": "test", "path": "/metadata/uid", "value": d.UID}, {"op": "replace", "path": "/spec/template", "value": t}})
-	}
-	was := d.Spec.Template
-	template := *versions[at].Set.Spec.Template.DeepCopy()
-	delete(template.Labels, templateHash)
-	return func(ctx context.Context, w *worker) error { return set(ctx, w, was) }, set(ctx, w, template)
 }
 
 func idlePaused(is bool) func(state.Object) string {

@@ -1,8 +1,8 @@
 // Package admin is the page: what an operator opens in the morning, and at 3 a.m.
 //
 // Every view is a function from a snapshot to what a template shows; what people
-// want changed goes through the same door as the API's writes. Browsers hear by
-// server-sent events which parts have changed, and fetch those again.
+// want changed goes through the same door as the API's writes. An open page is sent
+// what it shows anew, by server-sent events, whenever that has changed.
 //
 // The room keeps no truth of its own, decides nothing about the fleet and knows
 // no password: package access does, behind the interfaces declared here. The words
@@ -112,31 +112,39 @@ type Config struct {
 	// sentence for the one who caused it. A code of 500 or more is logged besides.
 	Explain  func(err error) (code int, sentence string)
 	Liveness func(node string) Liveness
+	// Usage asks a device what it uses now. That may take seconds.
+	Usage func(ctx context.Context, node string) (Usage, error)
 	// Token makes a join token; it is shown this once.
 	Token func(ctx context.Context, t NewToken) (string, error)
 	Audit func(ctx context.Context, a Act)
 	// API is the hub's Kubernetes-compatible API. It finds who asks in the request,
 	// as Sessions does: what people write in the page goes through the same checks.
-	API    http.Handler
-	Logs   Logs
-	Shells Shells
-	House  House
-	People People
-	Tokens Tokens
+	API      http.Handler
+	Logs     Logs
+	Shells   Shells
+	House    House
+	People   People
+	Tokens   Tokens
+	Accounts Accounts
+	// Kubeconfig is the file by which kubectl comes in.
+	Kubeconfig func(k Kubeconfig) ([]byte, error)
 	// HubURL is what devices join through, such as https://gateway:8443; "" is the
 	// address by which the page was reached.
 	HubURL  string
 	Version string
-	Log     *slog.Logger
+	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
+	Pauses []Pause
+	Log    *slog.Logger
 }
 
 // A Server serves the page.
 type Server struct {
 	Config
-	look  *look
-	cache *cache
-	live  *live
-	tools tools
+	look   *look
+	cache  *cache
+	live   *live
+	gauges *gauges
+	tools  tools
 
 	actions []*action
 	jobs    *jobs
@@ -152,10 +160,11 @@ func New(c Config) *Server {
 		c.Audit = func(context.Context, Act) {}
 	}
 	l := newLive(c.Fleet)
-	return &Server{Config: c, look: newLook(), cache: newCache(), live: l, actions: actions(), jobs: newJobs(l)}
+	gauges := newGauges(c.Usage, func(node string) { l.touch(usageTopic(node)) })
+	return &Server{Config: c, look: newLook(), cache: newCache(), live: l, gauges: gauges, actions: actions(), jobs: newJobs(l)}
 }
 
-// Run tells the open pages what changes, until ctx is done; then it ends their
+// Run keeps the open pages up to date until ctx is done; then it ends their
 // streams, and the actions that are still being done.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.jobs.end()
@@ -197,11 +206,13 @@ func (s *Server) Routes() []Route {
 		get("/pods", "list", "pods", pods),
 		get("/pods/:namespace/:name", "get", "pods", pod),
 		get("/events", "list", "events", events),
-		{Method: http.MethodGet, Path: "/events/stream", Verb: "watch", Resource: "nodes", serve: (*call).stream},
 		get("/devices/add", "create", "jointokens", addDevice),
 		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: (*call).token},
 		get("/devices/joined", "create", "jointokens", joined),
 
+		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", serve: (*call).logs},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy", serve: (*call).logStream},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/download", Verb: "get", Resource: "nodes/proxy", serve: (*call).logFile},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", serve: (*call).logs},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", serve: (*call).logStream},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", serve: (*call).logFile},
@@ -213,6 +224,8 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, serve: (*call).edit},
 		get("/boards", "list", "boardprofiles", boards),
 		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", serve: (*call).auditView},
+		{Method: http.MethodGet, Path: "/account", Verb: "get", Resource: "account", serve: (*call).account},
+		{Method: http.MethodPost, Path: "/account", Verb: "update", Resource: "account", serve: (*call).accountAction},
 		{Method: http.MethodGet, Path: "/settings", Verb: "get", Resource: "settings", serve: (*call).settings},
 		{Method: http.MethodPost, Path: "/settings", Verb: "update", Resource: "settings", serve: (*call).settingsAction},
 	}...)

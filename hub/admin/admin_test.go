@@ -2,12 +2,16 @@ package admin
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -66,9 +70,6 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 		path := fill.Replace(r.Path)
 		if r.Path == "/pods/:namespace/:name" {
 			path = strings.Replace(path, "pi-1", "kiosk-7d9f-abcde", 1)
-		}
-		if r.Path == "/events/stream" {
-			path += "?watch=nodes"
 		}
 		for _, role := range []string{"", "device", "viewer", "operator", "admin"} {
 			form := url.Values{"csrf": {csrf}, "action": {"cordon"}, "site": {"oslo"}, "uses": {"1"}, "life": {"1h"}}
@@ -209,16 +210,18 @@ func TestPeopleWithOtherRolesGetOtherFragments(t *testing.T) {
 	}
 }
 
-// A listener reads a stream line by line.
+// A listener is a page that is open.
 type listener struct {
 	testing.TB
-	lines chan string
+	events chan [3]string // name, id, data
 }
 
-func (s *server) listen(t testing.TB, query string, headers ...string) *listener {
+// listen opens a page as somebody of the role.
+func (s *server) listen(t testing.TB, role, path string, headers ...string) *listener {
 	t.Helper()
-	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+"/events/stream?"+query, nil)
-	req.Header.Set(nameHeader, "viewer")
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
+	req.Header.Set(nameHeader, role)
+	req.Header.Set("Accept", eventStream)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -226,12 +229,27 @@ func (s *server) listen(t testing.TB, query string, headers ...string) *listener
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listener{t, make(chan string, 1000)}
+	if got := resp.Header.Get("Content-Type"); got != eventStream {
+		t.Fatalf("%s is answered with %d, %s", path, resp.StatusCode, got)
+	}
+	l := &listener{t, make(chan [3]string, 1000)}
 	go func() {
 		defer resp.Body.Close()
-		defer close(l.lines)
-		for sc := bufio.NewScanner(resp.Body); sc.Scan(); {
-			l.lines <- sc.Text()
+		defer close(l.events)
+		var e [3]string
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Buffer(nil, 1<<20); lines.Scan(); {
+			switch field, value, _ := strings.Cut(lines.Text(), ": "); field {
+			case "event":
+				e[0] = value
+			case "id":
+				e[1] = value
+			case "data":
+				e[2] += value + "\n"
+			case "":
+				l.events <- e
+				e = [3]string{}
+			}
 		}
 	}()
 	return l
@@ -240,53 +258,125 @@ func (s *server) listen(t testing.TB, query string, headers ...string) *listener
 // generous is how long a test waits for what has to come.
 const generous = time.Minute
 
-// next returns the next event that is no beat: "change 17 nodes", or "" when there is none for d.
-func (l *listener) next(d time.Duration) string {
+// next returns what the page is told to show, "" when there is nothing for d.
+func (l *listener) next(d time.Duration) (id, body string) {
 	l.Helper()
-	var event, id, data string
 	timeout := time.After(d)
 	for {
 		select {
-		case line, ok := <-l.lines:
+		case e, ok := <-l.events:
 			if !ok {
-				return "over"
+				return "over", ""
 			}
-			switch {
-			case line == "" && event != "beat":
-				return strings.TrimSpace(event + " " + id + " " + data)
-			case strings.HasPrefix(line, "event: "):
-				event = line[7:]
-			case strings.HasPrefix(line, "id: "):
-				id = line[4:]
-			case strings.HasPrefix(line, "data: "):
-				data = line[6:]
+			if e[0] == "show" {
+				return e[1], e[2]
 			}
 		case <-timeout:
-			return ""
+			return "", ""
 		}
 	}
 }
 
-func TestAStreamTellsWhatConcernsThePage(t *testing.T) {
+// shows waits until the page is told to show a text, and returns the tag of that.
+func (l *listener) shows(text string) (id string) {
+	l.Helper()
+	for {
+		id, body := l.next(generous)
+		switch {
+		case strings.Contains(body, text):
+			return id
+		case body == "":
+			l.Fatalf("the page is not told to show %q: %s", text, id)
+		}
+	}
+}
+
+// quiet fails when the page is told something for a while.
+func (l *listener) quiet(what string) {
+	l.Helper()
+	if id, body := l.next(700 * time.Millisecond); id != "" {
+		l.Errorf("%s is told %s: %.300s", what, id, body)
+	}
+}
+
+var liveTag = regexp.MustCompile(`data-live="(\w+)"`)
+
+func (s *server) tagOf(t testing.TB, role, path string) string {
+	t.Helper()
+	_, body := s.ask(t, role, "GET", path, nil)
+	found := liveTag.FindStringSubmatch(body)
+	if found == nil {
+		t.Fatalf("%s is not live: %s", path, body)
+	}
+	return found[1]
+}
+
+func labelled(key, value string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Labels[key] = value }
+}
+
+func TestAnOpenPageIsSentWhatItShowsAnew(t *testing.T) {
 	m := newMemory(sample()...)
 	srv := start(t, configOf(m))
-	rev := m.Snapshot().Revision
-	l := srv.listen(t, fmt.Sprintf("watch=nodes+pod/default/p&rev=%d", rev))
-	if got, want := l.next(generous), fmt.Sprintf("hello %d", rev); got != want {
-		t.Fatalf("first: %q, want %q", got, want)
-	}
-	m.put(t, testNode("pi-1", "oslo", nil))
-	if got, want := l.next(generous), fmt.Sprintf("change %d nodes", rev+1); got != want {
-		t.Errorf("after a node: %q, want %q", got, want)
-	}
+	l := srv.listen(t, "viewer", "/nodes/pi-1?shown="+srv.tagOf(t, "viewer", "/nodes/pi-1"))
+	l.quiet("a page that shows what there is")
+	m.put(t, testNode("pi-1", "oslo", labelled("colour", "green")))
+	l.shows("green")
 	m.put(t, testPod("q", "pi-1", nil))
-	m.put(t, testEvent("Node", "pi-1", "x", "y", 0))
-	m.put(t, testPod("p", "pi-1", nil), testNode("pi-2", "oslo", nil))
-	if got := l.next(generous); got != fmt.Sprintf("change %d nodes pod/default/p", rev+5) {
-		t.Errorf("after several: %q", got)
+	l.shows("/pods/default/q")
+	m.put(t, testEvent("Node", "pi-1", "Tested", "said of pi-1", 0))
+	l.shows("said of pi-1")
+	m.put(t, testNode("pi-3", "oslo", labelled("colour", "blue")), testEvent("Node", "pi-3", "Tested", "said of pi-3", 0))
+	l.quiet("a page that other things concern")
+	if _, err := m.Do(t.Context(), gone(m.Snapshot().Node("pi-1"))); err != nil {
+		t.Fatal(err)
 	}
-	if got := l.next(700 * time.Millisecond); got != "" {
-		t.Errorf("and then: %q, want silence", got)
+	l.shows("There is no node pi-1.")
+	m.put(t, testNode("pi-1", "oslo", labelled("colour", "back")))
+	l.shows("back")
+}
+
+func TestWhatIsNotSeenIsNotSent(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := start(t, configOf(m))
+	l := srv.listen(t, "viewer", "/?shown="+srv.tagOf(t, "viewer", "/"))
+	for i := range 3 {
+		m.put(t, testNode("pi-1", "oslo", labelled("n", fmt.Sprint(i)))) // the overview shows no labels
+	}
+	l.quiet("a page that shows nothing of what has changed")
+	m.put(t, testNode("pi-9", "oslo", nil))
+	l.shows("5/9")
+}
+
+// What many pages show is made once for all of them.
+func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
+	m := newMemory(sample()...)
+	c := configOf(m)
+	var looks atomic.Int64
+	liveness := c.Liveness
+	c.Liveness = func(node string) Liveness {
+		if node == "pi-1" {
+			looks.Add(1)
+		}
+		return liveness(node)
+	}
+	srv := start(t, c)
+	tag := srv.tagOf(t, "viewer", "/nodes/pi-1")
+	var pages []*listener
+	for range 30 {
+		pages = append(pages, srv.listen(t, "viewer", "/nodes/pi-1?shown="+tag))
+	}
+	before := looks.Load()
+	for i := range 3 {
+		text := fmt.Sprint("green-", i)
+		m.put(t, testNode("pi-1", "oslo", labelled("colour", text)))
+		for _, p := range pages {
+			p.shows(text)
+		}
+	}
+	// One more for each time that the page is old enough to be looked at anyway.
+	if once := (looks.Load() - before) / 3; once > 5 {
+		t.Errorf("each change was looked at %d times for 30 pages", once)
 	}
 }
 
@@ -295,7 +385,7 @@ func TestAQuietStreamStays(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := teller{w: w, rc: http.NewResponseController(w), wait: 50 * time.Millisecond}
 		for range 3 {
-			if out.say("beat", "", 0) != nil {
+			if out.tell("beat", "", "") != nil {
 				return
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -315,64 +405,143 @@ func TestAQuietStreamStays(t *testing.T) {
 	}
 }
 
-func TestManyChangesAreTwoNoticesASecond(t *testing.T) {
+func TestManyChangesAreTwoASecond(t *testing.T) {
 	m := newMemory(sample()...)
 	srv := start(t, configOf(m))
-	l := srv.listen(t, "watch=nodes", "Last-Event-ID", fmt.Sprint(m.Snapshot().Revision))
-	l.next(generous)
+	l := srv.listen(t, "viewer", "/nodes/pi-1")
+	l.shows("pi-1")
 	var over atomic.Bool
+	begin := time.Now()
 	go func() {
-		for !over.Load() {
-			m.put(t, testNode("pi-1", "oslo", nil))
+		for i := 0; !over.Load(); i++ {
+			m.put(t, testNode("pi-1", "oslo", labelled("n", fmt.Sprint(i))))
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
 	defer over.Store(true)
-	begin := time.Now()
-	for range 4 {
-		if got := l.next(generous); !strings.HasPrefix(got, "change") {
-			t.Fatalf("%q, want a change", got)
-		}
-	}
-	if took := time.Since(begin); took < 3*together-100*time.Millisecond {
-		t.Errorf("four notices in %s, want %s between two", took, together)
-	}
-}
-
-func TestAStreamThatComesBackHearsWhatItMissed(t *testing.T) {
-	m := newMemory(sample()...)
-	rev := m.Snapshot().Revision
-	srv := start(t, configOf(m))
-	m.put(t, testNode("pi-1", "oslo", nil))
-	for _, c := range []struct{ name, watch, id, want string }{
-		{"one that missed a change hears of it", "nodes", fmt.Sprint(rev), "change " + fmt.Sprint(rev+1) + " nodes"},
-		{"one that missed what does not concern it hears nothing", "sites", fmt.Sprint(rev), ""},
-		{"one that missed nothing hears nothing", "nodes", fmt.Sprint(rev + 1), ""},
-		{"one of a later life of the hub fetches everything", "sites", "999999", "change " + fmt.Sprint(rev+1) + " sites"},
-		{"one of an action fetches it, whatever its revision", "actions/X+sites", fmt.Sprint(rev + 1), "change " + fmt.Sprint(rev+1) + " actions/X"},
-		{"one without a revision fetches everything", "sites", "x", "change " + fmt.Sprint(rev+1) + " sites"},
-	} {
-		l := srv.listen(t, "watch="+c.watch+"&rev=0", "Last-Event-ID", c.id)
+	for range 5 {
 		l.next(generous)
-		wait := generous
-		if c.want == "" {
-			wait = 200 * time.Millisecond
-		}
-		if got := l.next(wait); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+	}
+	if took := time.Since(begin); took < 4*together {
+		t.Errorf("five times in %s, want %s between two", took, together)
+	}
+}
+
+func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := start(t, configOf(m))
+	now := srv.tagOf(t, "viewer", "/sites")
+	for _, c := range []struct {
+		name, query, id string
+		sent            bool
+	}{
+		{"one that shows what there is is sent nothing", "?shown=" + now, "", false},
+		{"one that was sent what there is last is sent nothing", "?shown=of-the-first-load", now, false},
+		{"one that shows something else is sent what there is", "?shown=" + now, "of-before", true},
+		{"one that shows nothing yet is sent what there is", "", "", true},
+	} {
+		l := srv.listen(t, "viewer", "/sites"+c.query, "Last-Event-ID", c.id)
+		if !c.sent {
+			l.quiet(c.name)
+		} else if got := l.shows("Partial disruption"); got != now {
+			t.Errorf("%s: %s, want %s", c.name, got, now)
 		}
 	}
 }
 
-func TestAFragmentShowsTheRevisionThatWasTold(t *testing.T) {
+func TestAPageThatIsOpenedShowsTheNewest(t *testing.T) {
 	m := newMemory(sample()...)
 	srv := start(t, configOf(m))
-	for range 5 { // each within the time for which the last one would be good
-		m.put(t, testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels["rev"] = fmt.Sprint(m.s.Revision) }))
-		want := fmt.Sprint(m.Snapshot().Revision)
-		resp, body := srv.ask(t, "viewer", "GET", "/nodes/pi-1", nil, fragmentHeader, want)
-		if got := resp.Header.Get("Flotilla-Revision"); got != want || strings.Contains(body, "<html") {
-			t.Errorf("the fragment shows revision %s, want %s alone", got, want)
+	for i := range 5 { // each within the time for which the last one would be good
+		text := fmt.Sprint("green-", i)
+		m.put(t, testNode("pi-1", "oslo", labelled("colour", text)))
+		if _, body := srv.ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, text) {
+			t.Errorf("the page does not show %s", text)
+		}
+	}
+}
+
+// Every stream gets the same compressed parts, between others of its own.
+func TestPartsMakeAGzipStreamInAnyOrder(t *testing.T) {
+	long := newEvent("show", "x", []byte(strings.Repeat("a line of the page\n", 5000)))
+	short := newEvent("beat", "", []byte("now"))
+	browser, hub := io.Pipe()
+	sent := make(chan *event)
+	go func() {
+		_, _ = hub.Write(gzipHeader)
+		for e := range sent {
+			_, _ = hub.Write(e.small())
+		}
+		_ = hub.Close()
+	}()
+	z, err := gzip.NewReader(browser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range []*event{short, long, short, short, long, long} {
+		sent <- e
+		got := make([]byte, len(e.text)) // before any other is sent
+		if _, err := io.ReadFull(z, got); err != nil || !bytes.Equal(got, e.text) {
+			t.Fatalf("event %d: a browser reads something else: %v", i, err)
+		}
+	}
+	close(sent)
+	if n := len(long.small()); n > len(long.text)/10 {
+		t.Errorf("%d bytes are %d compressed", len(long.text), n)
+	}
+}
+
+// A row is kept by what it shows.
+func TestRowsCanBeCompared(t *testing.T) {
+	for _, r := range []reflect.Type{reflect.TypeFor[nodeRow](), reflect.TypeFor[podRow]()} {
+		if !r.Comparable() {
+			t.Errorf("%s has parts that cannot be compared: rendering it panics", r)
+		}
+	}
+	l := newLook()
+	row := func(r podRow) string {
+		made, err := l.rows.row("pod-row", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(made)
+	}
+	one := podRow{Name: "one", Age: momentOf(now0)}
+	first := row(one)
+	for range keptRows + 10 { // more than are kept
+		other := one
+		other.Name = rand.Text()
+		if got := row(other); !strings.Contains(got, other.Name) || strings.Contains(got, ">one<") {
+			t.Fatalf("the row of %s is %s", other.Name, got)
+		}
+	}
+	if again := row(one); again != first || len(l.rows.made) > keptRows {
+		t.Errorf("%s has become %s; %d rows are kept", first, again, len(l.rows.made))
+	}
+}
+
+// A time's words change by themselves: they are no reason to send a page anew.
+func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	for _, m := range []*moment{at(now.Add(-time.Hour), now)} {
+		body := "<p>before " + string(ago(m)) + " ago</p>"
+		if !strings.Contains(body, ">"+m.Text+"<") || m.Text == "" {
+			t.Errorf("a page without scripts says %s", body)
+		}
+		want := "<p>before " + string(ago(&moment{At: m.At, UTC: m.UTC})) + " ago</p>"
+		if got := string(wordless([]byte(body))); got != want || strings.Contains(got, m.Text+"<") {
+			t.Errorf("without words: %s, want %s", got, want)
+		}
+		if got := string(worded(wordless([]byte(body)), now)); got != body {
+			t.Errorf("with words again: %s, want %s", got, body)
+		}
+		if got := string(worded([]byte(body+"<p>left "+string(left(&moment{At: m.At}))+"</p>"), now.Add(-2*time.Hour))); !strings.HasPrefix(got, body) || !strings.Contains(got, ">60m<") {
+			t.Errorf("beside one that has words: %s", got)
+		}
+	}
+	for _, same := range []string{"", "<p>no time</p>", "<p>&lt;/time&gt;</p>"} {
+		if got, again := string(wordless([]byte(same))), string(worded([]byte(same), now)); got != same || again != same {
+			t.Errorf("%s becomes %s, %s", same, got, again)
 		}
 	}
 }
@@ -410,6 +579,30 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 	} {
 		if got, _ := podTrouble(s, testPod("p", c.node, c.change), now0); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestSinceWhenAPodNeedsAttention(t *testing.T) {
+	ready := func(status corev1.ConditionStatus, since time.Duration) *corev1.Pod {
+		return testPod("p", "pi-1", func(p *corev1.Pod) {
+			p.Status.Conditions[1].Status, p.Status.Conditions[1].LastTransitionTime = status, ago0(since)
+		})
+	}
+	dark := testNode("pi-1", "oslo", condition("Ready", "Unknown", "x", "y")) // for 90 s
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		dark *corev1.Node
+		want time.Duration
+	}{
+		{"one on a silent node as long as that is silent", ready("True", time.Hour), dark, 90 * time.Second},
+		{"one that is younger as long as it exists", testPod("p", "pi-1", func(p *corev1.Pod) { p.CreationTimestamp = ago0(time.Minute) }), dark, time.Minute},
+		{"one that is not ready as long as that", ready("False", 3*time.Hour), nil, 3 * time.Hour},
+		{"one that is ready as long as it exists", ready("True", 3*time.Hour), nil, 26 * time.Hour},
+	} {
+		if got := now0.Sub(podSince(c.pod, c.dark)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }

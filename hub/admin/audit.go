@@ -19,7 +19,9 @@ type auditRow struct {
 
 type auditData struct {
 	Search  string
+	Filter  bool // something is left out
 	Results []option
+	Sources []option
 	Rows    []auditRow
 	Older   string // address of what was before; "": nothing
 	Newest  string // address of the first page; "": this is it
@@ -27,16 +29,51 @@ type auditData struct {
 
 const auditRows = 50
 
+// sources are where changes come from, with how the records say it: those of the
+// page also as hubs before said it, by its session.
+var sources = []struct {
+	name, text string
+	via        []string
+}{
+	{"page", "Page", []string{"page", "session", "password", "setup link"}}, {"api", "API", []string{"API", "token", "certificate"}},
+	{"command", "Command line", []string{"command line"}}, {"device", "Devices", []string{"join token"}},
+}
+
+// sourceOf says where a change comes from.
+func sourceOf(via string) string {
+	switch via {
+	case "session":
+		return "page"
+	case "password", "setup link":
+		return "page, " + via
+	case "token", "certificate":
+		return "API, " + via
+	case "join token":
+		return "device, " + via
+	}
+	return via
+}
+
 // auditView lists who changed what, and what was refused, the newest first.
 func (c *call) auditView() error {
-	search, result := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result")
+	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
 	q := AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
 	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)
+	choices := [][2]string{{"", "Any source"}}
+	for _, s := range sources {
+		choices = append(choices, [2]string{s.name, s.text})
+		if s.name == from {
+			q.Via = s.via
+		}
+	}
 	records, err := c.House.Audits(c.Request().Context(), q)
 	if err != nil {
 		return c.refuse("No audit", err)
 	}
-	d := auditData{Search: search, Results: options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"})}
+	d := auditData{
+		Search: search, Filter: search != "" || q.Refused || q.Via != nil, Sources: options(from, choices...),
+		Results: options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"}),
+	}
 	address := func(before int64) string {
 		v := url.Values{}
 		if search != "" {
@@ -44,6 +81,9 @@ func (c *call) auditView() error {
 		}
 		if result != "" {
 			v.Set("result", result)
+		}
+		if from != "" {
+			v.Set("from", from)
 		}
 		if before > 0 {
 			v.Set("before", strconv.FormatInt(before, 10))
@@ -65,7 +105,7 @@ func (c *call) auditView() error {
 }
 
 func auditRowOf(r AuditRecord, now time.Time) auditRow {
-	row := auditRow{When: at(r.At, now), Who: or(r.Who, "nobody known"), From: r.Via, Did: deed(r.Verb, r.What, r.Code >= 400), Message: r.Message, Pill: pill{"ok", "Done"}}
+	row := auditRow{When: at(r.At, now), Who: or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r.Verb, r.What, r.Code >= 400), Message: r.Message, Pill: pill{"ok", "Done"}}
 	if r.Source != "" {
 		row.From += ", " + r.Source
 	}
@@ -91,7 +131,7 @@ var (
 		"create sessions": {"logged in", "log in"}, "create enrolments": {"joined as node", "join as node"}, "create pods/exec": {"ran a command in pod", "run a command in pod"},
 		"create pods/attach": {"attached to pod", "attach to pod"}, "create pods/portforward": {"forwarded a port to pod", "forward a port to pod"},
 		"create pods/eviction": {"evicted pod", "evict pod"}, "create jointokens": {"made a join token", "make a join token"}, "create apitokens": {"made an API token:", "make an API token:"},
-		"create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"},
+		"update account": {"changed their own password", "change their own password"}, "create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"},
 	}
 	things = map[string]string{"jointokens": "join token", "apitokens": "API token", "boardprofiles": "board profile", "daemonsets": "daemon set", "replicasets": "replica set", "configmaps": "config map"}
 )

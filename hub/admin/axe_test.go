@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
+	corev1 "k8s.io/api/core/v1"
 )
 
 //go:embed testdata/axe/axe.min.js
@@ -15,24 +17,32 @@ var axeSource string
 
 // axeRun looks for what hinders people: everything of WCAG 2.1, A and AA, and best
 // practice, as far as a program can see it.
-const axeRun = `axe.run(document, {resultTypes: ["violations"]}).then((found) => JSON.stringify(found.violations
-	.filter((v) => v.impact === "serious" || v.impact === "critical")
+const axeRun = `axe.run(document, {resultTypes: ["violations"], ...%s}).then((found) => JSON.stringify(found.violations
+	.filter((v) => v.impact !== "minor")
 	.map((v) => v.id + " (" + v.impact + "): " + v.help + ": " + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? "")).join(" | "))))`
 
-// axe fails for whatever of a page is a serious hindrance to somebody.
-func (b *browser) axe(where string) {
+// What is looked for: another colour scheme changes nothing but colours.
+const (
+	allRules = "{}"
+	colours  = `{runOnly: ["color-contrast", "link-in-text-block"]}`
+)
+
+// axe fails for whatever of a page hinders somebody more than a little.
+func (b *browser) axe(where string) { b.Helper(); b.axeFor(where, allRules) }
+
+func (b *browser) axeFor(where, rules string) {
 	b.Helper()
-	if found := b.hindrances(); len(found) > 0 {
+	if found := b.hindrances(rules); len(found) > 0 {
 		b.Errorf("%s hinders people:\n\t%s", where, strings.Join(found, "\n\t"))
 	}
 }
 
-func (b *browser) hindrances() (found []string) {
+func (b *browser) hindrances(rules string) (found []string) {
 	b.Helper()
 	if !b.eval("!!window.axe") {
 		b.eval(axeSource + "; true")
 	}
-	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](axeRun, chromedp.EvalAwaitPromise))
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](fmt.Sprintf(axeRun, rules), chromedp.EvalAwaitPromise))
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &found)
 	}
@@ -42,23 +52,134 @@ func (b *browser) hindrances() (found []string) {
 	return found
 }
 
-// TestNothingHindersPeople looks at every page that is read, in both colours and at
-// both widths; the tests of single pages look at theirs.
-func TestNothingHindersPeople(t *testing.T) {
-	k := newKit(t, toolObjects()...)
-	k.excuse("404") // of the view that is missing
-	for _, w := range []struct {
+// tab opens another tab of the same browser, logged in as the first one is.
+func (b *browser) tab(t testing.TB) *browser {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	t.Cleanup(cancel)
+	other := watch(t, ctx, b.url)
+	other.excused = b.excused
+	return other
+}
+
+// look looks at the page that is open at both widths in both colour schemes, for the
+// second scheme at the colours only.
+func (b *browser) look(where string) {
+	b.Helper()
+	for _, as := range []struct {
 		pixels int64
 		dark   bool
-	}{{360, true}, {1280, false}} {
-		k.width(w.pixels, w.dark)
-		for _, v := range everyView {
-			k.open(v.path)
-			k.axe(fmt.Sprintf("%s at %d pixels", v.name, w.pixels))
+		rules  string
+	}{{360, false, allRules}, {360, true, colours}, {1280, true, allRules}, {1280, false, colours}} {
+		b.width(as.pixels, as.dark)
+		name := fmt.Sprintf("%s-%d-%s", where, as.pixels, map[bool]string{true: "dark", false: "light"}[as.dark])
+		b.axeFor(name, as.rules)
+		b.fits(name)
+		b.shot("axe-" + strings.NewReplacer(" ", "-", ",", "", "/", "").Replace(name))
+	}
+}
+
+// A situation is a page as somebody has it open, with how it came to be so.
+type situation struct {
+	name, path string
+	do         func(b *browser) // what they have done there; nil: nothing
+}
+
+// unfold opens everything that is folded in, which is where menus and forms are.
+func unfold(b *browser) {
+	b.eval(`document.querySelectorAll("main details:not(.menu)").forEach((d) => d.open = true), true`)
+}
+
+// menus opens the menus one after the other.
+func menus(b *browser) {
+	b.eval(`document.querySelector("main .menu").open = true`)
+}
+
+// TestNothingHindersPeople looks at every page, also with its menus open and its
+// forms refused, at both widths and in both colour schemes, in some tabs at a time.
+func TestNothingHindersPeople(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.excuse("404") // of what is missing
+	k.excuse("400") // of what is refused
+	k.excuse("422")
+	k.excuse("410") // of the setup, which is over
+	var situations []situation
+	for _, v := range everyView {
+		situations = append(situations, situation{v.name, v.path, nil})
+	}
+	k.fleet.put(t, testNode("cut-short", "oslo", func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		n.Annotations = map[string]string{drainMark: drainNote{By: "anna", Began: now0.Add(-12 * time.Minute), Until: "1h", Bare: true}.String()}
+	}), testPod("left-behind", "cut-short", nil))
+	till := "/yaml/apis/apps/v1/namespaces/default/deployments/till"
+	situations = append(situations, []situation{
+		{"account", "/account", unfold},
+		{"account with a refusal", "/account", func(b *browser) {
+			b.eval(`document.querySelectorAll("[required]").forEach((i) => i.required = false), true`)
+			b.press("button[value=password]")
+		}},
+		{"settings", "/settings", unfold},
+		{"audit", "/audit", nil},
+		{"boards", "/boards", nil},
+		{"log", "/pods/default/two-7d9f/logs?container=web", nil},
+		{"terminal", "/pods/default/two-7d9f/terminal?container=web", func(b *browser) { b.await(screen + `.includes("two-7d9f $")`) }},
+		{"terminal with nothing in it", "/pods/default/kiosk-7d9f-crash/terminal", nil},
+		{"editor", till, nil},
+		{"editor with a difference", till, func(b *browser) { b.replaces("till:1.0", "till:1.1"); b.press("button[value=check]") }},
+		{"editor with a refusal", till, func(b *browser) { b.replaces("replicas: 3", "replicas: -3"); b.press("button[value=check]") }},
+		{"paste", "/yaml", func(b *browser) { b.writes("kind: x"); b.press("button[value=check]") }},
+		{"node, with its menu", "/nodes/pi-1", menus},
+		{"node with a drain that was cut short", "/nodes/cut-short", nil},
+		{"daemon set to roll back", "/actions/daemonsets/undo?item=kube-system%2Fnode-exporter", nil},
+		{"daemon set", "/workloads/daemonsets/kube-system/node-exporter", menus},
+		{"node, unfolded", "/nodes/pi-2", unfold},
+		{"nodes, with their menu", "/nodes", menus},
+		{"sites, with a menu", "/sites", menus},
+		{"the top menu", "/", func(b *browser) { b.eval(`document.querySelector(".top .menu").open = true`) }},
+		{"a form that is refused", "/actions/sites/settings?item=%2Foslo", func(b *browser) {
+			b.fill("input[name=nodeMonitorGracePeriod]", "5s")
+			b.press("button.primary")
+		}},
+		{"no page at all", "/nowhere", nil},
+		{"no action", "/actions/NONE", nil},
+		{"a connection that is lost", "/nodes", func(b *browser) { // shown beside the real one, which is good
+			b.eval(`document.documentElement.classList.add("is-lost"), document.body.prepend(Object.assign(document.createElement("p"), {className: "lost", role: "status",
+				textContent: "Connection to the hub lost. This is what was known at 12:05:41; trying again…"})), true`)
+			b.await(`document.getAnimations().length === 0`)
+		}},
+	}...)
+	k.open("/nodes/pi-1")
+	k.press(`.actions a[href^="/actions/nodes/drain"]`)
+	k.do(chromedp.Click(chromedp.CSS("input[name=bare]")))
+	k.press("button.danger")
+	k.awaits("0 of 3 pods have left")
+	situations = append(situations, situation{"a drain that goes on", strings.TrimPrefix(k.string("location.href"), k.url), nil})
+
+	t.Run("tabs", func(t *testing.T) {
+		const tabs = 4
+		for i := range tabs {
+			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+				t.Parallel()
+				b := k.tab(t)
+				for n := i; n < len(situations); n += tabs {
+					s := situations[n]
+					b.width(360, false)
+					b.open(s.path)
+					if s.do != nil {
+						s.do(b)
+					}
+					b.look(s.name)
+				}
+			})
 		}
+	})
+	k.press(".who button")
+	for _, path := range []string{"/login", "/setup?token=x"} {
+		k.open(path)
+		k.look(path)
 	}
 	k.eval(`document.body.append(Object.assign(new Image(), {src: "/static/icon.svg"})), true`)
-	if found := k.hindrances(); len(found) == 0 {
+	if found := k.hindrances(allRules); len(found) == 0 {
 		t.Error("an image without words hinders nobody: the test cannot fail")
 	}
 }

@@ -45,6 +45,9 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 var stopChromium = func() {}
 
 func TestMain(m *testing.M) {
+	if beBrowsers() {
+		return
+	}
 	code := m.Run()
 	stopChromium()
 	os.Exit(code)
@@ -61,6 +64,12 @@ func browse(t testing.TB, url string) *browser {
 	}
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
+	return watch(t, ctx, url)
+}
+
+// watch opens a tab, and hears what the browser complains about there.
+func watch(t testing.TB, ctx context.Context, url string) *browser {
+	t.Helper()
 	ctx, cancelTime := context.WithTimeout(ctx, 4*time.Minute)
 	t.Cleanup(cancelTime)
 	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed}}
@@ -128,8 +137,8 @@ func (b *browser) open(path string) {
 	b.Helper()
 	b.steady(func() error {
 		err := chromedp.Do(b.ctx, chromedp.Navigate(b.url+path))
-		for try := 0; err != nil && strings.Contains(err.Error(), "Not attached to an active page") && try < 5; try++ {
-			err = chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) // a new tab was not there yet
+		for end := time.Now().Add(time.Minute); err != nil && strings.Contains(err.Error(), "Not attached to an active page") && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			err = chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) // the tab was not there yet, or is busy with the page before
 		}
 		return err
 	}, "open "+path)

@@ -1,8 +1,9 @@
 package admin
 
 import (
-	"compress/gzip"
+	"hash/maphash"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,28 +24,34 @@ type ask struct {
 	path     string
 	may      func(verb, resource string) bool
 	liveness func(node string) Liveness
+	uses     func(node string) (Usage, bool) // what it uses now, where that is known
 	hubURL   string
 	actions  []*action
 	jobs     *jobs
+	pauses   []Pause
 }
 
-// rendered is a fragment, and the revision and moment that it shows.
+// rendered is what a view shows at a revision and a moment.
 type rendered struct {
-	page  page
-	body  []byte
-	small func() []byte // compressed, once somebody asks; nil: not worth it
-	rev   uint64
-	at    time.Time
+	code    int
+	page    page
+	body    []byte        // the part that changes
+	tag     string        // another body but for the words of its times has another tag
+	event   func() *event // the same for the pages that have it open
+	rev     uint64
+	touched uint64 // see live
+	at      time.Time
 }
 
 const (
-	// fresh is how long a fragment is good for whoever does not know of anything newer.
+	// fresh is how long what was rendered is good while nothing changes: some of it
+	// shows what is no change, such as when a node was heard of.
 	fresh = time.Second
-	// cached bounds the number of fragments that are kept, of up to 100 KiB each.
+	// cached bounds the number of views that are kept, of up to 100 KiB each.
 	cached = 64
 )
 
-// A cache lets fifty people who look at one page cost one rendering of it.
+// A cache lets everybody who looks at one view cost one rendering of it.
 type cache struct {
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -57,9 +64,9 @@ type entry struct {
 
 func newCache() *cache { return &cache{entries: map[string]*entry{}} }
 
-// get returns the fragment of a key that shows the revision wanted or a later
-// one, made by make unless somebody has just made it.
-func (c *cache) get(key string, wanted uint64, make func() (rendered, error)) (rendered, error) {
+// get returns what a key's view shows, made by make unless what was made last shows
+// this revision, or a later one, and is fresh.
+func (c *cache) get(key string, rev, touched uint64, make func() rendered) rendered {
 	c.mu.Lock()
 	e := c.entries[key]
 	if e == nil {
@@ -72,60 +79,88 @@ func (c *cache) get(key string, wanted uint64, make func() (rendered, error)) (r
 	c.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.body != nil && e.rev >= wanted && time.Since(e.at) < fresh {
-		return e.rendered, nil
+	if e.rev < rev || e.touched < touched || time.Since(e.at) >= fresh {
+		e.rendered = make()
 	}
-	r, err := make()
-	if err == nil {
-		e.rendered = r
-	}
-	return r, err
+	return e.rendered
 }
 
-// show answers with a view.
+// shownQuery is the tag of what a page shows when it asks to be kept up to date.
+const shownQuery = "shown"
+
+// show answers with a view: once, or as long as the page is open.
 func (c *call) show(v view) error {
-	// Whoever was told a revision must see it; whoever just opens the page, the newest.
-	wanted, err := strconv.ParseUint(c.Request().Header.Get(fragmentHeader), 10, 64)
-	if err != nil {
-		wanted = c.Fleet.Snapshot().Revision
+	key, look := c.looks(v)
+	if c.Request().Header.Get("Accept") == eventStream {
+		return c.stream(key, look)
 	}
-	key := c.user.Role + "\x00" + strconv.FormatUint(c.live.touched.Load(), 10) + "\x00" + c.Request().Host + "\x00" + c.Request().URL.RequestURI()
-	r, err := c.cache.get(key, wanted, func() (rendered, error) { return c.render(v) })
-	if err != nil {
-		return c.refuse("Not found", err)
+	r := look()
+	if r.code != http.StatusOK {
+		r.page.Watch = nil
 	}
-	return c.wrap(http.StatusOK, r)
+	return c.wrap(r.code, r)
 }
 
-// showNow answers with a view that shows more than the fleet, and so is not kept.
-func (c *call) showNow(v view) error {
-	r, err := c.render(v)
-	if err != nil {
-		return c.refuse("Not found", err)
+// looks returns how to look at a view as this request asks, now and later, and what
+// is the same for everybody who asks the same.
+func (c *call) looks(v view) (key string, look func() rendered) {
+	s, asks := c.Server, c.asks()
+	query := c.QueryParams()
+	key = c.user.Role + "\x00" + c.Request().Host + "\x00" + c.Request().URL.Path + "?" + query.Encode()
+	return key, func() rendered {
+		return s.cache.get(key, s.Fleet.Snapshot().Revision, s.live.touched.Load(), func() rendered {
+			touched := s.live.touched.Load() // before: what is touched meanwhile is looked at again
+			return s.render(v, asks(), touched)
+		})
 	}
-	return c.wrap(http.StatusOK, r)
 }
 
 // ask is what the request asks of a view.
-func (c *call) ask() *ask {
-	hubURL := c.HubURL
+func (c *call) ask() *ask { return c.asks()() }
+
+// asks is the same for every moment to come: it holds nothing of the request.
+func (c *call) asks() func() *ask {
+	s, role, path, query := c.Server, c.user.Role, c.Request().URL.Path, c.QueryParams()
+	query.Del(shownQuery)
+	names, values := slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
+	hubURL := s.HubURL
 	if hubURL == "" {
 		hubURL = "https://" + c.Request().Host
 	}
-	return &ask{
-		Snapshot: c.Fleet.Snapshot(), now: time.Now(), param: c.Param, query: c.QueryParam, path: c.Request().URL.Path,
-		may: func(verb, resource string) bool { return c.Allow(c.user.Role, verb, resource) }, liveness: c.Liveness, hubURL: hubURL,
-		actions: c.actions, jobs: c.jobs,
+	return func() *ask {
+		return &ask{
+			Snapshot: s.Fleet.Snapshot(), now: time.Now(), path: path, query: query.Get, hubURL: hubURL,
+			param: func(name string) string {
+				if i := slices.Index(names, name); i >= 0 {
+					return values[i]
+				}
+				return ""
+			},
+			may: func(verb, resource string) bool { return s.Allow(role, verb, resource) }, liveness: s.Liveness,
+			uses:    func(node string) (Usage, bool) { return s.gauges.of(node, time.Now()) },
+			actions: s.actions, jobs: s.jobs, pauses: s.Pauses,
+		}
 	}
 }
 
-func (c *call) render(v view) (rendered, error) {
-	a := c.ask()
-	p, err := v(a)
-	if err != nil {
-		return rendered{}, err
+var tagSeed = maphash.MakeSeed()
+
+func (s *Server) render(v view, a *ask, touched uint64) rendered {
+	r := rendered{code: http.StatusOK, rev: a.Revision, touched: touched, at: a.now}
+	var err error
+	if r.page, err = v(a); err == nil {
+		r.body, err = s.look.fragment(r.page)
 	}
-	body, err := c.look.fragment(p)
-	small := sync.OnceValue(func() []byte { return compressed(body, gzip.DefaultCompression) })
-	return rendered{page: p, body: body, small: small, rev: a.Revision, at: a.now}, err
+	if err != nil {
+		var why string
+		r.code, why = s.explainOf(a.path, err)
+		r.page = page{Template: "message", Title: "Not found", Data: messageData{"Not found", why}}
+		if r.body, err = s.look.fragment(r.page); err != nil {
+			panic(err) // it has no more than two texts
+		}
+	}
+	lasting := wordless(r.body)
+	r.tag = strconv.FormatUint(maphash.Bytes(tagSeed, lasting), 36)
+	r.event = sync.OnceValue(func() *event { return newEvent("show", r.tag, lasting) })
+	return r
 }

@@ -26,6 +26,7 @@ const (
 type drainOrder struct {
 	bare  bool // take away pods that nobody makes again, too
 	until time.Duration
+	text  string // until, as it was chosen
 }
 
 func drainFields(s state.Snapshot, with []state.Object) (fields []field) {
@@ -37,11 +38,12 @@ func drainFields(s state.Snapshot, with []state.Object) (fields []field) {
 }
 
 func parseDrain(form url.Values) (any, error) {
-	until, err := time.ParseDuration(cmp.Or(form.Get("until"), "15m"))
+	text := cmp.Or(form.Get("until"), "15m")
+	until, err := time.ParseDuration(text)
 	if err != nil || until <= 0 || until > 24*time.Hour {
 		return nil, fmt.Errorf("%q is no time after which to give up: use up to 24h, such as 15m", form.Get("until"))
 	}
-	return drainOrder{form.Get("bare") != "", until}, nil
+	return drainOrder{form.Get("bare") != "", until, text}, nil
 }
 
 type drainCount struct{ leave, daemon, bare, data, silent int }
@@ -137,6 +139,7 @@ type leaver struct {
 // and then asks their pods to leave until they have, or time is up.
 func drain(ctx context.Context, j *job) {
 	order := j.given.(drainOrder)
+	note := drainNote{By: j.By, Began: j.Began.UTC().Truncate(time.Second), Until: order.text, Bare: order.bare}
 	ctx, cancel := context.WithTimeout(ctx, order.until)
 	defer cancel()
 	leavers := make([][]*leaver, len(j.Items))
@@ -145,7 +148,7 @@ func drain(ctx context.Context, j *job) {
 		o, err := j.find(state.Nodes, j.Items[i].item)
 		var back undo
 		if err == nil {
-			back, err = cordon(true)(ctx, &j.worker, o)
+			back, err = markDrain(ctx, &j.worker, o, note)
 		}
 		if err != nil {
 			j.finish(i, nil, err)
@@ -165,7 +168,7 @@ func drain(ctx context.Context, j *job) {
 			for _, l := range leavers[i] {
 				j.urge(ctx, l)
 			}
-			if over := j.tally(i, leavers[i]); over {
+			if over := j.tally(ctx, i, leavers[i]); over {
 				delete(open, i)
 			}
 		}
@@ -180,11 +183,21 @@ func drain(ctx context.Context, j *job) {
 				why = "given up after " + order.until.String() + "; it stays cordoned"
 			}
 			for i := range open {
+				if !j.endedByHub(ctx) {
+					j.unmark(ctx, i)
+				}
 				j.set(i, func(p *progress) { p.State, p.Text = "failed", p.Text+": "+why })
 			}
 			return
 		}
 	}
+}
+
+// endedByHub tells whether nobody has stopped the job, and it has not given up.
+func (j *job) endedByHub(ctx context.Context) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !j.Stopped && ctx.Err() == context.Canceled
 }
 
 // mustLeave lists the pods that have to leave a node.
@@ -237,7 +250,7 @@ func (w *worker) evict(ctx context.Context, p *corev1.Pod) error {
 }
 
 // tally tells how far a node is, and whether nothing more will happen there.
-func (j *job) tally(i int, leavers []*leaver) (over bool) {
+func (j *job) tally(ctx context.Context, i int, leavers []*leaver) (over bool) {
 	gone, stuck := 0, 0
 	var parts []part
 	first := ""
@@ -269,7 +282,9 @@ func (j *job) tally(i int, leavers []*leaver) (over bool) {
 	if len(leavers) == 0 {
 		text = "no pod had to leave"
 	}
-	over = gone+stuck == len(leavers)
+	if over = gone+stuck == len(leavers); over {
+		j.unmark(ctx, i)
+	}
 	j.mu.Lock()
 	p := &j.Items[i]
 	changed := p.Text != text || len(p.Parts) != len(parts)

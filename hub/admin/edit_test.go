@@ -22,16 +22,16 @@ func configMap(data map[string]string) *corev1.ConfigMap {
 }
 
 // writes puts a text into the editor.
-func (k *kit) writes(text string) {
-	k.Helper()
-	k.do(chromedp.SetValue(chromedp.CSS("#text"), text))
+func (b *browser) writes(text string) {
+	b.Helper()
+	b.do(chromedp.SetValue(chromedp.CSS("#text"), text))
 }
 
 // replaces changes what stands in the editor.
-func (k *kit) replaces(old, new string) {
-	k.Helper()
-	if !k.eval("(t => t.value !== (t.value = t.value.replace(" + quote(old) + ", " + quote(new) + ")))(document.getElementById('text'))") {
-		k.Errorf("the editor does not have %q", old)
+func (b *browser) replaces(old, new string) {
+	b.Helper()
+	if !b.eval("(t => t.value !== (t.value = t.value.replace(" + quote(old) + ", " + quote(new) + ")))(document.getElementById('text'))") {
+		b.Errorf("the editor does not have %q", old)
 	}
 }
 

@@ -16,10 +16,6 @@ const (
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	maxForm  = 64 << 10 // bytes
 	maxLarge = 4 << 20  // bytes, of a form that holds documents
-
-	// fragmentHeader asks for the live part of a page only; its value is the
-	// revision that it must have reached.
-	fragmentHeader = "Flotilla-Fragment"
 )
 
 // A call is one request on its way to its answer.
@@ -76,7 +72,7 @@ func (c *call) stranger(err error) error {
 	switch {
 	case code >= 500:
 		return c.message(code, "Out of order", why)
-	case r.Method != http.MethodGet || r.Header.Get(fragmentHeader) != "" || strings.HasSuffix(r.URL.Path, "/stream"):
+	case r.Method != http.MethodGet || r.Header.Get("Accept") == eventStream || strings.HasSuffix(r.URL.Path, "/stream"):
 		return c.message(http.StatusUnauthorized, "Not logged in", "Your session has ended. Log in and do it again.")
 	}
 	to := "/login"
@@ -101,6 +97,10 @@ func (e errMissing) Error() string { return string(e) }
 
 // explain turns an error into a code and a sentence, and logs what is the hub's own fault.
 func (c *call) explain(err error) (code int, sentence string) {
+	return c.explainOf(c.Request().URL.Path, err)
+}
+
+func (s *Server) explainOf(path string, err error) (code int, sentence string) {
 	var missing errMissing
 	if errors.As(err, &missing) {
 		return http.StatusNotFound, missing.Error()
@@ -109,9 +109,9 @@ func (c *call) explain(err error) (code int, sentence string) {
 	if errors.As(err, &no) {
 		return no.code, no.Error()
 	}
-	code, sentence = c.Explain(err)
+	code, sentence = s.Explain(err)
 	if code >= 500 {
-		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
+		s.Log.Error("page failed", "path", path, "err", err)
 	}
 	return code, sentence
 }

@@ -44,6 +44,18 @@ func (g guard) token(ctx context.Context, t NewToken) (string, error) {
 	return token.Text(), err
 }
 
+func (g guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error) {
+	return g.Guard.ChangePassword(ctx, access.PasswordChange{Name: p.Name, Old: p.Old, New: p.New, Source: p.Source})
+}
+
+func (g guard) APITokensOf(ctx context.Context, user string) (own []APIToken, err error) {
+	tokens, err := g.Guard.APITokensOf(ctx, user)
+	for _, t := range tokens {
+		own = append(own, APIToken{t.ID, t.User, t.Note, t.Created, t.Expires})
+	}
+	return own, err
+}
+
 func explainAccess(err error) (code int, sentence string) {
 	for _, c := range []struct {
 		sentinel error
@@ -55,6 +67,9 @@ func explainAccess(err error) (code int, sentence string) {
 		if errors.Is(err, c.sentinel) {
 			return c.code, strings.ReplaceAll(err.Error(), c.sentinel.Error()+": ", "")
 		}
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return http.StatusNotFound, err.Error()
 	}
 	return http.StatusServiceUnavailable, "The hub could not do that; its log says why."
 }

@@ -144,7 +144,7 @@ func configOf(m Fleet) Config {
 		Token: func(_ context.Context, t NewToken) (string, error) {
 			return "FLT1.0123456789abcdef0123456789abcdef.abcdefghij.0123456789abcdefghijklmnop", nil
 		},
-		Version: "test", Log: slog.New(slog.DiscardHandler),
+		Version: "test", Pauses: []Pause{{now0.Add(-4 * time.Hour), now0.Add(-200 * time.Minute)}}, Log: slog.New(slog.DiscardHandler),
 	}
 	equip(&c)
 	return c
@@ -155,6 +155,7 @@ type server struct {
 	*httptest.Server
 	down  atomic.Bool
 	wires *wires
+	end   func() // stops the page, as the hub's end does
 }
 
 // start serves a page of the fleet over TLS and HTTP/2.
@@ -182,12 +183,13 @@ func start(t testing.TB, c Config) *server {
 		defer close(over)
 		_ = s.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	srv.end = sync.OnceFunc(func() {
 		cancel()
 		<-over
 		srv.CloseClientConnections()
 		srv.Close()
 	})
+	t.Cleanup(srv.end)
 	return srv
 }
 

@@ -96,15 +96,17 @@ type AuditQuery struct {
 	Before  int64    // older than this record; 0: from the newest on
 	Words   []string // all of them, in lower case
 	Refused bool     // only what was refused
+	Via     []string // only what came in one of these ways; none: in any
 	Limit   int
 }
 
 // An AuditRecord is one change that somebody made, or was refused.
 type AuditRecord struct {
-	ID               int64
-	At               time.Time
-	Who, Via, Source string
-	Verb, What       string
-	Code             int // as HTTP's
-	Message          string
+	ID          int64
+	At          time.Time
+	Who, Source string
+	Via         string // page, token, certificate, API, command line, join token, password, setup link
+	Verb, What  string
+	Code        int // as HTTP's
+	Message     string
 }

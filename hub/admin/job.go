@@ -38,7 +38,8 @@ type part struct {
 }
 
 // A job is an action that is being done, or was. It is kept in memory only: what it
-// has changed is in the fleet, and what it has not can be asked for again.
+// has changed is in the fleet, and what it has not can be asked for again. Of drains,
+// which take their time, the nodes keep a mark; see drainMark.
 type job struct {
 	worker
 	ID, By  string
@@ -160,13 +161,16 @@ type jobs struct {
 	stop context.CancelFunc
 	live *live
 	wg   sync.WaitGroup
+
+	began time.Time // this life
+
 	mu   sync.Mutex
 	list []*job // the newest last
 }
 
 func newJobs(l *live) *jobs {
 	ctx, stop := context.WithCancel(context.Background())
-	return &jobs{ctx: ctx, stop: stop, live: l}
+	return &jobs{ctx: ctx, stop: stop, live: l, began: time.Now()}
 }
 
 // end stops everything that is being done, and waits for it.

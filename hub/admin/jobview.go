@@ -71,17 +71,21 @@ func jobRowOf(j *job, now time.Time) jobRow {
 	return r
 }
 
-type jobsData struct{ Rows []jobRow }
+type jobsData struct {
+	Rows  []jobRow
+	Cuts  []cut
+	Since *moment // the hub started
+}
 
 // jobList lists what people have had done.
 func jobList(a *ask) (page, error) {
-	var d jobsData
+	d := jobsData{Cuts: cuts(a), Since: at(a.jobs.began, a.now)}
 	for _, j := range a.jobs.all() {
 		j.mu.Lock()
 		d.Rows = append(d.Rows, jobRowOf(j, a.now))
 		j.mu.Unlock()
 	}
-	return page{Template: "jobs", Title: "Actions", Watch: []string{jobsTopic}, Data: d}, nil
+	return page{Template: "jobs", Title: "Actions", Watch: []string{jobsTopic, "nodes"}, Data: d}, nil
 }
 
 type jobItem struct {
@@ -104,7 +108,7 @@ type jobData struct {
 func jobView(a *ask) (page, error) {
 	j := a.jobs.get(a.param("id"))
 	if j == nil {
-		return page{}, errMissing("The hub does not know of this action any more. What it changed is in the fleet; what it left undone can be asked for again.")
+		return page{}, errMissing("The hub does not know of this action any more: it was restarted, or many others have been done since. What it changed is in the fleet, and Actions lists the drains that were cut short.")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -1,15 +1,9 @@
 package admin
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,42 +14,49 @@ import (
 )
 
 const (
-	// together is the least time between two notices to the open pages.
+	// together is the least time from one look at what has changed to the next.
 	together = 500 * time.Millisecond
-	// beat is how often a stream says that it is alive; the page gives up after 2.5 of them.
-	beat = 10 * time.Second
-	// patience is how long a browser may take to read what it is sent.
-	patience   = 10 * time.Second
+	// rest is how many times as long as it took to look live rests after it: what
+	// the open pages cost is bounded, however many views they are of.
+	rest = 4
+	// maxStreams bounds the pages that are open.
 	maxStreams = 1000
-	maxTopics  = 8
 )
 
 // everything is the topic that concerns every page.
 const everything = "*"
 
-// live tells the open pages what has changed. One goroutine reads the loop's feed
-// for all of them.
+// live keeps the open pages up to date. One goroutine reads the loop's feed, looks
+// again at each view that the changes concern, once for all pages that have it open,
+// and wakes those pages when it shows something else.
 type live struct {
 	fleet   Fleet
-	mu      sync.Mutex
-	subs    map[*sub]struct{}
-	told    uint64          // the newest revision that was told
-	touched atomic.Uint64   // counts what was told beside the fleet
-	due     map[string]bool // topics beside the fleet that are told soon
-	over    chan struct{}   // closed when Run has ended
+	touched atomic.Uint64 // counts what changed beside the fleet
+	over    chan struct{} // closed when Run has ended
+	again   chan struct{} // something is due, or a view is open that was not
+
+	mu     sync.Mutex
+	due    map[string]bool // topics beside the fleet
+	sights map[string]*sight
+	pages  int
+}
+
+// A sight is one view as one role sees it, and the pages that have it open.
+type sight struct {
+	look  func() rendered
+	pages map[*sub]struct{}
+	now   rendered
 }
 
 // A sub is one open page.
 type sub struct {
-	topics []string
-	wake   chan struct{}
-	// Of live.mu:
-	hit map[string]bool // its topics that changed since it was last told
-	rev uint64
+	*sight
+	key  string
+	wake chan struct{}
 }
 
 func newLive(f Fleet) *live {
-	return &live{fleet: f, subs: map[*sub]struct{}{}, over: make(chan struct{})}
+	return &live{fleet: f, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, sights: map[string]*sight{}}
 }
 
 // Run reads the feed until ctx is done.
@@ -63,119 +64,152 @@ func (l *live) Run(ctx context.Context) error {
 	defer close(l.over)
 	rev := l.fleet.Snapshot().Revision
 	for {
+		begin, hit := time.Now(), l.takeDue()
 		changes, more, err := l.fleet.Since(rev)
 		switch {
 		case err != nil: // fell behind: whatever they show may be old
 			rev = l.fleet.Snapshot().Revision
-			l.tell(map[string]bool{everything: true}, rev)
-		case len(changes) == 0:
-			select {
-			case <-more:
-			case <-ctx.Done():
-				return nil
-			}
-			continue
-		default:
+			hit[everything] = true
+		case len(changes) > 0:
 			rev = changes[len(changes)-1].Rev
-			if l.busy() {
-				l.tell(topics(changes), rev)
+			topics(changes, hit)
+		}
+		stale, wait := l.stale(hit, begin)
+		if len(hit) > 0 || len(stale) > 0 {
+			for _, s := range stale {
+				l.refresh(s)
 			}
+			wait, more = max(together, rest*time.Since(begin)), nil
+		}
+		var enough <-chan time.Time
+		if wait > 0 {
+			enough = time.After(wait)
+		}
+		again := l.again
+		if more == nil {
+			again = nil
 		}
 		select {
-		case <-time.After(together):
+		case <-enough:
+		case <-more:
+		case <-again:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (l *live) busy() bool {
+// stale returns the views that the topics concern, or that show what goes stale by
+// itself; and how long until the next one does, 0 for never.
+func (l *live) stale(hit map[string]bool, now time.Time) (stale []*sight, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.subs) > 0
+	for _, s := range l.sights {
+		left := time.Hour
+		if poll := s.now.page.Poll; poll > 0 {
+			left = time.Duration(poll)*time.Second - now.Sub(s.now.at)
+		}
+		if left <= 0 || s.concerned(hit) {
+			stale = append(stale, s)
+		} else if next == 0 || left < next {
+			next = left
+		}
+	}
+	return stale, next
 }
 
-func (l *live) tell(changed map[string]bool, rev uint64) {
+// concerned tells whether the topics are any that the view watches. One that
+// watches nothing has not been looked at yet, or is of something that is gone.
+func (s *sight) concerned(hit map[string]bool) bool {
+	watch := s.now.page.Watch
+	return hit[everything] || len(hit) > 0 && len(watch) == 0 || slices.ContainsFunc(watch, func(t string) bool { return hit[t] })
+}
+
+// refresh looks at a view, and wakes its pages when it shows something else.
+func (l *live) refresh(s *sight) {
+	r := s.look()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.told = max(l.told, rev)
-	for s := range l.subs {
-		s.rev = max(s.rev, rev)
-		if s.note(changed) {
+	if r.at.Before(s.now.at) {
+		return
+	}
+	if r.tag != s.now.tag {
+		for p := range s.pages {
 			select {
-			case s.wake <- struct{}{}:
-			default: // has not read the last one yet: both become one
+			case p.wake <- struct{}{}:
+			default: // has not taken the last one yet: it takes the newest
 			}
 		}
 	}
+	s.now = r
 }
 
-// touch tells of what has changed beside the fleet, soon. It says nothing about
-// the fleet's revisions: what has changed there is told in its own time.
-func (l *live) touch(topics ...string) {
+// shows is what the page's view shows now.
+func (l *live) shows(p *sub) rendered {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.due == nil {
-		l.due = map[string]bool{}
-		time.AfterFunc(together, func() {
-			l.mu.Lock()
-			due, told := l.due, l.told
-			l.due = nil
-			l.touched.Add(1)
-			l.mu.Unlock()
-			l.tell(due, told)
-		})
-	}
+	return p.now
+}
+
+// touch says that something has changed beside the fleet.
+func (l *live) touch(topics ...string) {
+	l.touched.Add(1)
+	l.mu.Lock()
 	for _, t := range topics {
 		l.due[t] = true
 	}
+	l.mu.Unlock()
+	l.hurry()
 }
 
-// note adds what concerns the page, and tells whether anything does.
-func (s *sub) note(changed map[string]bool) (any bool) {
-	for _, t := range s.topics {
-		if changed[t] || changed[everything] {
-			s.hit[t] = true
-			any = true
-		}
-	}
-	return any
-}
-
-// take returns what the page is to be told, sorted, and forgets it.
-func (l *live) take(s *sub) (hit []string, rev uint64) {
+func (l *live) takeDue() (due map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for t := range s.hit {
-		hit = append(hit, t)
+	due, l.due = l.due, map[string]bool{}
+	return due
+}
+
+func (l *live) hurry() {
+	select {
+	case l.again <- struct{}{}:
+	default:
 	}
-	slices.Sort(hit)
-	clear(s.hit)
-	return hit, s.rev
 }
 
 var errCrowded = errors.New("too many pages are open")
 
-func (l *live) open(topics []string) (*sub, error) {
-	s := &sub{topics: topics, wake: make(chan struct{}, 1), hit: map[string]bool{}}
+// open adds a page that has the view of a key open, and looks at it.
+func (l *live) open(key string, look func() rendered) (*sub, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.subs) >= maxStreams {
+	if l.pages >= maxStreams {
+		l.mu.Unlock()
 		return nil, errCrowded
 	}
-	l.subs[s] = struct{}{}
-	return s, nil
+	l.pages++
+	s := l.sights[key]
+	if s == nil {
+		s = &sight{look: look, pages: map[*sub]struct{}{}}
+		l.sights[key] = s
+	}
+	p := &sub{sight: s, key: key, wake: make(chan struct{}, 1)}
+	s.pages[p] = struct{}{}
+	l.mu.Unlock()
+	l.refresh(s)
+	l.hurry() // it may go stale by itself
+	return p, nil
 }
 
-func (l *live) close(s *sub) {
+func (l *live) close(p *sub) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.subs, s)
+	l.pages--
+	if delete(p.pages, p); len(p.pages) == 0 {
+		delete(l.sights, p.key)
+	}
 }
 
-// topics names what changes concern: kinds, and single nodes and pods.
-func topics(changes []state.Applied) map[string]bool {
-	hit := map[string]bool{}
+// topics adds what changes concern: kinds, and single nodes and pods.
+func topics(changes []state.Applied, hit map[string]bool) {
 	for _, a := range changes {
 		switch a.Key.Kind {
 		case state.Nodes:
@@ -207,113 +241,4 @@ func topics(changes []state.Applied) map[string]bool {
 			}
 		}
 	}
-	return hit
-}
-
-// stream tells a page, as long as it is open, which of its topics have changed.
-func (c *call) stream() error {
-	watch := strings.Fields(c.QueryParam("watch"))
-	if len(watch) == 0 || len(watch) > maxTopics {
-		return c.message(http.StatusBadRequest, "Watch what?", fmt.Sprintf("The query watch names 1 to %d topics.", maxTopics))
-	}
-	s, err := c.live.open(watch)
-	if err != nil {
-		return c.message(http.StatusServiceUnavailable, "Too busy", "Too many pages are open; close some.")
-	}
-	defer c.live.close(s)
-
-	h := c.Response().Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no")
-	c.Response().WriteHeader(http.StatusOK)
-	out := teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}
-	from := c.Request().Header.Get("Last-Event-ID")
-	if from == "" {
-		from = c.QueryParam("rev")
-	}
-	if out.say("hello", "", c.catchUp(s, from)) != nil {
-		return nil
-	}
-	alive := time.NewTicker(beat)
-	defer alive.Stop()
-	for {
-		select {
-		case <-s.wake:
-		case <-alive.C:
-			if _, err := c.Sessions.Authenticate(c.Request()); err != nil {
-				return nil // the page will find out when it comes back
-			}
-			if out.say("beat", "", 0) != nil {
-				return nil
-			}
-			continue
-		case <-c.live.over:
-			return nil
-		case <-c.Request().Context().Done():
-			return nil
-		}
-		if hit, rev := c.live.take(s); len(hit) > 0 && out.say("change", strings.Join(hit, " "), rev) != nil {
-			return nil
-		}
-	}
-}
-
-// catchUp makes the page hear of what happened between the revision that it shows
-// and now, and returns that revision.
-func (c *call) catchUp(s *sub, from string) uint64 {
-	now := c.Fleet.Snapshot().Revision
-	rev, err := strconv.ParseUint(from, 10, 64)
-	changed := map[string]bool{everything: true} // of a page of an earlier life of the hub
-	if err == nil && rev <= now {
-		if changes, _, err := c.Fleet.Since(rev); err == nil {
-			changed = topics(changes)
-		}
-	}
-	for _, t := range s.topics {
-		if t == jobsTopic || strings.HasPrefix(t, jobsTopic+"/") {
-			changed[t] = true // actions have no revisions: what was missed is not known
-		}
-	}
-	c.live.mu.Lock()
-	defer c.live.mu.Unlock()
-	if s.rev = max(s.rev, now); s.note(changed) {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
-	}
-	return rev
-}
-
-// A teller writes server-sent events.
-type teller struct {
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	b    bytes.Buffer
-	wait time.Duration // for a browser to read; 0: patience
-}
-
-// say writes one event; id 0 is none.
-func (t *teller) say(event, data string, id uint64) error {
-	if id == 0 {
-		return t.tell(event, data, "")
-	}
-	return t.tell(event, data, strconv.FormatUint(id, 10))
-}
-
-// tell writes one event; id and data have no line breaks.
-func (t *teller) tell(event, data, id string) error {
-	t.b.Reset()
-	if id != "" {
-		fmt.Fprintf(&t.b, "id: %s\n", id)
-	}
-	fmt.Fprintf(&t.b, "event: %s\ndata: %s\n\n", event, data)
-	// A writer without deadlines, as in tests, blocks nobody but itself.
-	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, patience)))
-	if _, err := t.w.Write(t.b.Bytes()); err != nil {
-		return err
-	}
-	err := t.rc.Flush()
-	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
-	return err
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"io"
 	"mime"
 	"net/http"
@@ -18,7 +19,7 @@ func (c *call) logFile() error {
 	if err != nil {
 		return c.refuse("Not found", err)
 	}
-	if q.pod.Spec.NodeName == "" {
+	if q.node == "" {
 		return c.message(http.StatusConflict, "No log yet", unplaced)
 	}
 	leave, ok := enter(&c.tools.logs, maxLogs)
@@ -27,16 +28,16 @@ func (c *call) logFile() error {
 	}
 	defer leave()
 	limit := int64(maxFile)
-	w := &fileWriter{c: c, name: q.pod.Name + "-" + q.container + ".log"}
-	err = c.Logs.Logs(c.Request().Context(), q.pod, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
+	w := &fileWriter{c: c, name: q.name() + "-" + cmp.Or(q.container, "agent") + ".log"}
+	err = c.copyLog(c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
 	switch {
 	case err == nil:
 		w.begin()
 		return nil
 	case !w.begun:
-		return c.message(http.StatusBadGateway, "No log", logTrouble(q.pod, err))
+		return c.message(http.StatusBadGateway, "No log", logTrouble(q.node, err))
 	}
-	_, _ = io.WriteString(w, "\n[The rest is missing. "+logTrouble(q.pod, err)+"]\n")
+	_, _ = io.WriteString(w, "\n[The rest is missing. "+logTrouble(q.node, err)+"]\n")
 	return nil
 }
 

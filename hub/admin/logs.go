@@ -16,12 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/state"
 )
 
 // Logs copies a container's log to w until its end, or, with o.Follow, until the
 // container ends or ctx does. What it fails with is told to people.
 type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error
+	// NodeLogs does the same with the log of a node's own agent.
+	NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error
 }
 
 // firstLook is how long a page waits for a device to show the last lines.
@@ -29,7 +32,9 @@ const firstLook = 5 * time.Second
 
 // A logAsk is what of which log is wanted, as the address says.
 type logAsk struct {
-	pod       *corev1.Pod
+	node      string
+	site      string      // of the node, where its agent's log is meant
+	pod       *corev1.Pod // nil: the agent's own log
 	container string
 	previous  bool
 	tail      int64
@@ -79,16 +84,48 @@ func containerNames(p *corev1.Pod) (names []string) {
 }
 
 func (c *call) logAsk() (q logAsk, err error) {
-	if q.pod, err = c.podOf(); err != nil {
-		return q, err
+	if c.Param("namespace") != "" {
+		if q.pod, err = c.podOf(); err != nil {
+			return q, err
+		}
+		if q.container, err = containerOf(q.pod, c.QueryParam("container")); err != nil {
+			return q, err
+		}
+		q.node, q.previous = q.pod.Spec.NodeName, c.QueryParam("previous") != ""
+	} else {
+		n := c.Fleet.Snapshot().Node(c.Param("name"))
+		if n == nil {
+			return q, errMissing(fmt.Sprintf("There is no node %s.", c.Param("name")))
+		}
+		q.node, q.site = n.Name, state.SiteOf(n)
 	}
-	if q.container, err = containerOf(q.pod, c.QueryParam("container")); err != nil {
-		return q, err
-	}
-	q.previous = c.QueryParam("previous") != ""
 	q.tail, _ = strconv.ParseInt(chosen(c.QueryParam("tail"), usualTail, logTails), 10, 64)
 	q.since, _ = time.ParseDuration(chosen(c.QueryParam("since"), "", logSinces))
 	return q, nil
+}
+
+// copyLog copies what is asked for, and how, to w.
+func (c *call) copyLog(ctx context.Context, q logAsk, o corev1.PodLogOptions, w io.Writer) error {
+	if q.pod == nil {
+		return c.Logs.NodeLogs(ctx, q.node, o, w)
+	}
+	return c.Logs.Logs(ctx, q.pod, o, w)
+}
+
+// resource is what a role must be allowed to get.
+func (q logAsk) resource() string {
+	if q.pod == nil {
+		return "nodes/proxy"
+	}
+	return "pods/log"
+}
+
+// name is what a log is the log of.
+func (q logAsk) name() string {
+	if q.pod == nil {
+		return q.node
+	}
+	return q.pod.Name
 }
 
 // chosen is the value if it is one of the options, else the usual one.
@@ -111,9 +148,9 @@ func (q logAsk) options() corev1.PodLogOptions {
 }
 
 // logTrouble says in a sentence why there is no log, or no more of it.
-func logTrouble(p *corev1.Pod, err error) string {
+func logTrouble(node string, err error) string {
 	var ours errTold
-	switch node := p.Spec.NodeName; {
+	switch {
 	case err == nil:
 		return ""
 	case errors.As(err, &ours):
@@ -122,6 +159,8 @@ func logTrouble(p *corev1.Pod, err error) string {
 		return "The device of node " + node + " is not connected to the hub; its logs are there when it is back."
 	case errors.Is(err, desk.ErrLost), errors.Is(err, context.DeadlineExceeded):
 		return "The device of node " + node + " does not answer now; it is asked again."
+	case errors.Is(err, desk.ErrTooOld):
+		return "The agent of node " + node + " is too old to show its log here; update flotilla-device there."
 	}
 	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + "."
 }
@@ -137,53 +176,59 @@ type logRow struct {
 }
 
 type logsData struct {
-	Pod, PodHref, Node, NodeHref string
-	Namespace, Container         string
-	Containers, Tails, Sinces    []option
-	Previous                     bool
-	Search                       string
-	Rows                         []logRow
-	Cut                          bool
-	Shown, Total                 int
-	Trouble                      string
-	Stream, Download             string
-	Shell                        string // the terminal's address; "": not for this role
-	From                         string // mark of the last line
+	Of, Href                  string // the pod, or the node whose agent's log it is
+	Namespace, Container      string // "": the agent's
+	Node, NodeHref, Site      string
+	Containers, Tails, Sinces []option
+	Previous                  bool
+	Search                    string
+	Rows                      []logRow
+	Cut                       bool
+	Shown, Total              int
+	Trouble                   string
+	Stream, Download          string
+	Shell                     string // the terminal's address; "": not for this role
+	From                      string // mark of the last line
 }
 
-// logs shows the last lines of a container's log; its script follows on from there.
+// logs shows the last lines of a log; its script follows on from there.
 func (c *call) logs() error {
 	q, err := c.logAsk()
 	if err != nil {
 		return c.refuse("Not found", err)
 	}
-	p := q.pod
 	d := logsData{
-		Pod: p.Name, PodHref: podHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: nodeHref(p.Spec.NodeName), Container: q.container,
+		Of: q.name(), Node: q.node, NodeHref: nodeHref(q.node), Container: q.container,
 		Tails: options(fmt.Sprint(q.tail), logTails...), Sinces: options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
 		Previous: q.previous, Search: strings.TrimSpace(c.QueryParam("q")),
 	}
-	for _, name := range containerNames(p) {
-		d.Containers = append(d.Containers, option{name, name, name == q.container})
+	same := url.Values{}
+	if p := q.pod; p == nil {
+		d.Href, d.Site = d.NodeHref, q.site
+	} else {
+		d.Href, d.Namespace = podHref(p), p.Namespace
+		same.Set("container", q.container)
+		for _, name := range containerNames(p) {
+			d.Containers = append(d.Containers, option{name, name, name == q.container})
+		}
+		if c.Allow(c.user.Role, "create", "pods/exec") {
+			d.Shell = podHref(p) + "/terminal?" + same.Encode()
+		}
 	}
-	if c.Allow(c.user.Role, "create", "pods/exec") {
-		d.Shell = podHref(p) + "/terminal?" + url.Values{"container": {q.container}}.Encode()
-	}
-	if p.Spec.NodeName == "" {
+	if q.node == "" {
 		d.Trouble = unplaced
-		return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + p.Name, Data: d})
+		return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
 	}
-	same := url.Values{"container": {q.container}}
 	if q.previous {
 		same.Set("previous", "1")
 	}
-	d.Download = podHref(p) + "/logs/download?" + same.Encode()
+	d.Download = d.Href + "/logs/download?" + same.Encode()
 	if !q.previous {
 		same.Set("tail", fmt.Sprint(q.tail))
-		d.Stream = podHref(p) + "/logs/stream?" + same.Encode()
+		d.Stream = d.Href + "/logs/stream?" + same.Encode()
 	}
 	found, err := c.lastLines(q)
-	d.Trouble, d.Cut, d.Total, d.From = logTrouble(p, err), found.cut, len(found.lines), found.end.String()
+	d.Trouble, d.Cut, d.Total, d.From = logTrouble(q.node, err), found.cut, len(found.lines), found.end.String()
 	for _, l := range found.lines {
 		r := logRowOf(l)
 		if r.Hidden = !strings.Contains(strings.ToLower(l.Text), strings.ToLower(d.Search)); !r.Hidden {
@@ -191,7 +236,7 @@ func (c *call) logs() error {
 		}
 		d.Rows = append(d.Rows, r)
 	}
-	return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + p.Name, Data: d})
+	return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
 }
 
 func (c *call) lastLines(q logAsk) (*last, error) {
@@ -204,7 +249,7 @@ func (c *call) lastLines(q logAsk) (*last, error) {
 	}
 	defer leave()
 	cut := &cutter{take: found.add}
-	err := c.Logs.Logs(ctx, q.pod, q.options(), cut)
+	err := c.copyLog(ctx, q, q.options(), cut)
 	return found, errors.Join(err, cut.end())
 }
 
@@ -220,8 +265,8 @@ func logRowOf(l logLine) logRow {
 const late = 20 * time.Second
 
 // sinceTime is the moment to ask a device from, so that nothing after a line is
-// missing: the device reckons back from its own clock when the question arrives.
+// missing: an older device reckons back from its own clock when the question arrives.
 func (c *call) sinceTime(node string, line time.Time) *metav1.Time {
-	t := metav1.NewTime(line.Add(-c.Liveness(node).Skew - late))
+	t := metav1.NewTime(line.Add(-max(c.Liveness(node).Skew, 0) - late))
 	return &t
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	corev1 "k8s.io/api/core/v1"
 
 	desk "flotilla.dev/hub/ask"
 )
@@ -85,6 +87,7 @@ func TestALogGoesOnBehindAMark(t *testing.T) {
 		{"a mark at the end of all has nothing new", "2026-11-21T03:54:03Z/1", ""},
 		{"a mark of an earlier second", "2026-11-21T03:54:01Z/1", "b c d e"},
 		{"a mark that is none is the beginning", "yesterday/x", "a b c d e"},
+		{"a device that began again with a clock that is slow", "2026-11-21T03:56:00Z/1", "a b c d e"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &logSender{from: parseBookmark(tt.from)}
@@ -167,6 +170,35 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.await(`location.search.includes("container=side") && document.querySelector(".head small").innerText.startsWith("side")`)
 }
 
+// NodeLogs is the same as every log.
+func (d *device) NodeLogs(ctx context.Context, _ string, o corev1.PodLogOptions, w io.Writer) error {
+	return d.Logs(ctx, nil, o, w)
+}
+
+func TestTheLogOfAnAgent(t *testing.T) {
+	k := newKit(t, toolObjects()...)
+	k.device.lines = []string{`level=INFO msg="the agent runs" version=0.1.0`, `level=WARN msg="pull \"<img src=x onerror=alert(1)>\x1b[31m\"" err="\x1b]0;title\x07no such image"`}
+	k.open("/nodes/pi-1")
+	k.press(`.actions a[href="/nodes/pi-1/logs"]`)
+	k.awaits("2 lines")
+	k.says("the agent runs", "<img src=x onerror=alert(1)>")
+	if !k.eval(`document.querySelectorAll("#log img").length === 0 && !document.querySelector("input[name=previous], select[name=container]")`) {
+		t.Error("a line has become an element, or a pod's choices are there")
+	}
+	k.sizes("node-logs")
+	k.device.log(`level=INFO msg=connected`)
+	k.awaits("3 lines")
+	k.fill("input[name=q]", "connected")
+	k.awaits("1 of 3 lines")
+
+	k.device.fail(fmt.Errorf("x: %w", desk.ErrTooOld))
+	k.awaits("The agent of node pi-1 is too old to show its log here")
+	k.await(`document.getElementById("pause").hidden`) // asking again is of no use
+	k.device.fail(nil)
+	k.press(".crumbs a:last-child")
+	k.await(`location.pathname === "/nodes/pi-1"`)
+}
+
 func TestALogIsBoundedInTheBrowser(t *testing.T) {
 	k := newKit(t, toolObjects()...)
 	k.open("/pods/default/kiosk-7d9f-abcde/logs")
@@ -233,6 +265,9 @@ func TestWhyThereIsNoLog(t *testing.T) {
 		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, unplaced},
 		{"the pod is not there", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
 		{"the container is not there", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
+		{"the agent is older than the question", "/nodes/pi-1/logs", fmt.Errorf("x: %w", desk.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
+		{"the node is not there", "/nodes/nobody/logs", nil, "There is no node nobody."},
+		{"a node's file of it is a sentence, too", "/nodes/pi-1/logs/download", fmt.Errorf("x: %w", desk.ErrLost), "The device of node pi-1 does not answer now"},
 		{"a file of it is a sentence, too", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", desk.ErrOffline), "The device of node pi-1 is not connected"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -246,6 +281,10 @@ func TestWhyThereIsNoLog(t *testing.T) {
 	d.log("a", "b")
 	resp, body := srv.ask(t, "viewer", http.MethodGet, "/pods/default/kiosk-7d9f-abcde/logs/download?container=web", nil)
 	if resp.Header.Get("Content-Disposition") != "attachment; filename=kiosk-7d9f-abcde-web.log" || strings.Count(body, "\n") != 2 {
+		t.Errorf("%v %q", resp.Header, body)
+	}
+	resp, body = srv.ask(t, "viewer", http.MethodGet, "/nodes/pi-1/logs/download", nil)
+	if resp.Header.Get("Content-Disposition") != "attachment; filename=pi-1-agent.log" || strings.Count(body, "\n") != 2 {
 		t.Errorf("%v %q", resp.Header, body)
 	}
 }

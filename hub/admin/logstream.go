@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	desk "flotilla.dev/hub/ask"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
 )
 
-// logStream sends what a container logs from now on, or after the line that the
+// logStream sends what a container or an agent logs from now on, or after the line that the
 // page has shown last, as server-sent events.
 func (c *call) logStream() error {
 	q, err := c.logAsk()
@@ -36,7 +38,7 @@ func (c *call) logStream() error {
 	switch {
 	case !ok:
 		return s.over(crowdedLogs, true)
-	case q.pod.Spec.NodeName == "":
+	case q.node == "":
 		leave()
 		return s.over(unplaced, true)
 	}
@@ -46,20 +48,23 @@ func (c *call) logStream() error {
 	defer cancel()
 	go func() {
 		defer cancel()
-		c.keepAlive(ctx, s)
+		c.keepAlive(ctx, s, q.resource())
 	}()
 	o := q.options()
 	o.Follow = true
 	if !s.from.at.IsZero() {
-		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.pod.Spec.NodeName, s.from.at)
+		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.node, s.from.at)
 	}
 	cut := &cutter{take: s.lines}
-	err = c.Logs.Logs(ctx, q.pod, o, cut)
+	err = c.copyLog(ctx, q, o, cut)
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err = errors.Join(err, cut.end()); err != nil {
-		return s.over(logTrouble(q.pod, err), true)
+		return s.over(logTrouble(q.node, err), !errors.Is(err, desk.ErrTooOld))
+	}
+	if q.pod == nil {
+		return s.over("The agent of node "+q.node+" has ended its log; it is asked again.", true)
 	}
 	p := c.Fleet.Snapshot().Pod(q.pod.Namespace, q.pod.Name)
 	ended := p == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
@@ -79,7 +84,7 @@ func (c *call) lastSeen() bookmark {
 }
 
 // keepAlive tells the page that the hub is there, until that or the session ends.
-func (c *call) keepAlive(ctx context.Context, s *logSender) {
+func (c *call) keepAlive(ctx context.Context, s *logSender, resource string) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
@@ -89,7 +94,7 @@ func (c *call) keepAlive(ctx context.Context, s *logSender) {
 		case <-tick.C:
 		}
 		u, err := c.Sessions.Authenticate(c.Request())
-		if err != nil || !c.Allow(u.Role, "get", "pods/log") || s.say("beat", "", "") != nil {
+		if err != nil || !c.Allow(u.Role, "get", resource) || s.say("beat", "", "") != nil {
 			return
 		}
 	}
@@ -134,6 +139,9 @@ func (s *logSender) had(then time.Time) bool {
 		return false
 	}
 	s.at.pass(then)
+	if then.Before(s.from.at.Add(-3 * late)) {
+		return false // nothing so old was asked for: the device's clock was wrong then, or is now
+	}
 	return then.Before(s.from.at) || then.Equal(s.from.at) && s.at.n <= s.from.n
 }
 

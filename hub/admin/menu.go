@@ -32,7 +32,7 @@ func menuOf(a *ask, o state.Object) menu {
 	m := menu{Title: "More"}
 	kind, i := state.KindOf(o), itemOf(o)
 	for _, act := range a.actions {
-		if act.kind != kind || !a.may(act.verb, act.resource) || act.idle != nil && act.idle(o) != "" {
+		if act.kind != kind || act.aside || !a.may(act.verb, act.resource) || act.idle != nil && act.idle(o) != "" {
 			continue
 		}
 		it := menuItem{Label: act.Label, Href: act.path(), Item: i.Form(), Destroy: act.Destroy}
@@ -64,7 +64,7 @@ func bulk(a *ask, kind state.Kind, n int, filter url.Values) (m menu) {
 		query = "?" + q.Encode()
 	}
 	for _, act := range a.actions {
-		if act.kind == kind && !act.single && a.may(act.verb, act.resource) {
+		if act.kind == kind && !act.single && !act.aside && a.may(act.verb, act.resource) {
 			m.More = append(m.More, menuItem{Label: act.Label, Href: act.path() + query, Destroy: act.Destroy})
 			m.Title = fmt.Sprintf("With %s", all(n, act.one))
 		}

@@ -50,8 +50,10 @@ type nodeData struct {
 	Events     []eventRow
 	Hardware   []section
 	Timeline   timeline
+	Logs       string // "": not for this role
 	Menu       menu
 	Did        *done
+	Cut        *cut
 }
 
 // node shows everything that is known of one node.
@@ -66,7 +68,10 @@ func node(a *ask) (page, error) {
 	d := nodeData{
 		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
-		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a),
+		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a), Cut: cutOn(a, n),
+	}
+	if a.may("get", "nodes/proxy") {
+		d.Logs = d.Href + "/logs"
 	}
 	if live.Connected {
 		d.Link = pill{"ok", "Connected"}
@@ -79,9 +84,12 @@ func node(a *ask) (page, error) {
 	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
 		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type))
 	})
-	u := a.Usage(name)
+	u, used := a.Usage(name), Usage{}
+	if live.Connected {
+		used, _ = a.uses(name)
+	}
 	for _, r := range resourceNames(n) {
-		d.Shares = append(d.Shares, shareOf(r, u, n))
+		d.Shares = append(d.Shares, shareOf(r, u, n).uses(r, used, n))
 	}
 	for _, t := range n.Spec.Taints {
 		row := taintRow{Text: t.ToString()}
@@ -108,7 +116,7 @@ func node(a *ask) (page, error) {
 		raw = rec.Hardware
 	}
 	d.Hardware = hardware(raw)
-	return page{Template: "node", Title: name, Watch: []string{"node/" + name}, Poll: 10, Data: d}, nil
+	return page{Template: "node", Title: name, Watch: []string{"node/" + name, usageTopic(name)}, Poll: 10, Data: d}, nil
 }
 
 // isReady is 1 for the condition that stands first among its like.

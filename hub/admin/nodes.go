@@ -65,14 +65,14 @@ func options(chosen string, pairs ...[2]string) (o []option) {
 	return o
 }
 
+// A nodeRow is all that its row shows: those that are equal look alike, see look.row.
 type nodeRow struct {
 	Name, Href, Site, Board string
 	Pill                    pill
 	Why                     string
 	Pods, PodsMax           int64
 	CPU, Memory             share
-	Heard                   *moment
-	Age                     *moment
+	Heard, Age              moment
 }
 
 type nodesData struct {
@@ -229,7 +229,7 @@ func nodeRowOf(a *ask, n *corev1.Node) nodeRow {
 		Name: n.Name, Href: nodeHref(n.Name), Site: state.SiteOf(n), Board: cmp.Or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture),
 		Pill: nodePill(n), Why: why, Pods: u.Pods, PodsMax: n.Status.Allocatable.Pods().Value(),
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
-		Heard: at(a.liveness(n.Name).Seen, a.now), Age: at(n.CreationTimestamp.Time, a.now),
+		Heard: momentOf(a.liveness(n.Name).Seen), Age: momentOf(n.CreationTimestamp.Time),
 	}
 }
 

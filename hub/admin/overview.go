@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
 	"time"
 
@@ -27,7 +25,10 @@ type worry struct {
 	Href        string
 	Why         string
 	Since       *moment
-	since       time.Time
+
+	rank  int
+	since time.Time
+	tell  func(*worry) // the rest of it, once it is known to be shown
 }
 
 // worries of one kind; More is how many are not shown.
@@ -38,19 +39,34 @@ type worries struct {
 	Href  string
 }
 
-func (w *worries) add(v worry) { w.Items = append(w.Items, v) }
-
 // few is how many worries of a kind the overview shows.
 const few = 12
 
-// settle puts the newest first and cuts the list short: what changed last is why
-// somebody looks.
-func (w worries) settle() worries {
-	slices.SortStableFunc(w.Items, func(a, b worry) int {
-		return cmp.Or(cmp.Compare(rank(a.Pill.Kind), rank(b.Pill.Kind)), b.since.Compare(a.since))
-	})
-	if len(w.Items) > few {
-		w.More, w.Items = len(w.Items)-few, w.Items[:few]
+// add keeps a worry if it is among the few that are shown: the worst and of those
+// the newest, since what changed last is why somebody looks. However many there are,
+// only those are told of.
+func (w *worries) add(kind string, since time.Time, tell func(*worry)) {
+	v := worry{rank: rank(kind), since: since, tell: tell}
+	i := len(w.Items)
+	for i > 0 && (v.rank < w.Items[i-1].rank || v.rank == w.Items[i-1].rank && v.since.After(w.Items[i-1].since)) {
+		i--
+	}
+	if len(w.Items) == few {
+		w.More++
+		if i == few {
+			return
+		}
+		w.Items = w.Items[:few-1]
+	}
+	w.Items = slices.Insert(w.Items, i, v)
+}
+
+// told tells of those that are shown.
+func (w worries) told(now time.Time) worries {
+	for i := range w.Items {
+		v := &w.Items[i]
+		v.Since = at(v.since, now)
+		v.tell(v)
 	}
 	return w
 }
@@ -61,7 +77,8 @@ type overviewData struct {
 	Tiles   []tile
 	Worries []worries
 	Jobs    []jobRow // in progress
-	Empty   bool     // no node yet
+	Cuts    []cut
+	Empty   bool // no node yet
 	MayAdd  bool
 	HubURL  string
 }
@@ -76,9 +93,10 @@ func overview(a *ask) (page, error) {
 	d.Tiles = []tile{nodeTile, siteTile, workTile, podTile}
 	for _, w := range []worries{inSites, inNodes, inWork, inPods} {
 		if len(w.Items) > 0 {
-			d.Worries = append(d.Worries, w.settle())
+			d.Worries = append(d.Worries, w.told(a.now))
 		}
 	}
+	d.Cuts = cuts(a)
 	for _, j := range a.jobs.all() {
 		j.mu.Lock()
 		if j.Ended.IsZero() {
@@ -101,17 +119,20 @@ func siteWorries(a *ask) (worries, tile) {
 				continue
 			}
 		}
-		v := worry{Pill: sitePill(site), Name: site.Name, Href: "/sites#" + url.PathEscape(site.Name), Why: siteWhy(site)}
-		if v.Pill.Kind == "ok" {
-			v.Pill = pill{"warn", "Evicting"}
+		p := sitePill(site)
+		if p.Kind == "ok" {
+			p = pill{"warn", "Evicting"}
 			if st.Held != "" {
-				v.Pill.Text = "Held"
+				p.Text = "Held"
 			}
 		}
+		var since time.Time
 		if st.Since != nil && st.State != fleet.SiteNormal {
-			v.since, v.Since = st.Since.Time, at(st.Since.Time, a.now)
+			since = st.Since.Time
 		}
-		w.add(v)
+		w.add(p.Kind, since, func(v *worry) {
+			v.Pill, v.Name, v.Href, v.Why = p, site.Name, siteHref(site.Name), siteWhy(site)
+		})
 	}
 	t := tile{Label: "Sites", Value: fmt.Sprintf("%d/%d", normal, total), Note: "normal", Href: "/sites", Kind: "ok"}
 	if normal < total {
@@ -131,8 +152,10 @@ func nodeWorries(a *ask) (worries, tile) {
 				continue
 			}
 		}
-		why, since := nodeWhy(a.Snapshot, n)
-		w.add(worry{Pill: nodePill(n), Name: n.Name, Where: state.SiteOf(n), Href: nodeHref(n.Name), Why: why, since: since, Since: at(since, a.now)})
+		w.add(nodePill(n).Kind, nodeSince(n), func(v *worry) {
+			v.Pill, v.Name, v.Where, v.Href = nodePill(n), n.Name, state.SiteOf(n), nodeHref(n.Name)
+			v.Why, _ = nodeWhy(a.Snapshot, n)
+		})
 	}
 	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok"}
 	if ready < total {
@@ -149,8 +172,8 @@ func podWorries(a *ask) (worries, tile) {
 		if p.Status.Phase != corev1.PodSucceeded {
 			total++
 		}
-		why, bad := podTrouble(a.Snapshot, p, a.now)
-		if why == "" {
+		_, bad, dark := podFault(a.Snapshot, p, a.now)
+		if bad == "" {
 			if p.Status.Phase == corev1.PodRunning {
 				running++
 			}
@@ -159,9 +182,9 @@ func podWorries(a *ask) (worries, tile) {
 		if rank(bad) < rank(kind) {
 			kind = bad
 		}
-		since := p.CreationTimestamp.Time
-		w.add(worry{
-			Pill: pill{bad, podLineOf(p, a.now).Status}, Name: state.Display(p), Where: p.Spec.NodeName, Href: podHref(p), Why: why, since: since, Since: at(since, a.now),
+		w.add(bad, podSince(p, dark), func(v *worry) {
+			v.Pill, v.Name, v.Where, v.Href = pill{bad, podLineOf(p, a.now).Status}, state.Display(p), p.Spec.NodeName, podHref(p)
+			v.Why, _ = podTrouble(a.Snapshot, p, a.now)
 		})
 	}
 	return w, tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind}
@@ -177,7 +200,7 @@ func workloadWorries(a *ask) (worries, tile) {
 			good++
 		}
 		if r.Why != "" && r.Pill.Kind == "bad" {
-			w.add(worry{Pill: r.Pill, Name: r.Name, Href: r.Href, Why: r.Why, since: d.CreationTimestamp.Time, Since: r.Age})
+			w.add(r.Pill.Kind, d.CreationTimestamp.Time, func(v *worry) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
 		}
 	}
 	for d := range state.Each[*appsv1.DaemonSet](a.Snapshot, state.DaemonSets, "") {

@@ -27,7 +27,7 @@ var everyView = []struct {
 	{"nodes", "/nodes", []string{"8 nodes", "pi-1", "Ready, cordoned", "raspberrypi4", "3s ago"}},
 	{"nodes-search", "/nodes?q=board:bone&status=attention", []string{"3 nodes found", "bone-4"}},
 	{"nodes-none", "/nodes?q=nobody", []string{"No node is like that"}},
-	{"node", "/nodes/pi-2", []string{"no heartbeat for 40s", "Kubelet stopped posting node status.", "Its pods stay for now: site oslo gives up one node every 10s, and it is next, at about", "% of the last 24 h", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "KubeletHasSufficientMemory", "raspberrypi4"}},
+	{"node", "/nodes/pi-2", []string{"no heartbeat for 40s", "Kubelet stopped posting node status.", "Its pods stay for now: site oslo gives up one node every 10s, and it is next, at about", "% of what is known of the last 24 h", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "KubeletHasSufficientMemory", "raspberrypi4"}},
 	{"sites", "/sites", []string{"bergen", "Partial disruption", "Evictions are held:", "one node every 10s", "Next eviction"}},
 	{"workloads", "/workloads", []string{"kiosk", "1 of 3 pods are available", "node-exporter", "Complete"}},
 	{"workload", "/workloads/deployments/default/kiosk", []string{"kiosk", "1 of 3 pods are available", "Restart", "It has no pod."}},

@@ -13,6 +13,7 @@ type containerRow struct {
 	Detail      string
 	Since       *moment
 	Restarts    int32
+	CPU, Memory string // that it uses now; "": not measured
 }
 
 type podData struct {
@@ -69,6 +70,14 @@ func pod(a *ask) (page, error) {
 	}
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
+	if p.Status.Phase == corev1.PodRunning && a.liveness(p.Spec.NodeName).Connected {
+		u, _ := a.uses(p.Spec.NodeName)
+		for i, c := range d.Containers {
+			if used, ok := u.Containers[ContainerOf{p.UID, c.Name}]; ok {
+				d.Containers[i].CPU, d.Containers[i].Memory = amount(corev1.ResourceCPU, used[corev1.ResourceCPU]), amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
+			}
+		}
+	}
 	for _, e := range eventsOf(a.Snapshot, "Pod", namespace, name) {
 		if len(d.Events) == 20 {
 			break
@@ -77,9 +86,9 @@ func pod(a *ask) (page, error) {
 	}
 	watch := []string{"pod/" + namespace + "/" + name}
 	if p.Spec.NodeName != "" {
-		watch = append(watch, "node/"+p.Spec.NodeName)
+		watch = append(watch, "node/"+p.Spec.NodeName, usageTopic(p.Spec.NodeName))
 	}
-	return page{Template: "pod", Title: name, Watch: watch, Data: d}, nil
+	return page{Template: "pod", Title: name, Watch: watch, Poll: 10, Data: d}, nil
 }
 
 func containers(a *ask, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {

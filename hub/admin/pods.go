@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
+// A podRow is all that its row shows: those that are equal look alike, see look.row.
 type podRow struct {
 	Name, Namespace, Href string
 	podLine
@@ -20,7 +21,7 @@ type podRow struct {
 	Node, NodeHref string
 	Site           string
 	Owner          string
-	Age            *moment
+	Age            moment
 }
 
 type podsData struct {
@@ -135,7 +136,7 @@ func podHasStatus(a *ask, p *corev1.Pod, status string) bool {
 func podRowOf(a *ask, p *corev1.Pod) podRow {
 	r := podRow{
 		Name: p.Name, Namespace: p.Namespace, Href: podHref(p), podLine: podLineOf(p, a.now), Node: p.Spec.NodeName,
-		Owner: ownerOf(a.Snapshot, p), Age: at(p.CreationTimestamp.Time, a.now),
+		Owner: ownerOf(a.Snapshot, p), Age: momentOf(p.CreationTimestamp.Time),
 	}
 	if r.Node != "" {
 		r.NodeHref = nodeHref(r.Node)

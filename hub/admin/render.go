@@ -16,8 +16,6 @@ import (
 	"time"
 	"unicode"
 
-	"k8s.io/apimachinery/pkg/util/duration"
-
 	"flotilla.dev/web"
 )
 
@@ -41,6 +39,7 @@ type pill struct {
 type look struct {
 	pages  map[string]*template.Template
 	static map[string]staticFile // by path below static
+	rows   rows
 }
 
 type staticFile struct {
@@ -76,7 +75,7 @@ func newLook() *look {
 		panic(err)
 	}
 	base := template.Must(template.New("").Funcs(template.FuncMap{
-		"static": l.staticURL, "ago": ago, "left": left, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v },
+		"static": l.staticURL, "ago": ago, "left": left, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }, "row": l.rows.row,
 	}).ParseFS(web.Files, "templates/layout.html", "templates/parts.html", "templates/tools.html"))
 	files, err := fs.Glob(web.Files, "templates/*.html")
 	if err != nil {
@@ -86,6 +85,7 @@ func newLook() *look {
 		t := strings.TrimSuffix(path.Base(name), ".html")
 		l.pages[t] = template.Must(template.Must(base.Clone()).ParseFS(web.Files, name))
 	}
+	l.rows.template = base
 	return l
 }
 
@@ -129,9 +129,13 @@ func (l *look) fragment(p page) ([]byte, error) {
 }
 
 // visible replaces characters that show other text than there is: they turn the
-// direction of writing around, or have no width.
+// direction of writing around, or have no width. To HTML a carriage return is a
+// line's end, to an event stream it is one, too.
 func visible(r rune) rune {
-	if r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029') {
+	switch {
+	case r == '\r':
+		return ' '
+	case r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'):
 		return '\ufffd'
 	}
 	return r
@@ -141,7 +145,7 @@ func visible(r rune) rune {
 type frame struct {
 	page
 	Main    template.HTML
-	Rev     uint64
+	Tag     string
 	Now     time.Time
 	User    User
 	Version string
@@ -167,23 +171,11 @@ func (f frame) Here(prefix string) bool {
 	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
 }
 
-// Topics are what the page watches, in one word.
-func (f frame) Topics() string { return strings.Join(f.Watch, " ") }
-
-// Fragment tells whether only the part that changes was asked for.
-func (c *call) fragmentWanted() bool { return c.Request().Header.Get(fragmentHeader) != "" }
-
-// wrap answers with a fragment, in its frame unless it was asked for alone.
+// wrap answers with a view in its frame.
 func (c *call) wrap(code int, r rendered) error {
-	h := c.Response().Header()
-	h.Set("Flotilla-Revision", fmt.Sprint(r.rev))
-	h.Set("Flotilla-Time", r.at.UTC().Format(time.RFC3339Nano))
-	h.Set("Vary", fragmentHeader+", Accept-Encoding")
-	if c.fragmentWanted() {
-		return c.html(code, r.body, r.small)
-	}
+	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
 	f := frame{
-		page: r.page, Main: template.HTML(r.body), Rev: r.rev, Now: r.at, //nolint:gosec // rendered by html/template
+		page: r.page, Main: template.HTML(worded(r.body, r.at)), Tag: r.tag, Now: r.at, //nolint:gosec // rendered by html/template
 		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
 		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
 	}
@@ -197,7 +189,7 @@ func (c *call) wrap(code int, r rendered) error {
 		c.Log.Error("page failed", "path", f.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
-	return c.html(code, b.Bytes(), func() []byte { return compressed(b.Bytes(), gzip.BestSpeed) })
+	return c.html(code, b.Bytes())
 }
 
 // worthwhile is how many bytes are worth compressing.
@@ -207,12 +199,12 @@ const worthwhile = 1400
 // holds the form's token beside what an address says would help whoever can make the
 // browser ask for addresses and see the answers' lengths; another site's page cannot,
 // because the session's cookie is sent from our own pages only.
-func (c *call) html(code int, body []byte, small func() []byte) error {
-	if small == nil || len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+func (c *call) html(code int, body []byte) error {
+	if len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
 		return c.HTMLBlob(code, body)
 	}
 	c.Response().Header().Set("Content-Encoding", "gzip")
-	return c.HTMLBlob(code, small())
+	return c.HTMLBlob(code, compressed(body, gzip.BestSpeed))
 }
 
 // compressed returns the gzip of a body; the level must be a valid one.
@@ -239,42 +231,6 @@ type messageData struct{ Title, Text string }
 // message answers with one sentence.
 func (c *call) message(code int, title, text string) error {
 	return c.plain(code, page{Template: "message", Title: title, Data: messageData{title, text}})
-}
-
-// A moment is a time as the page shows it: exact for machines, relative for people.
-type moment struct {
-	At   string // RFC 3339
-	UTC  string
-	Text string
-}
-
-// at is the moment t as seen from now; nil for no time at all.
-func at(t, now time.Time) *moment {
-	if t.IsZero() {
-		return nil
-	}
-	text := duration.HumanDuration(max(now.Sub(t), 0))
-	if t.After(now) {
-		text = duration.HumanDuration(t.Sub(now))
-	}
-	return &moment{t.UTC().Format(time.RFC3339), stamp(t), text}
-}
-
-var (
-	agoTemplate  = template.Must(template.New("").Parse(`<time datetime="{{.At}}" title="{{.UTC}}" data-ago>{{.Text}}</time>`))
-	leftTemplate = template.Must(template.New("").Parse(`<time datetime="{{.At}}" title="{{.UTC}}" data-left>{{.Text}}</time>`))
-)
-
-func ago(m *moment) (template.HTML, error)  { return m.html(agoTemplate) }
-func left(m *moment) (template.HTML, error) { return m.html(leftTemplate) }
-
-func (m *moment) html(t *template.Template) (template.HTML, error) {
-	if m == nil {
-		return "–", nil
-	}
-	var b strings.Builder
-	err := t.Execute(&b, m)
-	return template.HTML(b.String()), err //nolint:gosec // rendered by html/template
 }
 
 // iso is for machines, stamp for people who need more than how long ago it was.

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ type joinTokenRow struct {
 type apiTokenRow struct {
 	ID, User, Note string
 	Pill           pill
-	Ends           *moment
+	Made, Ends     *moment
 }
 
 type certificateRow struct {
@@ -46,7 +45,6 @@ type settingsData struct {
 	CSRF         string
 	Done         string // what has just been done
 	Problem      string
-	Secret       string // a new API token, shown this once
 	People       []personRow
 	Roles        []option
 	JoinTokens   []joinTokenRow
@@ -85,11 +83,7 @@ func (c *call) showSettings(code int, d settingsData) error {
 		d.JoinTokens = append(d.JoinTokens, joinTokenRowOf(t, now))
 	}
 	for _, t := range st.APITokens {
-		r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Ends: at(t.Expires, now), Pill: pill{"ok", "Good"}}
-		if !now.Before(t.Expires) {
-			r.Pill = pill{"idle", "Ended"}
-		}
-		d.APITokens = append(d.APITokens, r)
+		d.APITokens = append(d.APITokens, apiTokenRowOf(t, now))
 	}
 	for _, cert := range st.Certificates {
 		d.Certificates = append(d.Certificates, certificateRowOf(cert, now))
@@ -136,69 +130,66 @@ func certificateRowOf(c Certificate, now time.Time) certificateRow {
 	return r
 }
 
-// errSelf is what nobody may do to themselves, so that an administrator remains.
-const errSelf = errTold("You cannot take your own role or account away; another administrator can.")
+// What nobody may do to themselves here: an administrator must remain, and a
+// password is changed by who knows the old one.
+const (
+	errSelf = errTold("You cannot take your own role or account away; another administrator can.")
+	errOwn  = errTold("Change your own password in Your account.")
+)
 
 // settingsAction does what one of the settings' forms asks for.
 func (c *call) settingsAction() error {
 	action := c.FormValue("action")
-	act, secret, err := c.settle(action)
+	act, err := c.settle(action)
 	if act.Verb == "" {
 		return c.showSettings(http.StatusBadRequest, settingsData{Problem: "There is no such action."})
 	}
 	act.User, act.Code = c.user, http.StatusOK
-	var d settingsData
-	code := http.StatusOK
-	switch {
-	case errors.Is(err, errSelf):
-		code, d.Problem = http.StatusConflict, err.Error()
-	case err != nil:
-		code, d.Problem = c.explain(err)
-		d.Problem = upper(strings.TrimSuffix(d.Problem, ".")) + "."
-	}
 	if err != nil {
-		act.Code, act.Message = code, d.Problem
+		act.Code, act.Message = c.tell(err)
 	}
 	c.Audit(c.Request().Context(), act)
-	if err == nil && secret == "" {
-		return c.Redirect(http.StatusSeeOther, "/settings?done="+action)
+	if err != nil {
+		return c.showSettings(act.Code, settingsData{Problem: act.Message})
 	}
-	d.Secret = secret
-	return c.showSettings(code, d)
+	return c.Redirect(http.StatusSeeOther, "/settings?done="+action)
 }
 
 // settle does one action, and says what it was for the audit.
-func (c *call) settle(action string) (act Act, secret string, err error) {
+func (c *call) settle(action string) (Act, error) {
 	ctx, name, id := c.Request().Context(), strings.TrimSpace(c.FormValue("name")), c.FormValue("id")
-	me := name == c.user.Name
+	var mine error // what stands against doing it to oneself
+	if name == c.user.Name {
+		mine = errSelf
+	}
 	switch action {
 	case "user-create":
-		return Act{Verb: "create", Resource: "users", Name: name}, "", c.People.CreateUser(ctx, NewPerson{name, c.FormValue("password"), c.FormValue("role")})
+		return Act{Verb: "create", Resource: "users", Name: name}, c.People.CreateUser(ctx, NewPerson{name, c.FormValue("password"), c.FormValue("role")})
 	case "user-password":
-		return Act{Verb: "update", Resource: "users", Name: name, Message: "password"}, "", c.People.ChangeUser(ctx, NewPerson{Name: name, Password: cmp.Or(c.FormValue("password"), "-")})
+		act := Act{Verb: "update", Resource: "users", Name: name, Message: "password"}
+		if mine != nil {
+			return act, errOwn
+		}
+		return act, c.People.ChangeUser(ctx, NewPerson{Name: name, Password: cmp.Or(c.FormValue("password"), "-")})
 	case "user-role":
-		act = Act{Verb: "update", Resource: "users", Name: name, Message: "role " + c.FormValue("role")}
-		if me {
-			return act, "", errSelf
+		act := Act{Verb: "update", Resource: "users", Name: name, Message: "role " + c.FormValue("role")}
+		if mine != nil {
+			return act, mine
 		}
-		return act, "", c.People.ChangeUser(ctx, NewPerson{Name: name, Role: cmp.Or(c.FormValue("role"), "-")})
+		return act, c.People.ChangeUser(ctx, NewPerson{Name: name, Role: cmp.Or(c.FormValue("role"), "-")})
 	case "user-delete":
-		act = Act{Verb: "delete", Resource: "users", Name: name}
-		if me {
-			return act, "", errSelf
+		act := Act{Verb: "delete", Resource: "users", Name: name}
+		if mine != nil {
+			return act, mine
 		}
-		return act, "", c.People.DeleteUser(ctx, name)
+		return act, c.People.DeleteUser(ctx, name)
 	case "join-revoke":
-		return Act{Verb: "revoke", Resource: "jointokens", Name: id}, "", c.Tokens.RevokeJoinToken(ctx, id)
-	case "api-create":
-		life, _ := time.ParseDuration(c.FormValue("life"))
-		secret, err = c.Tokens.CreateAPIToken(ctx, NewAPIToken{User: c.user.Name, Note: strings.TrimSpace(c.FormValue("note")), Life: life})
-		return Act{Verb: "create", Resource: "apitokens", Name: c.FormValue("note")}, secret, err
+		return Act{Verb: "revoke", Resource: "jointokens", Name: id}, c.Tokens.RevokeJoinToken(ctx, id)
 	case "api-revoke":
-		return Act{Verb: "revoke", Resource: "apitokens", Name: id}, "", c.Tokens.RevokeAPIToken(ctx, id)
+		return Act{Verb: "revoke", Resource: "apitokens", Name: id}, c.Tokens.RevokeAPIToken(ctx, id)
 	case "backup":
 		file, err := c.House.BackUp(ctx)
-		return Act{Verb: "create", Resource: "backups", Name: file}, "", err
+		return Act{Verb: "create", Resource: "backups", Name: file}, err
 	}
-	return act, "", nil
+	return Act{}, nil
 }

@@ -14,7 +14,23 @@ import (
 type share struct {
 	Name                          string
 	Capacity, Allocatable, Wanted string
-	Percent                       int // of the allocatable; above 100: more than there is
+	Percent                       int    // of the allocatable; above 100: more than there is
+	Used                          string // "": not measured
+	UsedPercent                   int    // of the allocatable, as kubectl top counts
+}
+
+// uses adds what is used of it.
+func (s share) uses(name corev1.ResourceName, u Usage, n *corev1.Node) share {
+	used, ok := u.Node[name]
+	if !ok {
+		return s
+	}
+	s.Used = amount(name, used)
+	have := n.Status.Allocatable[name]
+	if f := have.AsApproximateFloat64(); f > 0 {
+		s.UsedPercent = int(100 * used.AsApproximateFloat64() / f)
+	}
+	return s
 }
 
 func shareOf(name corev1.ResourceName, u state.Usage, n *corev1.Node) share {

@@ -111,7 +111,10 @@ func rateText(perSecond string) string {
 	if _, err := fmt.Sscan(perSecond, &r); err != nil || r <= 0 {
 		return "none"
 	}
-	if r >= 1 {
+	switch {
+	case r == 1:
+		return "one node a second"
+	case r > 1:
 		return fmt.Sprintf("%g nodes a second", r)
 	}
 	return "one node every " + (time.Duration(float64(time.Second) / r)).Round(100*time.Millisecond).String()

@@ -82,11 +82,16 @@ func TestATerminalInAContainer(t *testing.T) {
 	k.await(`document.activeElement.name === "command"`)
 	k.eval(`document.querySelector("#terminal textarea").focus(), true`)
 
+	const boxes = `JSON.stringify([...document.querySelectorAll("h1, #terminal, #state, #bar")].map((e) => [e.id, e.offsetTop, e.offsetHeight]))`
+	before := k.string(boxes)
 	k.types("\rexit 3\r")
 	k.awaits("The command has ended with exit code 3.")
-	k.shot("terminal-ended-1280-light")
-	k.eval(`document.querySelector("#trouble button").click(), true`)
-	k.await(screen + `.includes("two-7d9f $") && document.getElementById("trouble").hidden`)
+	if after := k.string(boxes); after != before {
+		t.Errorf("the page moves at the end: %s, before %s", after, before)
+	}
+	k.sizes("terminal-ended")
+	k.eval(`document.querySelector("#state button").click(), true`)
+	k.await(screen + `.includes("two-7d9f $") && document.getElementById("state").innerText === "Connected."`)
 	k.types("exit\r")
 	k.awaits("The command has ended.")
 
@@ -111,7 +116,7 @@ func TestATerminalInAContainer(t *testing.T) {
 	k.awaits("Connection to the hub lost.")
 
 	k.device.fail(fmt.Errorf("exec of node pi-1: %w", desk.ErrOffline))
-	k.eval(`document.querySelector("#trouble button").click(), true`)
+	k.eval(`document.querySelector("#state button").click(), true`)
 	k.awaits("The device of node pi-1 is not connected to the hub.")
 	k.open("/pods/default/kiosk-7d9f-crash/terminal")
 	k.awaits("Container web is not running")

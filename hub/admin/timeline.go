@@ -15,18 +15,37 @@ import (
 
 // A span of a timeline: how a node was from one moment to the next.
 type span struct {
-	Kind     string // ok, bad, unknown, out, or none: it is not known
+	Kind     string // ok, bad, unknown, out, none: it is not known, or off: because the hub did not run
 	Text     string
 	From, To string
 	For      string
-	x, width float64 // of stripWidth
+	x, width float64 // percent
 }
 
 // X and Width are where the span is drawn.
-func (s span) X() string     { return number(s.x) }
-func (s span) Width() string { return number(s.width) }
+func (s span) X() string     { return percents(s.x) }
+func (s span) Width() string { return percents(s.width) }
 
 func number(f float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") }
+
+// percents keep what is drawn in shape, however wide the strip is.
+func percents(f float64) string { return fmt.Sprintf("%.2f%%", f) }
+
+// Y and Height tell the states apart without their colours: the worse, the higher.
+func (s span) Y() int { return stripHeight - s.Height() }
+func (s span) Height() int {
+	switch s.Kind {
+	case "none":
+		return 4
+	case "ok":
+		return 16
+	case "out":
+		return 32
+	case "off":
+		return stripHeight
+	}
+	return 26
+}
 
 // A mark is something that happened at one moment.
 type mark struct {
@@ -34,11 +53,8 @@ type mark struct {
 	x          float64
 }
 
-// X is where the mark is drawn, Path its shape.
-func (m mark) X() string { return number(m.x) }
-func (m mark) Path() string {
-	return fmt.Sprintf("M%s 0l4 7h-8z", number(min(max(m.x, 4), stripWidth-4)))
-}
+// X is where the mark is drawn, not over the edge.
+func (m mark) X() string { return percents(min(max(m.x, 1), 99)) }
 
 // A timeline is what is known of a node's health over a while.
 type timeline struct {
@@ -49,15 +65,25 @@ type timeline struct {
 	Summary string
 	Choices []menuItem
 	Unknown bool // of some of it nothing is known
+	Off     bool // the hub did not run all the time
 }
 
+// A Pause is a while in which no hub ran.
+type Pause struct{ From, To time.Time }
+
+// noticed is how long a pause is in which something can have been missed: devices
+// renew their leases no more often.
+const noticed = 10 * time.Second
+
 const (
-	stripWidth = 1000.0
-	thinnest   = 4.0 // so that it can be seen
+	stripWidth  = 100.0 // percent
+	stripHeight = 40
+	thinnest    = 0.8 // so that it can be seen
 )
 
 var spanNames = map[string]string{
 	"ok": "Ready", "bad": "Not ready", "unknown": "Unknown: not heard of", "out": "Given up: its pods had to leave", "none": "Not known",
+	"off": "The hub was not running: not known",
 }
 
 // timelineOf draws what the hub has noted of a node's health: every change of its
@@ -77,41 +103,31 @@ func timelineOf(a *ask, n *corev1.Node) timeline {
 		}
 		t.Choices = append(t.Choices, menuItem{Label: c[1], Href: href, Destroy: c[1] == text})
 	}
-	turns := turnsOf(a.Snapshot, n)
 	var ready, known time.Duration
-	add := func(kind string, from, to time.Time) {
+	for _, s := range stretches(turnsOf(a.Snapshot, n), a.pauses, begin, a.now) {
+		from, to := s.from, s.to
 		if from.Before(begin) {
 			from = begin
 		}
 		if !from.Before(to) {
-			return
+			continue
 		}
 		x := min(stripWidth*float64(from.Sub(begin))/float64(length), stripWidth-thinnest)
 		t.Spans = append(t.Spans, span{
-			Kind: kind, Text: spanNames[kind], From: short(from, length), To: short(to, length), For: duration.HumanDuration(to.Sub(from)),
+			Kind: s.kind, Text: spanNames[s.kind], From: short(from, length), To: short(to, length), For: duration.HumanDuration(to.Sub(from)),
 			x: x, width: max(stripWidth*float64(to.Sub(begin))/float64(length)-x, thinnest),
 		})
-		switch kind {
+		switch s.kind {
 		case "none":
 			t.Unknown = true
+		case "off":
+			t.Off = true
 		case "ok":
 			ready += to.Sub(from)
 			fallthrough
 		default:
 			known += to.Sub(from)
 		}
-	}
-	if len(turns) == 0 {
-		add("none", begin, a.now)
-	} else {
-		add("none", begin, turns[0].At.Time)
-	}
-	for i, turn := range turns {
-		to := a.now
-		if i+1 < len(turns) {
-			to = turns[i+1].At.Time
-		}
-		add(turnKind(turn), turn.At.Time, to)
 	}
 	t.Marks = evictionsFrom(a, n.Name, begin, length)
 	for i := range 5 {
@@ -120,11 +136,65 @@ func timelineOf(a *ask, n *corev1.Node) timeline {
 	t.Ticks[4] = "now"
 	if known > 0 {
 		t.Summary = fmt.Sprintf("Ready for %s of what is known of the last %s", percent(ready, known), text)
-		if !t.Unknown {
+		if !t.Unknown && !t.Off {
 			t.Summary = fmt.Sprintf("Ready for %s of the last %s", percent(ready, known), text)
 		}
 	}
 	return t
+}
+
+// A stretch is a while in which a node was as its kind says.
+type stretch struct {
+	kind     string
+	from, to time.Time
+}
+
+// stretches are what the turns say until now, but for when the hub did not run: then
+// a node has not stayed as it was, nobody knows how it was.
+func stretches(turns []state.Turn, pauses []Pause, begin, now time.Time) (all []stretch) {
+	first := now
+	if len(turns) > 0 {
+		first = turns[0].At.Time
+	}
+	all = append(all, stretch{"none", begin, first})
+	for i, turn := range turns {
+		to := now
+		if i+1 < len(turns) {
+			to = turns[i+1].At.Time
+		}
+		all = append(all, stretch{turnKind(turn), turn.At.Time, to})
+	}
+	for _, p := range pauses {
+		if p.To.Sub(p.From) < noticed || p.To.Before(begin) {
+			continue
+		}
+		rest := make([]stretch, 0, len(all)+2)
+		for _, s := range all {
+			if s.from.Before(p.From) {
+				rest = append(rest, stretch{s.kind, s.from, earlier(s.to, p.From)})
+			}
+			if s.to.After(p.To) {
+				rest = append(rest, stretch{s.kind, later(s.from, p.To), s.to})
+			}
+		}
+		all = append(rest, stretch{"off", p.From, p.To})
+	}
+	slices.SortStableFunc(all, func(x, y stretch) int { return x.from.Compare(y.from) })
+	return all
+}
+
+func earlier(x, y time.Time) time.Time {
+	if x.Before(y) {
+		return x
+	}
+	return y
+}
+
+func later(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
 }
 
 // percent never rounds up to all of it.

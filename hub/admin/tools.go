@@ -66,7 +66,14 @@ func (c *call) caller() caller {
 // roles, checks, defaults and audit hold for what is written in the page too.
 func (c *call) api(q apiCall) (apiAnswer, error) { return c.caller().ask(c.Request().Context(), q) }
 
+// fromPage marks what the page asks of the API.
+type fromPage struct{}
+
+// FromPage tells whether a request to the API comes from the page, for the audit.
+func FromPage(ctx context.Context) bool { return ctx.Value(fromPage{}) != nil }
+
 func (who caller) ask(ctx context.Context, q apiCall) (apiAnswer, error) {
+	ctx = context.WithValue(ctx, fromPage{}, true)
 	r, err := http.NewRequestWithContext(ctx, q.method, (&url.URL{Path: q.path, RawQuery: q.query.Encode()}).String(), bytes.NewReader(q.body))
 	if err != nil {
 		return apiAnswer{}, fmt.Errorf("ask the API for %s: %w", q.path, err)

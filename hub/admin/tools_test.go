@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -225,6 +226,15 @@ func (e *estate) RevokeAPIToken(_ context.Context, id string) error { return e.d
 func (e *estate) CreateAPIToken(_ context.Context, t NewAPIToken) (string, error) {
 	return "FLA1.abcdefghij.0123456789abcdefghijklmnop", e.do("token for %s: %s, %s", t.User, t.Note, t.Life)
 }
+func (e *estate) ChangePassword(_ context.Context, p PasswordChange) (*http.Cookie, error) {
+	return &http.Cookie{Name: "x"}, e.do("password of %s", p.Name)
+}
+func (e *estate) APITokensOf(_ context.Context, user string) ([]APIToken, error) {
+	return []APIToken{{"h2m9xq4rtb", user, "the backup script", now0, now0.Add(80 * 24 * time.Hour)}}, nil
+}
+func (e *estate) RevokeAPITokenOf(_ context.Context, user, id string) error {
+	return e.do("revoke api %s of %s", id, user)
+}
 func (e *estate) BackUp(context.Context) (string, error) {
 	return "backups/hub-x.db", e.do("back up")
 }
@@ -256,7 +266,7 @@ func (e *estate) Audits(_ context.Context, q AuditQuery) (out []AuditRecord, err
 	for _, r := range e.acts {
 		text := strings.ToLower(strings.Join([]string{r.Who, r.Via, r.Source, r.Verb, r.What, r.Message}, " "))
 		has := !slices.ContainsFunc(q.Words, func(w string) bool { return !strings.Contains(text, w) })
-		if has && (!q.Refused || r.Code >= 400) && (q.Before == 0 || r.ID < q.Before) && len(out) < q.Limit {
+		if has && (len(q.Via) == 0 || slices.Contains(q.Via, r.Via)) && (!q.Refused || r.Code >= 400) && (q.Before == 0 || r.ID < q.Before) && len(out) < q.Limit {
 			out = append(out, r)
 		}
 	}
@@ -268,6 +278,7 @@ func sampleActs() (acts []AuditRecord) {
 		acts = append(acts, AuditRecord{ID: int64(100 - i), At: now0.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", What: fmt.Sprintf("deployments default/kiosk-%d", i), Code: 200})
 	}
 	acts[1] = AuditRecord{ID: 99, At: now0.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", What: "nodes pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
+	acts[0].Via, acts[4].Via, acts[4].Who = "page", "command line", "root"
 	acts[2] = AuditRecord{ID: 98, At: now0.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", What: "sessions", Code: 401, Message: "wrong name or password"}
 	return acts
 }
@@ -320,6 +331,16 @@ func (s *server) cut() {
 	s.wires.open = nil
 }
 
+// keys are the estate's tokens, of which those of the API are real.
+type keys struct {
+	*estate
+	guard guard
+}
+
+func (k keys) CreateAPIToken(ctx context.Context, t NewAPIToken) (string, error) {
+	return k.guard.CreateAPIToken(ctx, access.NewAPIToken{User: t.User, Note: t.Note, Life: t.Life})
+}
+
 // A kit is a page with all its tools, behind the real guard and before the real API.
 type kit struct {
 	*browser
@@ -334,7 +355,13 @@ type kit struct {
 // equip gives a page tools that are simulated.
 func equip(c *Config) (*device, *estate) {
 	d, e := newDevice(), &estate{acts: sampleActs()}
-	c.Logs, c.Shells, c.House, c.People, c.Tokens = d, d, e, e, e
+	c.Logs, c.Shells, c.House, c.People, c.Tokens, c.Accounts = d, d, e, e, e, e
+	c.Usage = func(context.Context, string) (Usage, error) {
+		return Usage{}, errors.New("there is no device that could measure")
+	}
+	c.Kubeconfig = func(k Kubeconfig) ([]byte, error) {
+		return fmt.Appendf(nil, "server: %s\nuser: %s\ntoken: %s\n", k.Server, k.User, k.Token), nil
+	}
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"pi-1"}}`)
 	})
@@ -346,6 +373,7 @@ func newKit(t *testing.T, objects ...state.Object) *kit {
 	k := &kit{fleet: newMemory(append(sample(), objects...)...), acts: make(chan Act, 100)}
 	c, secret := guarded(t, k.fleet)
 	k.device, k.estate = equip(&c)
+	c.Accounts, c.Tokens = c.Sessions.(guard), keys{k.estate, c.Sessions.(guard)}
 	k.guard = c.Sessions.(guard).Guard
 	c.API = kube.New(kube.Config{Fleet: k.fleet, Leases: noLeases{}, Access: apiAccess{k.guard}, Settings: admission.Settings{}, Version: "test", Log: slog.New(slog.DiscardHandler)})
 	c.Audit = func(_ context.Context, a Act) { k.acts <- a }

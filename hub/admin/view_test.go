@@ -106,6 +106,9 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.Turn {
 		return state.Turn{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
 	}
+	off := func(from, to int) Pause {
+		return Pause{now.Add(-time.Duration(from) * time.Hour), now.Add(-time.Duration(to) * time.Hour)}
+	}
 	for _, c := range []struct {
 		name    string
 		history []state.Turn
@@ -115,15 +118,21 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 		span    string
 		want    string
 		summary string
+		pauses  []Pause
 	}{
-		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h"},
-		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h, ok 6h", "Ready for 100 % of what is known of the last 24 h"},
+		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h", nil},
+		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h, ok 6h", "Ready for 100 % of what is known of the last 24 h", nil},
 		{"one that was away for a while", []state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
-			"ok 12h, unknown 6h, ok 6h", "Ready for 75 % of the last 24 h"},
+			"ok 12h, unknown 6h, ok 6h", "Ready for 75 % of the last 24 h", nil},
 		{"one that is given up now, and was ready before", []state.Turn{turn(30*time.Hour, "True", false), turn(4*time.Hour, "Unknown", false)}, "Unknown", 4 * time.Hour, 3 * time.Hour, "",
-			"ok 20h, unknown 60m, out 3h", "Ready for 83.3 % of the last 24 h"},
-		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h, bad 5s", "Ready for 99.9 % of the last 24 h"},
-		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 3d12h, ok 3d12h", "Ready for 100 % of what is known of the last 7 days"},
+			"ok 20h, unknown 60m, out 3h", "Ready for 83.3 % of the last 24 h", nil},
+		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h, bad 5s", "Ready for 99.9 % of the last 24 h", nil},
+		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 3d12h, ok 3d12h", "Ready for 100 % of what is known of the last 7 days", nil},
+		{"while the hub did not run nothing is known", nil, "True", 50 * time.Hour, 0, "", "ok 12h, off 3h, ok 9h", "Ready for 100 % of what is known of the last 24 h", []Pause{off(12, 9)}},
+		{"not even that it was away", []state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
+			"off 120m, ok 8h, off 120m, unknown 60m, off 60m, unknown 60m, off 4h, ok 5h", "Ready for 86.6 % of what is known of the last 24 h", []Pause{off(90, 80), off(30, 22), off(14, 12), off(11, 10), off(9, 5)}},
+		{"a restart in which no lease can be missed is nothing", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h",
+			[]Pause{{now.Add(-time.Hour), now.Add(noticed - time.Hour - 1)}}},
 	} {
 		n := testNode("n", "oslo", nil)
 		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: c.ready, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-c.since))}}
@@ -132,7 +141,9 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &at}}
 		}
 		s := newMemory(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "n"}, History: c.history}).Snapshot()
-		line := timelineOf(askAt(s, now, map[string]string{"span": c.span}), n)
+		a := askAt(s, now, map[string]string{"span": c.span})
+		a.pauses = c.pauses
+		line := timelineOf(a, n)
 		var got []string
 		end := 0.0
 		for _, x := range line.Spans {

@@ -65,23 +65,37 @@ func trouble(c corev1.NodeCondition) string {
 // nodeWhy says in one sentence what is wrong with a node, and since when; "":
 // nothing. Where the hub has said it before, in event and log, it is that sentence.
 func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, since time.Time) {
-	ready := state.NodeCondition(n, corev1.NodeReady)
+	ready, since := state.NodeCondition(n, corev1.NodeReady), nodeSince(n)
 	switch {
 	case state.NeverReported(n):
-		return "No device has reported as this node yet.", n.CreationTimestamp.Time
+		return "No device has reported as this node yet.", since
 	case ready.Status != corev1.ConditionTrue:
 		if said := lastSaid(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); said != "" {
-			return said, ready.LastTransitionTime.Time
+			return said, since
 		}
-		return fmt.Sprintf("Ready=%s: %s", ready.Status, cmp.Or(ready.Message, ready.Reason, "no reason given")), ready.LastTransitionTime.Time
+		return fmt.Sprintf("Ready=%s: %s", ready.Status, cmp.Or(ready.Message, ready.Reason, "no reason given")), since
 	}
 	if bad := unhealthy(n); len(bad) > 0 {
-		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), bad[0].LastTransitionTime.Time
+		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), since
 	}
 	if n.Spec.Unschedulable {
-		return "Cordoned: no new pods are placed here.", time.Time{}
+		return "Cordoned: no new pods are placed here.", since
 	}
-	return "", time.Time{}
+	return "", since
+}
+
+// nodeSince is since when something is wrong with a node; zero: nothing, or not known.
+func nodeSince(n *corev1.Node) time.Time {
+	if state.NeverReported(n) {
+		return n.CreationTimestamp.Time
+	}
+	if ready := state.NodeCondition(n, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		return ready.LastTransitionTime.Time
+	}
+	if bad := unhealthy(n); len(bad) > 0 {
+		return bad[0].LastTransitionTime.Time
+	}
+	return time.Time{}
 }
 
 // nodeChain is what stands behind a node's trouble, and what follows from it.

@@ -30,40 +30,66 @@ const patient = 2 * time.Minute
 // podTrouble says in one sentence why a pod does not do what it should, and how
 // bad that is (a pill's kind); "": it does, or needs only a moment.
 func podTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
+	why, kind, dark := podFault(s, p, now)
+	if dark != nil {
+		why, _ = nodeWhy(s, dark)
+		why = "Its node is not ready: " + why
+	}
+	return why, kind
+}
+
+// podFault is podTrouble for those who look at many pods: what a node has done to
+// all of its own is told by the node.
+func podFault(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string, dark *corev1.Node) {
 	scheduled, ready := state.PodCondition(p, corev1.PodScheduled), state.PodCondition(p, corev1.PodReady)
 	switch {
 	case p.DeletionTimestamp != nil:
-		return leaving(s, p, now)
+		why, kind = leaving(s, p, now)
+		return why, kind, nil
 	case p.Status.Phase == corev1.PodSucceeded:
-		return "", ""
+		return "", "", nil
 	case p.Status.Phase == corev1.PodFailed:
-		return cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), "bad"
+		return cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), "bad", nil
 	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		return cmp.Or(scheduled.Message, scheduled.Reason), "warn"
+		return cmp.Or(scheduled.Message, scheduled.Reason, "It waits to be placed."), "warn", nil
 	case p.Spec.NodeName == "":
-		return "It waits to be placed.", "warn"
+		return "It waits to be placed.", "warn", nil
 	}
 	if n := s.Node(p.Spec.NodeName); n == nil {
-		return fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), "bad"
+		return fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), "bad", nil
 	} else if state.ReadyOf(n) != corev1.ConditionTrue {
-		why, _ := nodeWhy(s, n)
-		return "Its node is not ready: " + why, "bad"
+		return "", "bad", n
 	}
-	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		switch w, t := c.State.Waiting, c.State.Terminated; {
-		case w != nil && waitingKind(w.Reason) == "bad":
-			return join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), "bad"
-		case t != nil && t.ExitCode != 0:
-			return fmt.Sprintf("Container %s: %s", c.Name, end(t)), "bad"
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, c := range list {
+			switch w, t := c.State.Waiting, c.State.Terminated; {
+			case w != nil && waitingKind(w.Reason) == "bad":
+				return join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), "bad", nil
+			case t != nil && t.ExitCode != 0:
+				return fmt.Sprintf("Container %s: %s", c.Name, end(t)), "bad", nil
+			}
 		}
 	}
 	switch old := now.Sub(p.CreationTimestamp.Time) > patient; {
 	case p.Status.Phase == corev1.PodPending && old:
-		return "It has not started: " + cmp.Or(lastSaid(eventsOf(s, "Pod", p.Namespace, p.Name), ""), "its device has not said why."), "warn"
+		return "It has not started: " + cmp.Or(lastSaid(eventsOf(s, "Pod", p.Namespace, p.Name), ""), "its device has not said why."), "warn", nil
 	case p.Status.Phase == corev1.PodRunning && old && ready != nil && ready.Status == corev1.ConditionFalse:
-		return "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), "warn"
+		return "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), "warn", nil
 	}
-	return "", ""
+	return "", "", nil
+}
+
+// podSince is since when something is wrong with a pod: as long as its node is not
+// ready, or it itself is not, or as it exists.
+func podSince(p *corev1.Pod, dark *corev1.Node) (since time.Time) {
+	since = p.CreationTimestamp.Time
+	if dark != nil {
+		return later(since, nodeSince(dark))
+	}
+	if ready := state.PodCondition(p, corev1.PodReady); ready != nil && ready.Status != corev1.ConditionTrue {
+		return later(since, ready.LastTransitionTime.Time)
+	}
+	return since
 }
 
 // leaving says what holds a pod that is asked to leave longer than its grace.
@@ -131,6 +157,10 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil && waitingKind(w.Reason) == "bad" {
+			if c.RestartCount == 0 && c.LastTerminationState.Terminated == nil {
+				chain = append(chain, fmt.Sprintf("Container %s has not been started yet.", c.Name))
+				continue
+			}
 			chain = append(chain, fmt.Sprintf("Container %s was started %s.", c.Name, times(c.RestartCount+1)))
 		}
 	}

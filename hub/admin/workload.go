@@ -66,15 +66,15 @@ func workload(a *ask) (page, error) {
 		for _, c := range o.Status.Conditions {
 			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{deploymentConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now)})
 		}
-		for i, v := range versionsOf(a.Snapshot, o) {
-			if i > 0 && v.Set.Status.Replicas == 0 && i > 10 {
-				break
-			}
-			d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Set.Status.Replicas, v.Set.Status.ReadyReplicas, images(v.Set.Spec.Template), v.Set.Name, at(v.Set.CreationTimestamp.Time, a.now)})
-		}
 	case *appsv1.DaemonSet:
 		about, d.Kind = "DaemonSet", "Daemon set"
 		d.Facts = told(daemonSetFacts(o))
+	}
+	for i, v := range versionsOf(a.Snapshot, o) {
+		if v.Pods == 0 && i > 10 {
+			break
+		}
+		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(v.Template), v.Name, at(v.Created, a.now)})
 	}
 	pods := podsOf(a.Snapshot, o)
 	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)

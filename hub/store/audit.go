@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"time"
 )
 
@@ -14,7 +15,7 @@ type Audit struct {
 	ID        int64 // when it is read: later ones have greater ones
 	At        time.Time
 	Who       string // "": nobody that is known
-	Via       string // session, token, certificate, join token, command line
+	Via       string // page, token, certificate, API, command line, join token, password, setup link; session in old records
 	Source    string // address
 	Verb      string
 	Resource  string
@@ -50,6 +51,7 @@ type AuditQuery struct {
 	Before  int64    // older than this ID; 0: from the newest on
 	Words   []string // all of them must occur, whatever their case
 	Refused bool     // only what was refused or has failed
+	Via     []string // only what came in one of these ways; none: in any
 	Limit   int
 }
 
@@ -61,6 +63,12 @@ func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
 	}
 	if q.Refused {
 		query += " AND code >= 400"
+	}
+	if len(q.Via) > 0 {
+		query += " AND via IN (?" + strings.Repeat(", ?", len(q.Via)-1) + ")"
+		for _, v := range q.Via {
+			args = append(args, v)
+		}
 	}
 	for _, word := range q.Words {
 		query += " AND instr(lower(who || ' ' || via || ' ' || source || ' ' || verb || ' ' || resource || ' ' || namespace || ' ' || name || ' ' || message), lower(?)) > 0"

@@ -13,6 +13,9 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 		if i%3 == 0 {
 			a.Code, a.Message = 403, "not allowed, 100%"
 		}
+		if i == 5 {
+			a.Via = "command line"
+		}
 		if err := s.AddAudit(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
@@ -25,6 +28,8 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 		{"the newest come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
 		{"a page goes on before a record", AuditQuery{Before: 4, Limit: 9}, "pi-2 pi-1 pi-0"},
 		{"only what was refused", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
+		{"only what came in certain ways", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},
+		{"a way is no SQL", AuditQuery{Via: []string{`session') OR ('a' = 'a`}, Limit: 9}, ""},
 		{"every word must occur, whatever its case", AuditQuery{Words: []string{"ANNA", "pi-4"}, Limit: 9}, "pi-4"},
 		{"a word is no pattern", AuditQuery{Words: []string{"%"}, Limit: 2}, "pi-9 pi-6"},
 		{"a word is no SQL", AuditQuery{Words: []string{`') OR 1=1 --`}, Limit: 9}, ""},

@@ -77,6 +77,9 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.notLost(); err != nil {
 		return err
 	}
+	if s.written.IsZero() {
+		s.written = s.lastWritten()
+	}
 	if err := s.connect(ctx); err != nil {
 		return fmt.Errorf("open %s: %w", s.file, err)
 	}

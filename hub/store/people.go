@@ -180,14 +180,22 @@ func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
 	return err
 }
 
-// AddAPIToken stores a token of an existing user.
+// AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
-	n, err := s.exec(ctx, "INSERT INTO api_tokens (id, hash, user, note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
-		t.ID, t.Hash, t.Note, stamp(t.Created), stamp(t.Expires), t.User)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("user %s: %w", t.User, ErrNotFound)
-	}
-	return err
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+		if _, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
+			return err
+		}
+		r, err := c.ExecContext(ctx, "INSERT INTO api_tokens (id, hash, user, note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
+			t.ID, t.Hash, t.Note, stamp(t.Created), stamp(t.Expires), t.User)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("user %s: %w", t.User, ErrNotFound))
+		}
+		return nil
+	})
 }
 
 const selectAPITokens = "SELECT t.id, t.hash, t.user, u.role, t.note, t.created, t.expires FROM api_tokens t JOIN users u ON u.name = t.user"

@@ -54,6 +54,8 @@ type Store struct {
 	db   *sql.DB  // one connection, the writer
 	read *sql.DB
 
+	written time.Time // when the database was last written before this store opened it
+
 	mu    sync.Mutex // guards everything below: one writer at a time
 	conn  *sql.Conn
 	kinds map[string]*kindTable

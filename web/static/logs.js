@@ -67,7 +67,7 @@ function empty() {
   let note = log.querySelector('.empty');
   if (shown > 0) { note?.remove(); return; }
   note ??= log.insertBefore(Object.assign(document.createElement('p'), { className: 'empty' }), log.firstChild);
-  set(note, total ? `No line has “${search.value.trim()}”.` : 'Nothing has been logged.');
+  set(note, total ? `No line has “${search.value.trim()}”.` : trouble.hidden ? 'Nothing has been logged.' : 'There is no line to show.');
 }
 
 const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
@@ -103,6 +103,7 @@ let source, watchdog, delay = 1000, from = log.dataset.from, paused = false;
 function tell(text) {
   trouble.hidden = !text;
   set(trouble, text);
+  empty();
 }
 
 function lost(is) {

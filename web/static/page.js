@@ -1,10 +1,10 @@
-// The live part of the page: it hears which parts have changed, fetches them
-// again, and puts in place what differs. Without it everything is still readable.
+// The live part of the page: it is sent what it shows anew, and puts in place what
+// differs. Without it everything is still readable.
 
-const root = document.querySelector('[data-watch]');
+const root = document.querySelector('[data-live]');
 const clock = document.getElementById('main');
 let offset = Date.parse(clock.dataset.now) - Date.now(); // the hub's clock less ours
-let shown = new Date(); // when what is shown was made
+let known = new Date(); // until when what is shown was so
 
 // ---- times
 
@@ -49,7 +49,7 @@ function morph(from, to) {
   for (const { name, value } of to.attributes) {
     if (name !== 'open' && from.getAttribute(name) !== value) from.setAttribute(name, value);
   }
-  morphChildren(from, to);
+  if (!from.matches('time[data-ago], time[data-left]')) morphChildren(from, to); // the words of those are ours
 }
 
 function morphChildren(from, to) {
@@ -91,54 +91,35 @@ function skipText(at) {
   return at;
 }
 
-// ---- fetching
-
-let wanted = root ? root.dataset.rev || '0' : '0'; // the revision that has to be shown
-let busy = false, again = false;
-
-async function refresh() {
-  if (busy || document.hidden) { again = true; return; }
-  busy = true;
-  again = false;
-  try {
-    const answer = await fetch(root.dataset.src || location.href, { headers: { 'Flotilla-Fragment': wanted } });
-    if (answer.status === 401) { location.reload(); return; }
-    const text = await answer.text();
-    if (!answer.headers.has('Flotilla-Time')) return;
-    offset = Date.parse(answer.headers.get('Flotilla-Time')) - Date.now();
-    shown = new Date();
-    morphChildren(root, new DOMParser().parseFromString(text, 'text/html').body);
-    tick();
-  } catch {
-    // the stream knows better whether the hub is there
-  } finally {
-    busy = false;
-  }
-  if (again) refresh();
-}
-
 // ---- hearing
 
 const silence = 25_000; // ms without a word, after which the connection counts as lost
 let source, watchdog, losing, delay = 1000;
+let shown = root ? root.dataset.live : ''; // names what is shown
 
 function lost(is) {
   document.body.classList.toggle('is-lost', is);
-  set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${shown.toLocaleTimeString()}; trying again…` : '');
+  set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${known.toLocaleTimeString()}; trying again…` : '');
 }
 
 function heard() {
   clearTimeout(losing);
   lost(false);
   delay = 1000;
+  known = new Date();
   clearTimeout(watchdog);
   watchdog = setTimeout(reconnect, silence);
 }
 
+function deaf() {
+  if (source) source.close();
+  clearTimeout(watchdog);
+  clearTimeout(losing);
+}
+
 async function reconnect() {
   lost(true);
-  source.close();
-  clearTimeout(watchdog);
+  deaf();
   await new Promise((wake) => setTimeout(wake, delay * (0.5 + Math.random())));
   delay = Math.min(delay * 2, 15_000);
   try {
@@ -147,15 +128,24 @@ async function reconnect() {
   listen();
 }
 
+// listen asks for the page that is open as a stream. A page that nobody sees waits.
 function listen() {
-  const query = new URLSearchParams({ watch: root.dataset.watch, rev: wanted });
-  source = new EventSource('/events/stream?' + query);
-  source.addEventListener('hello', heard);
-  source.addEventListener('beat', heard);
-  source.addEventListener('change', (event) => {
+  deaf();
+  if (document.hidden) return;
+  const url = new URL(root.dataset.src || location.href, location.href);
+  url.hash = '';
+  url.searchParams.set('shown', shown);
+  source = new EventSource(url);
+  watchdog = setTimeout(reconnect, silence);
+  source.addEventListener('beat', (event) => {
+    offset = Date.parse(event.data) - Date.now();
     heard();
-    wanted = event.lastEventId || wanted;
-    refresh();
+  });
+  source.addEventListener('show', (event) => {
+    heard();
+    shown = event.lastEventId;
+    morphChildren(root, new DOMParser().parseFromString(event.data, 'text/html').body);
+    tick();
   });
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { reconnect(); return; }
@@ -171,7 +161,7 @@ for (const form of document.querySelectorAll('form[data-filter]')) {
   const apply = () => {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
     history.replaceState(null, '', query.size ? `?${query}` : location.pathname);
-    refresh();
+    listen();
   };
   form.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(apply, 200); });
   form.addEventListener('submit', (event) => { event.preventDefault(); clearTimeout(timer); apply(); });
@@ -225,9 +215,7 @@ setInterval(tick, 1000);
 tick();
 if (root) {
   listen();
-  if (root.dataset.src) refresh();
-  if (root.dataset.poll) setInterval(() => { if (!document.hidden) refresh(); }, root.dataset.poll * 1000);
-  document.addEventListener('visibilitychange', () => { if (again && !document.hidden) refresh(); });
-  addEventListener('pagehide', () => { source.close(); clearTimeout(watchdog); });
-  addEventListener('pageshow', (event) => { if (event.persisted) { listen(); refresh(); } });
+  document.addEventListener('visibilitychange', listen);
+  addEventListener('pagehide', deaf);
+  addEventListener('pageshow', (event) => { if (event.persisted) listen(); });
 }

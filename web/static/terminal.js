@@ -1,12 +1,14 @@
 // The terminal's page: xterm.js on one side, the hub's socket on the other.
 
 const box = document.getElementById('terminal');
-const trouble = document.getElementById('trouble');
+const state = document.getElementById('state');
 const form = document.getElementById('which');
 
-function tell(text) {
-  trouble.hidden = !text;
-  if (trouble.textContent !== text) trouble.textContent = text;
+// The line below the terminal always has its room, so that nothing moves when it
+// has something else to say.
+function tell(text, over) {
+  state.classList.toggle('is-over', Boolean(over));
+  if (state.textContent !== text) state.textContent = text;
 }
 
 // The page's policy allows no style that stands in the page as text. xterm.js
@@ -63,8 +65,8 @@ async function open() {
   function finish(text) {
     over = true;
     clearTimeout(watchdog);
-    tell(text + ' ');
-    const again = trouble.appendChild(document.createElement('button'));
+    tell(text + ' ', true);
+    const again = state.appendChild(document.createElement('button'));
     again.type = 'button';
     again.className = 'quiet';
     again.textContent = 'Open again';
@@ -78,7 +80,7 @@ async function open() {
 
   function connect() {
     over = false;
-    tell('');
+    tell('Connecting…');
     term.reset();
     term.options.disableStdin = false;
     box.classList.remove('is-over');
@@ -96,7 +98,7 @@ async function open() {
       heard();
       if (data instanceof ArrayBuffer) { term.write(new Uint8Array(data)); return; }
       const note = JSON.parse(data);
-      if (note.ready) { box.classList.add('is-ready'); term.focus(); }
+      if (note.ready) { tell('Connected.'); term.focus(); }
       if (note.end) finish(note.end);
     };
     socket.onclose = () => { if (mine === socket && !over) finish('Connection to the hub lost.'); };
@@ -132,4 +134,4 @@ async function open() {
 }
 
 form.elements.container.addEventListener('change', () => form.submit());
-if (box) open().catch((problem) => tell(`The terminal could not be shown: ${problem.message}`));
+if (box) open().catch((problem) => tell(`The terminal could not be shown: ${problem.message}`, true));

@@ -1,0 +1,116 @@
+package access
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/store"
+)
+
+func TestWhoKnowsTheOldPasswordChangesIt(t *testing.T) {
+	g := guard(t, t.TempDir())
+	ctx := t.Context()
+	mine := anna(t, g)
+	const better = "another horse battery"
+	in := func(c *http.Cookie) bool {
+		r := httptest.NewRequest(http.MethodGet, "https://hub/", nil)
+		r.AddCookie(c)
+		u, err := g.Authenticate(r)
+		return err == nil && u.Name == "anna"
+	}
+	for _, c := range []struct {
+		name, user, old, new string
+		want                 error
+	}{
+		{"a wrong old password changes nothing", "anna", "wrong wrong wrong", better, ErrForbidden},
+		{"somebody who is not there has none", "nobody", goodPassword, better, ErrForbidden},
+		{"a weak new one is refused", "anna", goodPassword, "short", ErrInvalid},
+		{"the same again is none", "anna", goodPassword, goodPassword, ErrInvalid},
+	} {
+		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) || !in(mine) {
+			t.Errorf("%s: %v, want %v; the session is good: %v", c.name, err, c.want, in(mine))
+		}
+	}
+	token, err := g.CreateAPIToken(ctx, NewAPIToken{"anna", "laptop", time.Hour})
+	must(t, err)
+	fresh, err := g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, better, "10.0.0.1"})
+	must(t, err)
+	if in(mine) || !in(fresh) {
+		t.Errorf("the session of before is good: %v, the new one: %v", in(mine), in(fresh))
+	}
+	if _, err := g.byToken(ctx, token); err != nil {
+		t.Error("the API token has ended:", err)
+	}
+	if _, err := g.Login(ctx, "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
+		t.Error("the old password:", err)
+	}
+	_, err = g.Login(ctx, "anna", better, "10.0.0.1")
+	must(t, err)
+}
+
+// A session at an open screen must not become a way to guess the password.
+func TestGuessingTheOldPasswordLocksThePersonOut(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		anna(t, g)
+		change := func(old, source string) error {
+			_, err := g.ChangePassword(t.Context(), PasswordChange{"anna", old, "another horse battery", source})
+			return err
+		}
+		for i := range maxStrikes {
+			if err := change("wrong wrong wrong", []string{"10.0.0.1", "10.0.0.2"}[i%2]); !errors.Is(err, ErrForbidden) {
+				t.Fatal(i, err)
+			}
+		}
+		if err := change(goodPassword, "10.0.0.3"); !errors.Is(err, ErrTooMany) {
+			t.Fatal("from a third address:", err)
+		}
+		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.3"); err != nil {
+			t.Fatal("the owner cannot log in:", err)
+		}
+		time.Sleep(strikeWindow)
+		must(t, change(goodPassword, "10.0.0.1"))
+	})
+}
+
+func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		ctx := t.Context()
+		for _, name := range []string{"olav", "vera"} {
+			must(t, g.CreateUser(ctx, NewUser{name, goodPassword, Viewer}))
+		}
+		_, err := g.CreateAPIToken(ctx, NewAPIToken{"vera", "hers", time.Hour})
+		must(t, err)
+		for range maxAPITokens {
+			_, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "his", time.Hour})
+			must(t, err)
+		}
+		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "one more", time.Hour}); !errors.Is(err, ErrConflict) {
+			t.Error("one more than anybody may have:", err)
+		}
+		hers, err := g.APITokensOf(ctx, "vera")
+		if err != nil || len(hers) != 1 || hers[0].Note != "hers" {
+			t.Fatalf("%+v %v", hers, err)
+		}
+		if err := g.RevokeAPITokenOf(ctx, "olav", hers[0].ID); !errors.Is(err, store.ErrNotFound) {
+			t.Error("somebody else's:", err)
+		}
+		must(t, g.RevokeAPITokenOf(ctx, "vera", hers[0].ID))
+		if hers, _ := g.APITokensOf(ctx, "vera"); len(hers) != 0 {
+			t.Errorf("%+v", hers)
+		}
+		time.Sleep(32 * 24 * time.Hour) // those that ended a month ago are forgotten
+		_, err = g.CreateAPIToken(ctx, NewAPIToken{"vera", "hers", time.Hour})
+		must(t, err)
+		if his, _ := g.APITokensOf(ctx, "olav"); len(his) != 0 {
+			t.Errorf("%d tokens have ended a month ago and are kept", len(his))
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Accounts are what people change of themselves.
+type Accounts interface {
+	// ChangePassword gives a person who knows the old password a new one. Every
+	// session of theirs ends; the cookie is that of a new one.
+	ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error)
+	APITokensOf(ctx context.Context, user string) ([]APIToken, error)
+	// RevokeAPITokenOf ends a token of that person, and of nobody else.
+	RevokeAPITokenOf(ctx context.Context, user, id string) error
+}
+
+// A PasswordChange is what somebody types to have another password.
+type PasswordChange struct {
+	Name, Old, New string
+	Source         string // address
+}
+
+// A Kubeconfig is what kubectl needs to come in as a person.
+type Kubeconfig struct {
+	Server string // address of the hub
+	User   string
+	Token  string
+}
+
+type accountData struct {
+	User    User
+	Means   string // what the role may do
+	Done    string // what has just been done
+	Problem string
+	Secret  string // a new API token, shown this once
+	File    string // name of its kubeconfig
+	Note    string // what was typed before
+	Tokens  []apiTokenRow
+	Lives   []option
+}
+
+var (
+	// tokenLives are the choices of how long an API token is good for.
+	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
+	// accountDone says what an action has done, by its name in the address.
+	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API tokens have not.", "revoke": "The API token is revoked."}
+	roleMeans   = map[string]string{"admin": "do everything", "operator": "look at all, and change workloads and nodes", "viewer": "look at all but secrets"}
+)
+
+const (
+	errTwice   = errTold("The two new passwords differ. Type the same one twice.")
+	errMinting = errTold("An API token makes no other, and changes no password: log in with your password.")
+	errNotYour = errTold("That is no API token of yours.")
+)
+
+// account is where people change their password, and make and revoke their API tokens.
+func (c *call) account() error {
+	return c.showAccount(http.StatusOK, accountData{Done: accountDone[c.QueryParam("done")]})
+}
+
+func (c *call) showAccount(code int, d accountData) error {
+	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.user.Name)
+	if err != nil {
+		return c.refuse("No account", err)
+	}
+	now := time.Now()
+	d.User, d.Means, d.File = c.user, roleMeans[c.user.Role], kubeconfigFile(c.user.Name)
+	d.Lives = options(or(c.FormValue("life"), "720h"), tokenLives...)
+	for _, t := range slices.Backward(tokens) {
+		d.Tokens = append(d.Tokens, apiTokenRowOf(t, now))
+	}
+	return c.plain(code, page{Template: "account", Title: "Your account", Data: d})
+}
+
+func apiTokenRowOf(t APIToken, now time.Time) apiTokenRow {
+	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: at(t.Created, now), Ends: at(t.Expires, now), Pill: pill{"ok", "Good"}}
+	if !now.Before(t.Expires) {
+		r.Pill = pill{"idle", "Ended"}
+	}
+	return r
+}
+
+// kubeconfigFile names the file that somebody's kubeconfig is kept in.
+func kubeconfigFile(user string) string { return "flotilla-" + user + ".yaml" }
+
+// accountAction does what one of the account's forms asks for.
+func (c *call) accountAction() error {
+	action := c.FormValue("action")
+	if action == "kubeconfig" {
+		return c.kubeconfig()
+	}
+	act, secret, err := c.changeAccount(action)
+	if act.Verb == "" {
+		return c.showAccount(http.StatusBadRequest, accountData{Problem: "There is no such action."})
+	}
+	act.User, act.Code = c.user, http.StatusOK
+	d := accountData{Secret: secret}
+	if err != nil {
+		act.Code, act.Message = c.tell(err)
+		d.Problem = act.Message
+	}
+	if action == "create" && err != nil {
+		d.Note = c.FormValue("note")
+	}
+	c.Audit(c.Request().Context(), act)
+	if err == nil && secret == "" {
+		return c.Redirect(http.StatusSeeOther, "/account?done="+action)
+	}
+	return c.showAccount(act.Code, d)
+}
+
+// changeAccount does one action, and says what it was for the audit.
+func (c *call) changeAccount(action string) (act Act, secret string, err error) {
+	ctx, id := c.Request().Context(), c.FormValue("id")
+	if c.user.Via == "token" {
+		err = errMinting
+	}
+	switch action {
+	case "password":
+		act = Act{Verb: "update", Resource: "account", Message: "password"}
+		if err == nil && c.FormValue("password") != c.FormValue("again") {
+			err = errTwice
+		}
+		if err != nil {
+			return act, "", err
+		}
+		cookie, err := c.Accounts.ChangePassword(ctx, PasswordChange{Name: c.user.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
+		if err == nil {
+			c.SetCookie(cookie)
+		}
+		return act, "", err
+	case "create":
+		note := strings.TrimSpace(c.FormValue("note"))
+		act = Act{Verb: "create", Resource: "apitokens", Name: note}
+		if err == nil {
+			life, _ := time.ParseDuration(c.FormValue("life"))
+			secret, err = c.Tokens.CreateAPIToken(ctx, NewAPIToken{User: c.user.Name, Note: note, Life: life})
+		}
+		return act, secret, err
+	case "revoke": // a token may end itself
+		return Act{Verb: "revoke", Resource: "apitokens", Name: id}, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
+	}
+	return act, "", nil
+}
+
+// tell is what people are told of an error: a code and whole sentences.
+func (c *call) tell(err error) (code int, text string) {
+	var told errTold
+	if errors.As(err, &told) {
+		return http.StatusConflict, told.Error()
+	}
+	code, text = c.explain(err)
+	return code, upper(strings.TrimSuffix(text, ".")) + "."
+}
+
+// kubeconfig answers with the file for an API token that has just been made. Only
+// who made it has it: the hub keeps its hash.
+func (c *call) kubeconfig() error {
+	token := c.FormValue("token")
+	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.user.Name)
+	if err != nil {
+		return c.refuse("No kubeconfig", err)
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t APIToken) bool { return t.ID == parts[1] }) {
+		return c.showAccount(http.StatusConflict, accountData{Problem: errNotYour.Error()})
+	}
+	text, err := c.Kubeconfig(Kubeconfig{Server: "https://" + c.Request().Host, User: c.user.Name, Token: token})
+	if err != nil {
+		return c.refuse("No kubeconfig", err)
+	}
+	c.Response().Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": kubeconfigFile(c.user.Name)}))
+	return c.Blob(http.StatusOK, "application/yaml", text)
+}

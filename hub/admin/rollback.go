@@ -1,0 +1,125 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+const (
+	revisionOf   = "deployment.kubernetes.io/revision"
+	templateHash = "pod-template-hash"
+)
+
+// A version is one that a workload has had: a deployment's replica set, a daemon
+// set's controller revision.
+type version struct {
+	Number      int
+	Name        string
+	Created     time.Time
+	Pods, Ready int32
+	Template    corev1.PodTemplateSpec
+}
+
+// versionsOf returns what a workload has had, the newest first.
+func versionsOf(s state.Snapshot, o state.Object) (list []version) {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		for owned := range s.Owned(o.UID, state.ReplicaSets) {
+			rs := owned.(*appsv1.ReplicaSet)
+			if n, err := strconv.Atoi(rs.Annotations[revisionOf]); err == nil {
+				v := version{n, rs.Name, rs.CreationTimestamp.Time, rs.Status.Replicas, rs.Status.ReadyReplicas, *rs.Spec.Template.DeepCopy()}
+				delete(v.Template.Labels, templateHash)
+				list = append(list, v)
+			}
+		}
+	case *appsv1.DaemonSet:
+		all, ready := map[string]int32{}, map[string]int32{}
+		for _, p := range podsOf(s, o) {
+			hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]
+			all[hash]++
+			if c := state.PodCondition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+				ready[hash]++
+			}
+		}
+		for owned := range s.Owned(o.UID, state.ControllerRevisions) {
+			r := owned.(*appsv1.ControllerRevision)
+			var patch struct {
+				Spec struct {
+					Template corev1.PodTemplateSpec `json:"template"`
+				} `json:"spec"`
+			}
+			if json.Unmarshal(r.Data.Raw, &patch) == nil {
+				hash := r.Labels[appsv1.ControllerRevisionHashLabelKey]
+				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash], patch.Spec.Template})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b version) int { return cmp.Compare(b.Number, a.Number) })
+	return list
+}
+
+func revisionFields(s state.Snapshot, with []state.Object) []field {
+	f := field{Name: "revision", Label: "Version", Type: "select", Options: []option{{"0", "The one before", true}}}
+	if len(with) == 1 {
+		for i, v := range versionsOf(s, with[0]) {
+			if i > 0 {
+				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(v.Template)), false})
+			}
+		}
+	}
+	return []field{f}
+}
+
+func parseRevision(form url.Values) (any, error) {
+	n, err := strconv.Atoi(form.Get("revision"))
+	if err != nil || n < 0 {
+		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
+	}
+	return n, nil
+}
+
+// templateOf is the template of a workload's pods.
+func templateOf(o state.Object) corev1.PodTemplateSpec {
+	if d, ok := o.(*appsv1.DaemonSet); ok {
+		return d.Spec.Template
+	}
+	return o.(*appsv1.Deployment).Spec.Template
+}
+
+// rollBack puts an earlier template in place, as `kubectl rollout undo` does.
+func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	want := w.given.(int)
+	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
+		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
+	}
+	versions := versionsOf(w.fleet.Snapshot(), o)
+	at := 1
+	if want > 0 {
+		at = slices.IndexFunc(versions, func(v version) bool { return v.Number == want })
+	}
+	switch {
+	case want > 0 && at < 0:
+		return nil, fmt.Errorf("it has no version %d any more", want)
+	case at >= len(versions):
+		return nil, fmt.Errorf("it has no earlier version")
+	}
+	set := func(ctx context.Context, w *worker, t corev1.PodTemplateSpec) error {
+		path := objectURL(state.KindOf(o), o.GetNamespace(), o.GetName())
+		return w.send(ctx, apiCall{method: http.MethodPatch, path: path, media: "application/json-patch+json"}, []tree{
+			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()}, {"op": "replace", "path": "/spec/template", "value": t}})
+	}
+	was := templateOf(o)
+	return func(ctx context.Context, w *worker) error { return set(ctx, w, was) }, set(ctx, w, versions[at].Template)
+}

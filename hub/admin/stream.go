@@ -1,0 +1,179 @@
+package admin
+
+import (
+	"bytes"
+	"cmp"
+	"compress/flate"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// beat is how often a stream says that it is alive; the page gives up after 2.5 of them.
+	beat = 10 * time.Second
+	// patience is how long a browser may take to read what it is sent.
+	patience = 10 * time.Second
+
+	eventStream = "text/event-stream"
+)
+
+// stream shows a view to a page as long as the page is open. A login that ends, or
+// whose role changes, ends the stream within a beat.
+func (c *call) stream(key string, look func() rendered) error {
+	p, err := c.live.open(key, look)
+	if err != nil {
+		return c.message(http.StatusServiceUnavailable, "Too busy", "Too many pages are open; close some.")
+	}
+	defer c.live.close(p)
+
+	h := c.Response().Header()
+	h.Set("Content-Type", eventStream)
+	h.Set("X-Accel-Buffering", "no")
+	h.Set("Vary", "Accept, Accept-Encoding")
+	out := sender{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}
+	out.small = strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip")
+	if out.small {
+		h.Set("Content-Encoding", "gzip")
+	}
+	c.Response().WriteHeader(http.StatusOK)
+	if out.begin() != nil {
+		return nil
+	}
+	shown := cmp.Or(c.Request().Header.Get("Last-Event-ID"), c.Request().URL.Query().Get(shownQuery))
+	alive := time.NewTicker(beat)
+	defer alive.Stop()
+	for {
+		if now := c.live.shows(p); now.tag != shown {
+			if out.send(now.event()) != nil {
+				return nil
+			}
+			shown = now.tag
+		}
+		select {
+		case <-p.wake:
+		case <-alive.C:
+			u, err := c.Sessions.Authenticate(c.Request())
+			if err != nil || u.Role != c.user.Role || out.beat() != nil {
+				return nil // the page finds out when it comes back
+			}
+		case <-c.live.over:
+			return nil
+		case <-c.Request().Context().Done():
+			return nil
+		}
+	}
+}
+
+// A sender writes the events of one stream, compressed if small.
+type sender struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	small bool
+}
+
+func (s *sender) begin() error {
+	if s.small {
+		if _, err := s.w.Write(gzipHeader); err != nil {
+			return err
+		}
+	}
+	return s.beat()
+}
+
+// beat says what time it is. What is not read two beats later ends the stream:
+// HTTP/2 ends one whose deadline comes, even one that is only quiet.
+func (s *sender) beat() error {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(beat + patience)) // without deadlines, as in tests, a writer blocks nobody but itself
+	return s.send(newEvent("beat", "", []byte(iso(time.Now()))))
+}
+
+func (s *sender) send(e *event) error {
+	text := e.text
+	if s.small {
+		text = e.small()
+	}
+	if _, err := s.w.Write(text); err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
+
+// An event is a server-sent event as it is written, once for all who get it.
+type event struct {
+	text  []byte
+	small func() []byte // a part of a gzip stream, once somebody asks
+}
+
+// newEvent has no id where that is "".
+func newEvent(name, id string, data []byte) *event {
+	var b bytes.Buffer
+	b.Grow(len(data) + len(data)/8)
+	if id != "" {
+		fmt.Fprintf(&b, "id: %s\n", id)
+	}
+	fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
+		b.WriteString("data: ")
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+	return &event{b.Bytes(), sync.OnceValue(func() []byte { return gzipPart(b.Bytes()) })}
+}
+
+// gzipHeader begins a gzip stream (RFC 1952) that parts follow. It never ends: what
+// reads an event stream reads as far as there is.
+var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+
+var flates = sync.Pool{New: func() any {
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one
+	return w
+}}
+
+// gzipPart compresses what may stand anywhere in a gzip stream: its blocks refer to
+// nothing before them, and end at a byte, so that one part serves every stream.
+func gzipPart(text []byte) []byte {
+	var b bytes.Buffer
+	if len(text) < 100 { // as it is (RFC 1951, 3.2.4), and the empty block of a flush
+		for _, block := range [][]byte{text, nil} {
+			size := uint16(len(block))
+			b.Write([]byte{0, byte(size), byte(size >> 8), byte(^size), byte(^size >> 8)})
+			b.Write(block)
+		}
+		return b.Bytes()
+	}
+	w := flates.Get().(*flate.Writer)
+	defer flates.Put(w)
+	w.Reset(&b)
+	_, _ = w.Write(text) // nothing fails in memory
+	_ = w.Flush()
+	return b.Bytes()
+}
+
+// A teller writes server-sent events.
+type teller struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	b    bytes.Buffer
+	wait time.Duration // for a browser to read; 0: patience
+}
+
+// tell writes one event; id and data have no line breaks.
+func (t *teller) tell(event, data, id string) error {
+	t.b.Reset()
+	if id != "" {
+		fmt.Fprintf(&t.b, "id: %s\n", id)
+	}
+	fmt.Fprintf(&t.b, "event: %s\ndata: %s\n\n", event, data)
+	// A writer without deadlines, as in tests, blocks nobody but itself.
+	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, patience)))
+	if _, err := t.w.Write(t.b.Bytes()); err != nil {
+		return err
+	}
+	err := t.rc.Flush()
+	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
+	return err
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestWhenTheHubDidNotRun(t *testing.T) {
+	dir := t.TempDir()
+	noon := time.Now().UTC().Truncate(time.Second).Add(-6 * time.Hour)
+	after := func(d time.Duration) time.Time { return noon.Add(d) }
+	run := func(from time.Duration, end func(s *Store)) (got []string) {
+		t.Helper()
+		s := openIn(t, dir)
+		pauses, err := s.Begin(t.Context(), after(from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pauses {
+			got = append(got, fmt.Sprintf("%s to %s", p.From.Sub(noon), p.To.Sub(noon)))
+		}
+		end(s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	ends := func(at time.Duration) func(*Store) {
+		return func(s *Store) {
+			if err := s.End(t.Context(), after(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	dies := func(*Store) {}
+	touched := func(at time.Duration) { // the files are as old as they would be then
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dir, "hub.db*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if err := os.Chtimes(f, after(at), after(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	expect(t, run(0, ends(time.Hour)))                                                                          // a new hub
+	expect(t, run(2*time.Hour, dies), "1h0m0s to 2h0m0s")                                                       // after a clean end
+	touched(150 * time.Minute)                                                                                  // its last write before it was killed
+	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")                     // after the kill
+	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")                     // the clock went back
+	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")                                // old ones are forgotten
+	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil { // nobody's hub fails for this
+		t.Error("what is not readable is in the way")
+	}
+}
+
+func TestManyStartsAreForgotten(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	at := time.Now()
+	var got []Pause
+	for range maxPauses + 20 {
+		if err := s.End(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+		at = at.Add(time.Minute)
+		var err error
+		if got, err = s.Begin(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(got) != maxPauses || !got[maxPauses-1].To.Equal(at) {
+		t.Errorf("%d pauses, the newest until %s; want %d until %s", len(got), got[len(got)-1].To, maxPauses, at)
+	}
+}
