@@ -145,6 +145,7 @@ func nodeFacts(a *ask, n *corev1.Node, live Liveness) (facts []fact) {
 	}
 	info := n.Status.NodeInfo
 	add("Board", cmp.Or(n.Labels[fleet.LabelBoard], "unknown"))
+	add("Board profile", cmp.Or(n.Labels[fleet.LabelProfile], "none fits"))
 	add("System", join(info.OSImage, info.OperatingSystem+"/"+info.Architecture))
 	add("Kernel", info.KernelVersion)
 	add("Engine", info.ContainerRuntimeVersion)
