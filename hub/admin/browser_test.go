@@ -48,6 +48,9 @@ func TestMain(m *testing.M) {
 	if beBrowsers() {
 		return
 	}
+	if code, ran := apart(); ran {
+		os.Exit(code)
+	}
 	code := m.Run()
 	stopChromium()
 	os.Exit(code)

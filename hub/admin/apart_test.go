@@ -1,0 +1,57 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	linux "golang.org/x/sys/unix"
+)
+
+const apartEnv = "FLOTILLA_TEST_APART"
+
+// apart runs these tests in a network of their own, which has nothing but loopback,
+// where that may be made: Chromium gives pages up (ERR_NETWORK_CHANGED), half sent
+// forms among them, whenever an address of the machine changes, as by a container
+// that starts beside the tests. It returns the exit code of the tests, and whether
+// they were run.
+func apart() (code int, ran bool) {
+	if os.Getenv(apartEnv) != "" {
+		if err := loopbackUp(); err != nil {
+			panic(fmt.Errorf("a network of the tests' own: %w", err))
+		}
+		return 0, false
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), apartEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: linux.CLONE_NEWNET, Pdeathsig: syscall.SIGQUIT}
+	runtime.LockOSThread()              // whose end Pdeathsig means
+	if err := cmd.Start(); err != nil { // not root, or not Linux as we know it
+		return 0, false
+	}
+	var ended *exec.ExitError
+	if err := cmd.Wait(); errors.As(err, &ended) {
+		return max(1, ended.ExitCode()), true
+	} else if err != nil {
+		panic(err)
+	}
+	return 0, true
+}
+
+func loopbackUp() error {
+	s, err := linux.Socket(linux.AF_INET, linux.SOCK_DGRAM|linux.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer linux.Close(s)
+	lo, err := linux.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(linux.IFF_UP | linux.IFF_RUNNING)
+	return linux.IoctlIfreq(s, linux.SIOCSIFFLAGS, lo)
+}
