@@ -66,7 +66,8 @@ type Loop struct {
 	started time.Time // the hub's time then
 	began   time.Time // the machine's
 	jobs    chan *job
-	again   chan string // nodes whose desired state is to be sent again
+	stopped chan struct{} // closed when Run has ended
+	again   chan string   // nodes whose desired state is to be sent again
 	current atomic.Pointer[state.Snapshot]
 	feed    *Feed
 	pulses  pulses
@@ -92,7 +93,7 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{
 		Config: c, settler: NewSettler(append(slices.Clone(c.Deciders), c.Deliver)...),
-		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), again: make(chan string, 1024),
+		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), stopped: make(chan struct{}), again: make(chan string, 1024),
 		feed: NewFeed(c.History, c.Start.Revision),
 	}
 	l.current.Store(&c.Start)
@@ -138,8 +139,15 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	select {
 	case <-j.over:
 		return j.done, j.err
+	case <-l.stopped:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	select {
+	case <-j.over: // in the last pass
+		return j.done, j.err
+	default:
+		return nil, ErrStopped
 	}
 }
 
@@ -153,8 +161,10 @@ const (
 	together = 128
 )
 
-// Run keeps the fleet until ctx is done. The plan under way is carried out first.
+// Run keeps the fleet until ctx is done. The plan under way is carried out first;
+// whoever waits then, or comes later, is told ErrStopped.
 func (l *Loop) Run(ctx context.Context) error {
+	defer close(l.stopped)
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	tidy := time.NewTicker(time.Minute)
@@ -163,7 +173,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		var jobs []*job
 		select {
 		case <-ctx.Done():
-			l.refuse()
 			return nil
 		case <-tidy.C:
 			l.feed.forget(l.Now())
@@ -194,18 +203,5 @@ func (l *Loop) Run(ctx context.Context) error {
 			wait = retry
 		}
 		alarm.Reset(wait)
-	}
-}
-
-// refuse answers whoever still waits when the loop ends.
-func (l *Loop) refuse() {
-	for {
-		select {
-		case j := <-l.jobs:
-			j.err = ErrStopped
-			close(j.over)
-		default:
-			return
-		}
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -415,6 +418,45 @@ func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 		stop()
 		if err := <-over; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, book, stop := start(t, nil)
+		greet(t, l, "pi-1")
+		begin := time.Now()
+		var wg sync.WaitGroup
+		var kept atomic.Int32
+		for i := range 200 {
+			wg.Go(func() {
+				switch err := l.Status(t.Context(), fmt.Sprintf("new-%d", i), report("b", 1, "True")); {
+				case err == nil:
+					kept.Add(1)
+				case !errors.Is(err, control.ErrStopped):
+					t.Error(err)
+				}
+			})
+		}
+		stop()
+		if err := l.Status(t.Context(), "late", report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
+			t.Errorf("after the end: %v", err)
+		}
+		wg.Wait()
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("news waited %s for a hub that had stopped", waited)
+		}
+		book.mu.Lock()
+		defer book.mu.Unlock()
+		stored := int32(0)
+		for k := range book.rows {
+			if k.Kind == state.Nodes && strings.HasPrefix(k.Name, "new-") {
+				stored++
+			}
+		}
+		if stored != kept.Load() {
+			t.Errorf("%d nodes were acknowledged, %d stored", kept.Load(), stored)
 		}
 	})
 }
