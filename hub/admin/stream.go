@@ -153,24 +153,18 @@ func gzipPart(text []byte) []byte {
 	return b.Bytes()
 }
 
-// A teller writes server-sent events.
+// A teller writes the events of a stream that is one page's own, such as a log.
 type teller struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	b    bytes.Buffer
 	wait time.Duration // for a browser to read; 0: patience
 }
 
-// tell writes one event; id and data have no line breaks.
-func (t *teller) tell(event, data, id string) error {
-	t.b.Reset()
-	if id != "" {
-		fmt.Fprintf(&t.b, "id: %s\n", id)
-	}
-	fmt.Fprintf(&t.b, "event: %s\ndata: %s\n\n", event, data)
+// tell writes one event; no id where that is "".
+func (t *teller) tell(name, data, id string) error {
 	// A writer without deadlines, as in tests, blocks nobody but itself.
 	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, patience)))
-	if _, err := t.w.Write(t.b.Bytes()); err != nil {
+	if _, err := t.w.Write(newEvent(name, id, []byte(data)).text); err != nil {
 		return err
 	}
 	err := t.rc.Flush()
