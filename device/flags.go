@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -70,32 +71,55 @@ func checkEngine(choice string) error {
 	return usagef("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket", choice)
 }
 
-// parseLabels reads --label k=v.
+// parseLabels reads --label k=v, and several of them with commas between.
 func parseLabels(in []string) (map[string]string, error) {
 	out := map[string]string{}
-	for _, s := range in {
+	for _, s := range parts(in) {
 		k, v, ok := strings.Cut(s, "=")
 		if !ok || k == "" {
 			return nil, usagef("--label %q must be key=value", s)
+		}
+		if had, twice := out[k]; twice && had != v {
+			return nil, usagef("--label %q is %q and %q: write it once", k, had, v)
+		}
+		if k == labelZone {
+			return nil, usagef("--label %q: the site comes from the join token, or from --site with --hub", k)
+		}
+		if err := wire.CheckLabel(k, v); err != nil {
+			return nil, usagef("--label %q: %w", s, err)
 		}
 		out[k] = v
 	}
 	return out, nil
 }
 
-// parseTaints reads --taint k=v:Effect and k:Effect.
+// parseTaints reads --taint k=v:Effect and k:Effect, and several of them with commas between.
 func parseTaints(in []string) ([]corev1.Taint, error) {
 	var out []corev1.Taint
-	for _, s := range in {
+	for _, s := range parts(in) {
 		left, effect, ok := strings.Cut(s, ":")
 		key, value, _ := strings.Cut(left, "=")
-		e := corev1.TaintEffect(effect)
-		if !ok || key == "" || e != corev1.TaintEffectNoSchedule && e != corev1.TaintEffectPreferNoSchedule && e != corev1.TaintEffectNoExecute {
+		if !ok || key == "" {
 			return nil, usagef("--taint %q must be key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute", s)
 		}
-		out = append(out, corev1.Taint{Key: key, Value: value, Effect: e})
+		t := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}
+		if err := wire.CheckTaint(t); err != nil {
+			return nil, usagef("--taint %q: %w", s, err)
+		}
+		if slices.ContainsFunc(out, func(had corev1.Taint) bool { return had.MatchTaint(&t) }) {
+			return nil, usagef("--taint %q is there twice: of one key and effect there is one", s)
+		}
+		out = append(out, t)
 	}
 	return out, nil
+}
+
+// parts takes lists apart: neither a label nor a taint can have a comma.
+func parts(in []string) (out []string) {
+	for _, s := range in {
+		out = append(out, strings.Split(s, ",")...)
+	}
+	return out
 }
 
 // limitFlags are the flags about what is kept back from pods.

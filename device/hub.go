@@ -50,6 +50,9 @@ func (m *machine) Probe(ctx context.Context, engineRoot string) (hardware.Report
 	return hardware.Probe(ctx, o)
 }
 
+// Look implements agent.Hardware.
+func (m *machine) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
+
 // Measure implements agent.Hardware.
 func (m *machine) Measure(ctx context.Context, engineRoot string) hardware.Stats {
 	return hardware.Measure(ctx, hardware.Options{StateDir: m.stateDir, EngineRoot: engineRoot})

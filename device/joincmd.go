@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
@@ -19,17 +22,18 @@ import (
 
 func joinCommand() *cobra.Command {
 	var (
-		stateDir, token, node string
-		labels, taints        []string
-		choice                string
-		forgetting            bool
-		logs                  logFlags
+		stateDir, word, tokenFile, node string
+		labels, taints                  []string
+		choice                          string
+		forgetting, keeping             bool
+		logs                            logFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "join URL --token TOKEN",
 		Short: "Join a fleet: get this device's identity from its hub",
 		Example: `  flotilla-device join https://gateway:8443 --token FLT1.…
   flotilla-device join https://gateway:8443 --token FLT1.… --node-name kiosk-7 --label floor=2 --taint camera=true:NoSchedule
+  flotilla-device join https://gateway:8443 --token-file /run/credentials/token
   flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -38,8 +42,9 @@ func joinCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if token == "" {
-				return usagef("--token is missing; flotilla-hub token create prints the whole line")
+			token, err := readToken(word, tokenFile, cmd.InOrStdin())
+			if err != nil {
+				return err
 			}
 			secret, err := wire.ParseJoinToken(token)
 			if err != nil {
@@ -68,8 +73,32 @@ func joinCommand() *cobra.Command {
 				return usageError{err}
 			}
 			defer func() { _ = m.Close() }() // the process ends anyway
-			if have, err := join.Load(dir); err == nil && !forgetting {
-				return belongs(have, secret)
+			key, hub := "", ""
+			have, err := join.Load(dir)
+			joined := err == nil
+			switch {
+			case keeping && forgetting:
+				return usagef("--keep-workloads and --forget-workloads contradict each other")
+			case keeping && !joined:
+				return usagef("--keep-workloads is for a device that belongs to this hub: %w", err)
+			}
+			if joined {
+				switch ended := readDismissed(dir, have); {
+				case keeping && ended != nil:
+					return usagef("this device belongs to no hub any more: leave --keep-workloads out")
+				case ended != nil: // it belongs to nobody; what it ran and is left goes
+					forgetting = forgetting || !ended.Done
+				case keeping: // the same node of the same hub, by its own word
+					if key, hub = have.Key, have.Hub; node == "" {
+						node = have.Node
+					}
+				case !forgetting:
+					return belongs(have, secret)
+				default:
+					if same, err := have.Of(secret); err == nil && same {
+						key = have.Key // it may be the same node again, by its own word
+					}
+				}
 			}
 			var old oldWorkloads
 			if forgetting {
@@ -86,8 +115,9 @@ func joinCommand() *cobra.Command {
 				return err
 			}
 			known, _ := m.Desired()
-			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID, StateDir: dir,
-				AgentVersion: agent.Version, LastKnown: known.Time, Log: log})
+			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID, StateDir: dir, Key: key,
+				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), args[0], machineID), AgentVersion: agent.Version,
+				LastKnown: known.Time, Log: log, Hub: hub})
 			if errors.Is(err, join.ErrUsage) {
 				return usageError{err}
 			}
@@ -99,6 +129,8 @@ func joinCommand() *cobra.Command {
 				if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
 					return fmt.Errorf("this device has joined as node %s, but something of what it ran before is left: %w", id.Node, err)
 				}
+			} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
 			} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
 				fmt.Printf("It goes on with the %d pods that another hub wanted here, until an administrator of this one says flotilla-hub resume.\n", n)
 			}
@@ -111,11 +143,21 @@ func joinCommand() *cobra.Command {
 	logs.add(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&forgetting, "forget-workloads", false, "leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
-	fl.StringVar(&token, "token", "", "what flotilla-hub token create printed")
+	fl.BoolVar(&keeping, "keep-workloads", false, "join the same hub again, as after a rotation of its root that this device has missed: what runs here goes on")
+	fl.StringVar(&word, "token", "", "what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
+	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
 	fl.StringVar(&node, "node-name", "", "name of this node (default: the token's, or the host name)")
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration")
 	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration")
 	return cmd
+}
+
+// waitsFor says once what a join waits for, and what to do about it.
+func waitsFor(out io.Writer, hub, machineID string) func(request string) {
+	return func(request string) {
+		fmt.Fprintf(out, "This device (machine id %s) waits until an administrator approves of it, where kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops the waiting; the same line goes on with it.\n",
+			cmp.Or(machineID, "unknown"), request, strings.TrimSuffix(hub, "/"))
+	}
 }
 
 // keptByJoin is what of the state directory is the new hub's.
@@ -131,7 +173,7 @@ func belongs(have join.Identity, token wire.JoinToken) error {
 	if same {
 		return usagef("this device is node %s of this hub already (%s); to join it anew, and stop and remove what runs here: --forget-workloads; to leave the fleet: flotilla-device reset --yes", have.Node, have.HubURL)
 	}
-	return usagef("this device is node %s of the hub at %s, and the token is another hub's; to move the device there, and stop and remove what runs here for the old one: --forget-workloads", have.Node, have.HubURL)
+	return usagef("this device is node %s of the hub at %s, and the token is another hub's, or that hub's after a rotation of its root: then say --keep-workloads; to move the device there, and stop and remove what runs here for the old one: --forget-workloads", have.Node, have.HubURL)
 }
 
 // writeRegistration keeps the labels and taints for the first status.

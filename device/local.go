@@ -28,6 +28,9 @@ type localStatus struct {
 	Generation int64       `json:"generation"`
 	Status     wire.Status `json:"status"`
 	Pods       wire.Pods   `json:"pods"`
+
+	Dismissed *dismissed `json:"dismissed,omitempty"` // the device belongs to the hub no more
+	Join      string     `json:"join,omitempty"`      // the line to type then
 }
 
 // answerLocally writes the agent's status to everyone who connects to the socket in
@@ -82,6 +85,9 @@ func statusNow(p plan, a *agent.Agent, l *link.Link) localStatus {
 	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(), Offline: "no hub is known"}
 	if p.identity != nil {
 		s.Site = p.identity.Site
+		if s.Dismissed = readDismissed(p.stateDir, *p.identity); s.Dismissed != nil {
+			s.Join = again(*p.identity)
+		}
 	} else {
 		s.Site = p.reg.Labels[labelZone]
 	}

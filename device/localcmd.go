@@ -106,6 +106,13 @@ func writeStatus(w io.Writer, s localStatus) error {
 		hub = s.Hub + ", not connected: " + s.Offline
 	}
 	line("hub\t%s", hub)
+	if d := s.Dismissed; d != nil {
+		line("dismissed\t%s", d)
+		line("\t%s", s.Join)
+		if d.Done {
+			return t.Flush()
+		}
+	}
 	line("generation\t%d", s.Generation)
 	line("engine\t%s", s.Status.Status.NodeInfo.ContainerRuntimeVersion)
 	for _, c := range s.Status.Status.Conditions {
@@ -344,6 +351,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	list = slices.DeleteFunc(list, func(c engine.Container) bool { return !agent.Made(c) })
 	var errs []error
 	for _, kind := range []string{agent.KindApp, agent.KindInit, agent.KindSandbox} {
 		for _, c := range list {
@@ -377,14 +385,18 @@ func forget(dir string, keep ...string) error {
 	if err != nil {
 		return fmt.Errorf("forget what this device ran: %w", err)
 	}
+	volatile := volatileDir(dir)
+	if volatile == "" {
+		volatile = filepath.Join(dir, "volatile")
+	}
+	if err := agent.RemoveVolumes(dir, volatile); err != nil { // first, for there may be mounts
+		return fmt.Errorf("forget what this device ran: %w", err)
+	}
 	var errs []error
 	for _, e := range entries {
 		if e.Name() != memory.LockFile && !slices.Contains(keep, e.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
-	}
-	if v := volatileDir(dir); v != "" {
-		errs = append(errs, os.RemoveAll(v))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget what this device ran: %w", err)

@@ -94,7 +94,7 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", plainly(err), cmd.CommandPath())
 	})
-	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), versionCommand())
+	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

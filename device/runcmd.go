@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -26,6 +24,7 @@ import (
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
 
@@ -52,7 +51,7 @@ func runCommand() *cobra.Command {
 	f.log.add(cmd)
 	fl := cmd.Flags()
 	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
-	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+agent.VolumesRoot+")")
+	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
@@ -67,6 +66,7 @@ type plan struct {
 	node     string
 	server   string // empty: no hub is known; workloads run all the same
 	identity *join.Identity
+	ended    *dismissed // the enrolment of identity, and what it ran is being removed
 	reg      wire.Registration
 	machine  string
 	lease    time.Duration
@@ -91,6 +91,9 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err := checkEngine(f.engine); err != nil {
 		return err
 	}
+	if err := f.checkHubFlags(); err != nil {
+		return err
+	}
 	if f.lease < 0 || f.lease > 0 && f.lease < time.Second || f.lease > 10*time.Minute {
 		return usagef("--lease-interval %s must be between 1s and 10m", f.lease)
 	}
@@ -98,6 +101,29 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	for {
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, journal}, log)
+		if !errors.Is(err, link.ErrDismissed) {
+			return err
+		}
+		if again, err := waitForJoin(ctx, stateDir, journal, log); !again {
+			return err
+		}
+	}
+}
+
+// runOptions are flags that have been read.
+type runOptions struct {
+	stateDir string
+	policy   agent.Policy
+	limits   hardware.Limits
+	journal  *agent.Journal
+}
+
+// runJoined runs the agent until ctx ends, or until the device has left its fleet:
+// then it returns link.ErrDismissed.
+func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) error {
+	stateDir, journal := o.stateDir, o.journal
 	m, err := memory.Open(stateDir, log)
 	if err != nil {
 		return usageError{err}
@@ -111,12 +137,16 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	if p.ended != nil && p.ended.Done {
+		return link.ErrDismissed
+	}
 	p.journal = journal
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: &machine{stateDir: stateDir, periph: &hardware.Periph{}},
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
-		Policy:       policy,
-		Flags:        limits,
+		Watch:        hardware.Watch,
+		Policy:       o.policy,
+		Flags:        o.limits,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself
@@ -125,17 +155,19 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, a, m, p, log)
+	err = serve(ctx, a, m, p, log)
+	if errors.Is(err, link.ErrDismissed) {
+		return errors.Join(err, p.finishLeaving(ctx, f.engine, log))
+	}
+	return err
 }
 
-// volatileDir is where secrets and volumes in memory live: below /run, which is a
-// tmpfs, where there is one.
-func volatileDir(stateDir string) string {
-	run := "/run"
-	if info, err := os.Stat(run); err != nil || !info.IsDir() || os.Geteuid() != 0 {
-		return ""
+// checkHubFlags refuses flags that mean nothing without --hub.
+func (f runFlags) checkHubFlags() error {
+	if f.hub == "" && (f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0) {
+		return usagef("--node-name, --site, --label and --taint go with --hub; a joined device has them from flotilla-device join")
 	}
-	return filepath.Join(run, "flotilla", strings.ReplaceAll(strings.Trim(stateDir, "/"), "/", "-"))
+	return nil
 }
 
 // prepare finds out who this device is and which hub it belongs to.
@@ -146,19 +178,23 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 		log.Warn("this machine cannot be told from a copy of it", "err", err)
 	}
 	if f.hub != "" {
+		id, err := join.Load(stateDir)
+		if err == nil {
+			return p, usagef("--hub is for a device that has not joined, and the one of %s is node %s of the hub at %s: leave --hub out, or use another --state-dir", stateDir, id.Node, id.HubURL)
+		}
+		if !errors.Is(err, join.ErrNotJoined) {
+			return p, usageError{err}
+		}
+		p.remember(m)
 		return p, p.development(f)
 	}
-	if f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0 {
-		return p, usagef("--node-name, --site, --label and --taint go with --hub; a joined device has them from flotilla-device join")
-	}
+	p.remember(m)
 	id, err := join.Load(stateDir)
 	switch {
 	case err == nil:
 		p.adopt(id)
+		p.ended = readDismissed(stateDir, id)
 		p.reg = readRegistration(stateDir, log)
-		if id.MachineID != "" {
-			p.machine = id.MachineID
-		}
 	case boundTo(m) != "":
 		// No error of certificates or files ever stops a workload.
 		p.node = boundTo(m)
@@ -166,10 +202,15 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	default:
 		return p, usageError{err} // it says what to do
 	}
-	if d, ok := m.Desired(); ok && p.lease == 0 && d.LeaseIntervalSeconds > 0 {
+	return p, nil
+}
+
+// remember takes the lease interval that the hub said last: not that of the join, which
+// may be years old. A hub that wants a longer one would take less for silence.
+func (p *plan) remember(m *memory.Memory) {
+	if d, ok := m.Desired(); ok && p.lease == 0 {
 		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
 	}
-	return p, nil
 }
 
 // boundTo is the node that the stored pods are bound to.
@@ -258,12 +299,15 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 	if p.server != "" {
 		renew := make(chan struct{}, 1)
 		var err error
-		if l, err = newLink(ctx, a, m, p, renew, &g, log); err != nil {
+		if l, err = newLink(agentCtx, a, m, p, renew, &g, log); err != nil {
 			stopAgent()
 			_ = g.Wait() // err is the cause
 			return err
 		}
 		a.SetHub(aHub{l})
+		if p.ended != nil { // as before the restart
+			p.leave(*p.ended, a, l, log)
+		}
 	}
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })
@@ -308,20 +352,26 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	if err != nil {
 		return nil, usagef("use the identity of this device: %w; join again", err)
 	}
-	var pair atomic.Pointer[tls.Certificate]
-	pair.Store(&conf.Certificates[0])
-	conf.Certificates = nil
-	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Load(), nil }
+	var live join.Live
+	live.Store(p.identity)
+	live.Follow(conf)
 	c.TLS, c.Sink = conf, sink{a, renew}
-	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node}
+	var l *link.Link
+	ready := make(chan struct{})
+	ended := func(d wire.Dismissed) {
+		<-ready
+		p.leave(dismissed{Dismissed: d}, a, l, log)
+	}
+	c.Dismissed = ended
+	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node, Dismissed: ended}
 	changed := func(id join.Identity) {
-		fresh, err := tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key))
+		live.Store(&id)
+		leaf, err := id.Leaf()
 		if err != nil {
 			log.Error("the renewed certificate cannot be used", "err", err)
 			return
 		}
-		pair.Store(&fresh)
-		log.Info("the certificate was renewed", "until", fresh.Leaf.NotAfter)
+		log.Info("the certificate was renewed", "until", leaf.NotAfter)
 	}
 	identity := *p.identity
 	g.Go(func() error { return join.Run(ctx, identity, o, changed) })
@@ -332,12 +382,17 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 				return nil
 			case <-renew:
 			}
-			if id, err := join.Renew(ctx, identity, o); err != nil {
+			id, err := join.Renew(ctx, *live.Load(), o)
+			if no := (*join.Dismissal)(nil); errors.As(err, &no) {
+				ended(no.Dismissed)
+			} else if err != nil {
 				log.Warn("the hub asked for a renewal of the certificate, and it failed", "err", err)
 			} else {
 				changed(id)
 			}
 		}
 	})
-	return link.New(c)
+	l, err = link.New(c)
+	close(ready)
+	return l, err
 }

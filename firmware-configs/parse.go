@@ -22,16 +22,16 @@ const MaxSize = 64 << 10
 // refused by name: a profile whose boot section is silently ignored would look
 // as if it worked.
 var later = []string{
-	"spec.boot", "spec.watchdog", "spec.peripherals", "spec.health", "spec.extends", "spec.resources.evictionSoft",
+	"spec.boot", "spec.watchdog", "spec.health", "spec.extends", "spec.resources.evictionSoft",
 }
 
 // A shape is what may stand at one place of a profile. Exactly one of the
 // fields is set; the zero shape is a text.
 type shape struct {
 	keys   map[string]shape // a mapping with these keys
-	values bool             // a mapping of free keys to texts
+	values bool             // a mapping of free keys to texts, or where number is set to whole numbers
 	items  *shape           // a list
-	number bool             // a whole number
+	number bool             // a whole number, or values are
 }
 
 var (
@@ -50,9 +50,11 @@ var (
 				"memoryMiB":  {keys: map[string]shape{"min": {number: true}, "max": {number: true}}},
 			}},
 			"platforms": texts,
-			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free}},
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "sharing": {values: true, number: true}}},
 			"labels":    free,
 			"taints":    taints,
+
+			"peripherals": {items: &shape{keys: map[string]shape{"name": {}, "type": {}, "byID": {}}}},
 		}},
 	}}
 )
@@ -86,7 +88,11 @@ func Parse(data []byte) (*fleet.BoardProfile, error) {
 	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("read the profile: %w", err)
 	}
-	return p, Validate(p)
+	var wrong []error
+	for _, err := range Validate(p) {
+		wrong = append(wrong, err)
+	}
+	return p, errors.Join(wrong...)
 }
 
 // A reader turns YAML into the values of a shape and collects what is wrong.
@@ -147,6 +153,9 @@ func (r *reader) mapping(n *yaml.Node, s shape, path string) any {
 		key, value := n.Content[i], n.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		want, known := s.keys[key.Value]
+		if s.values {
+			want = shape{number: s.number}
+		}
 		_, twice := m[key.Value]
 		switch {
 		case slices.Contains(later, at):

@@ -19,15 +19,18 @@ spec:
     systemReserved: {cpu: 200m, memory: 1Gi, ephemeral-storage: 1Gi}
     agentReserved: {cpu: "1"}
     evictionHard: {memory.available: 64Mi, nodefs.available: "10%", pid.available: "0"}
+    sharing: {i2c-1: 4}
   labels: {gpio: "true"}
   taints: [{key: camera, value: "yes", effect: NoSchedule}]
+  peripherals: [{name: lorawan-gateway, type: serial, byID: "usb-RAK*"}]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := p.Spec
 	if p.Name != "board" || s.Title != "A board" || *s.Match.MemoryMiB != (fleet.MiBBounds{Min: 1, Max: 2}) || s.Labels["gpio"] != "true" ||
-		s.Resources.AgentReserved["cpu"] != "1" || len(s.Taints) != 1 || s.Taints[0].Effect != "NoSchedule" {
+		s.Resources.AgentReserved["cpu"] != "1" || len(s.Taints) != 1 || s.Taints[0].Effect != "NoSchedule" ||
+		s.Resources.Sharing["i2c-1"] != 4 || s.Peripherals[0] != (fleet.Peripheral{Name: "lorawan-gateway", Type: "serial", ByID: "usb-RAK*"}) {
 		t.Errorf("got %+v", p)
 	}
 	if _, err := Parse([]byte(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"board"},"spec":{"match":{"arch":["arm"]}}}`)); err != nil {
@@ -80,6 +83,11 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"a taint of the hub", head + ok + "  taints: [{key: node.kubernetes.io/not-ready, effect: NoExecute}]\n", []string{"belongs to the hub"}},
 		{"a taint twice", head + ok + "  taints: [{key: a, effect: NoExecute}, {key: a, value: b, effect: NoExecute}]\n", []string{"spec.taints[1]: repeats a:NoExecute"}},
 		{"a taint's time", head + ok + "  taints: [{key: a, effect: NoExecute, timeAdded: x}]\n", []string{"spec.taints[0].timeAdded", "unknown key"}},
+		{"a resource that is shared by nobody, or that is none", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2, spi0: few}}\n", []string{`spec.resources.sharing.spi0 (line 6): is "few"`}},
+		{"shares that cannot be", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2}}\n", []string{"spec.resources.sharing.i2c-1: is 0", "spec.resources.sharing.a b: cannot be a resource"}},
+		{"a peripheral that cannot be", head + ok + "  peripherals: [{name: i2c-1, type: i2c, byID: \"[\"}, {name: A}]\n",
+			[]string{"spec.peripherals[0].name", "by themselves", "spec.peripherals[0].type", "serial, video", "spec.peripherals[0].byID", "spec.peripherals[1].name"}},
+		{"a peripheral twice", head + ok + "  peripherals: [{name: a, type: serial, byID: x}, {name: a, type: serial, byID: y}]\n", []string{"spec.peripherals[1].name: repeats"}},
 		{"a control character", head + ok + "  title: \"a\\u001bb\"\n", []string{"spec.title", "control character"}},
 		{"several mistakes are named at once", head + "spec:\n  match: {arch: [x86]}\n  platforms: [dos]\n  taints: [{}]\n", []string{"x86", "dos", "spec.taints[0].key", "spec.taints[0].effect"}},
 	} {
@@ -101,7 +109,6 @@ func TestBootConfigurationIsRefusedByName(t *testing.T) {
 	for key, text := range map[string]string{
 		"spec.boot":                   "  boot: {backend: rpi-config-txt}\n",
 		"spec.watchdog":               "  watchdog: {hardware: true}\n",
-		"spec.peripherals":            "  peripherals: []\n",
 		"spec.health":                 "  health: {deadline: 10m}\n",
 		"spec.extends":                "  extends: [low-memory]\n",
 		"spec.resources.evictionSoft": "  resources: {evictionSoft: {}}\n",

@@ -42,3 +42,26 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+// Containers see what the agent mounts only where both have one mount namespace, and
+// these settings each make another one.
+func TestTheAgentsMountsAreSeenByContainers(t *testing.T) {
+	text, err := os.ReadFile("systemd/flotilla-device.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := regexp.MustCompile(`(?m)^(Protect(System|Home|Kernel\w+|ControlGroups|Proc|Hostname)|ProcSubset|Private\w+|ReadOnlyPaths|ReadWritePaths|InaccessiblePaths|ExecPaths|NoExecPaths|Bind(ReadOnly)?Paths|TemporaryFileSystem|Root\w+|MountFlags|MountAPIVFS|DynamicUser)=.*`)
+	for _, line := range own.FindAllString(string(text), -1) {
+		t.Errorf("%s gives the agent a mount namespace of its own", line)
+	}
+	for _, want := range []string{
+		`(?m)^CapabilityBoundingSet=.*\bCAP_SYS_ADMIN\b`, // to mount
+		`(?m)^CapabilityBoundingSet=.*\bCAP_FSETID\b`,    // the group bit of a volume whose group is not the agent's
+		`(?m)^CapabilityBoundingSet=.*\bCAP_SYSLOG\b`,    // whom the kernel has killed
+		`(?m)^SystemCallFilter=.*@mount\b`,
+	} {
+		if !regexp.MustCompile(want).Match(text) {
+			t.Errorf("the unit lacks %s", want)
+		}
+	}
+}

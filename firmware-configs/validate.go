@@ -1,9 +1,10 @@
 package firmwareconfigs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,15 +29,19 @@ const (
 )
 
 // checker collects what is wrong, each with its place.
-type checker struct{ errs []error }
+// A FieldError says which field of a profile is wrong, and how.
+type FieldError struct{ Field, Detail string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Detail }
+
+type checker struct{ errs []*FieldError }
 
 func (c *checker) wrong(path, format string, args ...any) {
-	c.errs = append(c.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+	c.errs = append(c.errs, &FieldError{path, fmt.Sprintf(format, args...)})
 }
 
-// Validate says everything that is wrong with a profile's content, one sentence
-// per line; nil when it can be used.
-func Validate(p *fleet.BoardProfile) error {
+// Validate says everything that is wrong with a profile's content; nothing when it can be used.
+func Validate(p *fleet.BoardProfile) []*FieldError {
 	c := new(checker)
 	if want := fleet.Group + "/" + fleet.Version; p.APIVersion != want {
 		c.wrong("apiVersion", "is %q: write %s", p.APIVersion, want)
@@ -51,9 +56,11 @@ func Validate(p *fleet.BoardProfile) error {
 	c.match(p.Spec.Match)
 	c.oneOf("spec.platforms", p.Spec.Platforms, platforms)
 	c.resources(p.Spec.Resources)
+	c.sharing(p.Spec.Resources.Sharing)
+	c.peripherals(p.Spec.Peripherals)
 	c.labels(p.Spec.Labels)
 	c.taints(p.Spec.Taints)
-	return errors.Join(c.errs...)
+	return c.errs
 }
 
 func (c *checker) text(path, s string) {
@@ -130,6 +137,49 @@ func (c *checker) resources(r fleet.BoardResources) {
 func reserved(k, v string) error { _, err := fleet.ParseReserved(k, v); return err }
 
 func threshold(k, v string) error { _, err := fleet.ParseThreshold(k, v); return err }
+
+// maxSharing is how many containers can share a device at most.
+const maxSharing = 1000
+
+func (c *checker) sharing(sharing map[string]int64) {
+	c.size("spec.resources.sharing", len(sharing))
+	for _, k := range slices.Sorted(maps.Keys(sharing)) {
+		at := "spec.resources.sharing." + k
+		if msgs := validation.IsQualifiedName(string(fleet.ResourceName(k))); len(msgs) > 0 {
+			c.wrong(at, "cannot be a resource: write the part after %s/, such as i2c-1: %s", fleet.Group, strings.Join(msgs, "; "))
+		}
+		if n := sharing[k]; n < 1 || n > maxSharing {
+			c.wrong(at, "is %d: write how many containers may have one of it at a time, 1 to %d", n, maxSharing)
+		}
+	}
+}
+
+// measured are the names that devices have by themselves.
+var measured = regexp.MustCompile(`^(gpiochip|serial|video|render|i2c-\d+|spi\d+|v?x?can\d*|usb-.*)$`)
+
+func (c *checker) peripherals(list []fleet.Peripheral) {
+	c.size("spec.peripherals", len(list))
+	seen := map[string]bool{}
+	for i, p := range list {
+		at := fmt.Sprintf("spec.peripherals[%d]", i)
+		if msgs := validation.IsDNS1123Label(p.Name); len(msgs) > 0 {
+			c.wrong(at+".name", "is %q: %s", p.Name, strings.Join(msgs, "; "))
+		} else if measured.MatchString(p.Name) {
+			c.wrong(at+".name", "is %q, which devices have by themselves: use a name that says what it is for, such as lorawan-gateway", p.Name)
+		}
+		if seen[p.Name] {
+			c.wrong(at+".name", "repeats %q: remove it", p.Name)
+		}
+		seen[p.Name] = true
+		if !slices.Contains(fleet.PeripheralTypes, p.Type) {
+			c.wrong(at+".type", "is %q: use one of %s", p.Type, strings.Join(fleet.PeripheralTypes, ", "))
+		}
+		c.text(at+".byID", p.ByID)
+		if _, err := path.Match(p.ByID, ""); err != nil || p.ByID == "" {
+			c.wrong(at+".byID", "is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
+		}
+	}
+}
 
 func (c *checker) labels(labels map[string]string) {
 	c.size("spec.labels", len(labels))

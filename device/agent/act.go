@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,7 +13,10 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-const failedMount = "FailedMount"
+const (
+	failedMount       = "FailedMount"
+	deviceUnavailable = "DeviceUnavailable" // of this program: Kubernetes' device plugins fail the pod instead
+)
 
 // A job is a step with what it takes to do it.
 type job struct {
@@ -64,17 +68,37 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if c == nil { // a sandbox is made of the first container's image
 		c = everyContainer(s.Pod)[0].spec
 	}
-	if err := a.bring(ctx, j, c); err != nil {
-		return err
+	if s.Lacks != "" {
+		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
+		return &runError{deviceUnavailable, errors.New(s.Lacks)}
 	}
-	spec, err := a.specOf(j)
+	image, err := a.bring(ctx, j, c)
 	if err != nil {
 		return err
 	}
+	if s.Spec != nil && asksImage(s.Pod, c) {
+		if j.src.imageUser, err = j.engine.ImageUser(ctx, image); err != nil {
+			return &runError{"ImageInspectError", err}
+		}
+	}
+	spec, volumes, err := a.specOf(j)
+	defer func() {
+		if err := volumes.close(); err != nil {
+			a.log.Warn("take off what was mounted to start a container", "err", err)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	spec.Image = image
 	fail := func(reason string, err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if strings.Contains(err.Error(), filepath.Join(a.disk.memory, bindsDir)) {
+			err = fmt.Errorf("%w (the container engine does not see what the agent mounts: both must be in the device's first mount namespace)", err)
+		}
+		err = j.src.hide(s.Spec, err)
 		switch {
 		case errors.Is(err, engine.ErrUnavailable):
 		case s.Spec == nil:
@@ -105,58 +129,6 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	return nil
 }
 
-// bring sees to it that the image is there, by the container's pull policy. Ours:
-// where the policy is Always and the registry cannot be reached, an image that is
-// there already will do, with an event: a device must start again without network.
-func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) error {
-	s := j.step
-	policy := c.ImagePullPolicy
-	if policy == "" {
-		policy = corev1.PullIfNotPresent
-		if latest(c.Image) {
-			policy = corev1.PullAlways
-		}
-	}
-	_, present, err := j.engine.HasImage(ctx, c.Image)
-	if err != nil {
-		return &runError{"ImageInspectError", err}
-	}
-	if present && (policy != corev1.PullAlways || s.Spec == nil) {
-		if s.Spec != nil {
-			a.event(corev1.EventTypeNormal, "Pulled", s.Pod, c.Name, "Container image %q already present on machine", c.Image)
-		}
-		return nil
-	}
-	if policy == corev1.PullNever {
-		err := fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)
-		a.event(corev1.EventTypeWarning, "ErrImageNeverPull", s.Pod, c.Name, "%v", err)
-		return &runError{"ErrImageNeverPull", err}
-	}
-	select {
-	case a.pulls <- struct{}{}:
-		defer func() { <-a.pulls }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	a.event(corev1.EventTypeNormal, "Pulling", s.Pod, c.Name, "Pulling image %q", c.Image)
-	began := time.Now()
-	err = j.engine.Pull(ctx, c.Image, j.src.registryAuth(c.Image))
-	switch {
-	case err == nil:
-		a.event(corev1.EventTypeNormal, "Pulled", s.Pod, c.Name, "Successfully pulled image %q in %s", c.Image, time.Since(began).Round(time.Millisecond))
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.Is(err, engine.ErrUnavailable):
-		return err
-	case present:
-		a.event(corev1.EventTypeWarning, "PullFailedUsingPresent", s.Pod, c.Name, "Failed to pull image %q: %v; the image that is on the device is used", c.Image, err)
-		return nil
-	}
-	a.event(corev1.EventTypeWarning, "Failed", s.Pod, c.Name, "Failed to pull image %q: %v", c.Image, err)
-	return &runError{"ErrImagePull", err}
-}
-
 // latest tells whether an image reference means "the newest", for which Kubernetes
 // defaults to pulling always.
 func latest(image string) bool {
@@ -168,29 +140,38 @@ func latest(image string) bool {
 	return !has || tag == "latest"
 }
 
-// specOf computes the container to create, with its volumes ready on the disk.
-func (a *Agent) specOf(j job) (engine.Spec, error) {
-	s := j.step
+// specOf computes the container to create, with its volumes ready on the disk until
+// the caller closes them, also with an error.
+func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
+	s, volumes := j.step, &mounted{}
 	if s.Spec == nil {
 		path, err := a.pauseFile()
 		if err != nil {
-			return engine.Spec{}, &runError{"CreatePodSandboxError", err}
+			return engine.Spec{}, volumes, &runError{"CreatePodSandboxError", err}
 		}
-		return sandboxSpec(s, j.src.node, path), nil
+		return sandboxSpec(s, j.src.node, path), volumes, nil
 	}
 	spec, err := containerSpec(s, j.src, a.c.Policy)
 	if err != nil {
+		err = j.src.hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, &runError{"CreateContainerConfigError", err}
+		return spec, volumes, &runError{"CreateContainerConfigError", err}
 	}
-	if spec.Mounts, err = a.disk.mounts(j.src, s.Spec, a.c.Policy); err != nil {
+	if volumes, err = a.disk.prepareMounts(j.src, s.Spec, a.c.Policy); err != nil {
+		err = j.src.hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, failedMount, s.Pod, s.Spec.Name, "%v", err)
-		return spec, &runError{failedMount, err}
+		return spec, volumes, &runError{failedMount, err}
+	}
+	spec.Mounts = volumes.mounts
+	if err := plug(&spec, s.Devices, a.c.Hardware.Look); err != nil {
+		a.post(func() { a.loop.reportAt = time.Time{} }) // it is not as it was when we looked: look again
+		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
+		return spec, volumes, &runError{"CreateContainerConfigError", err}
 	}
 	if spec.MemoryBytes > 0 && !j.info.MemLimit {
 		a.event(corev1.EventTypeWarning, "MemoryLimitIgnored", s.Pod, s.Spec.Name,
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
-	return spec, nil
+	return spec, volumes, nil
 }

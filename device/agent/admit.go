@@ -2,12 +2,18 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // admissions looks at the pods that are new here and says of each whether it may
@@ -20,13 +26,17 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 	for _, pod := range inOrder(pods) {
 		r := p.o.Pods[pod.UID]
 		switch {
+		case r != nil && r.Admitted && p.over(pod, r) && p.o.atWork(pod.UID):
+			leaving = append(leaving, pod) // it has ended, and still holds what it held
 		case r != nil && (r.Final != nil || r.Verdict != nil || r.Cleaned):
 		case pod.DeletionTimestamp != nil:
 			if r != nil && r.Admitted {
 				leaving = append(leaving, pod)
 			}
+		case p.outlawed(pod, r):
+			leaving = append(leaving, pod)
 		case r != nil && r.Admitted:
-			if ph := phaseOf(pod, r, p.o.Node.Boot); ph != corev1.PodSucceeded && ph != corev1.PodFailed {
+			if !p.over(pod, r) {
 				holders = append(holders, pod)
 			}
 		default:
@@ -56,6 +66,45 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 	return admitted
 }
 
+// over tells whether a pod has ended, whatever of it still runs.
+func (p *pass) over(pod *corev1.Pod, r *Record) bool {
+	return r.Final != nil || ended(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
+}
+
+// expired tells whether a pod has been active longer than it may; if not yet, p wakes when it will have been.
+func (p *pass) expired(pod *corev1.Pod, r *Record) bool {
+	s := pod.Spec.ActiveDeadlineSeconds
+	if s == nil || r.Start.IsZero() {
+		return false
+	}
+	from := r.Counts
+	if from.IsZero() {
+		from = r.Start
+	}
+	end := from.Add(time.Duration(min(*s, math.MaxInt32)) * time.Second)
+	if p.now.Before(end) {
+		p.at(end)
+		return false
+	}
+	return true
+}
+
+// outlawed ends a pod that was admitted once and that the policy forbids now: its
+// owner has written another one while the agent was off, or the hub has changed the
+// pod. What ran before is no reason to run on.
+func (p *pass) outlawed(pod *corev1.Pod, r *Record) bool {
+	if r == nil || !r.Admitted || p.over(pod, r) {
+		return false
+	}
+	why := p.o.Policy.Forbids(pod)
+	if why != "" {
+		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{policyForbidden, why}})
+	}
+	return why != ""
+}
+
+const policyForbidden = "PolicyForbidden"
+
 // forbidden says what speaks against a pod whatever else runs.
 func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if n := pod.Spec.NodeName; n != "" && n != p.o.Node.Name {
@@ -64,8 +113,11 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if why := unsupported(pod); why != "" {
 		return &Verdict{"Unsupported", why}
 	}
+	if why := needsHostNetwork(pod, p.o.Node); why != "" {
+		return &Verdict{"Unsupported", why}
+	}
 	if why := p.o.Policy.Forbids(pod); why != "" {
-		return &Verdict{"PolicyForbidden", why}
+		return &Verdict{policyForbidden, why}
 	}
 	var under []string
 	if p.o.Pressure.Memory && isBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
@@ -85,13 +137,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 
 func tolerates(pod *corev1.Pod, key string) bool {
 	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
-	for _, t := range pod.Spec.Tolerations {
-		if (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
-			(t.Effect == "" || t.Effect == taint.Effect) && (t.Operator == corev1.TolerationOpExists || t.Value == "") {
-			return true
-		}
-	}
-	return false
+	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, &taint, false)
 }
 
 // fits checks a pod against what others hold: pod count, host ports, resources.
@@ -124,7 +170,7 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 	slices.Sort(names)
 	for _, name := range names {
 		want, sum, has := requests[name], used[name], allocatable[name]
-		if want.IsZero() {
+		if _, known := allocatable[name]; want.IsZero() || !known && foreign(name) {
 			continue
 		}
 		total := sum.DeepCopy()
@@ -134,6 +180,12 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 		}
 	}
 	return nil
+}
+
+// foreign tells whether a resource is one that an administrator has given the Node: the hub alone counts it, and the
+// device knows nothing of it.
+func foreign(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), fleet.Group+"/")
 }
 
 func outOf(name corev1.ResourceName, want, used, has resource.Quantity) *Verdict {

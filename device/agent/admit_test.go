@@ -37,9 +37,12 @@ func TestAdmission(t *testing.T) {
 			"OutOfcpu: Node didn't have enough resource: cpu, requested: 1001, used: 3000, capacity: 4000"},
 		{"too much memory", []corev1.Pod{asking("a", "1", "1Gi")}, asking("b", "1", "1025Mi"), nil, "OutOfmemory: "},
 		{"too many pods", []corev1.Pod{makePod("a", "wait")}, makePod("b", "wait"), func(w *world) { w.o.Node.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }, "OutOfpods: "},
-		{"a resource that the device does not have", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
+		{"hardware that the device does not have", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1")}
+		}), nil, "OutOfflotilla.dev/gpiochip: "},
+		{"a resource that the hub alone counts", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
-		}), nil, "OutOfexample.com/gpu: "},
+		}), nil, ""},
 		{"a host port that is taken", []corev1.Pod{onPort("a", 80)}, onPort("b", 80), nil, "NodePorts: "},
 		{"another host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 81), nil, ""},
 		{"another node's pod", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.NodeName = "pi-2" }), nil, "NodeName: "},
@@ -47,7 +50,12 @@ func TestAdmission(t *testing.T) {
 		{"a pod with requests under memory pressure", nil, asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Memory = true }, ""},
 		{"a privileged pod", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
-		}), nil, "PolicyForbidden: container c0: privileged is forbidden"},
+		}), nil, "PolicyForbidden: spec.containers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
+		{"a pod in the device's IPC", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), nil, "Unsupported: hostIPC is not supported"},
+		{"a pod whose containers see each other", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = &yes }), nil, "Unsupported: shareProcessNamespace is not supported"},
+		{"a container with a raw device", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/sda"}}
+		}), nil, "Unsupported: container c0: volumeDevices"},
 		{"a kind of volume that devices do not have", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
 		}), nil, "Unsupported: volume \"v\""},
@@ -92,70 +100,5 @@ func TestAPodThatRunsIsNotJudgedAgain(t *testing.T) {
 	w.o.Pods = nil // also by a new agent
 	if got := sentences(w.look()); len(got) > 0 {
 		t.Errorf("steps %q, want none", got)
-	}
-}
-
-// The policy of a device is safe unless its owner says otherwise.
-func TestPolicy(t *testing.T) {
-	yes := true
-	mutate := func(f func(*corev1.Pod)) *corev1.Pod { p := with(makePod("p", "wait"), f); return &p }
-	hostPath := func(path string) *corev1.Pod {
-		return mutate(func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}}
-		})
-	}
-	capable := func(c corev1.Capability) *corev1.Pod {
-		return mutate(func(p *corev1.Pod) {
-			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{c}}}
-		})
-	}
-	image := func(ref string) *corev1.Pod {
-		return mutate(func(p *corev1.Pod) { p.Spec.Containers[0].Image = ref })
-	}
-	privileged := mutate(func(p *corev1.Pod) {
-		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "x", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}}
-	})
-	for _, c := range []struct {
-		name, policy string
-		pod          *corev1.Pod
-		forbidden    bool
-	}{
-		{"an ordinary pod", "", image("nginx"), false},
-		{"a privileged init container", "", privileged, true},
-		{"privileged where the owner allows it", "privileged: true", privileged, false},
-		{"the host's network", "", mutate(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), true},
-		{"the host's processes", "", mutate(func(p *corev1.Pod) { p.Spec.HostPID = true }), true},
-		{"the host's network where the owner allows it", "hostNetwork: true", mutate(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), false},
-		{"the whole disk", "", hostPath("/"), true},
-		{"the engine's socket", "", hostPath("/var/run/docker.sock"), true},
-		{"the kernel's files", "", hostPath("/proc"), true},
-		{"the place for volumes", "", hostPath("/var/lib/flotilla/volumes/web"), false},
-		{"out of the place for volumes by ..", "", hostPath("/var/lib/flotilla/volumes/../../../etc"), true},
-		{"a sibling whose name begins alike", "", hostPath("/var/lib/flotilla/volumes-of-others"), true},
-		{"a relative path", "", hostPath("var/lib/flotilla/volumes"), true},
-		{"a path that the owner allows", "hostPaths: [/srv/data]", hostPath("/srv/data/x"), false},
-		{"a capability of the default set", "", capable("CAP_NET_BIND_SERVICE"), false},
-		{"SYS_ADMIN", "", capable("SYS_ADMIN"), true},
-		{"all capabilities", "", capable("ALL"), true},
-		{"a capability that the owner allows", "capabilities: [CAP_SYS_TIME]", capable("SYS_TIME"), false},
-		{"a registry that is not allowed", "registries: [registry.example.com]", image("docker.io/library/nginx:1"), true},
-		{"a registry that is", "registries: [registry.example.com]", image("registry.example.com/web:1"), false},
-		{"an image without a digest", "requireDigest: true", image("nginx:1"), true},
-		{"an image with one", "requireDigest: true", image("nginx@sha256:" + strings.Repeat("a", 64)), false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			p, err := ParsePolicy([]byte(c.policy))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if why := p.Forbids(c.pod); (why != "") != c.forbidden {
-				t.Errorf("forbidden: %q, want forbidden=%v", why, c.forbidden)
-			}
-		})
-	}
-	for _, bad := range []string{"privileges: true", "hostPaths: [relative]", "hostPaths: [/a/../b]", "privileged: perhaps", "[]"} {
-		if _, err := ParsePolicy([]byte(bad)); err == nil {
-			t.Errorf("policy %q is taken", bad)
-		}
 	}
 }

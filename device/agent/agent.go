@@ -26,12 +26,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/signature"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -48,6 +50,7 @@ func KubeletVersion() string { return "v1.37.0+flotilla." + Version }
 type Hardware interface {
 	Probe(ctx context.Context, engineRoot string) (hardware.Report, error)
 	Measure(ctx context.Context, engineRoot string) hardware.Stats
+	Look(hardware.Device) (hardware.Device, []hardware.Node, error) // see hardware.Device.Look
 }
 
 // A Hub is to whom the agent tells its news (package link). Its methods do not wait.
@@ -66,14 +69,17 @@ type Config struct {
 	Memory       *memory.Memory
 	Hardware     Hardware
 	OpenEngine   func(context.Context) (engine.Engine, error) // tried until it works
+	Watch        func(context.Context, func()) error          // hardware.Watch; nil: the hardware is looked at from time to time only
 	Policy       Policy
+	Verify       Verify            // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
 	Registration wire.Registration // labels and taints for the first status
 	VolumesDir   string            // empty: the memory's directory
-	MemoryDir    string            // for what must not outlive the boot; empty: VolumesDir/volatile
+	MemoryDir    string            // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	Log          *slog.Logger
-	Journal      *Journal // what Log says, for those who ask; nil: nothing is kept
+	Uptime       func() time.Duration // since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
+	Journal      *Journal             // what Log says, for those who ask; nil: nothing is kept
 }
 
 // An Agent is the agent of one device.
@@ -128,6 +134,7 @@ type loop struct {
 	dirty      bool // something may have changed since the list was asked for
 	listAt     time.Time
 	seen       bool // the engine has been listed since the start
+	resorted   bool // see resort
 	images     []engine.Image
 	imagesAt   time.Time
 	imaging    bool
@@ -166,14 +173,23 @@ func New(c Config) (*Agent, error) {
 	if c.VolumesDir == "" {
 		c.VolumesDir = c.Memory.Dir()
 	}
-	if c.MemoryDir == "" {
+	mayMount := c.MemoryDir != ""
+	if !mayMount {
 		c.MemoryDir = filepath.Join(c.VolumesDir, "volatile")
+	}
+	if c.Verify == nil {
+		c.Verify = signature.Verify
 	}
 	a := &Agent{
 		c: c, log: c.Log, disk: disk{root: c.VolumesDir, memory: c.MemoryDir},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
 	}
+	a.disk.mounts.may = mayMount
 	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
+	if c.Uptime == nil {
+		c.Uptime = uptime
+	}
+	a.loop.o.Node.Booted = time.Now().Add(-c.Uptime())
 	a.loop.o.Policy = c.Policy
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[Place]context.CancelFunc{}
@@ -184,9 +200,19 @@ func New(c Config) (*Agent, error) {
 		r := a.loop.o.record(n.UID)
 		r.Admitted, r.Final = true, n.Status.DeepCopy()
 	}
+	a.judge()
 	a.told.gen = a.loop.desired.Generation
 	a.told.pods = unobserved(a.loop.desired, "")
 	return a, nil
+}
+
+// uptime is the time since the boot on the clock that nobody sets.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0 // it never fails; pods of an earlier agent would count from its start
+	}
+	return time.Duration(t.Nano())
 }
 
 // defaultLabels are the labels of the registration with those that every node has.
@@ -207,6 +233,7 @@ func (a *Agent) defaultLabels() map[string]string {
 			out[k] = v
 		}
 	}
+	maps.Copy(out, hardware.Labels(*r))
 	return out
 }
 
@@ -284,6 +311,10 @@ func (a *Agent) Desired(d wire.Desired) {
 func (a *Agent) Store(d wire.Desired) error {
 	a.storing.Lock()
 	defer a.storing.Unlock()
+	d, left := sift(d)
+	for _, why := range left[:min(len(left), 10)] {
+		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of what the hub wants here: %s", why)
+	}
 	if err := a.c.Memory.SetDesired(d); err != nil {
 		return err
 	}
@@ -291,13 +322,8 @@ func (a *Agent) Store(d wire.Desired) error {
 		l := &a.loop
 		l.desired, l.known = d, true
 		l.o.Node.Generation = d.Generation
-		for _, r := range l.o.Pods {
-			for _, c := range r.Container {
-				if c.Failure != nil && (c.Failure.Reason == "CreateContainerConfigError" || c.Failure.Reason == failedMount) {
-					c.RetryAt = time.Time{} // what was missing may have come
-				}
-			}
-		}
+		a.judge()
+		l.o.hasCome()
 	})
 	a.told.Lock()
 	hub := a.told.hub
@@ -306,6 +332,33 @@ func (a *Agent) Store(d wire.Desired) error {
 		hub.DesiredStored()
 	}
 	return nil
+}
+
+// judge rejects the pods of the desired state that are wrong in themselves, also those
+// that were not when they were admitted, and ends those that have ended for the hub.
+func (a *Agent) judge() {
+	l := &a.loop
+	for i := range l.desired.Pods {
+		pod := &l.desired.Pods[i]
+		if ended(pod.Status.Phase) { // the hub remembers what the journal may have lost
+			if r := l.o.record(pod.UID); r.Final == nil && r.Verdict == nil {
+				r.Final = pod.Status.DeepCopy()
+			}
+		}
+		why := malformed(pod)
+		if why == "" {
+			continue
+		}
+		r := l.o.record(pod.UID)
+		if r.Verdict != nil || r.Final != nil {
+			continue
+		}
+		if r.Start.IsZero() {
+			r.Start = time.Now()
+		}
+		r.Verdict = &Verdict{Reason: "Invalid", Message: why}
+		a.event(corev1.EventTypeWarning, r.Verdict.Reason, pod, "", "%s", why)
+	}
 }
 
 // Shutdown makes the status say that the device is being shut down in an orderly

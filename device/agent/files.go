@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,7 +61,10 @@ func (s sources) files(v *corev1.Volume) (map[string]file, error) {
 }
 
 func (s sources) addConfigMap(out map[string]file, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
-	m := s.configMap(name)
+	m, err := s.configMap(name)
+	if err != nil {
+		return err
+	}
 	if m == nil {
 		return missing(optional, "configmap %q not found", name)
 	}
@@ -67,7 +72,10 @@ func (s sources) addConfigMap(out map[string]file, name string, items []corev1.K
 }
 
 func (s sources) addSecret(out map[string]file, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
-	m := s.secret(name)
+	m, err := s.secret(name)
+	if err != nil {
+		return err
+	}
 	if m == nil {
 		return missing(optional, "secret %q not found", name)
 	}
@@ -136,28 +144,26 @@ const dataLink = "..data"
 // writeFiles makes a directory hold exactly the files, all at once, as the kubelet
 // does: they are written beside the old ones, and then one rename of the link
 // ..data shows them all. A program sees either the old set or the new one. Nothing is
-// written where nothing has changed.
-func writeFiles(dir string, files map[string]file, group int) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	old, _ := os.Readlink(filepath.Join(dir, dataLink)) // "" where there is none yet
-	if old != "" && same(filepath.Join(dir, old), files) {
+// written where nothing has changed, and nothing outside of the directory, whatever
+// somebody has put into it.
+func writeFiles(dir *os.Root, files map[string]file, group int) error {
+	old, _ := dir.Readlink(dataLink) // "" where there is none yet
+	if old != "" && same(dir, old, files) {
 		return nil
 	}
-	fresh, err := os.MkdirTemp(dir, "..files-")
-	if err != nil {
+	fresh := "..files-" + strconv.FormatUint(rand.Uint64(), 36)
+	if err := dir.Mkdir(fresh, 0o700); err != nil {
 		return err
 	}
-	if err := fill(fresh, files, group); err != nil {
-		return errors.Join(err, os.RemoveAll(fresh))
+	if err := fill(dir, fresh, files, group); err != nil {
+		return errors.Join(err, dir.RemoveAll(fresh))
 	}
-	tmp := filepath.Join(dir, dataLink+"_tmp")
-	_ = os.Remove(tmp) // left over of a crash
-	if err := os.Symlink(filepath.Base(fresh), tmp); err != nil {
+	const tmp = dataLink + "_tmp"
+	_ = dir.RemoveAll(tmp) // left over of a crash
+	if err := dir.Symlink(fresh, tmp); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, filepath.Join(dir, dataLink)); err != nil {
+	if err := dir.Rename(tmp, dataLink); err != nil {
 		return err
 	}
 	tops := map[string]bool{}
@@ -165,61 +171,65 @@ func writeFiles(dir string, files map[string]file, group int) error {
 		top, _, _ := strings.Cut(path, "/")
 		tops[top] = true
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		keep := e.Name() == dataLink || e.Name() == filepath.Base(fresh) || tops[e.Name()]
+		keep := e.Name() == dataLink || e.Name() == fresh || tops[e.Name()]
 		if !keep {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			if err := dir.RemoveAll(e.Name()); err != nil {
 				return err
 			}
 		}
 	}
 	for top := range tops {
-		if err := os.Symlink(filepath.Join(dataLink, top), filepath.Join(dir, top)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := dir.Symlink(filepath.Join(dataLink, top), top); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-func fill(dir string, files map[string]file, group int) error {
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
+// fill writes files. Modes are set whatever the umask is: a container that does not
+// run as root reads what its pod lets everybody read.
+func fill(dir *os.Root, in string, files map[string]file, group int) error {
 	for path, f := range files {
-		full := filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-			return err
+		full := filepath.Join(in, path)
+		for up := filepath.Dir(full); up != in; up = filepath.Dir(up) {
+			if err := dir.MkdirAll(up, 0o755); err != nil {
+				return err
+			}
+			if err := dir.Chmod(up, 0o755); err != nil {
+				return err
+			}
 		}
-		if err := os.WriteFile(full, f.data, 0o600); err != nil {
+		if err := dir.WriteFile(full, f.data, 0o600); err != nil {
 			return err
 		}
 		mode := f.mode
 		if group >= 0 {
 			mode |= mode & 0o400 >> 3 // the group reads what the owner reads
-			if err := os.Chown(full, -1, group); err != nil {
+			if err := dir.Lchown(full, -1, group); err != nil {
 				return err
 			}
 		}
-		if err := os.Chmod(full, mode); err != nil {
+		if err := dir.Chmod(full, mode); err != nil {
 			return err
 		}
 	}
-	return nil
+	return dir.Chmod(in, 0o755)
 }
 
 // same tells whether a directory holds exactly these files.
-func same(dir string, files map[string]file) bool {
+func same(dir *os.Root, in string, files map[string]file) bool {
 	n := 0
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(dir.FS(), in, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		n++
-		rel, err := filepath.Rel(dir, path)
+		rel, err := filepath.Rel(in, path)
 		if err != nil {
 			return err
 		}
@@ -227,15 +237,18 @@ func same(dir string, files map[string]file) bool {
 		if !has {
 			return fs.ErrInvalid
 		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
 		info, err := d.Info()
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(data, f.data) || info.Mode().Perm()&^0o040 != f.mode&^0o040 {
+		if !info.Mode().IsRegular() || info.Size() != int64(len(f.data)) || info.Mode().Perm()&^0o040 != f.mode&^0o040 {
+			return fs.ErrInvalid
+		}
+		data, err := dir.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(data, f.data) {
 			return fs.ErrInvalid
 		}
 		return nil

@@ -13,7 +13,7 @@ import (
 // before it has left. What somebody has begun by other means is in no note. A boot
 // ends the commands, and the notes are where it ends them too.
 
-func (d disk) execs() string { return filepath.Join(d.memory, "execs") }
+func (d *disk) execs() string { return filepath.Join(d.memory, "execs") }
 
 // noteExec notes a command; strike, that it has ended.
 func (a *Agent) noteExec(exec string) {
@@ -33,7 +33,7 @@ func (a *Agent) strikeExec(exec string) {
 }
 
 // leftover lists the commands that an earlier agent has left.
-func (d disk) leftover() (execs []string) {
+func (d *disk) leftover() (execs []string) {
 	entries, _ := os.ReadDir(d.execs()) // none, for most
 	for _, e := range entries {
 		execs = append(execs, e.Name())

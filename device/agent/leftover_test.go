@@ -63,7 +63,7 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 // somebody else has begun in the same container.
 func TestRealKilledAgent(t *testing.T) {
 	if dir := os.Getenv("FLOTILLA_TEST_DIR"); dir != "" {
-		d := &realDevice{t: t, socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
+		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
 		d.start()
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
 		a := d.asks(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})

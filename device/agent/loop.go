@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
 )
 
@@ -17,6 +18,7 @@ const (
 	holdFailed  = 5 * time.Second       // before a step that failed is tried again
 	measureTime = 10 * time.Second      // between two looks at memory and disk
 	reportTime  = 5 * time.Minute       // between two looks at the hardware
+	plugTime    = time.Second           // from news of something plugged in to a look: it comes in pieces
 	imagesTime  = 5 * time.Minute       // between two looks at the images
 	maxIdle     = 15 * time.Second      // between two turns of the loop
 	graceDown   = 30 * time.Second      // an engine that has been away so long makes the node not ready
@@ -33,9 +35,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	l := &a.loop
 	l.ctx = ctx
+	if err := a.disk.prepare(); err != nil {
+		a.log.Error("the directories of pods' volumes could not be made ready", "err", err)
+	} else if why := a.disk.mounts.why; why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
+		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + why)
+	}
 	for _, uid := range a.disk.pods() {
 		l.o.record(uid) // what of them is no longer desired is cleaned away
 	}
+	a.watch(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -94,9 +102,17 @@ func (a *Agent) turn(now time.Time) time.Time {
 	})
 	at(a.reach(now))
 	at(a.look(now))
-	if l.seen && l.known && l.looked && !l.dirty && !l.listing && l.engineErr == nil {
+	if l.report != nil {
+		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile)
+	}
+	l.o.Stale = l.dirty || l.listing
+	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {
 		at(a.settle(now))
+		at(a.checkNetwork(now))
 		a.leave()
+	}
+	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.resorted {
+		a.resort()
 	}
 	if t := l.downSince.Add(graceDown); !l.downSince.IsZero() && t.After(now) {
 		at(t)
@@ -115,6 +131,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 // settle takes steps until there are none that only change what is remembered.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
+	l.o.count(now)
 	for range 10 {
 		steps, wake := Steps(l.desired, &l.o, now)
 		again := false
@@ -122,7 +139,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 			switch s.Action {
 			case Admit:
 				r := l.o.record(s.Place.Pod)
-				r.Admitted, r.Start, again = true, now, true
+				r.Admitted, r.Start, r.Counts, again = true, now, now, true
 				a.log.Debug(s.String())
 			case Reject:
 				r := l.o.record(s.Place.Pod)
@@ -171,8 +188,8 @@ func (a *Agent) note() {
 			}
 			continue
 		}
-		if r.Final == nil && !r.Cleaned && pod.DeletionTimestamp == nil && !running(r) && !r.peek("").Running() && !a.busyWith(pod) {
-			if ph := phaseOf(pod, r, l.o.Node.Boot); ph == corev1.PodFailed || ph == corev1.PodSucceeded {
+		if r.Final == nil && !r.Cleaned && pod.DeletionTimestamp == nil && !l.o.atWork(uid) {
+			if ended(phaseOf(pod, r, l.o.Node.Boot)) {
 				st := podStatus(pod, r, &l.o, l.info.Name, time.Now())
 				mergeConditions(l.podTimes[uid], st.Conditions, time.Now())
 				r.Final = &st
@@ -185,8 +202,4 @@ func (a *Agent) note() {
 	if err := a.c.Memory.SetNotes(notes); err != nil {
 		a.log.Error("the journal could not be written", "err", err)
 	}
-}
-
-func (a *Agent) busyWith(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(a.loop.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == pod.UID && b.Step.Action != Probe })
 }

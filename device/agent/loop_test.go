@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -30,6 +31,8 @@ type board struct {
 	boot  string
 	stats hardware.Stats
 	load  float64 // processors that are busy
+
+	devices []hardware.Device
 }
 
 func newBoard() *board {
@@ -44,7 +47,23 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 		Host:      hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot, MachineID: "0123456789abcdef"},
 		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110},
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
+		Devices:   b.devices,
 	}, nil
+}
+
+// Look finds a device among those of the board; group 44 may open it.
+func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.devices, d.Same)
+	if i < 0 {
+		return d, nil, errors.New(d.ID + " is unplugged")
+	}
+	var nodes []hardware.Node
+	for _, p := range b.devices[i].Nodes {
+		nodes = append(nodes, hardware.Node{Path: p, Host: p, Group: 44})
+	}
+	return b.devices[i], nodes, nil
 }
 
 func (b *board) Measure(context.Context, string) hardware.Stats {
@@ -77,6 +96,7 @@ type device struct {
 	board  *board
 	dir    string
 	config Config
+	booted time.Time
 
 	agent *Agent
 	end   func()
@@ -132,6 +152,12 @@ func (d *device) start() {
 		d.t.Fatal(err)
 	}
 	c := d.config
+	if d.booted.IsZero() {
+		d.booted = time.Now()
+	}
+	if c.Uptime == nil { // the system's does not know of a bubble's time
+		c.Uptime = func() time.Duration { return time.Since(d.booted) }
+	}
 	c.Node, c.Memory, c.Hardware, c.Log = "pi-1", m, d.board, log
 	c.OpenEngine = func(ctx context.Context) (engine.Engine, error) {
 		if _, err := d.twin.Info(ctx); err != nil {
@@ -421,8 +447,10 @@ func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
 		d.end()
-		if err := os.Truncate(d.dir+"/desired.state", 0); err != nil {
-			t.Fatal(err)
+		for _, copy := range []string{"/desired.0.state", "/desired.1.state"} {
+			if err := os.Truncate(d.dir+copy, 0); err != nil {
+				t.Fatal(err)
+			}
 		}
 		d.start()
 		time.Sleep(5 * time.Minute)
@@ -455,6 +483,40 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if calls := d.twin.Calls(); len(calls) > 0 {
 			t.Errorf("the agent did %q to containers that are not its own", calls)
+		}
+	})
+}
+
+// What is committed from a container of the agent has its labels, and so has an image
+// whose maker wrote them into it: what somebody runs of these is nobody's but theirs.
+func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Second)
+		list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		for i, uid := range []string{list[0].Labels[LabelPodUID], "another"} {
+			l := maps.Clone(list[0].Labels)
+			l[LabelPodUID], l[LabelRestarts] = uid, "7"
+			id, err := d.twin.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			if err == nil {
+				err = d.twin.Start(t.Context(), id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.twin.Record()
+		time.Sleep(5 * time.Minute)
+		if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("the device says %+v", pods)
+		}
+		d.desire(2)
+		time.Sleep(5 * time.Minute)
+		if list, err = d.twin.Containers(t.Context(), LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
+			t.Errorf("of the others there are %v left (%v); the agent did %q", list, err, d.twin.Calls())
 		}
 	})
 }
@@ -511,6 +573,24 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
+}
+
+// The name of an image is part of a path of the engine's API: one that is none is asked of
+// no engine.
+func TestAnImageThatIsNoneIsAskedOfNoEngine(t *testing.T) {
+	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00", "a/./b", "http://a/b"} {
+		bubble(t, func(t *testing.T, d *device) {
+			p := makePod("web", "wait")
+			p.Spec.Containers[0].Image = image
+			d.twin.OfferImage(image, enginetest.Offer{Program: enginetest.ToolProgram})
+			d.desire(1, p)
+			time.Sleep(time.Minute)
+			st, _ := d.pod("web")
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "InvalidImageName" {
+				t.Errorf("%q: %+v", image, st.ContainerStatuses[0].State)
+			}
+		})
+	}
 }
 
 func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {

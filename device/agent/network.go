@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,8 +16,16 @@ import (
 // asking in vain.
 type podNetwork struct {
 	idle    bool   // it is known not to be there, so nothing need be removed
-	problem string // why the last container was not put on it
+	block   string // that problem is about
+	problem string // why containers are not put on it; empty: they are
+	asking  bool
+	askAt   time.Time // look again, whether a container wants it or not
 }
+
+const (
+	networkRetry = time.Minute     // while the network cannot be had: nobody may be sent here to try it
+	networkTime  = 5 * time.Minute // while it can: the device may have moved to where its addresses are taken
+)
 
 // Network is the network for the pods of a node with a block of addresses. Its labels
 // tell it from one of somebody else's.
@@ -44,14 +53,46 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	return nil
 }
 
+// checkNetwork looks from time to time whether the node's addresses can be had.
+func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
+	l := &a.loop
+	n := &l.network
+	block := l.desired.PodCIDR
+	if block == "" || l.engine == nil || l.engineErr != nil || n.asking {
+		return now.Add(maxIdle)
+	}
+	if n.block == block && now.Before(n.askAt) {
+		return n.askAt
+	}
+	n.asking = true
+	e, want := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, block)
+	a.async(askTimeout, func(ctx context.Context) func() {
+		a.joining.RLock()
+		defer a.joining.RUnlock()
+		err := e.EnsureNetwork(ctx, want)
+		lost := err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable))
+		return func() {
+			n.asking = false
+			if n.askAt = time.Now().Add(networkRetry); !lost {
+				a.joined(block, err)
+			}
+		}
+	})
+	return now.Add(maxIdle)
+}
+
 // joined notes how that went, and tells of a change for the worse.
 func (a *Agent) joined(block string, err error) {
 	n := &a.loop.network
-	n.idle = false
+	if block != a.loop.desired.PodCIDR {
+		return // the hub has given it another one meanwhile
+	}
+	n.idle, n.block, n.askAt = false, block, time.Now().Add(networkTime)
 	if err == nil {
 		n.problem = ""
 		return
 	}
+	n.askAt = time.Now().Add(networkRetry)
 	if n.problem != err.Error() {
 		a.event(corev1.EventTypeWarning, "PodNetworkUnavailable", nil, "", "Pods get addresses of the engine's own network and not of %s: %v", block, err)
 	}
@@ -65,7 +106,7 @@ func (a *Agent) leave() {
 	if l.network.idle || len(l.desired.Pods) > 0 || len(l.o.Containers) > 0 || len(l.o.Busy) > 0 {
 		return
 	}
-	l.network = podNetwork{idle: true}
+	l.network.idle = true
 	e, n := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, "")
 	a.async(askTimeout, func(ctx context.Context) func() {
 		a.joining.Lock()
@@ -79,17 +120,21 @@ func (a *Agent) leave() {
 	})
 }
 
-// networkCondition says which addresses pods get. None of it is a reason not to send
-// pods here.
+// networkCondition says whether pods get the addresses that the node has for them. Where
+// they do not, no more are sent here: others would look for them at those addresses. What
+// runs goes on, and so does what comes all the same.
 func (l *loop) networkCondition() corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", Message: "containers use the engine's own network"}
 	block, err := netip.ParsePrefix(l.desired.PodCIDR)
+	problem := l.network.problem
 	switch {
+	case l.engine == nil && l.engineErr != nil:
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "ContainerEngineUnavailable", "there is no network for pods: "+l.engineErr.Error()
 	case l.desired.PodCIDR == "":
 	case err != nil:
-		c.Reason, c.Message = "EngineNetwork", c.Message+": "+err.Error()
-	case l.network.problem != "":
-		c.Reason, c.Message = "EngineNetwork", c.Message+": "+l.network.problem
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "NoRouteCreated", c.Message+": "+err.Error()
+	case problem != "" && l.network.block == l.desired.PodCIDR:
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "NoRouteCreated", c.Message+": "+problem
 	default:
 		c.Message = "containers use the addresses " + block.String()
 		for _, in := range l.o.Containers {

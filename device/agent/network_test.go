@@ -39,13 +39,21 @@ func (d *device) wantAddress(pod, block string) {
 	}
 }
 
-func (d *device) wantNetworkMessage(want string) {
+// wantNetwork fails unless NetworkUnavailable is so, with this in its message.
+func (d *device) wantNetwork(status corev1.ConditionStatus, want string) {
 	d.t.Helper()
-	for _, c := range d.agent.Status().Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable && (c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, want)) {
-			d.t.Errorf("NetworkUnavailable is %s: %q, want False and %q", c.Status, c.Message, want)
-		}
+	c := d.networkUnavailable()
+	if c.Status != status || !strings.Contains(c.Message, want) {
+		d.t.Errorf("NetworkUnavailable is %s: %q, want %s and %q", c.Status, c.Message, status, want)
 	}
+}
+
+func (d *device) networkUnavailable() (c corev1.NodeCondition) {
+	cs := d.agent.Status().Status.Conditions
+	if i := slices.IndexFunc(cs, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeNetworkUnavailable }); i >= 0 {
+		c = cs[i]
+	}
+	return c
 }
 
 const engines = "172.17.0.0/16" // addresses of the twin's own network
@@ -64,7 +72,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		if st, ok := d.pod("host"); !ok || st.PodIP != "192.0.2.7" {
 			t.Errorf("the pod on the device's network has the address %q", st.PodIP)
 		}
-		d.wantNetworkMessage("containers use the addresses 10.64.3.0/24")
+		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24"}) {
 			t.Errorf("networks: %v", got)
 		}
@@ -84,12 +92,13 @@ func (d *device) networks() (out []string) {
 func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
-		d.twin.Fail("EnsureNetwork", overlap)
-		d.twin.Fail("EnsureNetwork", overlap)
+		for range 3 { // two containers, and the agent's own look
+			d.twin.Fail("EnsureNetwork", overlap)
+		}
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", engines)
 		d.wantAddress("b", engines)
-		d.wantNetworkMessage("through eth0")
+		d.wantNetwork(corev1.ConditionTrue, "through eth0")
 		told := 0
 		for _, r := range d.reasons() {
 			if r == "PodNetworkUnavailable" {
@@ -102,7 +111,7 @@ func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
 		d.block(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
 		d.wantAddress("c", "10.64.3.0/24") // what was in the way has gone
 		d.wantAddress("a", engines)        // and nobody was disturbed
-		d.wantNetworkMessage("those that ran before keep theirs")
+		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
 	})
 }
 
@@ -116,7 +125,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		if got := d.containers(); !slices.Equal(got, before) {
 			t.Fatalf("containers were %q and are %q", before, got)
 		}
-		d.wantNetworkMessage("those that ran before keep theirs")
+		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
 		list, _ := d.twin.Containers(t.Context(), LabelAgent)
 		d.twin.Exit(list[0].Name, 1)
 		time.Sleep(time.Minute)
@@ -126,7 +135,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		d.block(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.wantAddress("b", engines)
-		d.wantNetworkMessage("is on it")
+		d.wantNetwork(corev1.ConditionTrue, "is on it")
 	})
 }
 
@@ -161,6 +170,51 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		}
 		d.block(4, "10.64.9.0/24", b)
 		d.wantAddress("b", "10.64.9.0/24")
+	})
+}
+
+// A node whose network cannot be had gets no pods that would try it again: it tries by
+// itself, and says so before the first pod comes.
+func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		time.Sleep(time.Second)
+		d.wantNetwork(corev1.ConditionFalse, "engine's own")
+		inTheWay := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through wlan0")
+		for range 3 {
+			d.twin.Fail("EnsureNetwork", inTheWay)
+		}
+		d.block(1, "10.64.3.0/24")
+		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
+		d.end() // and a new agent finds out, too
+		d.start()
+		time.Sleep(2 * time.Second)
+		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
+		time.Sleep(3 * time.Minute) // what was in the way has gone
+		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
+		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
+		d.wantAddress("a", "10.64.3.0/24")
+		d.twin.Fail("EnsureNetwork", inTheWay)
+		time.Sleep(6 * time.Minute) // the device has moved, and the network was there before
+		d.block(3, "engine's choice", makePod("a", "wait"))
+		d.wantNetwork(corev1.ConditionTrue, "engine's choice")
+		d.block(4, "10.64.9.0/24", makePod("a", "wait"))
+		d.wantNetwork(corev1.ConditionTrue, "is on it")
+		d.block(5, "", makePod("a", "wait"))
+		d.wantNetwork(corev1.ConditionFalse, "engine's own")
+	})
+}
+
+func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
+	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
+		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
+		time.Sleep(time.Minute)
+		d.wantNetwork(corev1.ConditionTrue, "there is no network for pods")
+		d.twin.SetDown(false)
+		time.Sleep(10 * time.Second)
+		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
+		d.twin.SetDown(true) // what runs keeps its address
+		time.Sleep(time.Minute)
+		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
 	})
 }
 
@@ -241,7 +295,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		}
 		found := false
 		for _, c := range d.agent.Status().Status.Conditions {
-			found = found || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "which this device reaches through")
+			found = found || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "which this device reaches through")
 		}
 		if !found {
 			t.Errorf("conditions do not say why: %+v", d.agent.Status().Status.Conditions)

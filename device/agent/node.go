@@ -15,6 +15,8 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
 )
 
 // maxImages is how many images a status names, the biggest first (as the kubelet's
@@ -37,6 +39,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 					l.reportAt = time.Now().Add(time.Minute)
 					return
 				}
+				a.compare(l.report, &r)
 				l.report = &r
 				l.o.Node.Boot = r.Host.BootID
 				l.o.Node.HostIP = ""
@@ -112,7 +115,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if l.info.Name != "" {
 		soft.Engine = l.info.Name + "://" + l.info.Version
 	}
-	st = hardware.NodeStatus(*l.report, a.limits(), soft)
+	st = hardware.NodeStatus(*l.report, a.limits(), soft, l.o.Node.Offers...)
 	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
 		st.NodeInfo.Architecture = l.info.Arch
 	}
@@ -120,14 +123,25 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
 	st.Conditions = append(st.Conditions, l.networkCondition())
+	if a.c.Memory.Dir() != "" { // else the device is a simulated one, which has no volumes
+		st.Conditions = append(st.Conditions, a.disk.mounts.condition(), stored(a.c.Memory.Trouble()))
+	}
 	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, for it sums up
 	return st, true
+}
+
+// stored says whether the device will know after a reboot without network what it runs.
+func stored(trouble string) corev1.NodeCondition {
+	if trouble == "" {
+		return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionTrue, Reason: "StateStored", Message: "what the hub wants here is on this device's disk"}
+	}
+	return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionFalse, Reason: "StateDamaged", Message: bound.Text(trouble, 1000)}
 }
 
 // readiness is the Ready condition with every reason against it.
 func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondition {
 	l := &a.loop
-	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status", LastHeartbeatTime: metav1.NewTime(now)}
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status", LastHeartbeatTime: metav1.NewTime(now)}
 	var reasons []string
 	if l.engineErr != nil && now.Sub(l.downSince) >= graceDown {
 		c.Reason = "ContainerEngineUnavailable"

@@ -16,6 +16,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/memory"
 	"flotilla.dev/shared/wire"
 )
 
@@ -136,21 +137,61 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 	})
 }
 
+// Under disk pressure the images that the agent has pulled go when no pod needs them; what
+// the device's owner has brought to the engine that both use stays.
 func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("unused:1", 1<<30, nil)
-		d.desire(1, makePod("web", "wait"))
-		time.Sleep(5 * time.Second)
+		for _, owners := range []string{"owners:1", "shared:1"} {
+			d.twin.AddImage(owners, 1<<30, nil)
+		}
+		d.twin.OfferImage("old:1", enginetest.Offer{Size: 1 << 30})
+		d.twin.OfferImage("shared:1", enginetest.Offer{Size: 1 << 30})
+		old, shared := makePod("old", "exit 0"), makePod("shared", "exit 0")
+		old.Spec.Containers[0].Image, shared.Spec.Containers[0].Image = "old:1", "shared:1"
+		shared.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+		d.desire(1, makePod("web", "wait"), old, shared)
+		time.Sleep(15 * time.Second)
+		d.desire(2, makePod("web", "wait"))
+		time.Sleep(time.Minute)
+		for _, pulled := range []string{"old:1", "shared:1"} {
+			if _, ok, _ := d.twin.HasImage(context.Background(), pulled); !ok {
+				t.Fatalf("%s was not pulled, or has gone without need", pulled)
+			}
+		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
-		if _, ok, _ := d.twin.HasImage(context.Background(), "unused:1"); ok {
-			t.Error("the unused image is still there")
-		}
-		if _, ok, _ := d.twin.HasImage(context.Background(), enginetest.ToolImage); !ok {
-			t.Error("an image in use was removed")
+		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, enginetest.ToolImage: true} {
+			if _, ok, _ := d.twin.HasImage(context.Background(), image); ok != stays {
+				t.Errorf("%s is there: %v, want %v", image, ok, stays)
+			}
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
+}
+
+func TestWhoseAnImageIs(t *testing.T) {
+	pulled := []memory.Pulled{{Name: "web:1", ID: "sha256:a"}, {Name: "registry.example.org/web@" + digestOf("d"), ID: "sha256:d"}, {Name: "earlier:1"}}
+	for _, c := range []struct {
+		name string
+		im   engine.Image
+		ours bool
+	}{
+		{"what was pulled", engine.Image{ID: "sha256:a", Tags: []string{"web:1"}}, true},
+		{"under its whole name", engine.Image{ID: "sha256:a", Tags: []string{"docker.io/library/web:1"}}, true},
+		{"its name is another image's now", engine.Image{ID: "sha256:a"}, true},
+		{"what was pulled by a digest has no name", engine.Image{ID: "sha256:d"}, true},
+		{"the owner has given it a name", engine.Image{ID: "sha256:a", Tags: []string{"mine:1", "web:1"}}, false},
+		{"the owner has pulled another under that name", engine.Image{ID: "sha256:b", Tags: []string{"web:1"}}, false},
+		{"the owner's", engine.Image{ID: "sha256:c", Tags: []string{"db:1"}}, false},
+		{"the owner's without a name", engine.Image{ID: "sha256:c"}, false},
+		{"an earlier agent's", engine.Image{ID: "sha256:e", Tags: []string{"earlier:1"}}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := pulledByUs(c.im, pulled); got != c.ours {
+				t.Errorf("ours: %v", got)
+			}
+		})
+	}
 }
 
 // An answering collects one answer.

@@ -64,7 +64,8 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	if r != nil && r.Final != nil {
 		return *r.Final.DeepCopy()
 	}
-	st := corev1.PodStatus{Phase: phaseOf(pod, r, o.Node.Boot), QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
+	phase := phaseOf(pod, r, o.Node.Boot)
+	st := corev1.PodStatus{Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
 	if o.Node.HostIP != "" {
 		st.HostIPs = []corev1.HostIP{{IP: o.Node.HostIP}}
 	}
@@ -73,6 +74,9 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	}
 	if !r.Start.IsZero() {
 		st.StartTime = &metav1.Time{Time: r.Start.Truncate(time.Second)}
+	}
+	if ended(phase) && r.Admitted && o.atWork(pod.UID) {
+		st.Phase = unended(r)
 	}
 	if r.Verdict != nil {
 		st.Reason, st.Message = r.Verdict.Reason, r.Verdict.Message
@@ -87,11 +91,14 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	var unready, uninited []string
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
-		again := c.Ended != nil && r.Verdict == nil && pod.DeletionTimestamp == nil && restarts(pod, w, c)
+		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
+		if ended(phase) {
+			cs.Ready = false // it may take its grace to stop, and serves nobody any more
+		}
 		if w.kind == KindInit {
 			if !isSidecar(w) {
-				cs.Ready = initDone(w, c, o.Node.Boot)
+				cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0 && (inited || initDone(w, c, o.Node.Boot))
 			}
 			if !inited && !initDone(w, c, o.Node.Boot) {
 				uninited = append(uninited, w.spec.Name)
@@ -104,8 +111,23 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 			unready = append(unready, w.spec.Name)
 		}
 	}
-	st.Conditions = conditions(pod, st.Phase, unready, uninited)
+	st.Conditions = conditions(pod, phase, unready, uninited)
+	if c, ok := devicesCondition(pod, o); ok && !ended(phase) {
+		st.Conditions = append(st.Conditions, c)
+	}
 	return st
+}
+
+// unended is the phase of a pod that is over while something of it still runs. As with
+// the kubelet, the hub hears of a pod's end when nothing of it runs any more: what takes
+// its place would meet it on its volumes and ports.
+func unended(r *Record) corev1.PodPhase {
+	for name, c := range r.Container {
+		if name != "" && (c.Running() || c.Ended != nil || c.Last != nil) {
+			return corev1.PodRunning
+		}
+	}
+	return corev1.PodPending
 }
 
 // conditions are the pod's conditions without their times, which Agent keeps.
@@ -133,16 +155,8 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited []stri
 	case len(unready) > 0:
 		reason, message = "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
 	}
+	// Readiness gates are the hub's: the conditions that open them are written there.
 	ready := is(corev1.PodReady, reason, message)
-	if ready.Status == corev1.ConditionTrue && len(pod.Spec.ReadinessGates) > 0 {
-		for _, g := range pod.Spec.ReadinessGates {
-			if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue
-			}) {
-				ready = is(corev1.PodReady, "ReadinessGatesNotReady", fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
-			}
-		}
-	}
 	scheduled := is(corev1.PodScheduled, "", "")
 	return []corev1.PodCondition{init, ready, is(corev1.ContainersReady, reason, message), scheduled}
 }
@@ -175,6 +189,9 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 		last = c.Ended
 	case c.Ended != nil:
 		cs.State.Terminated = c.Ended
+	case w.kind == KindInit && !isSidecar(w) && inited: // somebody has removed it
+		cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"}
 	case w.kind == KindApp && !inited:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
 
@@ -33,7 +35,7 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 			if s := os.Getenv(e.env); s != "" {
 				socket = s
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			err := func() error {
 				eng, err := engine.Open(ctx, socket)
@@ -64,13 +66,17 @@ type realDevice struct {
 	t      *testing.T
 	socket string
 	dir    string
+	shared string // what pods may mount of the device
 	node   string
+	policy policy.Document
+	board  Hardware
 	agent  *Agent
 	end    func()
 }
 
 func newRealDevice(t *testing.T, socket string) *realDevice {
-	d := &realDevice{t: t, socket: socket, dir: t.TempDir(), node: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)}
+	d := &realDevice{board: newBoard(), t: t, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)}
+	d.policy.HostPaths = []string{d.shared}
 	t.Cleanup(func() {
 		eng, err := engine.Open(context.Background(), socket)
 		if err != nil {
@@ -94,6 +100,9 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 				}
 			}
 		}
+		if err := RemoveVolumes(d.dir, filepath.Join(d.dir, "volatile")); err != nil {
+			t.Error(err)
+		}
 		if err := eng.RemoveNetwork(context.Background(), Network(d.node, StateDirID(d.dir), "")); err != nil {
 			t.Error(err)
 		}
@@ -108,7 +117,7 @@ func (d *realDevice) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	a, err := New(Config{Node: d.node, Memory: m, Hardware: newBoard(), Log: testLog(), Policy: Policy{HostPaths: []string{d.dir}},
+	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: Policy{d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"),
 		OpenEngine: func(ctx context.Context) (engine.Engine, error) { return engine.Open(ctx, d.socket) }})
 	if err != nil {
 		d.t.Fatal(err)
@@ -117,13 +126,13 @@ func (d *realDevice) start() {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	d.agent = a
-	d.end = func() {
+	d.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			d.t.Error(err)
 		}
 		_ = m.Close()
-	}
+	})
 }
 
 func (d *realDevice) list() []engine.Container {
@@ -151,14 +160,14 @@ func (d *realDevice) pod(name string) *corev1.PodStatus {
 // await waits for something to become true.
 func (d *realDevice) await(what string, ok func() bool) {
 	d.t.Helper()
-	end := time.Now().Add(40 * time.Second)
+	end := time.Now().Add(3 * time.Minute)
 	for !ok() {
 		if time.Now().After(end) {
 			var pods []string
 			for _, p := range d.agent.Pods().Pods {
 				pods = append(pods, fmt.Sprintf("%s %s %s: %v %v", p.Name, p.Status.Phase, p.Status.Reason, p.Status.InitContainerStatuses, p.Status.ContainerStatuses))
 			}
-			d.t.Fatalf("not so within 40 s: %s; pods: %s", what, strings.Join(pods, "\n"))
+			d.t.Fatalf("not so within 3 min: %s; pods: %s", what, strings.Join(pods, "\n"))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
 )
 
 // Labels of every container that an agent makes. They are all that an agent needs
@@ -25,9 +27,10 @@ const (
 	LabelKind      = "flotilla.dev/kind"
 	LabelSpecHash  = "flotilla.dev/spec-hash"
 	LabelRestarts  = "flotilla.dev/restart-count"
-	LabelBoot      = "flotilla.dev/boot"      // of the device, under which it was made
-	LabelGrace     = "flotilla.dev/grace"     // seconds; for a container whose pod is no longer known
-	LabelPodStart  = "flotilla.dev/pod-start" // unix seconds
+	LabelBoot      = "flotilla.dev/boot"             // of the device, under which it was made
+	LabelGrace     = "flotilla.dev/grace"            // seconds; for a container whose pod is no longer known
+	LabelPodStart  = "flotilla.dev/pod-start"        // unix seconds
+	LabelPodUptime = "flotilla.dev/pod-start-uptime" // boot id, and milliseconds from that boot to the pod's start
 )
 
 // Kinds of containers.
@@ -61,16 +64,19 @@ type Observed struct {
 	Pods       map[types.UID]*Record // what it remembers, by pod
 	Containers []Instance            // every container of its own that exists
 	Busy       []Doing               // steps being taken
+	Stale      bool                  // Containers may have changed since
 }
 
 // Facts are the facts about the device that pods depend on.
 type Facts struct {
 	Name        string
-	StateDir    string // short hash of the state directory's path
-	Boot        string // boot id of the device
+	StateDir    string    // short hash of the state directory's path
+	Boot        string    // boot id of the device
+	Booted      time.Time // when it booted, on the monotonic clock
 	HostIP      string
 	Allocatable corev1.ResourceList // nil: not known yet, nothing new is admitted
 	Generation  int64               // of the desired state that holds
+	Offers      []hardware.Resource // what there is for those who ask for it, with the devices behind it
 }
 
 // Pressure says what the device is short of.
@@ -95,7 +101,9 @@ type Instance struct {
 // A Record is what the agent remembers of one pod beside its containers.
 type Record struct {
 	Admitted  bool
-	Start     time.Time
+	Start     time.Time         // by the wall clock, to show
+	Counts    time.Time         // the same on the monotonic clock, for its deadline; zero: not found out yet
+	Uptime    string            // what LabelPodUptime says of it
 	Verdict   *Verdict          // the pod is over, whatever its containers say
 	Final     *corev1.PodStatus // the pod has ended for good, with this status
 	Volumes   int64             // desired generation that its volumes reflect
@@ -175,9 +183,20 @@ func (r *Record) peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// ours reads the labels of a container; false for one that another agent made.
+// Made tells whether an agent made a container. Its labels alone do not tell: whoever
+// makes an image can put them into it, and one that is committed from a container of an
+// agent has them, so that what somebody runs of it carries them too. Its name is the
+// agent's.
+func Made(c engine.Container) bool {
+	l := c.Labels
+	return l[LabelAgent] != "" && l[LabelPodUID] != "" &&
+		c.Name == nameOf(l[LabelContainer], l[LabelPodName], l[LabelNamespace], l[LabelPodUID], l[LabelRestarts])
+}
+
+// ours reads the labels of a container; false for one that another agent, or somebody
+// else, made.
 func ours(c engine.Container, node Facts) (Instance, bool) {
-	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
+	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || !Made(c) {
 		return Instance{}, false
 	}
 	attempt, err := strconv.Atoi(c.Labels[LabelRestarts])
@@ -192,6 +211,14 @@ func ours(c engine.Container, node Facts) (Instance, bool) {
 		Hash:      c.Labels[LabelSpecHash],
 		Boot:      c.Labels[LabelBoot],
 	}, true
+}
+
+// atWork tells whether anything of a pod runs, be it only the sandbox that has its
+// ports, or may be about to.
+func (o *Observed) atWork(uid types.UID) bool {
+	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
+		return in.Place.Pod == uid && (in.State == engine.Running || in.State == engine.Paused)
+	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && b.Step.Action != Probe })
 }
 
 // See takes in a new list of containers: what started, what ended, what is gone.
@@ -222,7 +249,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		r.Admitted = true // it has run here before: whatever would speak against it now, it is adopted
 		r.Cleaned = false
 		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
-			r.Start = time.Unix(sec, 0)
+			r.Start, r.Uptime = time.Unix(sec, 0), in.Labels[LabelPodUptime]
 		}
 		c := r.container(in.Place.Container)
 		switch {
@@ -234,6 +261,27 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		}
 		at = in.Place
 	}
+}
+
+// count finds out from when on the deadlines of pods count that an earlier agent has
+// started. The boot id must be known.
+func (o *Observed) count(now time.Time) {
+	for _, r := range o.Pods {
+		if r.Counts.IsZero() && !r.Start.IsZero() {
+			r.Counts = o.Node.since(r.Uptime, r.Start, now)
+		}
+	}
+}
+
+// since is the moment at which a pod started, on the monotonic clock: a clock that is set
+// makes no pod older or younger. Of a pod from before a reboot only the wall clock tells;
+// where that is behind its start, the pod starts now.
+func (f Facts) since(uptime string, start, now time.Time) time.Time {
+	boot, text, _ := strings.Cut(uptime, " ")
+	if ms, err := strconv.ParseInt(text, 10, 64); err == nil && boot == f.Boot && !f.Booted.IsZero() {
+		return f.Booted.Add(time.Duration(ms) * time.Millisecond)
+	}
+	return now.Add(-max(0, now.Round(0).Sub(start.Round(0))))
 }
 
 func (o *Observed) exists(p Place, id string) bool {

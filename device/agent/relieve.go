@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/memory"
 )
 
 // evictPause is how long the device waits for an eviction to show before the next.
@@ -133,7 +134,8 @@ func (a *Agent) evict(pod *corev1.Pod, why string) {
 	}
 }
 
-// freeDisk removes what nobody needs, and evicts a pod where there is no such thing.
+// freeDisk removes what nobody needs, and evicts a pod where there is no such thing. Of
+// images only those go that we have pulled: the kubelet has an engine for itself.
 func (a *Agent) freeDisk() {
 	l := &a.loop
 	var dead []string
@@ -152,7 +154,7 @@ func (a *Agent) freeDisk() {
 			keep[fullName(w.spec.Image)] = true
 		}
 	}
-	e, pods := l.engine, l.living()
+	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()
 	a.async(5*time.Minute, func(ctx context.Context) func() {
 		removed := 0
 		for _, id := range dead {
@@ -164,11 +166,12 @@ func (a *Agent) freeDisk() {
 		gone := 0
 		if err == nil {
 			for _, im := range images {
-				if im.InUse || slices.ContainsFunc(im.Tags, func(t string) bool { return keep[fullName(t)] }) {
+				if im.InUse || !pulledByUs(im, pulled) || slices.ContainsFunc(im.Tags, func(t string) bool { return keep[fullName(t)] }) {
 					continue
 				}
 				if e.RemoveImage(ctx, im.ID) == nil {
 					gone++
+					a.forgetPulled(im)
 				}
 			}
 		}
@@ -180,7 +183,7 @@ func (a *Agent) freeDisk() {
 			}
 			pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
 			if len(pods) == 0 {
-				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image nor a pod whose eviction would help")
+				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
 				return
 			}
 			v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
@@ -189,6 +192,15 @@ func (a *Agent) freeDisk() {
 			a.evict(v, "The node was low on resource: ephemeral-storage. ")
 		}
 	})
+}
+
+// forgetPulled forgets an image that was removed: whoever brings it back is its owner.
+func (a *Agent) forgetPulled(im engine.Image) {
+	if err := a.c.Memory.DropPulled(func(p memory.Pulled) bool {
+		return p.ID == im.ID || p.ID == "" && slices.ContainsFunc(im.Tags, func(t string) bool { return fullName(t) == fullName(p.Name) })
+	}); err != nil {
+		a.log.Error("a removed image", "err", err)
+	}
 }
 
 // fullName is an image's name with registry and tag.

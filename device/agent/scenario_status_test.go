@@ -175,8 +175,8 @@ func TestScenarioSetters(t *testing.T) {
 		engineErr             error
 		down                  time.Duration
 	}{
-		{"S11.setters.9 all well: KubeletReady", "KubeletReady", "the agent is posting ready status", whole(), nil, 0},
-		{"S11.setters.9 an engine that has been away for 29 s does not count yet", "KubeletReady", "the agent is posting ready status", whole(), errors.New("no answer"), 29 * time.Second},
+		{"S11.setters.9 all well: KubeletReady", "KubeletReady", "kubelet is posting ready status", whole(), nil, 0},
+		{"S11.setters.9 an engine that has been away for 29 s does not count yet", "KubeletReady", "kubelet is posting ready status", whole(), errors.New("no answer"), 29 * time.Second},
 		{"S11.setters.9 an engine that has been away for 30 s", "ContainerEngineUnavailable", "no answer", whole(), errors.New("no answer"), 30 * time.Second},
 		{"S11.setters.9 a missing capacity is named", "KubeletNotReady", "missing node capacity for resources: memory", without(func(r *hardware.Report) { r.Capacity.Memory = 0 }), nil, 0},
 		{"S11.setters.9 a read-only file system is named", "KubeletNotReady", "read-only file system: /var/lib/docker", without(func(r *hardware.Report) { r.Unwritable = []string{"/var/lib/docker"} }), nil, 0},

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"strconv"
 	"time"
 
@@ -72,12 +73,14 @@ func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
 }
 
 // initDone tells whether an init container needs to run no more: it has ended well
-// under this boot of the device, or, a sidecar, has started.
+// under this boot of the device, or, a sidecar, has started. A container that is gone
+// tells nothing: what an init container did goes with the pod's network, as with the
+// kubelet's, and it runs again in a new one.
 func initDone(w wanted, c *ContainerRecord, boot string) bool {
 	if isSidecar(w) {
 		return c.Running() && startedUp(w.spec, c)
 	}
-	return c.Ended != nil && c.Ended.ExitCode == 0 && sameBoot(c.Boot, boot)
+	return c.ID != "" && c.Ended != nil && c.Ended.ExitCode == 0 && sameBoot(c.Boot, boot)
 }
 
 // initialized tells whether every init container is done, which is also so when an
@@ -85,7 +88,7 @@ func initDone(w wanted, c *ContainerRecord, boot string) bool {
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
-		if w.kind == KindApp && sameBoot(c.Boot, boot) && c.State != "" {
+		if w.kind == KindApp && c.ID != "" && sameBoot(c.Boot, boot) {
 			return true
 		}
 	}
@@ -162,6 +165,9 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	return corev1.PodSucceeded
 }
 
+// ended tells whether a phase is a last one.
+func ended(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
+
 // specHash tells one definition of a container from another. Only its image can be
 // changed in a pod that exists; a hash over more would restart everything when the
 // agent learns a new field.
@@ -180,14 +186,14 @@ func deletionGrace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		seconds = *pod.DeletionGracePeriodSeconds
 	}
-	return time.Duration(max(seconds, 0)) * time.Second
+	return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second // more is no grace any more, but less than none
 }
 
 // orphanGrace is the grace that the labels of a pod's containers remember.
 func orphanGrace(all []Instance) time.Duration {
 	for _, in := range all {
 		if s, err := strconv.Atoi(in.Labels[LabelGrace]); err == nil && s >= 0 {
-			return time.Duration(s) * time.Second
+			return time.Duration(min(s, math.MaxInt32)) * time.Second
 		}
 	}
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
@@ -197,7 +203,7 @@ func orphanGrace(all []Instance) time.Duration {
 func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) time.Duration {
 	for _, k := range []ProbeKind{Liveness, Startup} {
 		if pr := probeOf(spec, k); pr != nil && c.Probe[k].Failed && pr.TerminationGracePeriodSeconds != nil {
-			return time.Duration(*pr.TerminationGracePeriodSeconds) * time.Second
+			return time.Duration(min(max(*pr.TerminationGracePeriodSeconds, 0), math.MaxInt32)) * time.Second
 		}
 	}
 	return deletionGrace(pod)

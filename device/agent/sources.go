@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/wire"
 )
 
@@ -25,6 +26,8 @@ type sources struct {
 	podIP       string
 	memoryBytes int64 // of the device, for a limit that is not set
 	milliCPU    int64
+	devices     []hardware.Device
+	imageUser   string // as whom the image runs, where asksImage
 }
 
 func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {
@@ -32,20 +35,31 @@ func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) source
 		memoryBytes: node.Allocatable.Memory().Value(), milliCPU: node.Allocatable.Cpu().MilliValue()}
 }
 
-func (s sources) configMap(name string) *corev1.ConfigMap {
+// configMap finds a config map of the pod's namespace, nil where there is none. One that
+// could not be read is an error for those who use it, also where they could do without.
+func (s sources) configMap(name string) (*corev1.ConfigMap, error) {
 	i := slices.IndexFunc(s.configMaps, func(c corev1.ConfigMap) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
 	if i < 0 {
-		return nil
+		return nil, nil
 	}
-	return &s.configMaps[i]
+	m := &s.configMaps[i]
+	if why, bad := m.Annotations[wire.Unreadable]; bad {
+		return nil, fmt.Errorf("the device cannot read configmap %q: %s", name, why)
+	}
+	return m, nil
 }
 
-func (s sources) secret(name string) *corev1.Secret {
+// secret is configMap for secrets. Why one could not be read may quote it, and is not told.
+func (s sources) secret(name string) (*corev1.Secret, error) {
 	i := slices.IndexFunc(s.secrets, func(c corev1.Secret) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
 	if i < 0 {
-		return nil
+		return nil, nil
 	}
-	return &s.secrets[i]
+	m := &s.secrets[i]
+	if _, bad := m.Annotations[wire.Unreadable]; bad {
+		return nil, fmt.Errorf("the device cannot read secret %q: it is not what a Secret must be", name)
+	}
+	return m, nil
 }
 
 // secretData is a secret's data with stringData laid over it.
@@ -85,11 +99,18 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 		}
 		values[k] = v
 	}
+	names, paths := deviceEnv(s.devices)
+	for _, name := range names {
+		set(name, paths[name])
+	}
 	for _, from := range c.EnvFrom {
 		var data map[string][]byte
 		switch {
 		case from.ConfigMapRef != nil:
-			m := s.configMap(from.ConfigMapRef.Name)
+			m, err := s.configMap(from.ConfigMapRef.Name)
+			if err != nil {
+				return nil, nil, err
+			}
 			if m == nil {
 				if isTrue(from.ConfigMapRef.Optional) {
 					continue
@@ -98,7 +119,10 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 			}
 			data = configData(m)
 		case from.SecretRef != nil:
-			m := s.secret(from.SecretRef.Name)
+			m, err := s.secret(from.SecretRef.Name)
+			if err != nil {
+				return nil, nil, err
+			}
 			if m == nil {
 				if isTrue(from.SecretRef.Optional) {
 					continue
@@ -133,6 +157,9 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 	}
 	out := make([]string, len(order))
 	for i, k := range order {
+		if strings.ContainsRune(values[k], 0) {
+			return nil, nil, fmt.Errorf("environment variable %s: its value has a NUL character, which no program can be given: mount it as a file", k)
+		}
 		out[i] = k + "=" + values[k]
 	}
 	return out, values, nil
@@ -148,7 +175,10 @@ func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 		return v, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		r := from.ConfigMapKeyRef
-		m := s.configMap(r.Name)
+		m, err := s.configMap(r.Name)
+		if err != nil {
+			return "", false, err
+		}
 		if m == nil {
 			return "", false, missing(isTrue(r.Optional), "configmap %q not found", r.Name)
 		}
@@ -159,7 +189,10 @@ func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 		return string(v), true, nil
 	case from.SecretKeyRef != nil:
 		r := from.SecretKeyRef
-		m := s.secret(r.Name)
+		m, err := s.secret(r.Name)
+		if err != nil {
+			return "", false, err
+		}
 		if m == nil {
 			return "", false, missing(isTrue(r.Optional), "secret %q not found", r.Name)
 		}
@@ -325,8 +358,8 @@ func (s sources) registryAuth(image string) *engine.RegistryAuth {
 	}
 	domain := reference.Domain(ref)
 	for _, p := range s.pod.Spec.ImagePullSecrets {
-		sec := s.secret(p.Name)
-		if sec == nil {
+		sec, err := s.secret(p.Name)
+		if sec == nil || err != nil {
 			continue
 		}
 		type entry struct{ Username, Password, Auth string }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/shared/wire"
 )
 
 func testSources() sources {
@@ -69,10 +71,15 @@ func TestEnvironment(t *testing.T) {
 
 // Files of config maps change all at once, and only when they differ.
 func TestVolumeFiles(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "v")
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
 	write := func(files map[string]file) string {
 		t.Helper()
-		if err := writeFiles(dir, files, -1); err != nil {
+		if err := writeFiles(root, files, -1); err != nil {
 			t.Fatal(err)
 		}
 		now, err := os.Readlink(filepath.Join(dir, dataLink))
@@ -110,49 +117,31 @@ func TestVolumeFiles(t *testing.T) {
 	}
 }
 
-func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
-	root := t.TempDir()
-	if err := os.Symlink("/etc", filepath.Join(root, "out")); err != nil {
-		t.Fatal(err)
-	}
-	for _, bad := range []string{"../x", "/etc", "out", "out/hostname", "a/../../b"} {
-		if got, err := within(root, bad, false); err == nil {
-			t.Errorf("subPath %q leads to %s", bad, got)
-		}
-	}
-	got, err := within(root, "new/dir", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(got); err != nil || !info.IsDir() {
-		t.Errorf("a missing subPath was not made: %v", err)
-	}
-}
-
-func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
-	allowed, other := t.TempDir(), t.TempDir()
-	policy := Policy{HostPaths: []string{allowed}}
-	if err := os.Symlink(other, filepath.Join(allowed, "out")); err != nil {
-		t.Fatal(err)
-	}
-	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
-	for _, c := range []struct {
-		name string
-		h    corev1.HostPathVolumeSource
-		ok   bool
+// The others are not concerned: see package wire.
+func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
+	optional := true
+	broken := metav1.ObjectMeta{Name: "s", Namespace: "default", Annotations: map[string]string{wire.Unreadable: "data is hushhush"}}
+	for name, c := range map[string]struct {
+		env    corev1.EnvVarSource
+		volume corev1.VolumeSource
 	}{
-		{"a directory that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, true},
-		{"a file that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathFileOrCreate)}, true},
-		{"a file is not a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectory)}, false},
-		{"a directory that must exist and does not", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, false},
-		{"a link out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/out"}, false},
-		{"something to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, false},
+		"a secret": {corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k", Optional: &optional}},
+			corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Optional: &optional}}},
+		"a config map": {corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k", Optional: &optional}},
+			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Optional: &optional}}},
 	} {
-		if got, err := hostPath(&c.h, policy); (err == nil) != c.ok {
-			t.Errorf("%s: %s, %v", c.name, got, err)
-		}
-	}
-	if entries, _ := os.ReadDir(other); len(entries) > 0 {
-		t.Error("something was made outside of what is allowed")
+		t.Run(name, func(t *testing.T) {
+			pod := makePod("p", "wait")
+			pod.Namespace = "default"
+			src := sources{pod: &pod, secrets: []corev1.Secret{{ObjectMeta: broken}}, configMaps: []corev1.ConfigMap{{ObjectMeta: broken}}}
+			container := corev1.Container{Name: "c", Env: []corev1.EnvVar{{Name: "X", ValueFrom: &c.env}}}
+			_, _, err := src.environment(&container)
+			_, err2 := src.files(&corev1.Volume{Name: "v", VolumeSource: c.volume})
+			for _, err := range []error{err, err2} {
+				if err == nil || !strings.Contains(err.Error(), "cannot read") || name == "a secret" && strings.Contains(err.Error(), "hushhush") {
+					t.Errorf("it is used: %v", err)
+				}
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,11 +13,11 @@ import (
 
 // containerName is unique on the device and tells a person what it is.
 func containerName(s Step) string {
-	name := s.Place.Container
-	if name == "" {
-		name = "POD"
-	}
-	return fmt.Sprintf("flotilla_%s_%s_%s_%s_%d", name, s.Pod.Name, s.Pod.Namespace, s.Pod.UID, s.Attempt)
+	return nameOf(s.Place.Container, s.Pod.Name, s.Pod.Namespace, string(s.Pod.UID), strconv.Itoa(s.Attempt))
+}
+
+func nameOf(container, pod, namespace, uid, attempt string) string {
+	return fmt.Sprintf("flotilla_%s_%s_%s_%s_%s", cmp.Or(container, "POD"), pod, namespace, uid, attempt)
 }
 
 // labels are what the agent finds the container again by.
@@ -27,6 +28,9 @@ func labels(s Step, node Facts) map[string]string {
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
 		LabelGrace:    strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
 		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
+	}
+	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
+		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
 	}
 	if s.Spec != nil {
 		l[LabelSpecHash] = specHash(s.Spec)
@@ -105,6 +109,7 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 		Name: containerName(s), Image: c.Image, Labels: labels(s, src.node), Env: env,
 		Entrypoint: expandAll(c.Command, values), Args: expandAll(c.Args, values), WorkingDir: c.WorkingDir,
 		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
+		PidsLimit: policy.PidsLimit(),
 	}
 	if s.Network == "" {
 		networked(&spec, s.Pod)
@@ -112,14 +117,14 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 			spec.Ports = nil
 		}
 	}
-	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext); err != nil {
+	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext, src.imageUser); err != nil {
 		return engine.Spec{}, err
 	}
 	if sc := c.SecurityContext; sc != nil {
 		spec.ReadOnlyRoot = isTrue(sc.ReadOnlyRootFilesystem)
 		spec.Privileged = isTrue(sc.Privileged)
-		if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
-			spec.NoNewPrivs = true
+		if sc.AllowPrivilegeEscalation != nil {
+			spec.NoNewPrivs = !*sc.AllowPrivilegeEscalation
 		}
 		if spec.Privileged {
 			spec.NoNewPrivs = false
@@ -161,13 +166,42 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	return int(min(max(adj, 3), 999))
 }
 
-// identity sets the user and groups. That an image does not run as root can only be
-// known when the pod says as whom it runs.
-func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext) error {
-	var user, group *int64
-	var nonRoot *bool
+// asksImage tells whether only a container's image says as whom it runs, and that
+// matters: it must not be root, or gets another group.
+func asksImage(pod *corev1.Pod, c *corev1.Container) bool {
+	user, group, nonRoot := runAs(pod.Spec.SecurityContext, c.SecurityContext)
+	return user == nil && (isTrue(nonRoot) || group != nil)
+}
+
+// notRoot is the number of an image's user, or why it may be root. As with the kubelet
+// only a number tells: what a name means is in the image's own files.
+func notRoot(name string) (string, error) {
+	uid, err := strconv.ParseInt(name, 10, 32)
+	switch {
+	case name == "", err == nil && uid == 0:
+		return "", fmt.Errorf("container has runAsNonRoot and image will run as root: set runAsUser")
+	case err != nil || uid < 0:
+		return "", fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root: set runAsUser", name)
+	}
+	return strconv.FormatInt(uid, 10), nil
+}
+
+// runAs is what a pod and its container say together of user and group.
+func runAs(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) (user, group *int64, nonRoot *bool) {
 	if pod != nil {
 		user, group, nonRoot = pod.RunAsUser, pod.RunAsGroup, pod.RunAsNonRoot
+	}
+	if c != nil {
+		user, group, nonRoot = cmp.Or(c.RunAsUser, user), cmp.Or(c.RunAsGroup, group), cmp.Or(c.RunAsNonRoot, nonRoot)
+	}
+	return user, group, nonRoot
+}
+
+// identity sets the user and groups. imageUser is as whom the image runs, where
+// asksImage.
+func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext, imageUser string) (err error) {
+	user, group, nonRoot := runAs(pod, c)
+	if pod != nil {
 		for _, g := range pod.SupplementalGroups {
 			spec.Groups = append(spec.Groups, strconv.FormatInt(g, 10))
 		}
@@ -175,33 +209,26 @@ func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.Secur
 			spec.Groups = append(spec.Groups, strconv.FormatInt(*pod.FSGroup, 10))
 		}
 	}
-	if c != nil {
-		if c.RunAsUser != nil {
-			user = c.RunAsUser
-		}
-		if c.RunAsGroup != nil {
-			group = c.RunAsGroup
-		}
-		if c.RunAsNonRoot != nil {
-			nonRoot = c.RunAsNonRoot
-		}
-	}
-	if isTrue(nonRoot) && user == nil {
-		return fmt.Errorf("container has runAsNonRoot, and as whom its image runs is not known here: set runAsUser")
-	}
-	if isTrue(nonRoot) && *user == 0 {
+	name, imageGroup, _ := strings.Cut(imageUser, ":")
+	switch {
+	case user != nil && *user == 0 && isTrue(nonRoot):
 		return fmt.Errorf("container's runAsUser breaks non-root policy: it is 0 and runAsNonRoot is true")
-	}
-	if user == nil && group == nil {
+	case user != nil:
+		spec.User, imageGroup = strconv.FormatInt(*user, 10), ""
+	case isTrue(nonRoot):
+		if spec.User, err = notRoot(name); err != nil {
+			return err
+		}
+	case group != nil:
+		spec.User = cmp.Or(name, "0")
+	default:
 		return nil
 	}
-	if user == nil {
-		zero := int64(0)
-		user = &zero
-	}
-	spec.User = strconv.FormatInt(*user, 10)
 	if group != nil {
-		spec.User += ":" + strconv.FormatInt(*group, 10)
+		imageGroup = strconv.FormatInt(*group, 10)
+	}
+	if imageGroup != "" {
+		spec.User += ":" + imageGroup
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/hardware"
 )
 
 // An Action is a kind of step.
@@ -39,7 +41,10 @@ type Step struct {
 	Probe   ProbeKind
 	Verdict Verdict
 	Why     string
-	Start   time.Time // of the pod
+	Start   time.Time // of the pod, by the wall clock
+	Counts  time.Time // the same on the monotonic clock
+	Devices []hardware.Device
+	Lacks   string // why there are no devices for it: the run fails with that
 
 	Generation int64 // of the desired state that Refresh works from
 }

@@ -143,18 +143,14 @@ func (p *pass) pod(pod *corev1.Pod) {
 	case !r.Admitted:
 		return
 	}
-	if phase := phaseOf(pod, r, p.o.Node.Boot); phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+	if ended(phaseOf(pod, r, p.o.Node.Boot)) {
 		p.halt(pod, deletionGrace(pod), "the pod has ended")
 		return
 	}
-	if s := pod.Spec.ActiveDeadlineSeconds; s != nil && !r.Start.IsZero() {
-		end := r.Start.Add(time.Duration(*s) * time.Second)
-		if !p.now.Before(end) {
-			p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod,
-				Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
-			return
-		}
-		p.at(end)
+	if p.expired(pod, r) {
+		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod,
+			Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
+		return
 	}
 	if r.Volumes != p.o.Node.Generation && hasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) {
 		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
@@ -174,8 +170,9 @@ func (p *pass) pod(pod *corev1.Pod) {
 		if !p.free(at) || slices.Contains(stopping, w.spec.Name) || !p.due(r.peek(w.spec.Name)) {
 			continue
 		}
-		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start,
-			Attempt: nextAttempt(r.peek(w.spec.Name))})
+		devices, lacks := p.assign(at, w.spec)
+		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
+			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks})
 	}
 	p.probes(pod, r)
 }
@@ -238,7 +235,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
 	case p.due(box):
-		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts})
 	}
 	return false
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // replace stops the containers that run but should not run as they are: their
-// definition has changed, or a probe has condemned them. It returns their names.
+// definition has changed, a probe has condemned them, or a device of theirs has come
+// back elsewhere. It returns their names.
 func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	var names []string
 	for _, w := range everyContainer(pod) {
@@ -19,6 +20,11 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 		why := c.Kill
 		if c.Running() && c.Hash != specHash(w.spec) {
 			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
+		}
+		for _, in := range p.instances[pod.UID] {
+			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
+				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.spec.Name, moved)
+			}
 		}
 		if why == "" || !c.Running() {
 			continue

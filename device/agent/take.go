@@ -44,7 +44,9 @@ func (a *Agent) sourcesOf(s Step) sources {
 		return sources{}
 	}
 	l := &a.loop
-	return sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
+	src := sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
+	src.devices = s.Devices
+	return src
 }
 
 // free takes a step out of those in flight.
@@ -97,6 +99,20 @@ func (a *Agent) done(d Doing, err error) {
 	}
 }
 
+// awaiting are the reasons for which a container waits until something has come: then it is tried at once.
+var awaiting = []string{"CreateContainerConfigError", failedMount, deviceUnavailable}
+
+// hasCome tries again at once what waits for something: it may have come.
+func (o *Observed) hasCome() {
+	for _, r := range o.Pods {
+		for _, c := range r.Container {
+			if c.Failure != nil && slices.Contains(awaiting, c.Failure.Reason) {
+				c.RetryAt = time.Time{}
+			}
+		}
+	}
+}
+
 // runFailed notes why a container could not be run, and when to try again: later and
 // later, as with crashes.
 func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) {
@@ -108,7 +124,7 @@ func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) 
 	c.Failure = &v
 	c.Failures++
 	wait := min(firstBackOff<<min(c.Failures-1, 6), maxBackOff)
-	if v.Reason == "CreateContainerConfigError" || v.Reason == failedMount {
+	if slices.Contains(awaiting, v.Reason) {
 		wait = min(wait, time.Minute)
 	}
 	c.RetryAt = now.Add(wait)

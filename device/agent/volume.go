@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
 )
@@ -22,246 +24,329 @@ func hasLiveVolumes(pod *corev1.Pod) bool {
 	})
 }
 
-// disk is where the volumes of pods are.
+// A disk is where the volumes of pods are. Its directories belong to the agent alone:
+// containers get to their volumes by mounts, other users of the device not at all.
 type disk struct {
 	root   string // survives a reboot: emptyDir
 	memory string // does not: emptyDir of medium Memory, secrets, config maps
+	mounts mounting
+
+	making sync.Mutex // of volumes: containers of a pod start at the same time
 }
 
-func (d disk) dir(v *corev1.Volume, pod types.UID) string {
-	root := d.memory
+const podsDir = "pods"
+
+// prepare makes the disk private and ready for mounts, where the agent may mount.
+func (d *disk) prepare() error {
+	d.mounts.dir = d.memory
+	err := errors.Join(private(filepath.Join(d.root, podsDir)), d.mounts.prepare())
+	if err == nil {
+		err = private(filepath.Join(d.memory, podsDir))
+	}
+	if err != nil && d.mounts.why == "" {
+		d.mounts.why = err.Error()
+	}
+	return err
+}
+
+func (d *disk) rootOf(v *corev1.Volume) string {
 	if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
-		root = d.root
+		return d.root
 	}
-	return filepath.Join(root, "pods", string(pod), v.Name)
+	return d.memory
 }
 
-// clean removes everything of a pod.
-func (d disk) clean(pod types.UID) error {
-	if pod == "" || strings.ContainsAny(string(pod), "/\\") || pod == ".." || pod == "." {
-		return fmt.Errorf("remove the volumes of pod %q: that is no uid", pod)
+func volumePath(pod types.UID, volume string) string {
+	return filepath.Join(podsDir, string(pod), volume)
+}
+
+func (d *disk) dir(v *corev1.Volume, pod types.UID) string {
+	return filepath.Join(d.rootOf(v), volumePath(pod, v.Name))
+}
+
+// clean removes everything of a pod. Of a pod whose uid is none there is nothing.
+func (d *disk) clean(pod types.UID) error {
+	if !isUID(pod) {
+		return nil
 	}
-	return errors.Join(os.RemoveAll(filepath.Join(d.root, "pods", string(pod))), os.RemoveAll(filepath.Join(d.memory, "pods", string(pod))))
+	d.making.Lock()
+	defer d.making.Unlock()
+	of := filepath.Join(d.memory, podsDir, string(pod))
+	if info, err := os.Lstat(of); err == nil && info.IsDir() {
+		for _, name := range entries(of) {
+			if err := takeOff(filepath.Join(of, name)); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for _, root := range []string{d.root, d.memory} {
+		r, err := os.OpenRoot(filepath.Join(root, podsDir))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(r.RemoveAll(string(pod)), r.Close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveVolumes removes all volumes of an agent that is gone for good.
+func RemoveVolumes(root, memory string) error {
+	d := disk{root: root, memory: memory}
+	d.mounts.dir = memory
+	errs := []error{d.mounts.clear()}
+	for _, pod := range d.pods() {
+		errs = append(errs, d.clean(pod))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := takeOff(memory); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, podsDir)))
 }
 
 // pods lists the pods that have volumes on the disk.
-func (d disk) pods() []types.UID {
+func (d *disk) pods() []types.UID {
 	var out []types.UID
 	for _, root := range []string{d.root, d.memory} {
-		entries, err := os.ReadDir(filepath.Join(root, "pods"))
-		if err != nil {
-			continue // there are none
-		}
-		for _, e := range entries {
-			out = append(out, types.UID(e.Name()))
+		for _, name := range entries(filepath.Join(root, podsDir)) {
+			out = append(out, types.UID(name))
 		}
 	}
 	return out
 }
 
-// mounts prepares the volumes that a container mounts and says where they are.
-func (d disk) mounts(src sources, c *corev1.Container, policy Policy) ([]engine.Mount, error) {
-	var out []engine.Mount
+// A mounted is what a container is to mount, for as long as it is being started.
+type mounted struct {
+	mounts  []engine.Mount
+	closing []func() error
+}
+
+// close takes off what is needed for starting only.
+func (m *mounted) close() error {
+	var errs []error
+	for _, f := range m.closing {
+		errs = append(errs, f())
+	}
+	m.closing = nil
+	return errors.Join(errs...)
+}
+
+// prepareMounts prepares the volumes that a container mounts and says where they are.
+// The caller closes what it gets, also with an error.
+func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*mounted, error) {
+	out := &mounted{}
 	for _, m := range c.VolumeMounts {
 		i := slices.IndexFunc(src.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 		if i < 0 {
-			return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
+			return out, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
 		}
 		v := &src.pod.Spec.Volumes[i]
-		source, readOnly, err := d.volume(src, v, policy)
+		p, err := d.volume(src, v, policy)
 		if err != nil {
-			return nil, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)
+			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)
 		}
+		out.closing = append(out.closing, p.file.Close)
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
 			_, values, err := src.environment(c)
 			if err != nil {
-				return nil, err
+				return out, err
 			}
 			sub = expand(m.SubPathExpr, values)
 		}
 		if sub != "" {
-			if source, err = within(source, sub, readOnly); err != nil {
-				return nil, fmt.Errorf("subPath of volume %q: %w", v.Name, err)
+			p.file, err = within(p.file, sub, p.readOnly)
+			if err != nil {
+				return out, fmt.Errorf("subPath of volume %q: %w", v.Name, err)
 			}
+			out.closing = append(out.closing, p.file.Close)
+			p.fixed = p.fixed && p.readOnly
 		}
-		out = append(out, engine.Mount{Source: source, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly})
+		source, err := d.source(p, out)
+		if err != nil {
+			return out, fmt.Errorf("volume %q: %w", v.Name, err)
+		}
+		out.mounts = append(out.mounts, engine.Mount{Source: source, Target: m.MountPath, ReadOnly: m.ReadOnly || p.readOnly})
 	}
 	return out, nil
 }
 
-// volume prepares one volume and returns its path on the device.
-func (d disk) volume(src sources, v *corev1.Volume, policy Policy) (path string, readOnly bool, err error) {
-	group := -1
-	if s := src.pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
-		group = int(*s.FSGroup)
+// source is a path that leads an engine to where a volume was found, and to nothing else.
+func (d *disk) source(p volumePlace, out *mounted) (string, error) {
+	if p.fixed {
+		return pathOf(p.file)
 	}
-	switch {
-	case v.HostPath != nil:
-		path, err = hostPath(v.HostPath, policy)
-		return path, false, err
-	case v.EmptyDir != nil:
-		path = d.dir(v, src.pod.UID)
-		if _, err := os.Stat(path); err == nil {
-			return path, false, nil
-		}
-		if err := os.MkdirAll(path, 0o777); err != nil {
-			return "", false, err
-		}
-		mode := fs.FileMode(0o777)
-		if group >= 0 {
-			mode |= fs.ModeSetgid
-			if err := os.Chown(path, -1, group); err != nil {
-				return "", false, err
-			}
-		}
-		return path, false, os.Chmod(path, mode) // whatever the umask is
+	if d.mounts.why != "" {
+		return "", fmt.Errorf("a path inside of what containers can write is not mounted, as they could turn it elsewhere meanwhile: %s", d.mounts.why)
 	}
+	path, release, err := d.mounts.bind(p.file)
+	if err != nil {
+		return "", err
+	}
+	out.closing = append(out.closing, release)
+	return path, nil
+}
+
+// A volumePlace is where a volume, or something in it, was found.
+type volumePlace struct {
+	file     *os.File
+	fixed    bool // no container can turn its path elsewhere
+	readOnly bool
+}
+
+// volume prepares one volume.
+func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePlace, err error) {
+	if v.HostPath != nil {
+		p.file, p.fixed, err = hostPath(v.HostPath, policy)
+		return p, err
+	}
+	if !isUID(src.pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
+		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.pod.UID)
+	}
+	d.making.Lock()
+	defer d.making.Unlock()
+	root, err := os.OpenRoot(d.rootOf(v))
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	if err := root.MkdirAll(filepath.Dir(volumePath(src.pod.UID, v.Name)), 0o700); err != nil {
+		return p, err
+	}
+	p.fixed = true
+	if v.EmptyDir != nil {
+		err = d.emptyDir(root, src, v)
+	} else {
+		p.readOnly = true
+		err = writeVolume(root, src, v)
+	}
+	if err != nil {
+		return p, err
+	}
+	p.file, err = hold(d.dir(v, src.pod.UID))
+	return p, err
+}
+
+// groupOf is the group that a pod's volumes belong to; -1: none.
+func groupOf(pod *corev1.Pod) int {
+	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
+		return int(*s.FSGroup)
+	}
+	return -1
+}
+
+// writeVolume makes the directory of a volume of files hold what it should.
+func writeVolume(root *os.Root, src sources, v *corev1.Volume) error {
 	files, err := src.files(v)
 	if err != nil {
-		return "", false, err
+		return err
 	}
-	path = d.dir(v, src.pod.UID)
-	return path, true, writeFiles(path, files, group)
+	size := 0
+	for _, f := range files {
+		size += len(f.data)
+	}
+	if size > maxVolumeSize {
+		return fmt.Errorf("its files have %d bytes, at most %d are written", size, maxVolumeSize)
+	}
+	name := volumePath(src.pod.UID, v.Name)
+	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := root.Chmod(name, 0o755); err != nil { // whatever the umask is
+		return err
+	}
+	dir, err := root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeFiles(dir, files, groupOf(src.pod)), dir.Close())
+}
+
+// emptyDir makes the directory of an emptyDir, whole or not at all.
+func (d *disk) emptyDir(root *os.Root, src sources, v *corev1.Volume) error {
+	name, group := volumePath(src.pod.UID, v.Name), groupOf(src.pod)
+	mode := fs.FileMode(0o777)
+	if group >= 0 {
+		mode |= fs.ModeSetgid
+	}
+	if v.EmptyDir.Medium == corev1.StorageMediumMemory && d.mounts.why == "" {
+		path := filepath.Join(d.memory, name)
+		if isMounted(path) {
+			return nil
+		}
+		if err := root.Mkdir(name, 0o700); err == nil || errors.Is(err, fs.ErrExist) && len(entries(path)) == 0 {
+			options := fmt.Sprintf("mode=0777,%s", memorySize(src, v))
+			if group >= 0 {
+				options = fmt.Sprintf("mode=02777,gid=%d,%s", group, memorySize(src, v))
+			}
+			return mountTmpfs(path, options)
+		} else if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil // of an agent that did not mount
+	}
+	if _, err := root.Lstat(name); err == nil {
+		return nil
+	}
+	fresh := volumePath(src.pod.UID, ".new-"+v.Name)
+	if err := root.Mkdir(fresh, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if group >= 0 {
+		if err := root.Lchown(fresh, -1, group); err != nil {
+			return err
+		}
+	}
+	if err := root.Chmod(fresh, mode); err != nil { // whatever the umask is
+		return err
+	}
+	return root.Rename(fresh, name)
+}
+
+// memorySize is how big an emptyDir in memory may become: as the kubelet's, what the
+// volume says, but no more than the pod's memory limit or the device has for pods.
+func memorySize(src sources, v *corev1.Volume) string {
+	size := src.memoryBytes
+	smaller := func(n int64) {
+		if n > 0 && (size <= 0 || n < size) {
+			size = n
+		}
+	}
+	limits := resourcehelper.PodLimits(src.pod, resourcehelper.PodResourcesOptions{})
+	smaller(limits.Memory().Value())
+	if q := v.EmptyDir.SizeLimit; q != nil {
+		smaller(q.Value())
+	}
+	if size <= 0 {
+		return "size=50%" // the kernel's default
+	}
+	return fmt.Sprintf("size=%d", size)
 }
 
 // refresh brings the files of a pod's volumes up to date.
-func (d disk) refresh(src sources) error {
+func (d *disk) refresh(src sources) error {
 	var errs []error
 	for i := range src.pod.Spec.Volumes {
 		v := &src.pod.Spec.Volumes[i]
-		if v.HostPath != nil || v.EmptyDir != nil {
+		if v.HostPath != nil || v.EmptyDir != nil || !isUID(src.pod.UID) {
 			continue
 		}
 		if _, err := os.Stat(d.dir(v, src.pod.UID)); err != nil {
 			continue // nothing mounts it yet
 		}
-		if _, _, err := d.volume(src, v, Policy{}); err != nil {
+		p, err := d.volume(src, v, Policy{})
+		if err == nil {
+			err = p.file.Close()
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("volume %q: %w", v.Name, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// within resolves a path inside a volume, making a directory where there is
-// nothing. It may not lead out of the volume, by no symbolic link.
-func within(root, sub string, readOnly bool) (string, error) {
-	if filepath.IsAbs(sub) || slices.Contains(strings.Split(sub, "/"), "..") {
-		return "", fmt.Errorf("%q must be a relative path that stays in the volume", sub)
-	}
-	root, err := filepath.EvalSymlinks(root)
-	if err != nil {
-		return "", err
-	}
-	full := filepath.Join(root, sub)
-	if !readOnly {
-		// os.Root refuses what leads outside, also while somebody changes links below us.
-		r, err := os.OpenRoot(root)
-		if err != nil {
-			return "", err
-		}
-		_, statErr := r.Stat(sub)
-		if errors.Is(statErr, fs.ErrNotExist) {
-			statErr = r.MkdirAll(sub, 0o755)
-		}
-		_ = r.Close()
-		if statErr != nil {
-			return "", statErr
-		}
-	}
-	real, err := filepath.EvalSymlinks(full)
-	if err != nil {
-		return "", err
-	}
-	if real != root && !strings.HasPrefix(real, root+string(filepath.Separator)) {
-		return "", fmt.Errorf("%q leads out of the volume", sub)
-	}
-	return real, nil
-}
-
-// hostPath checks a path of the device and makes it where its type says so. What the
-// policy allows is asked of where the path really leads.
-func hostPath(h *corev1.HostPathVolumeSource, policy Policy) (string, error) {
-	kind := corev1.HostPathUnset
-	if h.Type != nil {
-		kind = *h.Type
-	}
-	info, err := os.Stat(h.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if parent, e := filepath.EvalSymlinks(nearest(h.Path)); e != nil || !policy.reaches(parent) {
-			return "", fmt.Errorf("hostPath %s does not exist, and making it is not allowed by this device's policy", h.Path)
-		}
-		switch kind {
-		case corev1.HostPathDirectoryOrCreate, corev1.HostPathUnset: // engines differ in what they do with a missing one
-			if err := os.MkdirAll(h.Path, 0o755); err != nil {
-				return "", err
-			}
-		case corev1.HostPathFileOrCreate:
-			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY, 0o644)
-			if err != nil {
-				return "", err
-			}
-			if err := f.Close(); err != nil {
-				return "", err
-			}
-		}
-		info, err = os.Stat(h.Path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("hostPath %s: %w", h.Path, err)
-	}
-	mode := info.Mode()
-	ok := true
-	switch kind {
-	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
-		ok = mode.IsDir()
-	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
-		ok = mode.IsRegular()
-	case corev1.HostPathSocket:
-		ok = mode&fs.ModeSocket != 0
-	case corev1.HostPathCharDev:
-		ok = mode&fs.ModeCharDevice != 0
-	case corev1.HostPathBlockDev:
-		ok = mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0
-	}
-	if !ok {
-		return "", fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
-	}
-	real, err := filepath.EvalSymlinks(h.Path)
-	if err != nil {
-		return "", err
-	}
-	if !policy.AllowsPath(real) && !policy.reaches(real) {
-		return "", fmt.Errorf("hostPath %s leads to %s, which this device's policy does not allow", h.Path, real)
-	}
-	return real, nil
-}
-
-// reaches tells whether an existing path lies below where an allowed prefix really
-// is, or, for what is still to be made, above it.
-func (p Policy) reaches(real string) bool {
-	if p.AllowsPath(real) {
-		return true
-	}
-	for _, prefix := range p.HostPaths {
-		if r, err := filepath.EvalSymlinks(prefix); err == nil {
-			if real == r || strings.HasPrefix(real, r+"/") {
-				return true
-			}
-		} else if errors.Is(err, fs.ErrNotExist) && (prefix == real || strings.HasPrefix(prefix, strings.TrimSuffix(real, "/")+"/")) {
-			return true // the prefix itself is still to be made
-		}
-	}
-	return false
-}
-
-// nearest is the closest existing parent of a path.
-func nearest(path string) string {
-	for path != "/" && path != "." {
-		path = filepath.Dir(path)
-		if _, err := os.Lstat(path); err == nil {
-			return path
-		}
-	}
-	return path
 }

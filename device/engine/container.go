@@ -40,6 +40,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 			found = append(found, view(c.Container))
 		}
 	}
+	a.killed.settle(found, kernelLog)
 	slices.SortFunc(found, func(x, y Container) int { return strings.Compare(x.Name+"\x00"+x.ID, y.Name+"\x00"+y.ID) })
 	return found, nil
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -35,6 +37,9 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 			return "", err
 		} else if ok {
 			image = found.name
+			if err := unlikeInit(s, found); err != nil {
+				return "", fmt.Errorf("create container %s: %w", s.Name, err)
+			}
 		}
 		if s.NetworkOf != "" {
 			// Docker gives all who share a network one host name, Podman does not.
@@ -65,6 +70,29 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		return "", explain(err, "create container", s.Name)
 	}
 	return created.ID, nil
+}
+
+// initPrograms are those whose containers Podman runs in "systemd mode", as it does any program called systemd.
+var initPrograms = []string{"/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"}
+
+// unlikeInit refuses a container that Podman would take for an init system by the name of its program. It mounts the
+// cgroup of such a one for writing, in which the limits stand that the container is held to, and no option that the
+// Docker API has keeps it from that.
+func unlikeInit(s Spec, image foundImage) error {
+	words := slices.Concat(s.Entrypoint, s.Args)
+	if len(s.Entrypoint) == 0 {
+		words = slices.Concat(image.entrypoint, s.Args)
+		if len(s.Args) == 0 {
+			words = slices.Concat(image.entrypoint, image.cmd)
+		}
+	}
+	if len(words) == 0 || s.Privileged {
+		return nil
+	}
+	if p := path.Clean(words[0]); !slices.Contains(initPrograms, p) && path.Base(p) != "systemd" {
+		return nil
+	}
+	return fmt.Errorf("%w: Podman takes its program for an init system and lets it write its own limits; name another path for it in the image, or make the container privileged", ErrUnsupported)
 }
 
 // nameTaken: Docker answers 409, Podman 500 with a sentence.
@@ -126,6 +154,9 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		host.PidMode = "host"
 	}
 	for _, m := range s.Mounts {
+		if err := plain(m); err != nil {
+			return client.ContainerCreateOptions{}, err
+		}
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	if len(s.Tmpfs) > 0 {
@@ -138,11 +169,28 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		}
 		host.Tmpfs[target] = options
 	}
+	for _, d := range s.Devices {
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d.Host, PathInContainer: d.Path, CgroupPermissions: "rw"})
+	}
 	limit(&host.Resources, s, info)
 	if err := connect(config, host, s, info); err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
 	return client.ContainerCreateOptions{Name: s.Name, Config: config, HostConfig: host}, nil
+}
+
+// plain refuses a mount whose paths an engine would read as something else. Podman writes a mount down as
+// type=bind,source=…,dst=… and reads that again: a comma in a path begins another wish, such as another source.
+func plain(m Mount) error {
+	for _, p := range []string{m.Source, m.Target} {
+		if !path.IsAbs(p) || strings.ContainsAny(p, `,"`) || strings.ContainsFunc(p, unicode.IsControl) {
+			return fmt.Errorf("mount %q at %q: %w: paths must be absolute, without commas, quotes and control characters", m.Source, m.Target, ErrUnsupported)
+		}
+	}
+	if path.Clean(m.Target) == "/" {
+		return fmt.Errorf("mount %q at %q: %w: that is the container itself", m.Source, m.Target, ErrUnsupported)
+	}
+	return nil
 }
 
 // limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because engines differ in whether
@@ -158,6 +206,9 @@ func limit(r *container.Resources, s Spec, info Info) {
 	}
 	if s.CPUShares > 0 {
 		r.CPUShares = max(s.CPUShares, minShares)
+	}
+	if s.PidsLimit != 0 && info.PidsLimit {
+		r.PidsLimit = &s.PidsLimit // -1 too: Podman has a limit of its own otherwise
 	}
 }
 
@@ -196,6 +247,9 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		}
 		if !slices.Contains([]network.IPProtocol{network.TCP, network.UDP, network.SCTP}, inside.Proto()) {
 			return fmt.Errorf("port %d: %w: protocol %s", p.ContainerPort, ErrUnsupported, p.Protocol)
+		}
+		if p.HostPort < 0 || p.HostPort > 65535 { // Podman keeps the lower sixteen bits: another port
+			return fmt.Errorf("port %d: %w: the device has the ports from 1 to 65535", p.HostPort, ErrUnsupported)
 		}
 		binding := network.PortBinding{HostPort: fmt.Sprint(p.HostPort)}
 		if p.HostIP != "" {

@@ -71,9 +71,11 @@ type Spec struct {
 	Ports          []Port
 	Mounts         []Mount
 	Tmpfs          map[string]string // target to options
+	Devices        []Device          // device nodes; no others but those that every container has
 	MemoryBytes    int64             // 0: no limit
 	MilliCPU       int64             // 0: no limit
 	CPUShares      int64             // from the request
+	PidsLimit      int64             // processes and threads; -1: no limit, 0: the engine's own
 	ReadOnlyRoot   bool
 	Privileged     bool
 	NoNewPrivs     bool
@@ -87,6 +89,12 @@ type Spec struct {
 	ExtraHosts     []string // name:ip
 	Sysctls        map[string]string
 	OOMScoreAdj    int
+}
+
+// A Device is a device node that a container may open for reading and writing; it makes none itself.
+type Device struct {
+	Host string // on the device
+	Path string // in the container, below /dev
 }
 
 // A State is where a container is in its life.
@@ -180,6 +188,9 @@ type Engine interface {
 	Images(ctx context.Context) ([]Image, error)
 	// HasImage tells whether the image is there, and its id.
 	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
+	// ImageUser is as whom the programs of an image that is there run, as its author wrote it: a name or a uid, with a
+	// group after a colon perhaps. Empty: as root.
+	ImageUser(ctx context.Context, ref string) (string, error)
 	// Pull brings an image of the engine's platform here. auth may be nil.
 	// ErrNotFound when the registry does not have it; other errors may pass.
 	Pull(ctx context.Context, ref string, auth *RegistryAuth) error

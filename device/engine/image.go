@@ -66,8 +66,10 @@ func digest(id string) string {
 
 // A found image, under the name that the engine knows it by.
 type foundImage struct {
-	id, name string
-	tags     []string
+	id, name        string
+	user            string
+	tags            []string
+	entrypoint, cmd []string // what it runs where nobody says otherwise
 }
 
 func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, error) {
@@ -78,7 +80,12 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 	for _, name := range names {
 		found, err := a.client().ImageInspect(ctx, name)
 		if err == nil {
-			return foundImage{id: digest(found.ID), name: name, tags: found.RepoTags}, true, nil
+			image := foundImage{id: digest(found.ID), name: name, tags: found.RepoTags}
+			if found.Config != nil {
+				image.user = found.Config.User
+				image.entrypoint, image.cmd = found.Config.Entrypoint, found.Config.Cmd
+			}
+			return image, true, nil
 		}
 		if !errdefs.IsNotFound(err) {
 			return foundImage{}, false, explain(err, "look for image", ref)
@@ -97,6 +104,14 @@ func hasRegistry(ref string) bool {
 func (a *api) HasImage(ctx context.Context, ref string) (string, bool, error) {
 	found, ok, err := a.findImage(ctx, ref)
 	return found.id, ok, err
+}
+
+func (a *api) ImageUser(ctx context.Context, ref string) (string, error) {
+	found, ok, err := a.findImage(ctx, ref)
+	if err == nil && !ok {
+		err = fmt.Errorf("look at image %s: %w", ref, ErrNoImage)
+	}
+	return found.user, err
 }
 
 // Pull leaves the choice among the platforms of an image to the engine, which knows itself best, but not on 32-bit ARM:

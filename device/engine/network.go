@@ -26,7 +26,11 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return err
 	}
 	if have != nil {
-		if slices.Contains(subnets(have), want) {
+		if slices.Contains(subnets(have), want) { // the device may have moved since to where these are somebody else's
+			own := interfaceOf(want.Addr().Next())
+			if r, ok := inTheWay(slices.DeleteFunc(hostRoutes(), func(r route) bool { return r.through == own }), want); ok {
+				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want, r.to, r.through)
+			}
 			return nil
 		}
 		if err := a.removeOurs(ctx, have, n); err != nil {

@@ -20,6 +20,7 @@ type api struct {
 	socket  string
 	current atomic.Pointer[session]
 	making  sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
+	killed  killed     // see there
 }
 
 // A session is what holds as long as the engine stays the same program.

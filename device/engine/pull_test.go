@@ -78,9 +78,8 @@ func TestPull(t *testing.T) {
 			defer close(r.stall)
 			short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			defer cancel()
-			begin := time.Now()
-			if err := e.Pull(short, r.host+"/name:1", nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 5*time.Second {
-				t.Fatalf("after %s: %v", time.Since(begin), err)
+			if err := e.Pull(short, r.host+"/name:1", nil); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
 			}
 		})
 	})

@@ -28,7 +28,7 @@ func eachEngine(t *testing.T, test func(t *testing.T, socket string)) {
 			if os.Getenv("CI") == "true" {
 				missing = t.Fatalf
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			opened, err := engine.Open(ctx, socket)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/bits"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -35,6 +36,24 @@ func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 		}
 	}
 	return route{}, false
+}
+
+// interfaceOf is the name of the interface that has an address, such as the bridge of a network; empty: none has, or it
+// is no bridge.
+func interfaceOf(address netip.Addr) string {
+	links, _ := net.Interfaces()
+	for _, link := range links {
+		if _, err := os.Stat("/sys/class/net/" + link.Name + "/bridge"); err != nil {
+			continue
+		}
+		all, _ := link.Addrs()
+		for _, a := range all {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == address {
+				return link.Name
+			}
+		}
+	}
+	return ""
 }
 
 // parseRoutes reads /proc/net/route: addresses are in hexadecimal digits as the processor keeps them, which is the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -111,6 +112,40 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 					t.Errorf("got %q, want %q", got, c.want)
 				}
 			})
+		}
+	})
+}
+
+// Podman's Docker API writes a mount down as a list with commas and reads that again: a path with a comma in it would
+// say what else is mounted, and how.
+func TestAPathOfAMountIsNothingButAPath(t *testing.T) {
+	dir, secret := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(secret, "canary"), []byte("nobody's business"), 0o644))
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		for name, m := range map[string]engine.Mount{
+			"another source":      {Source: dir, Target: "/in,source=" + secret},
+			"by its short name":   {Source: dir, Target: "/in,src=" + secret, ReadOnly: true},
+			"in the source":       {Source: dir + ",source=" + secret, Target: "/in"},
+			"other propagation":   {Source: dir, Target: "/in,bind-propagation=rshared"},
+			"another owner":       {Source: dir, Target: "/in,U=true"},
+			"a quote":             {Source: dir, Target: "/in\"x"},
+			"a second line":       {Source: dir, Target: "/in\n/x"},
+			"a carriage return":   {Source: dir, Target: "/in\r"},
+			"the whole container": {Source: secret, Target: "/"},
+			"by another name":     {Source: secret, Target: "/in/../"},
+			"a relative target":   {Source: dir, Target: "in"},
+			"a relative source":   {Source: "in", Target: "/in"},
+			"nothing":             {Source: dir},
+		} {
+			id, err := e.Create(t.Context(), engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: enginetest.ToolImage,
+				Args: []string{"ls", "/in"}, Labels: map[string]string{"flotilla.test/spec": "mount"}, Mounts: []engine.Mount{m}})
+			if err == nil {
+				t.Errorf("%s: a container mounts %q at %q", name, m.Source, m.Target)
+				must(t, e.Remove(t.Context(), id))
+			} else if !errors.Is(err, engine.ErrUnsupported) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	})
 }
@@ -260,7 +295,7 @@ func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
 // await asks until something has come true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -51,6 +51,10 @@ func MachineID(root string) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
+// Serial is the board's serial number as its maker wrote it, "" where there is none: for
+// people who compare it with what is printed on the device.
+func Serial(root string) string { return serial(treeOf(Options{Root: root})) }
+
 // serial is the board's serial number; boards whose maker set none report zeros.
 func serial(t tree) string {
 	s := t.text(deviceTree + "serial-number")

@@ -10,15 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const defaultMaxPods = 110
+const (
+	defaultMaxPods = 110 // the kubelet's
+	leastMaxPods   = 8
+
+	// What a container needs beside its program is the engine's process that watches it (6 MiB with Docker, 2 MiB
+	// with Podman), and what runs without any is the system, the engine (some 90 MiB) and the agent.
+	memoryPerPod   = 16 << 20
+	memoryOfNoPods = 128 << 20
+)
+
+// podsOf is how many pods a device takes: the kubelet's number, or as many as have room in a small memory. Best-effort
+// pods ask for nothing, so nothing else keeps 110 of them off a board with 430 MB.
+func podsOf(memory int64) int64 {
+	if memory <= 0 { // not known, which is a problem of its own
+		return defaultMaxPods
+	}
+	return min(max((memory-memoryOfNoPods)/memoryPerPod, leastMaxPods), defaultMaxPods)
+}
 
 // capacity is what the device has in all. What cannot be read stays 0 and is a
 // problem.
 func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []string) {
-	c.Pods = o.MaxPods
-	if c.Pods == 0 {
-		c.Pods = defaultMaxPods
-	}
 	cpus, err := cpu.CountsWithContext(t.gopsutil(ctx), true)
 	if err != nil {
 		problems = append(problems, "count the processors: "+err.Error())
@@ -29,6 +42,9 @@ func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []st
 		problems = append(problems, err.Error())
 	}
 	c.Memory = m.capacity
+	if c.Pods = o.MaxPods; c.Pods == 0 {
+		c.Pods = podsOf(c.Memory)
+	}
 	// Not mem.SwapMemory: that asks the kernel and cannot be told another root.
 	if vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx)); err == nil {
 		c.Swap = int64(vm.SwapTotal)

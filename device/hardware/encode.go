@@ -16,11 +16,11 @@ func (r Report) JSON() json.RawMessage {
 	if len(b) <= MaxReport {
 		return b
 	}
-	r.Problems = append(slices.Clone(few(r.Problems)), "the report was too large: buses, disks and sensors are left out")
+	r.Problems = append(slices.Clone(few(r.Problems)), "the report was too large: buses, devices, disks and sensors are left out")
 	for i, p := range r.Problems {
 		r.Problems[i] = clean(p)
 	}
-	r.Buses, r.Disks, r.Temperatures, r.Radios, r.ReadOnly = Buses{}, nil, nil, nil, nil
+	r.Buses, r.Devices, r.Disks, r.Temperatures, r.Radios, r.ReadOnly = Buses{}, nil, nil, nil, nil, nil
 	return encode(r)
 }
 

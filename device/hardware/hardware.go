@@ -19,7 +19,7 @@ type Options struct {
 	EngineRoot string  // directory of the engine's images and containers; empty: StateDir
 	StateDir   string  // directory of the agent's state; empty: /
 	Interface  string  // network interface whose address is the node's; empty: that of the default route
-	MaxPods    int64   // 0: 110
+	MaxPods    int64   // 0: 110, fewer where the memory is small
 	Periph     *Periph // buses and their sensors, of this machine only; nil: not asked
 }
 
@@ -31,6 +31,7 @@ type Report struct {
 	Capacity     Capacity             `json:"capacity"`
 	Addresses    []corev1.NodeAddress `json:"addresses,omitempty"`
 	Buses        Buses                `json:"buses"`
+	Devices      []Device             `json:"devices,omitempty"` // what containers can be given
 	Temperatures []Temperature        `json:"temperatures,omitempty"`
 	Power        *Power               `json:"power,omitempty"` // nil: the board does not tell
 	Disks        []Disk               `json:"disks,omitempty"`
@@ -56,6 +57,8 @@ type Host struct {
 	MachineID string `json:"machineID,omitempty"` // see MachineID
 	BootID    string `json:"bootID,omitempty"`    // changes with every boot, whatever the clock says
 	PageSize  int    `json:"pageSize"`            // bytes
+
+	Features []string `json:"features,omitempty"` // of the processor, by the kernel's names; those that programs are built for
 }
 
 // A Board is the computer itself.

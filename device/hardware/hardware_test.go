@@ -250,3 +250,18 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 		}
 	}
 }
+
+func TestASmallBoardTakesFewerPods(t *testing.T) {
+	for _, c := range []struct {
+		board  string
+		memory int64 // KiB, as /proc/meminfo has it
+		want   int64
+	}{
+		{"not known", 0, 110}, {"Pi Zero W", 440_712, 18}, {"Pi Zero 2 W", 436_572, 18}, {"BeagleBone Black", 502_708, 22},
+		{"Pi 3", 944_264, 49}, {"2 GiB", 2 << 20, 110}, {"Pi 4", 3_885_396, 110}, {"64 MiB", 64 << 10, 8},
+	} {
+		if got := podsOf(c.memory << 10); got != c.want {
+			t.Errorf("%s: %d pods, want %d", c.board, got, c.want)
+		}
+	}
+}

@@ -40,6 +40,7 @@ func host(t tree) (Host, []string) {
 		Image:    osImage(t),
 		PageSize: os.Getpagesize(),
 	}
+	h.Features = features(t)
 	info := cpuinfo(t)
 	if part, ok := armParts[info["CPU part"]]; ok {
 		h.CPU, h.Variant = part.name, part.variant

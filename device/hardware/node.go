@@ -14,14 +14,18 @@ type Software struct {
 }
 
 // NodeStatus turns a report into the part of a Kubernetes node status that comes
-// from hardware: capacity, allocatable, addresses and nodeInfo. Conditions,
-// images and volumes are others' to add. It is pure.
-func NodeStatus(r Report, l Limits, s Software) corev1.NodeStatus {
+// from hardware: capacity, allocatable, addresses and nodeInfo, and the extended
+// resources that are offered. Conditions, images and volumes are others' to add. It
+// is pure.
+func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.NodeStatus {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(r.Capacity.CPUs, resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(r.Capacity.Memory, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(r.Capacity.Ephemeral, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(r.Capacity.Pods, resource.DecimalSI),
+	}
+	for _, x := range offered {
+		capacity[x.Name] = *resource.NewQuantity(x.Amount(), resource.DecimalSI)
 	}
 	swap := r.Capacity.Swap
 	return corev1.NodeStatus{

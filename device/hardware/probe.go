@@ -25,6 +25,7 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	r.Problems = append(r.Problems, problems...)
 	r.Addresses, problems = addresses(t, o, r.Host.Hostname)
 	r.Problems = append(r.Problems, problems...)
+	r.Devices = devices(t)
 	r.Temperatures = temperatures(t)
 	r.Power = power(t)
 	r.Disks = disks(t)

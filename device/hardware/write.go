@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // Write prints a report for people, one fact per line.
@@ -61,6 +63,9 @@ func (r Report) Write(w io.Writer) error {
 		names []string
 	}{{"gpio", r.Buses.GPIO}, {"i2c", r.Buses.I2C}, {"spi", r.Buses.SPI}, {"1-wire", r.Buses.OneWire}, {"leds", r.Buses.LEDs}} {
 		line(b.name, "%s", strings.Join(b.names, " "))
+	}
+	for _, d := range r.Devices {
+		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "), when(d.Title != "", " ("+d.Title+")"))
 	}
 	if s := r.Stalls; s != nil {
 		line("stalls", "cpu %.1f%%, memory %.1f%%, io %.1f%% of the last minute", s.CPU.Some60, s.Memory.Some60, s.IO.Some60)

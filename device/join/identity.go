@@ -82,15 +82,11 @@ func (id Identity) Leaf() (*x509.Certificate, error) {
 // Of tells whether a token is of the hub that this identity is of: whether both
 // name the same root.
 func (id Identity) Of(token wire.JoinToken) (bool, error) {
-	block, _ := pem.Decode([]byte(id.CA))
-	if block == nil {
-		return false, fmt.Errorf("read identity of node %s: it has no certificate of the hub", id.Node)
-	}
-	root, err := x509.ParseCertificate(block.Bytes)
+	roots, err := parseRoots([]byte(id.CA))
 	if err != nil {
 		return false, fmt.Errorf("read identity of node %s: %w", id.Node, err)
 	}
-	return pin(root) == token.Pin, nil
+	return rootOf(roots, token) != nil, nil
 }
 
 // TLS is how this device connects to its hub. lastKnown is the newest time that

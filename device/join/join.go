@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ var (
 	ErrWrongHub    = errors.New("wrong hub")           // it is not the one that made the token
 	ErrRefused     = errors.New("refused by the hub")  // asking again changes nothing
 	ErrUnreachable = errors.New("hub did not answer")  // asking again may help
+	ErrWaits       = errors.New("not approved yet")    // the same join, later, goes on with it
 	ErrClock       = errors.New("clock of the device") // has to be set
 )
 
@@ -45,10 +47,20 @@ type Options struct {
 	Token        string
 	Node         string // the name asked for; "": the token's, or the host name
 	MachineID    string // 16 hex digits; "": not known
+	Serial       string // of the board, for whoever is to approve; "": none
 	StateDir     string // where the key is kept, so that a second try is the same join
 	AgentVersion string
+	Hub          string    // identity that the hub must have; "": any
 	LastKnown    time.Time // the newest time that the device has reason to believe in
-	Log          *slog.Logger
+	// Key is the key of an identity of the same hub, which proves that this device is
+	// the node already; empty: a new one.
+	Key string
+	// Waits hears once that the join waits until an administrator approves of the
+	// request of that name; until then it goes on asking, whatever becomes of the link.
+	Waits func(request string)
+	// Dismissed hears, instead of a renewal, that the device's enrolment has ended.
+	Dismissed func(wire.Dismissed)
+	Log       *slog.Logger
 	// Dial opens connections; nil: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -80,7 +92,11 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("join %s: %w", base, err)
 	}
-	key, csr, err := pendingKey(o.StateDir)
+	key := []byte(o.Key)
+	csr, err := request(key)
+	if o.Key == "" {
+		key, csr, err = pendingKey(o.StateDir)
+	}
 	if err != nil {
 		return Identity{}, err
 	}
@@ -93,15 +109,19 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	pool.AddCert(root)
 	c := client(o, &tls.Config{RootCAs: pool, ServerName: base.Hostname(), Time: now, MinVersion: tls.VersionTLS12})
 	defer c.CloseIdleConnections()
-	answer, err := ask(ctx, c, base.JoinPath(wire.PathJoin), wire.JoinRequest{
+	answer, err := askAgain(ctx, c, base.JoinPath(wire.PathJoin), wire.JoinRequest{
 		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion, CSR: string(csr),
-	})
+		Serial: strings.ToValidUTF8(o.Serial[:min(len(o.Serial), wire.MaxSerial)], ""),
+	}, o.Waits)
 	if err != nil {
 		return Identity{}, fmt.Errorf("join %s: %w", base, explain(err, base, hubTime))
 	}
 	id, err := identity(answer, base, key, encodeCert(root))
 	if err != nil {
 		return Identity{}, fmt.Errorf("join %s: %w", base, err)
+	}
+	if o.Hub != "" && id.Hub != o.Hub {
+		return Identity{}, fmt.Errorf("join %s: %w: it is another hub than the one that this device belongs to; nothing was changed", base, ErrWrongHub)
 	}
 	id.MachineID = o.MachineID
 	if o.StateDir != "" {
@@ -147,16 +167,16 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL, token wire.JoinTok
 	if err != nil {
 		return nil, none, explain(err, base, none)
 	}
-	block, _ := pem.Decode(body)
-	if resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
+	roots, err := parseRoots(body) // more than one while the hub's authority changes
+	if block, _ := pem.Decode(body); resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
 		return nil, none, fmt.Errorf("%w: there is a web server at %s, but it is no Flotilla hub (it answered %s to %s); correct the address", ErrWrongHub, base, resp.Status, wire.PathCA)
 	}
-	root, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return nil, none, fmt.Errorf("%w: its certificate cannot be read: %w", ErrWrongHub, err)
 	}
-	if got := pin(root); got != token.Pin {
-		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the token says %s); correct the address or get a token from this hub. The secret was not sent", ErrWrongHub, got, token.Pin)
+	root := rootOf(roots, token)
+	if root == nil {
+		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the token says %s); correct the address or get a new token from this hub: those from before a rotation of its root are no longer good. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
 	}
 	if err := vouchedFor(resp.TLS, root, base.Hostname()); err != nil {
 		return nil, none, err
@@ -209,11 +229,79 @@ func client(o Options, t *tls.Config) *http.Client {
 
 // refusal is a hub's no.
 type refusal struct {
-	code int
-	text string
+	code      int
+	text      string
+	after     time.Duration // to ask again in; 0: the hub did not say
+	dismissed *wire.Dismissed
+	waiting   string // the request that somebody has to approve first
 }
 
+// A Dismissal is a hub's no to a renewal: the enrolment has ended.
+type Dismissal struct{ wire.Dismissed }
+
+func (d *Dismissal) Error() string { return "the hub has ended this device's enrolment: " + d.Reason }
+
 func (r *refusal) Error() string { return r.text }
+
+// waiting is how long a join goes on asking a hub that says when to ask again, and
+// retry how often one that waits for approval looks for a hub that is not there.
+const (
+	waiting = 5 * time.Minute
+	retry   = 10 * time.Second
+)
+
+// askAgain asks until the hub has an answer other than to come again later, which is
+// what many devices that join at once hear, and those that wait for approval. Those
+// wait as long as it takes, through restarts of the hub and losses of the link.
+func askAgain(ctx context.Context, c *http.Client, to *url.URL, request wire.JoinRequest, waits func(string)) (wire.JoinAnswer, error) {
+	for began := time.Now(); ; {
+		answer, err := ask(ctx, c, to, request)
+		after := comeAgain(err)
+		var no *refusal
+		switch {
+		case errors.As(err, &no) && no.waiting != "":
+			after = max(no.after, time.Second)
+			if request.Waiting != no.waiting && waits != nil {
+				waits(no.waiting)
+			}
+			request.Waiting = no.waiting
+		case request.Waiting != "" && passes(err):
+			after = max(after, retry)
+		case after == 0 || time.Since(began)+after > waiting:
+			return answer, err
+		}
+		select {
+		case <-time.After(after):
+		case <-ctx.Done():
+			if request.Waiting != "" {
+				err = &refusal{code: http.StatusAccepted, text: "request " + request.Waiting + " waits on, and the same line goes on with it", waiting: request.Waiting}
+			}
+			return answer, err
+		}
+	}
+}
+
+// passes tells whether a hub that has not answered, or not well, may do so later.
+func passes(err error) bool {
+	var no *refusal
+	if errors.As(err, &no) {
+		return no.code >= 500 || no.code == http.StatusTooManyRequests
+	}
+	var invalid x509.CertificateInvalidError
+	var name x509.HostnameError
+	var stranger x509.UnknownAuthorityError
+	var netErr net.Error
+	return errors.As(err, &netErr) && !errors.As(err, &invalid) && !errors.As(err, &name) && !errors.As(err, &stranger)
+}
+
+// comeAgain is how long the hub wants to be left alone for; 0: it did not say.
+func comeAgain(err error) time.Duration {
+	var no *refusal
+	if errors.As(err, &no) && (no.code == http.StatusTooManyRequests || no.code == http.StatusServiceUnavailable) {
+		return no.after
+	}
+	return 0
+}
 
 // ask posts one JSON request and reads the answer.
 func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.JoinAnswer, error) {
@@ -239,7 +327,8 @@ func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.Jo
 		if json.Unmarshal(body, &no) != nil || no.Error == "" {
 			no.Error = "it answered " + resp.Status
 		}
-		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error}
+		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // of a date, which our hub does not send, nothing is made
+		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error, time.Duration(min(max(seconds, 0), 3600)) * time.Second, no.Dismissed, no.Waiting}
 	}
 	return wire.ParseJoinAnswer(body)
 }
@@ -252,12 +341,16 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	var stranger x509.UnknownAuthorityError
 	var noTLS tls.RecordHeaderError
 	switch {
+	case errors.As(err, &no) && no.dismissed != nil:
+		return &Dismissal{*no.dismissed}
+	case errors.As(err, &no) && no.waiting != "":
+		return fmt.Errorf("%w: %s", ErrWaits, no.text)
 	case errors.As(err, &stranger):
 		return fmt.Errorf("%w: somebody else answers in the place of the hub: %w. Nothing was sent", ErrWrongHub, err)
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("%w: %s does not speak TLS; use the port of --https-listen", ErrWrongHub, base.Host)
 	case errors.As(err, &no) && no.code >= 500, errors.As(err, &no) && no.code == http.StatusTooManyRequests:
-		return fmt.Errorf("%w: %s", ErrUnreachable, no.text)
+		return fmt.Errorf("%w: %w", ErrUnreachable, no)
 	case errors.As(err, &no):
 		return fmt.Errorf("%w: %s", ErrRefused, no.text)
 	case errors.As(err, &name):

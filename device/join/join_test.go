@@ -307,7 +307,7 @@ func TestTheHubsRefusalIsTold(t *testing.T) {
 		{http.StatusServiceUnavailable, "the hub cannot answer now", ErrUnreachable},
 		{http.StatusBadGateway, "", ErrUnreachable},
 	} {
-		h.refuse = &refusal{c.code, c.text}
+		h.refuse = &refusal{code: c.code, text: c.text}
 		_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%d: %v", c.code, err)
@@ -391,7 +391,7 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	if stored, err := Load(dir); err != nil || stored != fresh {
 		t.Fatal(err)
 	}
-	h.refuse = &refusal{http.StatusForbidden, "node pi-1 was removed from this hub"}
+	h.refuse = &refusal{code: http.StatusForbidden, text: "node pi-1 was removed from this hub"}
 	if _, err := Renew(t.Context(), fresh, Options{StateDir: dir}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "was removed") {
 		t.Fatal(err)
 	}

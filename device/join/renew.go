@@ -1,7 +1,9 @@
 package join
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -33,7 +35,12 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, explain(err, base, time.Time{}))
 	}
-	fresh, err := identity(answer, base, []byte(id.Key), []byte(id.CA))
+	// The hub's roots may have changed: this answer came over a link that those before vouch for.
+	roots, err := rootsOf([]byte(answer.CA))
+	if err != nil {
+		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub's answer has no usable root: %w", id.Node, err)
+	}
+	fresh, err := identity(answer, base, []byte(id.Key), roots)
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, err)
 	}
@@ -49,12 +56,18 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	return fresh, nil
 }
 
-const retryRenewal = time.Hour
+// How long after a failure it is tried again: a device whose certificate has ended is
+// cut off until it has another.
+const (
+	retryRenewal = time.Hour
+	retryEnded   = 30 * time.Second
+)
 
 // Run renews the identity at half of the life of its certificate, ±10 %, so
 // that a fleet that joined together does not renew together, and tells changed
-// of each new one. A failure is logged and tried again in an hour: it stops
-// nothing. It returns when ctx ends.
+// of each new one. A failure is logged and tried again in an hour, every half minute
+// once the certificate has ended, or when the hub says: it stops nothing. It returns
+// when ctx ends, or when the hub says that the device's enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	for {
@@ -65,7 +78,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 		life := leaf.NotAfter.Sub(leaf.NotBefore)
 		due := leaf.NotBefore.Add(time.Duration(fraction * float64(life)))
 		now := Clock(later(o.LastKnown, id.HubTime))
-		for wait := due.Sub(now()); ; wait = retryRenewal {
+		for wait := due.Sub(now()); ; {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -77,8 +90,18 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				changed(id)
 				break
 			}
+			if d := (*Dismissal)(nil); errors.As(err, &d) && o.Dismissed != nil {
+				o.Dismissed(d.Dismissed)
+				return nil
+			}
+			retry := retryRenewal
+			if now().After(leaf.NotAfter) {
+				retry = retryEnded
+			}
+			wait = cmp.Or(comeAgain(err), retry)
+			wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 			if ctx.Err() == nil && o.Log != nil {
-				o.Log.Warn("the certificate is not renewed, the next try is in an hour", "node", id.Node, "until", leaf.NotAfter, "err", err)
+				o.Log.Warn("the certificate is not renewed", "node", id.Node, "until", leaf.NotAfter, "again", wait.Round(time.Second), "err", err)
 			}
 		}
 	}

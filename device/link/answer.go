@@ -54,9 +54,6 @@ func (s *session) settleAnswers(now time.Time) {
 	for i, u := range a.underWay {
 		select {
 		case <-u.token.Done():
-			if u.token.Error() == nil {
-				s.l.served = now
-			}
 			if a.room++; now.Sub(u.since) >= quickly {
 				a.room = max(a.room/2, 1)
 			}

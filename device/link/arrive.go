@@ -16,7 +16,13 @@ func (l *Link) arrived(m paho.Message) {
 		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
 	case a.Channel == wire.ChannelDesired:
 		l.mu.Lock()
-		l.desired = m.Payload()
+		switch {
+		case !wire.Packed(m.Payload()):
+			l.desired = nil // a whole one takes the place of what waits
+		case len(l.desired) >= wire.MaxParts:
+			l.desired = l.desired[1:]
+		}
+		l.desired = append(l.desired, m.Payload())
 		l.mu.Unlock()
 		signal(l.deliver)
 	default:
@@ -41,7 +47,7 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 	}
 	switch r.Type {
 	case wire.RequestRefresh:
-		l.ask(func(a *asked) { a.refresh = true })
+		l.ask(func(a *asked) { a.refresh, a.boot = true, r.NewBoot })
 	case wire.RequestAck:
 		l.mu.Lock()
 		s := l.streams[r.Of]
@@ -51,8 +57,9 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		}
 	default:
 		l.mu.Lock()
-		full := len(l.requests) >= maxRequests
+		full := len(l.requests) >= maxRequests || len(l.requests) > 0 && l.waiting+len(payload) > maxWaiting
 		if !full {
+			l.waiting += len(payload)
 			l.requests = append(l.requests, addressedRequest{id, r})
 		}
 		l.mu.Unlock()

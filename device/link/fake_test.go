@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,6 +41,7 @@ type hub struct {
 	lease    wire.Lease
 	status   wire.Status
 	pods     wire.Pods
+	part     wire.Pods // of a list of which there are more
 	events   []wire.Event
 	replies  []wire.Reply
 	presence []wire.Presence
@@ -251,7 +253,7 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	case wire.ChannelPods:
 		v, err := wire.ParsePods(p.Payload)
 		h.check(err)
-		h.pods = v
+		h.list(v)
 	case wire.ChannelEvent:
 		v, err := wire.ParseEvent(p.Payload)
 		h.check(err)
@@ -271,6 +273,34 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	ack := packets.NewControlPacket(packets.Puback).(*packets.PubackPacket)
 	ack.MessageID = p.MessageID
 	return ack
+}
+
+// list takes in a list of pods: entries that are as before, and parts until all are there.
+func (h *hub) list(v wire.Pods) {
+	if v.Base > 0 && v.Base != h.pods.Seq {
+		h.note("baseless")
+		return // its next lease shows that something is missing
+	}
+	for i, p := range v.Pods {
+		if at := slices.IndexFunc(h.pods.Pods, func(q wire.PodStatus) bool { return q.UID == p.UID }); p.AsBefore() {
+			v.Pods[i] = h.pods.Pods[at]
+		}
+	}
+	if v.Parts <= 1 {
+		h.pods, h.part = v, wire.Pods{}
+		return
+	}
+	h.note("part")
+	if v.Part == 1 {
+		h.part = wire.Pods{Seq: v.Seq}
+	}
+	if h.part.Seq != v.Seq || h.part.Part != v.Part-1 {
+		h.t.Errorf("part %d of list %d after part %d of list %d", v.Part, v.Seq, h.part.Part, h.part.Seq)
+	}
+	v.Pods = append(h.part.Pods, v.Pods...)
+	if h.part = v; v.Part == v.Parts {
+		h.pods = v
+	}
 }
 
 func (h *hub) check(err error) {
@@ -334,6 +364,7 @@ type agent struct {
 	link     *Link
 	load     string // in the status
 	pod      string // in the pods
+	others   []wire.PodStatus
 	stored   int64
 	stopping bool
 	requests []string
@@ -352,7 +383,7 @@ func (a *agent) Status() wire.Status {
 func (a *agent) Pods() wire.Pods {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return wire.Pods{Generation: a.stored, Pods: []wire.PodStatus{{UID: "u1", Namespace: "default", Name: a.pod}}}
+	return wire.Pods{Generation: a.stored, Pods: append([]wire.PodStatus{{UID: "u1", Namespace: "default", Name: a.pod}}, a.others...)}
 }
 
 func (a *agent) StoredGeneration() int64 {

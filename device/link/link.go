@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"flotilla.dev/shared/wire"
 )
 
@@ -45,7 +47,7 @@ type Sink interface {
 type Config struct {
 	Node         string
 	Machine      string // 16 hex digits; empty: not known
-	Boot         string // random id of this agent start
+	Boot         string // random id of this agent start; replaced where the hub asks for another
 	AgentVersion string
 
 	// Server is the hub: mqtts://host:8883, or mqtt://127.0.0.1:1883 for its
@@ -62,7 +64,10 @@ type Config struct {
 
 	Source Source
 	Sink   Sink
-	Log    *slog.Logger // nil: slog.Default()
+	// Dismissed hears that the device's enrolment has ended. Run then says once more
+	// which pods there are, as soon as there are none, and ends. nil: it is ignored.
+	Dismissed func(wire.Dismissed)
+	Log       *slog.Logger // nil: slog.Default()
 }
 
 // Times of the protocol, and limits of what waits here.
@@ -72,17 +77,25 @@ const (
 	leaseRetryMax = 7 * time.Second
 	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
 	maxUnacked    = 3                // lost in a row: then the connection counts as broken
-	backoffMin    = time.Second
-	backoffMax    = time.Minute
+	longPause     = time.Second      // after a list of pods that is longer as text than a message
+	backoffMin    = 200 * time.Millisecond
+	backoffMax    = 7 * time.Second  // well inside of any grace, however long the hub was away
 	steady        = 30 * time.Second // a session of this length ends the back-off
-	hurryFor      = time.Minute      // after the hub was last heard, no pause is longer than
-	hurryMax      = 5 * time.Second  // this
 	maxEvents     = 256
 	maxRequests   = 64
+	maxWaiting    = 1 << 20 // bytes of requests that wait; one alone may have more
+
+	// Each desired state that differs is written to flash. A hub that sends 4 MiB of
+	// another one every second is held to 1.4 GB a day; the newest waits.
+	desiredBurst = 64 << 20
+	desiredRate  = 16 << 10 // bytes a second
 )
 
 // ErrOffline says that the hub cannot be reached now.
 var ErrOffline = errors.New("not connected to the hub")
+
+// ErrDismissed says that the device belongs to its hub no more, and holds no pods.
+var ErrDismissed = errors.New("the hub has ended this device's enrolment")
 
 // A Link keeps one device connected. Make it with New.
 type Link struct {
@@ -94,24 +107,26 @@ type Link struct {
 	replies chan addressed // from Streams to the session
 	numbers struct {       // of this boot; used by the session only
 		lease, status, pods uint64
+		list                uint64 // of pods that was begun last; pods: that was sent to its end
 	}
-	served time.Time // when the hub last acknowledged something; used by Run and the session only
-
 	mu       sync.Mutex
+	boot     string
+	gone     bool          // dismissed
 	interval time.Duration // between leases
 	asked    asked
 	events   []queued
-	queued   uint64 // number of the newest event
-	skipped  int    // events that had no room, not told yet
-	desired  []byte
+	queued   uint64   // number of the newest event
+	skipped  int      // events that had no room, not told yet
+	desired  [][]byte // payloads that wait: a whole one, or parts
 	requests []addressedRequest
+	waiting  int // bytes of requests
 	streams  map[string]*Stream
 	session  *session // nil: offline
 	lastErr  error
 }
 
 // asked is what the agent or the hub wants sent soon.
-type asked struct{ status, pods, lease, refresh bool }
+type asked struct{ status, pods, lease, refresh, boot bool }
 
 // queued is an event that waits, with its number of this run.
 type queued struct {
@@ -155,13 +170,15 @@ func New(cfg Config) (*Link, error) {
 		deliver:  make(chan struct{}, 1),
 		replies:  make(chan addressed),
 		interval: cfg.LeaseInterval,
+		boot:     cfg.Boot,
 		streams:  map[string]*Stream{},
 	}, nil
 }
 
 // Run keeps the device connected until the context ends; then it says goodbye:
 // the Source's last status (which should be Ready=False, NodeShutdown by then) and
-// presence "shutdown". It never gives up and returns nil.
+// presence "shutdown". It never gives up and returns nil; ErrDismissed where the
+// device was dismissed.
 func (l *Link) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -175,18 +192,20 @@ func (l *Link) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		if l.isGone() {
+			return l.leave(ctx)
+		}
 		l.mu.Lock()
 		l.lastErr = err
 		l.mu.Unlock()
+		if errors.Is(err, errNewBoot) {
+			l.beginAnew()
+			try = 0
+		}
 		if time.Since(began) >= steady {
 			try = 0
 		}
-		pause := backoff(try)
-		// A hub that took something in a moment ago is well, and it is the network that
-		// breaks: a link that is up half of the time must keep its lease alive.
-		if !l.served.IsZero() && time.Since(l.served) < hurryFor {
-			pause = min(pause, rand.N(hurryMax))
-		}
+		pause := l.backoff(try)
 		level := slog.LevelDebug // the same thing every minute is no news
 		if said != err.Error() {
 			level, said = slog.LevelWarn, err.Error()
@@ -201,9 +220,14 @@ func (l *Link) Run(ctx context.Context) error {
 }
 
 // backoff is the pause before a try: full jitter, so that a fleet that lost its
-// hub at one moment does not come back at one moment.
-func backoff(try int) time.Duration {
-	return rand.N(min(backoffMax, backoffMin<<min(try, 10)))
+// hub at one moment does not come back at one moment. It never grows beyond seven
+// tenths of a lease interval: a hub that returns, after whatever time, hears every
+// device before any grace ends.
+func (l *Link) backoff(try int) time.Duration {
+	l.mu.Lock()
+	most := max(min(backoffMax, l.interval*7/10), backoffMin)
+	l.mu.Unlock()
+	return rand.N(min(most, backoffMin<<min(try, 10)))
 }
 
 // StatusChanged, PodsChanged and DesiredStored tell that the Source has news.
@@ -228,7 +252,7 @@ func (l *Link) ask(what func(*asked)) {
 // The newest 256 wait; older ones are dropped, and their number is told. The link
 // fills in boot, and time where it is zero.
 func (l *Link) Event(e wire.Event) {
-	e.Boot = l.cfg.Boot
+	e.Boot = l.bootID()
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
@@ -256,24 +280,38 @@ func (l *Link) Online() (bool, error) {
 	return false, l.lastErr
 }
 
-// deliverAll hands over what arrived, one after the other.
+// deliverAll hands over what arrived, one after the other. A desired state that would
+// be too much waits, and a newer one takes its place.
 func (l *Link) deliverAll(ctx context.Context) {
+	budget := rate.NewLimiter(desiredRate, desiredBurst)
+	var parts wire.DesiredParts
+	again := time.NewTimer(0)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.deliver:
+		case <-again.C:
 		}
 		for {
 			l.mu.Lock()
-			desired, requests := l.desired, l.requests
-			l.desired, l.requests = nil, nil
+			var desired []byte
+			requests := l.requests
+			if len(l.desired) > 0 {
+				if next := l.desired[0]; budget.AllowN(time.Now(), wire.TextSize(next)) {
+					desired, l.desired = next, l.desired[1:]
+				} else {
+					again.Reset(time.Second)
+				}
+			}
+			l.requests, l.waiting = nil, 0
 			l.mu.Unlock()
 			if desired == nil && len(requests) == 0 {
 				break
 			}
 			if desired != nil {
-				l.deliverDesired(desired)
+				l.deliverDesired(desired, &parts)
 			}
 			for _, r := range requests {
 				l.cfg.Sink.Request(r.id, r.r)
@@ -282,11 +320,22 @@ func (l *Link) deliverAll(ctx context.Context) {
 	}
 }
 
-func (l *Link) deliverDesired(payload []byte) {
+func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 	d, err := wire.ParseDesired(payload)
+	whole := false
+	if err == nil {
+		d, whole, err = parts.Add(d, payload)
+	}
 	if err != nil {
 		l.log.Error("read desired state from the hub; keeping the stored one", "node", l.cfg.Node, "err", err)
 		l.Event(wire.Event{Type: "Warning", Reason: "DesiredStateInvalid", Message: err.Error()})
+		return
+	}
+	if l.isGone() || !whole {
+		return // it knows, or the rest comes, or is asked for by the next lease
+	}
+	if d.Dismissed != nil {
+		l.dismissed(*d.Dismissed)
 		return
 	}
 	if d.LeaseIntervalSeconds > 0 {

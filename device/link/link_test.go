@@ -2,11 +2,15 @@ package link
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/shared/wire"
 )
@@ -288,15 +292,15 @@ func TestReconnectsBackOffWithFullJitter(t *testing.T) {
 		for i := 1; i < len(at); i++ {
 			gap, most := at[i].Sub(at[i-1]), backoffMax
 			if i <= 6 {
-				most = backoffMin << (i - 1)
+				most = min(backoffMin<<(i-1), backoffMax)
 			}
 			if gap > most {
 				t.Errorf("pause %d is %s, at most %s", i, gap, most)
 			}
 			sum += gap
 		}
-		if mean := sum / time.Duration(len(at)-1); mean < 25*time.Second || mean > 35*time.Second {
-			t.Errorf("mean pause %s, want about half of a minute", mean)
+		if mean := sum / time.Duration(len(at)-1); mean < 3*time.Second || mean > 4*time.Second {
+			t.Errorf("mean pause %s, want about half of %s", mean, backoffMax)
 		}
 	})
 }
@@ -438,6 +442,119 @@ func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
 		defer h.mu.Unlock()
 		if h.status.Seq != 2 || h.pods.Seq != 2 {
 			t.Errorf("status %d and pods %d after a refresh, want 2 and 2", h.status.Seq, h.pods.Seq)
+		}
+	})
+}
+
+// Each is written to flash. What is held back is the newest, and nothing else waits for it.
+func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		blank := strings.Repeat(" ", 4<<20-200)
+		stored, generation := 0, int64(0)
+		for range 200 {
+			generation++
+			was := a.StoredGeneration()
+			l.mu.Lock()
+			l.desired = [][]byte{fmt.Appendf(nil, `{"generation":%d,"hub":"h1"%s}`, generation, blank)}
+			l.mu.Unlock()
+			signal(l.deliver)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if a.StoredGeneration() != was {
+				stored++
+			}
+		}
+		if stored < 15 || stored > 18 {
+			t.Errorf("of 200 desired states of 4 MiB in 200 s %d were taken, want 16", stored)
+		}
+		l.arrivedRequest("r1", []byte(`{"type":"usage"}`))
+		synctest.Wait()
+		if a.mu.Lock(); len(a.requests) != 1 {
+			t.Errorf("a request waits for a desired state: %v", a.requests)
+		}
+		a.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		if g := a.StoredGeneration(); g != generation {
+			t.Errorf("in the end generation %d is stored, want the newest, %d", g, generation)
+		}
+	})
+}
+
+// 100 pods of 8 containers are more than a message holds as text: the hub hears of all
+// of them, and not of every change of one of them at once.
+func TestALongListOfPodsReachesTheHub(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		var others []wire.PodStatus
+		for i := range 100 {
+			p := wire.PodStatus{UID: types.UID(fmt.Sprint("other", i)), Namespace: "default", Name: fmt.Sprint("other", i)}
+			for c := range 8 {
+				p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: fmt.Sprintf("docker://%064x", rand.Uint64()),
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: strings.Repeat("back-off ", 50)}}})
+			}
+			others = append(others, p)
+		}
+		a.mu.Lock()
+		a.others = others
+		a.mu.Unlock()
+		began := time.Now()
+		for i := range 100 { // in ten seconds
+			a.mu.Lock()
+			others = slices.Clone(others)
+			for n := range others {
+				others[n].Name = fmt.Sprint("other", n, "-", i)
+			}
+			a.others = others
+			a.mu.Unlock()
+			a.change(fmt.Sprint("change ", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := len(h.times("pods", began)); n < 8 || n > 12 {
+			t.Errorf("100 changes of a long list in ten seconds are told in %d messages", n)
+		}
+		time.Sleep(time.Second)
+		agree(t, h, a, "a second after the last change")
+		if n := with(h, func(h *hub) int { return len(h.pods.Pods) }); n != 101 {
+			t.Errorf("the hub knows %d pods, want 101", n)
+		}
+		a.mu.Lock()
+		a.others = nil
+		a.mu.Unlock()
+		a.change("short again")
+		time.Sleep(time.Second)
+		agree(t, h, a, "when the list is short again")
+	})
+}
+
+func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		const size = 400 << 10
+		a.mu.Lock() // the agent is busy: what comes now waits
+		held := 0
+		for i := range 64 {
+			l.arrivedRequest(fmt.Sprint("large", i), fmt.Appendf(nil, `{"type":"exec","command":["%s"]}`, strings.Repeat("a", size)))
+			l.mu.Lock()
+			held = max(held, len(l.requests)*size)
+			l.mu.Unlock()
+		}
+		a.mu.Unlock()
+		synctest.Wait()
+		a.mu.Lock()
+		if n := len(a.requests); held > maxWaiting || n == 0 || n > 2*maxWaiting/size {
+			t.Errorf("%d bytes waited, want at most %d; %d requests were taken", held, maxWaiting, n)
+		}
+		a.mu.Unlock()
+		l.arrivedRequest("after", []byte(`{"type":"usage"}`))
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !slices.Contains(a.requests, "after usage") {
+			t.Errorf("later requests are lost: %v", a.requests)
 		}
 	})
 }

@@ -64,9 +64,9 @@ func mosquitto(t *testing.T) (port int) {
 
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited 15s for %s", what)
+			t.Fatalf("waited 2m for %s", what)
 		}
 	}
 }

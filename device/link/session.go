@@ -24,6 +24,7 @@ type session struct {
 	done   chan struct{} // closed with the session
 
 	status, pods, event tracked // at QoS 1, one in flight each
+	list                podList // of the pods in flight, and before
 	eventNumber         uint64  // of the one in flight; 0: it tells of skipped ones
 	eventSkipped        int     // how many
 	unacked             int     // timeouts in a row
@@ -34,6 +35,7 @@ type session struct {
 	leaseRetry time.Duration
 
 	answers answers
+	newBoot bool // the hub wants the device under a new boot id
 }
 
 // tracked is a kind of message that is sent again until it is acknowledged.
@@ -41,6 +43,7 @@ type tracked struct {
 	due   bool
 	token paho.Token // in flight
 	until time.Time  // then it counts as lost
+	after time.Time  // no other one before
 }
 
 // acked returns a channel that is ready when the one in flight is.
@@ -65,6 +68,9 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	if err := s.subscribe(ctx); err != nil {
 		return err
 	}
+	if l.isGone() {
+		return s.confirm(ctx)
+	}
 	l.mu.Lock()
 	l.session, l.lastErr = s, nil
 	l.asked = asked{status: true, pods: true, lease: true}
@@ -80,7 +86,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 // client that does both says that messages were delivered when they were not.
 func (s *session) options(ctx context.Context) *paho.ClientOptions {
 	c := &s.l.cfg
-	will, _ := json.Marshal(wire.Presence{Boot: c.Boot, State: wire.PresenceLost})
+	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx) }).
@@ -140,6 +146,12 @@ func (s *session) loop(ctx context.Context) error {
 	for {
 		now := time.Now()
 		s.take()
+		switch {
+		case s.newBoot:
+			return errNewBoot
+		case s.l.isGone():
+			return ErrDismissed
+		}
 		if err := s.settle(now); err != nil {
 			return err
 		}
@@ -178,8 +190,10 @@ func (s *session) take() {
 	a := s.l.asked
 	s.l.asked = asked{}
 	if a.refresh { // the hub does not have what is in flight
-		s.status.token, s.pods.token = nil, nil
+		s.status.token = nil
+		s.list.again(&s.pods)
 	}
+	s.newBoot = s.newBoot || a.boot
 	s.status.due = s.status.due || a.status || a.refresh
 	s.pods.due = s.pods.due || a.pods || a.refresh
 	if a.lease {
@@ -195,15 +209,19 @@ func (s *session) settle(now time.Time) error {
 		}
 		select {
 		case <-t.token.Done():
-			if t.token.Error() != nil {
-				t.due = true
-			} else {
-				s.unacked, s.l.served = 0, now
-				if t == &s.event {
-					s.dropEvent()
-				}
-			}
+			err := t.token.Error()
 			t.token = nil
+			if err == nil {
+				s.unacked = 0
+			}
+			switch {
+			case t == &s.pods:
+				s.podsAcked(err)
+			case err != nil:
+				t.due = true
+			case t == &s.event:
+				s.dropEvent()
+			}
 			continue
 		default:
 		}
@@ -211,6 +229,9 @@ func (s *session) settle(now time.Time) error {
 			continue
 		}
 		t.token, t.due = nil, true
+		if t == &s.pods {
+			s.list = podList{}
+		}
 		if s.unacked++; s.unacked >= maxUnacked {
 			return fmt.Errorf("the hub has acknowledged none of the last %d messages", maxUnacked)
 		}
@@ -248,7 +269,11 @@ func (s *session) sendDue(now time.Time) {
 	if s.status.due && s.status.token == nil {
 		s.sendStatus()
 	}
-	if s.pods.due && s.pods.token == nil {
+	switch {
+	case s.pods.token != nil:
+	case len(s.list.rest) > 0:
+		s.sendPart()
+	case s.pods.due && !now.Before(s.pods.after):
 		s.sendPods()
 	}
 	if s.event.token == nil {
@@ -267,6 +292,13 @@ func (s *session) earliest() time.Time {
 			next = t.until
 		}
 	}
+	switch {
+	case s.pods.token != nil:
+	case len(s.list.rest) > 0:
+		next = time.Now()
+	case s.pods.due && s.pods.after.Before(next):
+		next = s.pods.after
+	}
 	if s.lease == nil && s.nextLease.Before(next) {
 		next = s.nextLease
 	}
@@ -283,7 +315,7 @@ func (s *session) sendLease(now time.Time) {
 	l := s.l
 	l.numbers.lease++
 	payload := wire.AppendLease(nil, wire.Lease{
-		Boot: l.cfg.Boot, Seq: l.numbers.lease, Status: l.numbers.status, Pods: l.numbers.pods,
+		Boot: l.bootID(), Seq: l.numbers.lease, Status: l.numbers.status, Pods: l.numbers.pods,
 		Desired: l.cfg.Source.StoredGeneration(), Time: time.Now(),
 	})
 	l.mu.Lock()
@@ -300,24 +332,12 @@ func (s *session) sendStatus() {
 	s.status.due = false
 	st := l.cfg.Source.Status()
 	l.numbers.status++
-	st.Boot, st.Seq, st.Time, st.MachineID = l.cfg.Boot, l.numbers.status, time.Now(), l.cfg.Machine
+	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
 	if l.cfg.AgentVersion != "" {
 		st.AgentVersion = l.cfg.AgentVersion
 	}
 	s.nextStatus = time.Now().Add(time.Duration(float64(l.cfg.StatusInterval) * (0.5 + 0.5*rand.Float64())))
 	s.publish(&s.status, wire.ChannelStatus, st)
-}
-
-func (s *session) sendPods() {
-	l := s.l
-	s.pods.due = false
-	p := l.cfg.Source.Pods()
-	l.numbers.pods++
-	p.Boot, p.Seq = l.cfg.Boot, l.numbers.pods
-	if p.Pods == nil {
-		p.Pods = []wire.PodStatus{}
-	}
-	s.publish(&s.pods, wire.ChannelPods, p)
 }
 
 // sendEvent sends the oldest event that waits, if there is one; before it, that
@@ -335,7 +355,7 @@ func (s *session) sendEvent() {
 	l.mu.Unlock()
 	if s.eventNumber = next.n; s.eventSkipped > 0 {
 		s.eventNumber = 0
-		next.e = wire.Event{Boot: l.cfg.Boot, Time: time.Now(), Type: "Warning", Reason: "EventsDropped",
+		next.e = wire.Event{Boot: l.bootID(), Time: time.Now(), Type: "Warning", Reason: "EventsDropped",
 			Message: fmt.Sprintf("%d events were dropped: more than %d waited for the hub", s.eventSkipped, maxEvents)}
 	}
 	s.publish(&s.event, wire.ChannelEvent, next.e)
@@ -361,13 +381,22 @@ func (s *session) dropEvent() {
 // logged and not tried again before it changes: it would be no smaller.
 func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	payload, err := json.Marshal(v)
-	if err == nil && len(payload) > wire.MaxFromDevice {
+	switch {
+	case err != nil:
+	case c == wire.ChannelStatus:
+		payload, err = wire.Pack(payload)
+	case len(payload) > wire.MaxFromDevice:
 		err = fmt.Errorf("it has %d bytes, the hub reads at most %d", len(payload), wire.MaxFromDevice)
 	}
 	if err != nil {
 		s.l.log.Error("send to the hub", "node", s.l.cfg.Node, "channel", c, "err", err)
 		return
 	}
+	s.track(t, c, payload)
+}
+
+// track sends a payload and notes it as in flight.
+func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
 	t.until = time.Now().Add(ackTimeout)
 }
@@ -380,7 +409,7 @@ func (s *session) farewell() {
 		s.status.token.WaitTimeout(patience)
 	}
 	var t tracked
-	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.cfg.Boot, State: wire.PresenceShutdown, Reason: "the agent was stopped"})
+	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.bootID(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
 	if t.token == nil || !t.token.WaitTimeout(patience) {
 		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
 	}

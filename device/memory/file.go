@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/google/renameio/v2"
 )
 
 // seal is the first line of every file: a cheap flash card returns zeros or old
@@ -23,7 +21,7 @@ var errSeal = errors.New("the file is not as it was written (the checksum in its
 
 // write replaces a file durably: its content, and that it has this name now. Secrets
 // are in it: nobody else may read it.
-func write(path string, body []byte) error {
+func write(d disk, path string, body []byte) error {
 	sum := sha256.Sum256(body)
 	var b bytes.Buffer
 	b.Grow(len(seal) + 2*len(sum) + 1 + len(body))
@@ -31,10 +29,15 @@ func write(path string, body []byte) error {
 	b.WriteString(hex.EncodeToString(sum[:]))
 	b.WriteByte('\n')
 	b.Write(body)
-	if err := renameio.WriteFile(path, b.Bytes(), 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := d.Replace(path, b.Bytes()); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return d.SyncDir(filepath.Dir(path))
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -58,7 +61,10 @@ func readSealed(path string) ([]byte, error) {
 // takeLock keeps a second agent out of the state directory. The kernel gives the
 // lock up when the process ends, however it ends.
 func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, syscall.EROFS) { // what is stored there is run all the same
+		f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of the state directory: %w; choose another one with --state-dir", err)
 	}
@@ -73,4 +79,21 @@ func takeLock(path string) (*os.File, error) {
 		_, _ = f.WriteAt([]byte(pid), 0) // only for the sentence above
 	}
 	return f, nil
+}
+
+// ownDirectory refuses a directory that another user of the device can change: what the
+// agent reads there it does as root, and what it writes there could be a link to a file
+// of somebody else's.
+func ownDirectory(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("use the state directory %s: it belongs to user %d, and this is user %d: choose another one with --state-dir, or give it over with chown", dir, st.Uid, os.Geteuid())
+	}
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("use the state directory %s: other users can write to it (mode %04o): chmod go-w it, or choose another one with --state-dir", dir, mode)
+	}
+	return nil
 }

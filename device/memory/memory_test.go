@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,7 +53,7 @@ func TestADesiredStateSurvivesARestart(t *testing.T) {
 	if !ok || d.Generation != 3 || len(d.Pods) != 2 || said.Len() > 0 {
 		t.Errorf("after a restart: %v, generation %d, %d pods; said %q", ok, d.Generation, len(d.Pods), said)
 	}
-	if info, err := os.Stat(filepath.Join(dir, desiredFile)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(m.slots.path(0)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file, which holds secrets, is %v (%v), want 0600", info.Mode(), err)
 	}
 }
@@ -82,13 +83,14 @@ func TestGenerationsCompareWithinOneHub(t *testing.T) {
 func TestNothingIsWrittenWhereNothingHasChanged(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
-	path := filepath.Join(dir, desiredFile)
 	if err := m.SetDesired(desired(3, "hub", "a")); err != nil {
 		t.Fatal(err)
 	}
-	first, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
+	long := time.Unix(1, 0)
+	for i := range 2 {
+		if err := os.Chtimes(m.slots.path(i), long, long); err != nil {
+			t.Fatal(err)
+		}
 	}
 	again := desired(3, "hub", "a")
 	again.Time = time.Unix(99, 0) // every resend has its own
@@ -98,11 +100,12 @@ func TestNothingIsWrittenWhereNothingHasChanged(t *testing.T) {
 	if err := m.SetNotes(nil); err != nil {
 		t.Fatal(err)
 	}
-	second, err := os.Stat(path)
-	if err != nil || !os.SameFile(first, second) {
-		t.Errorf("the file was written again (%v)", err)
+	for i := range 2 {
+		if info, err := os.Stat(m.slots.path(i)); err != nil || !info.ModTime().Equal(long) {
+			t.Errorf("file %d was written again (%v)", i, err)
+		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, journalFile)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(m.journal.path(0)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an empty journal was written (%v)", err)
 	}
 	if d, _ := m.Desired(); !d.Time.Equal(again.Time) {
@@ -110,25 +113,27 @@ func TestNothingIsWrittenWhereNothingHasChanged(t *testing.T) {
 	}
 }
 
-func TestABrokenFileIsMovedAsideAndSaidLoudly(t *testing.T) {
+func TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd(t *testing.T) {
 	for name, spoil := range map[string]func([]byte) []byte{
 		"zero length": func([]byte) []byte { return nil },
-		"cut off":     func(b []byte) []byte { return b[:len(b)/2] },
-		"one bit":     func(b []byte) []byte { b[len(b)-5] ^= 1; return b },
+		"cut off":     func(b []byte) []byte { return b[:len(bytes.TrimRight(b, "\x00"))/2] },
+		"one bit":     func(b []byte) []byte { b[len(bytes.TrimRight(b, "\x00"))-5] ^= 1; return b },
 		"zeros":       func(b []byte) []byte { return make([]byte, len(b)) },
 		"plain JSON":  func([]byte) []byte { return []byte(`{"generation":99}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			m, _ := open(t, dir)
-			if err := m.SetDesired(desired(3, "hub", "a")); err != nil {
-				t.Fatal(err)
+			for g := range int64(2) {
+				if err := m.SetDesired(desired(2+g, "hub", "a")); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if err := m.SetNotes([]Note{{UID: "u"}}); err != nil {
 				t.Fatal(err)
 			}
 			_ = m.Close()
-			for _, f := range []string{desiredFile, journalFile} {
+			for _, f := range []string{"desired.0.state", "desired.1.state", "journal.0.state", "journal.1.state"} {
 				path := filepath.Join(dir, f)
 				b, err := os.ReadFile(path)
 				if err == nil {
@@ -142,11 +147,12 @@ func TestABrokenFileIsMovedAsideAndSaidLoudly(t *testing.T) {
 			if d, ok := m.Desired(); ok || len(m.Notes()) > 0 {
 				t.Errorf("it believes in generation %d and %d notes", d.Generation, len(m.Notes()))
 			}
-			if strings.Count(said.String(), "level=ERROR") != 2 {
-				t.Errorf("said %q, want two errors", said)
+			want := 2
+			if name == "zero length" || name == "zeros" {
+				want = 0 // a device whose slots are all blank is a new one
 			}
-			if _, err := os.Stat(filepath.Join(dir, desiredFile+".corrupt")); err != nil {
-				t.Error(err)
+			if strings.Count(said.String(), "level=ERROR") != want || (m.Trouble() == "") != (want == 0) {
+				t.Errorf("said %q and %q, want %d errors", said, m.Trouble(), want)
 			}
 			if err := m.SetDesired(desired(1, "hub", "b")); err != nil {
 				t.Errorf("what the hub sends now: %v", err)
@@ -171,11 +177,78 @@ func TestWhatCannotBeStoredIsNotTaken(t *testing.T) {
 	if err := m.SetDesired(desired(1, "hub", "a")); err != nil {
 		t.Fatal(err)
 	}
-	m.dir = filepath.Join(dir, "gone") // as a disk that has become read-only
+	m.slots.dir = filepath.Join(dir, "gone") // as a disk that has become read-only
 	if err := m.SetDesired(desired(2, "hub", "b")); err == nil {
 		t.Fatal("it claims to have stored it")
 	}
 	if d, _ := m.Desired(); d.Generation != 1 {
 		t.Errorf("it goes on with generation %d, want 1", d.Generation)
+	}
+	if got := m.Trouble(); !strings.Contains(got, "generation 2") {
+		t.Errorf("it has the trouble %q, want what could not be stored", got)
+	}
+	m.slots.dir = dir
+	if err := m.SetDesired(desired(2, "hub", "b")); err != nil || m.Trouble() != "" {
+		t.Errorf("when it can be stored: %v, trouble %q", err, m.Trouble())
+	}
+}
+
+// Whoever had the hub for an hour must not have the device for ever.
+func TestNoGenerationIsTheLastOne(t *testing.T) {
+	m, _ := open(t, t.TempDir())
+	for _, c := range []struct {
+		name       string
+		generation int64
+		hub        string
+		taken      bool
+	}{
+		{"the first of a hub that has counted for long", 1 << 40, "one", true},
+		{"the highest number there is", math.MaxInt64, "one", false},
+		{"the highest number of another hub", math.MaxInt64, "two", false},
+		{"one beyond what is counted to", 1<<53 + 1, "two", false},
+		{"the highest that is taken at once", 1 << 53, "one", true},
+		{"the one after it", 1<<53 + 1, "one", true},
+		{"and after a restore", 1<<53 + 1000, "one", true},
+		{"a leap from there", 1 << 54, "one", false},
+	} {
+		if err := m.SetDesired(wire.Desired{Generation: c.generation, Hub: c.hub}); (err == nil) != c.taken {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for name, spoil := range map[string]func(dir string) error{
+		"everybody may write to it":   func(dir string) error { return os.Chmod(dir, 0o777) },
+		"its group may write to it":   func(dir string) error { return os.Chmod(dir, 0o770) },
+		"it has the sticky bit":       func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+		"it belongs to another user":  func(dir string) error { return os.Chown(dir, 4711, 0) },
+		"its lock is a symbolic link": func(dir string) error { return os.Symlink(dir+"/../precious", filepath.Join(dir, LockFile)) },
+		"it is a link to such another": func(dir string) error {
+			return errors.Join(os.Chmod(dir, 0o777), os.Rename(dir, dir+"x"), os.Symlink(dir+"x", dir))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := t.TempDir()
+			dir, precious := filepath.Join(base, "state"), filepath.Join(base, "precious")
+			for _, err := range []error{os.Mkdir(dir, 0o755), os.WriteFile(precious, []byte("not a pid"), 0o600), spoil(dir)} {
+				if errors.Is(err, os.ErrPermission) {
+					t.Skip(err) // not root
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if m, err := Open(dir, log); err == nil {
+				t.Errorf("it is used")
+				_ = m.Close()
+			} else if !strings.Contains(err.Error(), "--state-dir") {
+				t.Errorf("the error says not what to do: %v", err)
+			}
+			if body, err := os.ReadFile(precious); err != nil || string(body) != "not a pid" {
+				t.Errorf("another file has %q now (%v)", body, err)
+			}
+		})
 	}
 }

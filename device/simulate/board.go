@@ -67,6 +67,9 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	return r, nil
 }
 
+// Look implements agent.Hardware.
+func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d, nil, nil }
+
 // Measure implements agent.Hardware: there is always enough.
 func (b *board) Measure(context.Context, string) hardware.Stats {
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }

@@ -3,7 +3,7 @@
 // certificate, and the roles of all of them.
 //
 // It keeps hashes, never secrets, and it asks for every single request: nothing
-// is cached, so what is revoked is revoked at once, by a command beside the
+// is cached, so what is revoked is revoked at once, by a command next to the
 // running hub too. It serves no page and knows no object: package kube and
 // package admin ask Authenticate and Allow, the broker asks May, and the hub
 // mounts the handlers of joining. Certificates are signed by package pki, and
@@ -21,13 +21,11 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
 
 // Sentinels, by what the caller has to do about them.
@@ -37,25 +35,45 @@ var (
 	ErrInvalid         = errors.New("invalid")                   // 400: the sender has to change something
 	ErrConflict        = errors.New("conflict")                  // 409
 	ErrTooMany         = errors.New("too many failed attempts")  // 429
-	ErrRefused         = errors.New("refused")                   // an Enroller's no; its text is told to the device
+	ErrBusy            = errors.New("too many at once")          // 429: the same again, a little later
+	ErrRefused         = errors.New("refused")                   // the Fleet's no; its text is told to the device
 	errUnavailable     = errors.New("the hub cannot answer now") // 503
 )
 
-// An Enrolment is a device that is about to become a node's.
+// An Enrolment is the one key that speaks for a node. A node without one is not let in.
 type Enrolment struct {
 	Node      string
+	Key       string // sha256 of the public key, hex
 	MachineID string // "": not known
 	Site      string
 	Labels    map[string]string // the token's: an administrator's word
-	Token     string            // id
-	Replaces  bool              // another key spoke for the node until now: new hardware, or a fresh installation
+	Token     string            // id of the one that it joined with
 	At        time.Time
+	Expires   time.Time // of the newest certificate
+
+	// Request is the one by which it was approved of, "" where nobody was asked; in the
+	// same transaction Certificate (PEM) is noted there.
+	Request     string
+	Certificate []byte
 }
 
-// An Enroller is the hub, which learns of every device before it gets its
-// certificate. An error that is ErrRefused is told to the device.
-type Enroller interface {
-	Enroll(ctx context.Context, e Enrolment) error
+// A Fleet keeps the enrolments, in one transaction with the Nodes that they are of.
+type Fleet interface {
+	Enrolment(node string) (Enrolment, bool)
+	// Enrol makes a key the one that speaks for a node. When it returns, that is
+	// durable, and the session of whoever spoke for it before is closed. An error
+	// that is ErrRefused is told to the device.
+	Enrol(ctx context.Context, e Enrolment) error
+	// Await asks for an administrator's word about a device with a right token, or
+	// says what it was. An error that is ErrRefused or ErrBusy is told to the device.
+	Await(ctx context.Context, a Applicant) (Verdict, error)
+	// Withdraw ends the request of a device that may not join any more.
+	Withdraw(ctx context.Context, key, token, why string) error
+	// Renewed notes that the key of a node has a newer certificate.
+	Renewed(ctx context.Context, node, key string, expires time.Time) error
+	// Dismissed returns what is told to the holder of a key whose enrolment has
+	// ended, nil for one that nobody knows.
+	Dismissed(key string) *wire.Dismissed
 }
 
 // Options say what a Guard works with.
@@ -63,21 +81,29 @@ type Options struct {
 	Store     *store.Store
 	Authority *pki.Authority
 	Log       *slog.Logger // nil: slog.Default()
+	// Now is the hub's time, by which everything here begins and ends; nil: the machine's.
+	Now func() time.Time
 
-	// The following are for joining; a command beside the hub leaves them out.
-	Enroller      Enroller
-	Hub           string        // identity
-	MQTT          string        // host:port of the TLS listener; without a host devices use the one that they joined through
-	LeaseInterval time.Duration // whole seconds
+	// The following are for joining; a command of the machine leaves them out.
+	Fleet Fleet
+	// RequireApproval makes every device that joins wait for approval, not only those
+	// whose token says so.
+	RequireApproval bool
+	Hub             string        // identity
+	MQTT            string        // host:port of the TLS listener; without a host devices use the one that they joined through
+	LeaseInterval   time.Duration // whole seconds
 }
 
 // A Guard answers who may. Its methods may be called from any goroutine.
 type Guard struct {
 	Options
 	failures lockout
-	joins    *rate.Limiter
-	joining  sync.Mutex    // one join is decided at a time
-	hashing  chan struct{} // argon2id costs 19 MiB: so many at once
+	ties     ties
+	joining  chan struct{} // one join is decided at a time
+	renewals allowances    // of each node's certificate
+	requests allowances    // to wait for approval, with each token
+	hashing  chan struct{} // argon2id costs 19 MiB: so many strangers' at once
+	settled  chan struct{} // and so many of those who were here before
 }
 
 // New returns a guard.
@@ -85,18 +111,36 @@ func New(o Options) *Guard {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Guard{Options: o, joins: rate.NewLimiter(20, 100), hashing: make(chan struct{}, 2)}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Guard{Options: o, joining: make(chan struct{}, 1),
+		renewals: allowances{every: renewEvery, burst: renewBurst}, requests: allowances{every: requestEvery, burst: requestBurst}, hashing: make(chan struct{}, 2), settled: make(chan struct{}, 1)}
 }
 
-// Record remembers who did what. A record that cannot be kept is logged, and
-// stops nobody: the change itself was remembered before.
+// Record remembers who did what, before it is answered. A record that cannot be
+// kept is logged, and stops nobody: the change itself was remembered before.
 func (g *Guard) Record(ctx context.Context, a store.Audit) {
-	if a.At.IsZero() {
-		a.At = time.Now()
+	if a.Code >= http.StatusBadRequest { // nobody got anything: a flood of it must not be one of waiting
+		g.Note(a)
+		return
 	}
+	a = g.stamped(a)
 	if err := g.Store.AddAudit(context.WithoutCancel(ctx), a); err != nil {
 		g.Log.Error("cannot keep an audit record", "who", a.Who, "verb", a.Verb, "resource", a.Resource, "name", a.Name, "err", err)
 	}
+}
+
+// Note remembers within a second, or with what is written before that: for what
+// got nobody anything, and for changes, which are remembered by themselves.
+func (g *Guard) Note(a store.Audit) { g.Store.NoteAudit(g.stamped(a)) }
+
+func (g *Guard) stamped(a store.Audit) store.Audit {
+	if a.At.IsZero() {
+		a.At = g.Now()
+	}
+	a.Origin = network(a.Source)
+	return a
 }
 
 // newSecret is 130 random bits as 26 letters and digits.

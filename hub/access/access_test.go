@@ -8,33 +8,103 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
 
-// enroller is the hub: it notes who joins.
-type enroller struct {
+// fleet is the hub: it notes who joins.
+type fleet struct {
+	mu     sync.Mutex
 	joined []Enrolment
+	by     map[string]Enrolment
+	ended  map[string]wire.Dismissed // by key
 	refuse error
+
+	await     func(Applicant) (Verdict, error) // nil: nobody is asked
+	applied   []Applicant
+	withdrawn []string
 }
 
-func (e *enroller) Enroll(_ context.Context, n Enrolment) error {
-	if e.refuse == nil {
-		e.joined = append(e.joined, n)
+func (f *fleet) Enrolment(node string) (Enrolment, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e, ok := f.by[node]
+	return e, ok
+}
+
+func (f *fleet) all() map[string]Enrolment {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.by)
+}
+
+func (f *fleet) Enrol(_ context.Context, n Enrolment) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse == nil {
+		f.joined = append(f.joined, n)
+		f.by[n.Node] = n
 	}
-	return e.refuse
+	return f.refuse
+}
+
+func (f *fleet) Await(_ context.Context, a Applicant) (Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.applied = append(f.applied, a)
+	if f.await == nil {
+		return Verdict{}, errors.New("nobody was to be asked")
+	}
+	return f.await(a)
+}
+
+func (f *fleet) Withdraw(_ context.Context, key, token, why string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withdrawn = append(f.withdrawn, token+": "+why)
+	return nil
+}
+
+func (f *fleet) Renewed(_ context.Context, node, key string, expires time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.by[node]
+	e.Expires = expires
+	f.by[node] = e
+	return nil
+}
+
+func (f *fleet) Dismissed(key string) *wire.Dismissed {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d, ok := f.ended[key]; ok {
+		return &d
+	}
+	return nil
+}
+
+// expel ends an enrolment, as the deletion of its Node does.
+func (f *fleet) expel(node string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended[f.by[node].Key] = wire.Dismissed{Time: time.Now(), By: "anna", Reason: "Node " + node + " was deleted"}
+	delete(f.by, node)
 }
 
 type fixture struct {
 	*Guard
-	hub *enroller
+	hub *fleet
 	log *strings.Builder
 }
 
@@ -49,9 +119,9 @@ func guard(t *testing.T, dir string) fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := fixture{hub: &enroller{}, log: &strings.Builder{}}
+	f := fixture{hub: &fleet{by: map[string]Enrolment{}, ended: map[string]wire.Dismissed{}}, log: &strings.Builder{}}
 	f.Guard = New(Options{Store: s, Authority: ca, Log: slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Enroller: f.hub, Hub: "h1", MQTT: ":8883", LeaseInterval: 10 * time.Second})
+		Fleet: f.hub, Hub: "h1", MQTT: ":8883", LeaseInterval: 10 * time.Second})
 	return f
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"flotilla.dev/hub/store"
 )
@@ -21,26 +20,28 @@ type PasswordChange struct {
 // session alone is not enough: it may be somebody else's at an open screen. Wrong
 // old passwords count as failed logins do, for the source and for the person.
 func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error) {
-	now := time.Now()
-	keys := []string{"login " + network(p.Source), "account " + p.Name}
-	if err := g.failures.locked(now, keys...); err != nil {
-		return nil, err
-	}
+	now := g.Now()
 	if err := checkStrength(p.New, p.Name); err != nil {
 		return nil, err
 	}
-	known, err := g.knows(ctx, p.Name, p.Old)
-	switch {
-	case err != nil:
+	keys := append(tries("login", p.Source), allowance{"account " + p.Name, maxStrikes})
+	giveBack, err := g.failures.try(now, keys...)
+	if err != nil {
 		return nil, err
+	}
+	known, err := g.knows(ctx, p.Name, p.Old, true)
+	if err != nil {
+		giveBack()
+		return nil, err
+	}
+	if known {
+		giveBack()
+	}
+	switch {
 	case !known:
-		g.failures.strike(now, keys...)
 		return nil, fmt.Errorf("%w: the old password is wrong", ErrForbidden)
 	case p.Old == p.New:
 		return nil, fmt.Errorf("%w: the new password is the old one; use another", ErrInvalid)
-	}
-	for _, k := range keys {
-		g.failures.forgive(k)
 	}
 	if err := g.SetPassword(ctx, p.Name, p.New); err != nil {
 		return nil, err

@@ -21,6 +21,22 @@ type User struct {
 	CSRF   string // what a session's forms must carry; "" for the others
 }
 
+// ViaPage is how what people do in the page came in; it is no way for a User.
+const ViaPage = "page"
+
+type viaKey struct{}
+
+// Through marks what is asked in somebody's name on a way of its own, such as the page.
+func Through(ctx context.Context, via string) context.Context {
+	return context.WithValue(ctx, viaKey{}, via)
+}
+
+// Via is that way, "" for none.
+func Via(ctx context.Context) string {
+	via, _ := ctx.Value(viaKey{}).(string)
+	return via
+}
+
 // apiTokenVersion begins the API tokens: FLA1.<id>.<secret>.
 const apiTokenVersion = "FLA1"
 
@@ -29,30 +45,49 @@ const apiTokenVersion = "FLA1"
 // shown and is not good is refused, whatever else is good: nobody is somebody
 // other than they think. The errors are ErrUnauthenticated.
 func (g *Guard) Authenticate(r *http.Request) (User, error) {
-	u, err := g.authenticate(r)
+	c, err := shown(r)
+	var u User
+	if err == nil {
+		u, err = g.who(r.Context(), c)
+	}
 	u.Source = Source(r)
+	if err == nil {
+		err = g.bind(r.Context(), c, u)
+	}
 	return u, err
 }
 
-func (g *Guard) authenticate(r *http.Request) (User, error) {
+// shown is the credential of a request that counts.
+func shown(r *http.Request) (credential, error) {
 	if header, given := r.Header["Authorization"]; given {
 		scheme, token, _ := strings.Cut(header[0], " ")
 		if len(header) != 1 || !strings.EqualFold(scheme, "Bearer") {
-			return User{}, fmt.Errorf("%w: use `Authorization: Bearer <API token>`", ErrUnauthenticated)
+			return credential{}, fmt.Errorf("%w: use `Authorization: Bearer <API token>`", ErrUnauthenticated)
 		}
-		return g.byToken(r.Context(), strings.TrimSpace(token))
+		return credential{kind: "token", secret: strings.TrimSpace(token)}, nil
 	}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		h, err := g.Authority.Verify(r.TLS.PeerCertificates)
-		if err != nil {
-			return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
-		}
-		return g.byCertificate(r.Context(), h)
+		return credential{kind: "certificate", chain: r.TLS.PeerCertificates}, nil
 	}
 	if c, err := r.Cookie(Cookie); err == nil {
-		return g.bySession(r.Context(), c.Value)
+		return credential{kind: "session", secret: c.Value}, nil
 	}
-	return User{}, ErrUnauthenticated
+	return credential{}, ErrUnauthenticated
+}
+
+// who tells whose a credential is now.
+func (g *Guard) who(ctx context.Context, c credential) (User, error) {
+	switch c.kind {
+	case "token":
+		return g.byToken(ctx, c.secret)
+	case "session":
+		return g.bySession(ctx, c.secret)
+	}
+	h, err := g.Authority.Verify(c.chain)
+	if err != nil {
+		return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
+	}
+	return g.byCertificate(ctx, h)
 }
 
 // byToken needs no lockout: nobody guesses 130 bits, and the comparison of hashes costs nothing.
@@ -66,7 +101,7 @@ func (g *Guard) byToken(ctx context.Context, token string) (User, error) {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return User{}, err
 	}
-	if !same(hash(parts[2]), t.Hash) || !time.Now().Before(t.Expires) {
+	if !same(hash(parts[2]), t.Hash) || !g.Now().Before(t.Expires) {
 		return User{}, wrong
 	}
 	return User{Name: t.User, Role: Role(t.Role), Via: "token"}, nil
@@ -75,7 +110,7 @@ func (g *Guard) byToken(ctx context.Context, token string) (User, error) {
 func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 	u := User{Name: h.Name, Role: Role(h.Role), Via: "certificate"}
 	if h.Role == pki.Device {
-		if err := g.May(ctx, h); err != nil {
+		if err := g.May(h); err != nil {
 			return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 		}
 		return u, nil
@@ -92,29 +127,30 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 
 func (g *Guard) bySession(ctx context.Context, secret string) (User, error) {
 	s, err := g.Store.Session(ctx, hash(secret))
-	if errors.Is(err, store.ErrNotFound) || err == nil && !time.Now().Before(s.Expires) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !g.Now().Before(s.Expires) {
 		return User{}, fmt.Errorf("%w: the session has ended", ErrUnauthenticated)
 	}
 	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, err
 }
 
 // May tells whether a device's verified certificate still speaks for its node:
-// it has been enrolled, and no other device has taken its place. The broker
-// asks it for every connection.
-func (g *Guard) May(ctx context.Context, h pki.Holder) error {
-	e, err := g.Store.Enrolment(ctx, h.Name)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("look up enrolment of node %s: %w", h.Name, err)
+// it has been enrolled, and no other device has taken its place.
+func (g *Guard) May(h pki.Holder) error {
+	if e, ok := g.Fleet.Enrolment(h.Name); ok && e.Key == pki.KeyHash(h.Leaf) {
+		return nil
 	}
-	if err != nil || e.Key != pki.KeyHash(h.Leaf) {
-		return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrForbidden, h.Name)
-	}
-	return nil
+	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrForbidden, h.Name)
 }
 
-// Expel takes a node's enrolment away: its device is not let in any more. The
-// caller closes the connection that it has.
-func (g *Guard) Expel(ctx context.Context, node string) error { return g.Store.Expel(ctx, node) }
+// MayConnect is May for the TLS of the MQTT listener. It also lets through those
+// who have to be told that their enrolment has ended; the broker lets them do
+// nothing else.
+func (g *Guard) MayConnect(h pki.Holder) error {
+	if g.Fleet.Dismissed(pki.KeyHash(h.Leaf)) != nil {
+		return nil
+	}
+	return g.May(h)
+}
 
 // CheckForm protects a session from other sites: a request that changes
 // something must come from our own page and carry the session's CSRF token, in
@@ -165,7 +201,7 @@ func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string
 	if len(own) >= maxAPITokens {
 		return "", fmt.Errorf("%w: %s has %d API tokens, as many as anybody may have; revoke one that is not used", ErrConflict, n.User, len(own))
 	}
-	now := time.Now()
+	now := g.Now()
 	t := store.APIToken{ID: newID(), User: n.User, Note: clip(n.Note), Created: now, Expires: now.Add(n.Life)}
 	secret := newSecret()
 	t.Hash = hash(secret)

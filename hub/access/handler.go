@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/wire"
 )
 
@@ -18,11 +21,7 @@ func (g *Guard) Handler() http.Handler {
 		_, _ = w.Write(g.Authority.RootPEM())
 	})
 	mux.HandleFunc("POST "+wire.PathJoin, func(w http.ResponseWriter, r *http.Request) {
-		if !g.joins.Allow() {
-			refuse(w, ErrTooMany)
-			return
-		}
-		serve(w, r, wire.ParseJoinRequest, func(q wire.JoinRequest) (wire.JoinAnswer, error) {
+		serve(w, r, noted(g, r, "create", wire.ParseJoinRequest), func(q wire.JoinRequest) (wire.JoinAnswer, error) {
 			return g.Join(r.Context(), q, Source(r))
 		})
 	})
@@ -31,11 +30,32 @@ func (g *Guard) Handler() http.Handler {
 			refuse(w, ErrUnauthenticated)
 			return
 		}
-		serve(w, r, wire.ParseRenewRequest, func(q wire.RenewRequest) (wire.JoinAnswer, error) {
-			return g.Renew(r.Context(), q, r.TLS.PeerCertificates)
+		serve(w, r, noted(g, r, "renew", wire.ParseRenewRequest), func(q wire.RenewRequest) (wire.JoinAnswer, error) {
+			answer, err := g.Renew(r.Context(), q, r.TLS.PeerCertificates)
+			a := store.Audit{Via: "certificate", Source: Source(r), Verb: "renew", Resource: "enrolments", Code: http.StatusCreated}
+			if len(r.TLS.PeerCertificates) > 0 { // it may be anybody's; the code says whether it was believed
+				a.Who = clip(r.TLS.PeerCertificates[0].Subject.CommonName)
+				a.Name = a.Who
+			}
+			if err != nil {
+				a.Code, a.Message = status(err), err.Error()
+			}
+			g.Note(a)
+			return answer, err
 		})
 	})
 	return mux
+}
+
+// noted is a parser whose refusals are in the audit.
+func noted[Q any](g *Guard, r *http.Request, verb string, parse func([]byte) (Q, error)) func([]byte) (Q, error) {
+	return func(body []byte) (Q, error) {
+		q, err := parse(body)
+		if err != nil {
+			g.Note(store.Audit{Source: Source(r), Verb: verb, Resource: "enrolments", Code: http.StatusBadRequest, Message: err.Error()})
+		}
+		return q, err
+	}
 }
 
 func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q, error), do func(Q) (wire.JoinAnswer, error)) {
@@ -63,26 +83,52 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 // refuse tells why in one sentence. What went wrong inside the hub is for its log.
 func refuse(w http.ResponseWriter, err error) {
 	code := status(err)
-	text := err.Error()
+	text := plain(err)
 	if code >= 500 {
 		text = errUnavailable.Error() + "; try again, and see its log"
 	}
+	var later *busy
+	var waits *waiting
+	switch {
+	case errors.As(err, &waits):
+		w.Header().Set("Retry-After", strconv.Itoa(int(waits.after/time.Second)))
+	case errors.As(err, &later):
+		w.Header().Set("Retry-After", strconv.Itoa(int(later.after/time.Second)))
+	case code == http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "60")
+		w.Header().Set("Connection", "close") // whoever goes on has to open a connection for each try, which is limited
+	}
+	no := wire.JoinRefusal{Error: text}
+	if waits != nil {
+		no.Waiting = waits.request
+	}
+	var d *dismissal
+	if errors.As(err, &d) {
+		no.Dismissed = &d.told
+	}
+	write(w, code, no)
+}
+
+// plain is an error without the words that are for the hub itself.
+func plain(err error) string {
+	text := err.Error()
 	for _, sentinel := range []error{ErrUnauthenticated, ErrForbidden, ErrInvalid, ErrConflict, ErrRefused} {
 		text = strings.TrimPrefix(text, sentinel.Error()+": ")
 	}
-	if code == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "60")
-	}
-	write(w, code, wire.JoinRefusal{Error: text})
+	return text
 }
 
 // status is the HTTP code of an error.
 func status(err error) int {
+	var w *waiting
+	if errors.As(err, &w) {
+		return http.StatusAccepted
+	}
 	for _, c := range []struct {
 		sentinel error
 		code     int
 	}{
-		{errUnavailable, http.StatusServiceUnavailable}, {ErrTooMany, http.StatusTooManyRequests}, {ErrInvalid, http.StatusBadRequest},
+		{errUnavailable, http.StatusServiceUnavailable}, {ErrTooMany, http.StatusTooManyRequests}, {ErrBusy, http.StatusTooManyRequests}, {ErrInvalid, http.StatusBadRequest},
 		{ErrUnauthenticated, http.StatusUnauthorized}, {ErrForbidden, http.StatusForbidden}, {ErrConflict, http.StatusConflict},
 	} {
 		if errors.Is(err, c.sentinel) {

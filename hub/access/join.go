@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -19,28 +20,43 @@ import (
 // right one does not help is told to whoever has its secret.
 func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wire.JoinAnswer, error) {
 	token, node, answer, err := g.join(ctx, r, source)
+	var w *waiting
+	if errors.As(err, &w) && !w.begun {
+		return answer, err // it comes again and again, and has been noted
+	}
 	a := store.Audit{Who: token, Via: "join token", Source: source, Verb: "create", Resource: "enrolments", Name: node, Code: http.StatusCreated}
 	if err != nil {
 		a.Code, a.Message = status(err), err.Error()
-		g.Log.Warn("a device was not let in", "node", node, "source", source, "token", token, "err", err)
+		level := slog.LevelWarn
+		said := "a device was not let in"
+		switch a.Code {
+		case http.StatusTooManyRequests:
+			level = slog.LevelDebug
+		case http.StatusAccepted:
+			level, said = slog.LevelInfo, "a device waits for approval"
+		}
+		g.Log.Log(ctx, level, said, "node", node, "source", source, "token", token, "err", err)
 	} else {
 		g.Log.Info("a device joined", "node", node, "site", answer.Site, "source", source, "token", token)
 	}
-	if a.Code != http.StatusTooManyRequests { // a flood must not become a flood of writes
-		g.Record(ctx, a)
-	}
+	g.Record(ctx, a)
 	return answer, err
 }
 
 func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (tokenID, node string, answer wire.JoinAnswer, err error) {
-	now := time.Now()
+	now := g.Now()
 	given, err := wire.ParseJoinToken(r.Token)
 	if err != nil {
-		g.failures.strike(now, "join "+network(source))
+		if _, err := g.failures.try(now, tries("join", source)...); err != nil {
+			return "", "", answer, err
+		}
 		return "", "", answer, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	t, err := g.checkToken(ctx, given, source, now)
 	if err != nil {
+		if errors.Is(err, ErrForbidden) { // it is the right secret, and lets nobody in any more
+			g.withdraw(ctx, r, given.ID, err)
+		}
 		return clip(given.ID), clip(r.Node), answer, err
 	}
 	request, err := pki.ParseRequest([]byte(r.CSR))
@@ -51,43 +67,51 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 		return t.ID, clip(r.Node), answer, err
 	}
 
-	g.joining.Lock()
-	defer g.joining.Unlock()
+	leave, err := g.turn(ctx)
+	if err != nil {
+		return t.ID, node, answer, err
+	}
+	defer leave()
 	if t, err = g.Store.JoinToken(ctx, t.ID); err != nil { // somebody may have used it since
 		return given.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	before, err := g.Store.Enrolment(ctx, node)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
+	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // or a token that it used once would be good for ever
+		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key", ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
 	}
-	again := before.Key == request.KeyHash() && before.Token == t.ID // its answer got lost
-	if t.Used >= t.Uses && !again {
-		return t.ID, node, answer, usedUp(t)
-	}
-	if err := mayTake(before, t, r.MachineID, request.KeyHash()); err != nil {
+	if err := mayTake(g.Fleet, t, node, request.KeyHash()); err != nil {
+		g.withdraw(ctx, r, t.ID, err)
 		return t.ID, node, answer, err
 	}
-	e := Enrolment{Node: node, MachineID: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, Replaces: before.Node != "" && before.Key != request.KeyHash(), At: now}
-	if err := g.Enroller.Enroll(ctx, e); err != nil {
-		if errors.Is(err, ErrRefused) {
-			return t.ID, node, answer, fmt.Errorf("%w: %w", ErrConflict, err)
-		}
-		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
+	approved, err := g.approval(ctx, t, Applicant{
+		Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Serial: r.Serial, Site: t.Site, Token: t.ID, Source: source,
+		CSR: []byte(r.CSR), Left: t.Uses - t.Used, Until: t.Expires, Waiting: r.Waiting,
+	})
+	if err != nil {
+		return t.ID, node, answer, err
 	}
 	certificate, err := g.Authority.SignDevice(request, node)
 	if err != nil {
 		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	err = g.Store.Enrol(ctx, store.Enrolment{
-		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, Enrolled: now, Expires: certificate.NotAfter,
+	// First the use, then the enrolment: what happens in between, the same key asks
+	// again and needs no other.
+	err = g.Store.TakeUse(ctx, store.Use{
+		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now, Expires: certificate.NotAfter,
 	})
 	switch {
 	case errors.Is(err, store.ErrUsedUp):
+		g.withdraw(ctx, r, t.ID, usedUp(t))
 		return t.ID, node, answer, usedUp(t)
 	case err != nil:
 		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	g.failures.forgive("join " + network(source))
+	e := Enrolment{Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now, Expires: certificate.NotAfter, Request: approved, Certificate: certificate.ChainPEM}
+	if err := g.Fleet.Enrol(ctx, e); err != nil {
+		if errors.Is(err, ErrRefused) {
+			return t.ID, node, answer, fmt.Errorf("%w: %w", ErrConflict, err)
+		}
+		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
 	return t.ID, node, g.answer(node, t.Site, certificate, now), nil
 }
 
@@ -95,12 +119,12 @@ func usedUp(t store.JoinToken) error {
 	return fmt.Errorf("%w: token %s is used up (it was good for %d); make a new one on the hub with `flotilla-hub token create`", ErrForbidden, t.ID, t.Uses)
 }
 
-// checkToken finds the token of a secret, in the same time whether it exists or not.
+// checkToken finds the token of a secret, in the same time whether it exists or not. A
+// right secret is never refused because of wrong ones, of the same address or for the
+// same token: it has 130 random bits, which nobody guesses however often they
+// try, and to look at one costs the hub no more than to refuse it. What wrong ones are
+// limited in is what they leave behind, in the audit and the log.
 func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source string, now time.Time) (store.JoinToken, error) {
-	keys := []string{"join " + network(source), "join token " + given.ID}
-	if err := g.failures.locked(now, keys...); err != nil {
-		return store.JoinToken{}, err
-	}
 	t, err := g.Store.JoinToken(ctx, given.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return store.JoinToken{}, fmt.Errorf("%w: %w", errUnavailable, err)
@@ -110,12 +134,15 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 		want = make([]byte, len(hash("")))
 	}
 	fits, known := same(hash(given.Secret), want), err == nil
-	if !known {
-		keys = keys[:1] // an id that nobody has cannot be guessed at
+	keys := tries("join", source)
+	if known { // an id that nobody has cannot be guessed at
+		keys = append(keys, allowance{"join token " + given.ID, maxStrikes})
 	}
 	switch {
 	case !fits || !known:
-		g.failures.strike(now, keys...)
+		if _, err := g.failures.try(now, keys...); err != nil {
+			return store.JoinToken{}, err
+		}
 		return store.JoinToken{}, fmt.Errorf("%w: the join token is wrong; copy all of what `flotilla-hub token create` printed", ErrUnauthenticated)
 	case !same([]byte(given.Pin), []byte(g.Authority.Pin())):
 		return store.JoinToken{}, fmt.Errorf("%w: token %s was made before this hub had its present certificate authority; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID)
@@ -145,19 +172,17 @@ func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 	return name, nil
 }
 
-// mayTake tells whether a device may speak for a node that has been enrolled
-// before: with the same key; with a token for this very node (the hardware was
-// replaced); or, on the same site, from the same machine (it was installed
-// anew). Anything else would let the holder of any token take any node over.
-func mayTake(before store.Enrolment, t store.JoinToken, machine, key string) error {
-	switch {
-	case before.Node == "", before.Key == key && before.Site == t.Site, t.Node == before.Node:
-		return nil
-	case machine != "" && machine == before.Machine && before.Site == t.Site:
+// mayTake tells whether a key may speak for a node that has been enrolled before:
+// with a token for this very node (its hardware was replaced, or installed anew), or
+// because it does already. Anything else would let the holder of any token take any
+// node over; a machine id is no secret.
+func mayTake(fleet Fleet, t store.JoinToken, node, key string) error {
+	before, ok := fleet.Enrolment(node)
+	if !ok || t.Node == node || before.Key == key && before.Site == t.Site {
 		return nil
 	}
-	return fmt.Errorf("%w: node %s exists and is another machine; choose another name with --node-name, or to replace its hardware join with a token from `flotilla-hub token create --site %s --node %s`",
-		ErrConflict, before.Node, before.Site, before.Node)
+	return fmt.Errorf("%w: node %s exists and is another machine, or this one before it was installed anew; to be it, join with a token from `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
+		ErrConflict, node, before.Site, node)
 }
 
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {
@@ -167,6 +192,14 @@ func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire
 	}
 }
 
+// A dismissal is a refusal that says how the enrolment has ended.
+type dismissal struct {
+	told wire.Dismissed
+	error
+}
+
+func (d *dismissal) Unwrap() error { return d.error }
+
 // Renew gives a device a new certificate for the key that it has. shown is the
 // chain of its connection, which may have ended up to 90 days ago.
 func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Certificate) (wire.JoinAnswer, error) {
@@ -175,8 +208,14 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 	if err != nil {
 		return none, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
-	if err := g.May(ctx, h); err != nil {
+	if err := g.May(h); err != nil {
+		if told := g.Fleet.Dismissed(pki.KeyHash(h.Leaf)); told != nil {
+			return none, &dismissal{*told, err}
+		}
 		return none, err
+	}
+	if !g.renewals.take(h.Name) {
+		return none, &busy{fmt.Sprintf("node %s renews its certificate more often than once in %s; try again after that", h.Name, renewEvery), renewEvery}
 	}
 	request, err := pki.ParseRequest([]byte(r.CSR))
 	if err != nil {
@@ -189,13 +228,10 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 	if err != nil {
 		return none, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	e, err := g.Store.Enrolment(ctx, h.Name)
-	if err == nil {
-		err = g.Store.RenewEnrolment(ctx, h.Name, request.KeyHash(), certificate.NotAfter)
-	}
-	if err != nil {
+	e, _ := g.Fleet.Enrolment(h.Name)
+	if err := g.Fleet.Renewed(ctx, h.Name, request.KeyHash(), certificate.NotAfter); err != nil {
 		return none, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	g.Log.Info("a device renewed its certificate", "node", h.Name, "until", certificate.NotAfter.UTC().Format(time.DateOnly))
-	return g.answer(h.Name, e.Site, certificate, time.Now()), nil
+	return g.answer(h.Name, e.Site, certificate, g.Now()), nil
 }

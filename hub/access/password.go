@@ -29,7 +29,7 @@ const (
 func (g *Guard) hashPassword(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, argonSalt)
 	_, _ = rand.Read(salt) // never fails, see crypto/rand
-	key, err := g.argon(ctx, password, salt)
+	key, err := g.argon(ctx, g.settled, password, salt)
 	if err != nil {
 		return "", err
 	}
@@ -38,8 +38,13 @@ func (g *Guard) hashPassword(ctx context.Context, password string) (string, erro
 }
 
 // checkPassword compares a password with a PHC string of hashPassword. An empty
-// one, of a user that does not exist, takes as long and never fits.
-func (g *Guard) checkPassword(ctx context.Context, password, phc string) (bool, error) {
+// one, of a user that does not exist, takes as long and never fits. Who is familiar
+// does not wait behind strangers.
+func (g *Guard) checkPassword(ctx context.Context, password, phc string, familiar bool) (bool, error) {
+	turn := g.hashing
+	if familiar {
+		turn = g.settled
+	}
 	salt, want := make([]byte, argonSalt), make([]byte, argonKey)
 	if phc != "" {
 		prefix := fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$", argon2.Version, argonMemory, argonTime, argonLanes)
@@ -52,18 +57,18 @@ func (g *Guard) checkPassword(ctx context.Context, password, phc string) (bool, 
 			return false, errors.New("a stored password has an unknown form; set it anew with `flotilla-hub user passwd`")
 		}
 	}
-	got, err := g.argon(ctx, password, salt)
+	got, err := g.argon(ctx, turn, password, salt)
 	return err == nil && phc != "" && same(got, want), err
 }
 
 // argon waits for its turn, so that a flood of logins cannot eat the memory.
-func (g *Guard) argon(ctx context.Context, password string, salt []byte) ([]byte, error) {
+func (g *Guard) argon(ctx context.Context, turn chan struct{}, password string, salt []byte) ([]byte, error) {
 	select {
-	case g.hashing <- struct{}{}:
+	case turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-g.hashing }()
+	defer func() { <-turn }()
 	return argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonLanes, argonKey), nil
 }
 

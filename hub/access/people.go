@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,7 @@ func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
 		return "", err
 	}
 	secret := newSecret()
-	err = g.Store.SetMeta(ctx, setupKey, hex.EncodeToString(hash(secret))+" "+time.Now().Add(setupLife).UTC().Format(time.RFC3339))
+	err = g.Store.SetMeta(ctx, setupKey, hex.EncodeToString(hash(secret))+" "+g.Now().Add(setupLife).UTC().Format(time.RFC3339))
 	return secret, err
 }
 
@@ -54,9 +55,11 @@ type NewUser struct {
 
 // Setup makes the first administrator, for whoever holds the setup secret.
 func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source string) error {
-	now := time.Now()
-	key := "setup " + network(source)
-	if err := g.failures.locked(now, key); err != nil {
+	now := g.Now()
+	keys := tries("setup", source)
+	giveBack, err := g.failures.try(now, keys...)
+	if err != nil {
+		g.Note(store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name), Code: http.StatusTooManyRequests, Message: err.Error()})
 		return err
 	}
 	refused := fmt.Errorf("%w: this setup link was used, has ended, or is not the newest; restart the hub for another, or run `flotilla-hub user create`", ErrForbidden)
@@ -68,10 +71,10 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 	want, _ := hex.DecodeString(sum)
 	until, _ := time.Parse(time.RFC3339, end)
 	if !same(hash(secret), want) || now.After(until) {
-		g.failures.strike(now, key)
-		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: u.Name, Code: http.StatusForbidden, Message: "wrong or ended setup link"})
+		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name), Code: http.StatusForbidden, Message: "wrong or ended setup link"})
 		return refused
 	}
+	giveBack()
 	row, err := g.newUser(ctx, NewUser{u.Name, u.Password, Admin}, now)
 	if err != nil {
 		return err
@@ -102,7 +105,7 @@ func (g *Guard) newUser(ctx context.Context, u NewUser, now time.Time) (store.Us
 
 // CreateUser adds a person.
 func (g *Guard) CreateUser(ctx context.Context, u NewUser) error {
-	row, err := g.newUser(ctx, u, time.Now())
+	row, err := g.newUser(ctx, u, g.Now())
 	if err != nil {
 		return err
 	}
@@ -131,12 +134,12 @@ func (g *Guard) SetRole(ctx context.Context, name string, role Role) error {
 	if _, err := ParseRole(string(role)); err != nil {
 		return err
 	}
-	return g.Store.SetRole(ctx, name, string(role), time.Now())
+	return g.Store.SetRole(ctx, name, string(role), g.Now())
 }
 
 // DeleteUser removes a person: their sessions, API tokens and client certificates end now.
 func (g *Guard) DeleteUser(ctx context.Context, name string) error {
-	return g.Store.DeleteUser(ctx, name, time.Now())
+	return g.Store.DeleteUser(ctx, name, g.Now())
 }
 
 // Users lists them by name, without what concerns only their password.
@@ -148,23 +151,47 @@ func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	return users, err
 }
 
+// strangersStrikes is how many passwords of one person are tried within a quarter of an
+// hour from all the addresses together that the person has never come from. From
+// those that they have, only an address's own attempts count: nobody elsewhere can
+// lock a person out.
+const strangersStrikes = 30
+
 // Login checks a password and returns the cookie of a new session, good for 24 hours.
 func (g *Guard) Login(ctx context.Context, name, password, source string) (*http.Cookie, error) {
-	now := time.Now()
-	key := "login " + network(source)
-	if err := g.failures.locked(now, key); err != nil {
-		return nil, err
+	if password == "" { // a form that is not filled in: there is nothing to look at
+		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
-	known, err := g.knows(ctx, name, password)
+	now, name := g.Now(), clip(name)
+	keys := tries("login", source)
+	at, err := g.addressesOf(ctx, name)
 	if err != nil {
 		return nil, err
 	}
+	familiar := slices.Contains(at, network(source))
+	if !familiar {
+		keys = append(keys, allowance{"strangers to " + name, strangersStrikes})
+	}
+	giveBack, err := g.failures.try(now, keys...)
+	if err != nil {
+		g.Note(store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusTooManyRequests, Message: err.Error()})
+		return nil, err
+	}
+	known, err := g.knows(ctx, name, password, familiar)
+	if err != nil {
+		giveBack()
+		return nil, err
+	}
 	if !known {
-		g.failures.strike(now, key)
-		g.Record(ctx, store.Audit{Who: clip(name), Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusUnauthorized, Message: "wrong name or password"})
+		g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusUnauthorized, Message: "wrong name or password"})
 		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
-	g.failures.forgive(key)
+	giveBack()
+	if !familiar {
+		if err := g.cameFrom(ctx, name, append(at, network(source))); err != nil {
+			return nil, err
+		}
+	}
 	c, err := g.newSession(ctx, name, source, now)
 	if err != nil {
 		return nil, err
@@ -173,8 +200,26 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	return c, nil
 }
 
+const (
+	loginsKey = "logins " // and a name, in the store's meta: networks, the newest last
+	maxLogins = 8         // of a person
+)
+
+// addressesOf are the networks from which a person has logged in.
+func (g *Guard) addressesOf(ctx context.Context, name string) ([]string, error) {
+	text, err := g.Store.Meta(ctx, loginsKey+name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	return strings.Fields(text), nil
+}
+
+func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) error {
+	return g.Store.SetMeta(ctx, loginsKey+name, strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
+}
+
 // knows tells whether somebody knows a person's password. For an unknown person it takes as long.
-func (g *Guard) knows(ctx context.Context, name, password string) (bool, error) {
+func (g *Guard) knows(ctx context.Context, name, password string, familiar bool) (bool, error) {
 	user, err := g.Store.User(ctx, name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return false, err
@@ -182,7 +227,7 @@ func (g *Guard) knows(ctx context.Context, name, password string) (bool, error) 
 	if len(password) > maxPassword {
 		password = ""
 	}
-	return g.checkPassword(ctx, password, user.Password)
+	return g.checkPassword(ctx, password, user.Password, familiar)
 }
 
 // newSession returns the cookie of a new session, good for 24 hours.
@@ -199,7 +244,10 @@ func (g *Guard) newSession(ctx context.Context, user, source string, now time.Ti
 func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, error) {
 	var err error
 	if c, cerr := r.Cookie(Cookie); cerr == nil {
-		err = g.Store.DeleteSession(ctx, hash(c.Value))
+		s, serr := g.Store.Session(ctx, hash(c.Value))
+		if err = g.Store.DeleteSession(ctx, hash(c.Value)); err == nil && serr == nil {
+			g.Note(store.Audit{Who: s.User, Via: "page", Source: Source(r), Verb: "delete", Resource: "sessions", Code: http.StatusOK})
+		}
 	}
 	return cookie("", -1), err
 }

@@ -74,6 +74,35 @@ func TestASetupLinkEndsAfterHalfAnHour(t *testing.T) {
 	})
 }
 
+func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		secret, err := g.SetupSecret(t.Context())
+		must(t, err)
+		setup := func(secret, source string) error {
+			return g.Setup(t.Context(), secret, NewUser{Name: "eve", Password: goodPassword}, source)
+		}
+		looked := 0
+		for range 3 * maxStrikes {
+			if err := setup(newSecret(), "10.0.0.66"); errors.Is(err, ErrForbidden) {
+				looked++
+			} else if !errors.Is(err, ErrTooMany) {
+				t.Fatal(err)
+			}
+		}
+		if looked != maxStrikes {
+			t.Errorf("%d guesses were looked at, want %d", looked, maxStrikes)
+		}
+		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
+			t.Error("the right one from there:", err)
+		}
+		if err := setup(secret, "10.0.0.1"); err != nil {
+			t.Error("from elsewhere:", err)
+		}
+	})
+}
+
 func TestWeakPasswordsAreRefused(t *testing.T) {
 	for _, p := range []string{"", "short", "password", "password123", "Password1!", "1234567890", "9876543210", "aaaaaaaaaaaa", "abababababab", "flotilla2026", "anna-anna-a", "raspberry1234", "changeme!!", strings.Repeat("x y z a b ", 30), "bad\xff\xfeutf8 here"} {
 		if err := checkStrength(p, "anna"); !errors.Is(err, ErrInvalid) {
@@ -182,7 +211,7 @@ func TestAFloodOfAddressesCostsNoMemory(t *testing.T) {
 	var l lockout
 	now := time.Now()
 	for i := range 5 * maxStrikeKeys {
-		l.strike(now, string(rune(i)))
+		_, _ = l.try(now, allowance{string(rune(i)), maxStrikes})
 	}
 	if len(l.keys) > maxStrikeKeys+1 {
 		t.Fatal(len(l.keys))

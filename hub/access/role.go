@@ -3,6 +3,8 @@ package access
 import (
 	"fmt"
 	"slices"
+
+	"flotilla.dev/hub/state"
 )
 
 // A Role is what somebody may do.
@@ -33,39 +35,37 @@ type Rule struct {
 	Resources []string
 }
 
-var (
-	read = []string{"get", "list", "watch"}
-	edit = []string{"create", "update", "patch", "delete", "deletecollection"}
+// rules is the whole table: what the rows of the kinds say, and the resources of the
+// hub itself, which have one word: users, jointokens, apitokens, audit, settings,
+// metrics, backups, joinrenewals, podsecurity (a namespace's level below the default); account is everybody's own: their password and
+// their API tokens.
+var rules = append(ofKinds(),
+	Rule{[]Role{Admin}, []string{"*"}, []string{"*"}},
+	Rule{[]Role{Operator, Viewer}, []string{"get", "list", "watch"}, []string{"metrics"}},
+	Rule{[]Role{Operator, Viewer}, []string{"get", "update"}, []string{"account"}},
+	Rule{[]Role{Device}, []string{"create"}, []string{"joinrenewals"}},
 )
 
-// rules is the whole table. Resources of the hub itself have one word: users,
-// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals; account
-// is everybody's own: their password and their API tokens.
-var rules = []Rule{
-	{[]Role{Admin}, []string{"*"}, []string{"*"}},
-
-	{[]Role{Operator, Viewer}, read, []string{
-		"nodes", "nodes/status", "pods", "pods/status", "deployments", "deployments/status", "deployments/scale",
-		"daemonsets", "daemonsets/status", "replicasets", "replicasets/status", "replicasets/scale", "controllerrevisions",
-		"configmaps", "namespaces", "namespaces/status", "events", "leases", "poddisruptionbudgets", "poddisruptionbudgets/status",
-		"services", "customresourcedefinitions",
-		"sites", "sites/status", "boardprofiles", "boardprofiles/status", "firmwarerollouts", "firmwarerollouts/status", "metrics",
-	}},
-	{[]Role{Operator, Viewer}, []string{"get"}, []string{"pods/log", "nodes/proxy"}}, // behind the proxy is the log of the node's agent
-	{[]Role{Operator, Viewer}, []string{"create"}, []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}},
-
-	{[]Role{Operator, Viewer}, []string{"get", "update"}, []string{"account"}},
-
-	{[]Role{Operator}, read, []string{"secrets"}},
-	{[]Role{Operator}, edit, []string{
-		"nodes", "pods", "deployments", "deployments/scale", "daemonsets", "replicasets", "replicasets/scale",
-		"configmaps", "secrets", "namespaces", "poddisruptionbudgets", "events", "leases",
-	}},
-	{[]Role{Operator}, []string{"update", "patch"}, []string{"nodes/status", "pods/status"}},
-	{[]Role{Operator}, []string{"create", "get"}, []string{"pods/exec", "pods/attach", "pods/portforward", "pods/eviction", "pods/binding"}},
-	{[]Role{Operator}, []string{"update", "patch"}, []string{"sites"}}, // maintenance, policy
-
-	{[]Role{Device}, []string{"create"}, []string{"joinrenewals"}},
+// ofKinds makes rules of what stands in the rows of the kinds.
+func ofKinds() (all []Rule) {
+	add := func(resource string, viewer, operator []string) {
+		if len(viewer) > 0 {
+			all = append(all, Rule{[]Role{Operator, Viewer}, viewer, []string{resource}})
+		}
+		if len(operator) > 0 {
+			all = append(all, Rule{[]Role{Operator}, operator, []string{resource}})
+		}
+	}
+	for _, r := range state.Served() {
+		if r.In != r.Group {
+			continue // another shape of the same
+		}
+		add(string(r.Kind), r.Viewer, r.Operator)
+		for _, s := range r.Subs {
+			add(string(r.Kind)+"/"+s.Name, s.Viewer, s.Operator)
+		}
+	}
+	return all
 }
 
 // Allow tells whether a role may do verb to resource.

@@ -22,6 +22,8 @@ type NewJoinToken struct {
 	Uses   int               // how many devices
 	Life   time.Duration
 	By     string // who asks for it
+	// Approval: whoever joins with it waits until an administrator approves.
+	Approval bool
 }
 
 const (
@@ -34,11 +36,11 @@ func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinT
 	if err := n.check(); err != nil {
 		return wire.JoinToken{}, fmt.Errorf("create join token: %w", err)
 	}
-	now := time.Now()
+	now := g.Now()
 	t := wire.JoinToken{Pin: g.Authority.Pin(), ID: newID(), Secret: newSecret()}
 	err := g.Store.AddJoinToken(ctx, store.JoinToken{
 		ID: t.ID, Hash: hash(t.Secret), Site: n.Site, Node: n.Node, Labels: n.Labels, Uses: n.Uses,
-		Created: now, CreatedBy: n.By, Expires: now.Add(n.Life),
+		Created: now, CreatedBy: n.By, Expires: now.Add(n.Life), Approval: n.Approval,
 	})
 	if err != nil {
 		return wire.JoinToken{}, fmt.Errorf("create join token: %w", err)
@@ -84,7 +86,7 @@ func (g *Guard) JoinTokens(ctx context.Context) ([]store.JoinToken, error) {
 
 // RevokeJoinToken ends a join token now. Devices that joined with it stay.
 func (g *Guard) RevokeJoinToken(ctx context.Context, id string) error {
-	if err := g.Store.RevokeJoinToken(ctx, id, time.Now()); err != nil {
+	if err := g.Store.RevokeJoinToken(ctx, id, g.Now()); err != nil {
 		return fmt.Errorf("revoke join token %s: %w", id, err)
 	}
 	return nil

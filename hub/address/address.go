@@ -42,15 +42,42 @@ const (
 	outOfRange   = "CIDROutOfRange"
 )
 
-// source marks the decider's own changes, which it need not look at again.
+// source marks the decider's own changes, which do not concern it.
 const source = "flotilla-hub/address"
 
+// Touches says that a change concerns its node if that has to do with its blocks. What
+// blocks it had is handed over: who has the same addresses may be alone with them now.
+func (d Decider) Touches(c state.Applied) []state.Subject {
+	if !d.Cluster.IsValid() {
+		return nil
+	}
+	old, ok := changed(c)
+	if !ok {
+		return nil
+	}
+	q := state.Subject{Key: c.Key}
+	if old != nil {
+		if had := state.BlocksOf(old); len(had) > 0 {
+			q.Was = had
+		}
+	}
+	return []state.Subject{q}
+}
+
+// Subjects returns all nodes.
+func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
+	for n := range s.Nodes() {
+		all = append(all, state.About(state.KeyOf(n)))
+	}
+	return all
+}
+
 // Decide gives blocks to the nodes that have none, and says what is wrong with those
-// that people gave. It looks at the nodes whose blocks have changed and at those that
-// have the same addresses: what it costs does not depend on how many others there are.
-func (d Decider) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
-	nodes, free := d.subjects(s)
-	if free {
+// that people gave. Beside its subjects it looks at the nodes that have the same
+// addresses: what it costs does not depend on how many others there are.
+func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	nodes := d.nodes(s, subjects)
+	if len(nodes) > 0 && d.Cluster.IsValid() {
 		d.give(s, &plan, nodes)
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
@@ -67,56 +94,47 @@ func (d Decider) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
 	return plan
 }
 
-// subjects returns the nodes that need be looked at (true would mean that one gets a
-// block now), and whether one of them wants a block or a block may have come free.
-func (d Decider) subjects(s state.Snapshot) (nodes map[string]bool, free bool) {
-	nodes = map[string]bool{}
-	if s.Look.All {
-		for n := range s.Nodes() {
-			nodes[n.Name] = false
-		}
-		return nodes, d.Cluster.IsValid()
-	}
-	if !d.Cluster.IsValid() {
-		return nil, false
-	}
-	for _, a := range s.Look.Recent {
-		old, next, ok := changed(a)
-		if !ok {
-			continue
-		}
-		nodes[a.Key.Name], free = false, true
-		for _, n := range []*corev1.Node{old, next} {
-			if n == nil {
-				continue
-			}
-			for _, b := range state.BlocksOf(n) {
-				for _, holders := range s.Overlapping(b) {
-					for _, name := range holders {
-						nodes[name] = false
-					}
+// nodes returns the nodes that the subjects are about, and those that have some of the
+// addresses that these have, or had. True would mean that one gets a block now.
+func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bool {
+	nodes := make(map[string]bool, len(subjects))
+	touch := func(blocks []netip.Prefix) {
+		for _, b := range blocks {
+			for _, holders := range s.Overlapping(b) {
+				for _, name := range holders {
+					nodes[name] = false
 				}
 			}
 		}
 	}
-	return nodes, free
+	for _, q := range subjects {
+		nodes[q.Name] = false
+		if had, ok := q.Was.([]netip.Prefix); ok {
+			touch(had)
+		}
+		if n := s.Node(q.Name); n != nil {
+			touch(state.BlocksOf(n))
+		}
+	}
+	return nodes
 }
 
-// changed tells whether a change has to do with a node's blocks.
-func changed(a state.Applied) (old, next *corev1.Node, ok bool) {
-	if a.Key.Kind != state.Nodes || a.Change.Source == source {
-		return nil, nil, false
+// changed tells whether a change has to do with a node's blocks, and returns the node
+// as it was.
+func changed(c state.Applied) (old *corev1.Node, ok bool) {
+	if c.Key.Kind != state.Nodes || c.Change.Source == source {
+		return nil, false
 	}
-	old, _ = a.Old.(*corev1.Node)
-	next, _ = a.New.(*corev1.Node)
+	old, _ = c.Old.(*corev1.Node)
+	next, _ := c.New.(*corev1.Node)
 	switch {
 	case next == nil:
-		return old, nil, old != nil && state.HasBlock(old)
+		return old, old != nil && state.HasBlock(old)
 	case old == nil, !slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs), old.Spec.PodCIDR != next.Spec.PodCIDR:
-		return old, next, true
+		return old, true
 	}
 	// It does not even know that it has none.
-	return old, next, !state.HasBlock(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil
+	return old, !state.HasBlock(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil
 }
 
 // give gives the free blocks, the first one first, to the nodes that have none, the

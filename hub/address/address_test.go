@@ -48,8 +48,7 @@ func (w *world) do(changes ...state.Change) {
 	w.t.Helper()
 	next, log := state.Apply(w.s, changes)
 	for round := 0; ; round++ {
-		next.Look = state.Look{Recent: log}
-		plan := w.d.Decide(next, noon)
+		plan := w.d.Decide(next, state.Touched(w.d.Touches, log), noon)
 		if len(plan.Changes) == 0 {
 			break
 		}
@@ -63,8 +62,7 @@ func (w *world) do(changes ...state.Change) {
 		}
 		next, log = state.Apply(next, plan.Changes)
 	}
-	next.Look = state.Look{All: true}
-	if plan := w.d.Decide(next, noon); len(plan.Changes) > 0 {
+	if plan := w.d.Decide(next, w.d.Subjects(next), noon); len(plan.Changes) > 0 {
 		w.t.Fatalf("asked about everything it wants more: %v", plan.Changes)
 	}
 	w.s = next
@@ -134,7 +132,7 @@ func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
 		want   string
 	}{
 		{"a node without one, and one with one", func() []state.Change { return nil }, "[a far]"},
-		{"its own gift", func() []state.Change { return small.Decide(s, noon).Changes }, "[]"},
+		{"its own gift", func() []state.Change { return small.Decide(s, small.Subjects(s), noon).Changes }, "[]"},
 		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, "[]"},
 		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, "[a]"},
 		{"a node that somebody gave one, and whom it touches", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.2.0/23"), "")} }, "[b far]"},
@@ -142,8 +140,7 @@ func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
 		if changes := c.change(); changes != nil {
 			s, log = state.Apply(s, changes)
 		}
-		s.Look = state.Look{Recent: log}
-		nodes, _ := small.subjects(s)
+		nodes := small.nodes(s, state.Touched(small.Touches, log))
 		if got := fmt.Sprint(slices.Sorted(maps.Keys(nodes))); got != c.want {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
 		}
@@ -218,8 +215,7 @@ func TestWithoutAllocationNothingIsGivenAndOldComplaintsGo(t *testing.T) {
 	w.add(node("a", 0), node("out", 1, "192.168.7.0/24"))
 	w.warned("out CIDROutOfRange")
 	w.d = Decider{}
-	w.s.Look = state.Look{All: true}
-	w.do(w.d.Decide(w.s, noon).Changes...)
+	w.do(w.d.Decide(w.s, w.d.Subjects(w.s), noon).Changes...)
 	w.add(node("b", 2))
 	w.has("a 10.64.0.0/24", "b", "out 192.168.7.0/24")
 }
@@ -301,10 +297,10 @@ func BenchmarkOneMoreNode(b *testing.B) {
 			}
 			s, _ = state.Apply(s, puts)
 			s, log := state.Apply(s, []state.Change{state.Put(node("new", 1), "")})
-			s.Look = state.Look{Recent: log}
+			subjects := state.Touched(d.Touches, log)
 			b.ReportAllocs()
 			for b.Loop() {
-				if plan := d.Decide(s, noon); len(plan.Changes) != 1 {
+				if plan := d.Decide(s, subjects, noon); len(plan.Changes) != 1 {
 					b.Fatal(plan)
 				}
 			}
@@ -316,8 +312,7 @@ func BenchmarkOneMoreNode(b *testing.B) {
 func BenchmarkAnotherChange(b *testing.B) {
 	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0, "10.64.0.0/24"), "")})
 	s, log = state.Apply(s, []state.Change{state.Put(log[0].New.(*corev1.Node).DeepCopy(), "")})
-	s.Look = state.Look{Recent: log}
 	for b.Loop() {
-		small.Decide(s, noon)
+		small.Decide(s, state.Touched(small.Touches, log), noon)
 	}
 }

@@ -1,40 +1,19 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"mime"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/store"
 )
 
-// Accounts are what people change of themselves.
-type Accounts interface {
-	// ChangePassword gives a person who knows the old password a new one. Every
-	// session of theirs ends; the cookie is that of a new one.
-	ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error)
-	APITokensOf(ctx context.Context, user string) ([]APIToken, error)
-	// RevokeAPITokenOf ends a token of that person, and of nobody else.
-	RevokeAPITokenOf(ctx context.Context, user, id string) error
-}
-
-// A PasswordChange is what somebody types to have another password.
-type PasswordChange struct {
-	Name, Old, New string
-	Source         string // address
-}
-
-// A Kubeconfig is what kubectl needs to come in as a person.
-type Kubeconfig struct {
-	Server string // address of the hub
-	User   string
-	Token  string
-}
-
 type accountData struct {
-	User    User
+	User    access.User
 	Means   string // what the role may do
 	Done    string // what has just been done
 	Problem string
@@ -50,7 +29,7 @@ var (
 	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
 	// accountDone says what an action has done, by its name in the address.
 	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API tokens have not.", "revoke": "The API token is revoked."}
-	roleMeans   = map[string]string{"admin": "do everything", "operator": "look at all, and change workloads and nodes", "viewer": "look at all but secrets"}
+	roleMeans   = map[access.Role]string{access.Admin: "do everything", access.Operator: "look at all, and change workloads and nodes", access.Viewer: "look at all but secrets"}
 )
 
 const (
@@ -69,7 +48,7 @@ func (c *call) showAccount(code int, d accountData) error {
 	if err != nil {
 		return c.refuse("No account", err)
 	}
-	now := time.Now()
+	now := c.Now()
 	d.User, d.Means, d.File = c.user, roleMeans[c.user.Role], kubeconfigFile(c.user.Name)
 	d.Lives = options(or(c.FormValue("life"), "720h"), tokenLives...)
 	for _, t := range slices.Backward(tokens) {
@@ -78,7 +57,7 @@ func (c *call) showAccount(code int, d accountData) error {
 	return c.plain(code, page{Template: "account", Title: "Your account", Data: d})
 }
 
-func apiTokenRowOf(t APIToken, now time.Time) apiTokenRow {
+func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
 	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: at(t.Created, now), Ends: at(t.Expires, now), Pill: pill{"ok", "Good"}}
 	if !now.Before(t.Expires) {
 		r.Pill = pill{"idle", "Ended"}
@@ -99,7 +78,7 @@ func (c *call) accountAction() error {
 	if act.Verb == "" {
 		return c.showAccount(http.StatusBadRequest, accountData{Problem: "There is no such action."})
 	}
-	act.User, act.Code = c.user, http.StatusOK
+	act.Code = http.StatusOK
 	d := accountData{Secret: secret}
 	if err != nil {
 		act.Code, act.Message = c.tell(err)
@@ -108,7 +87,7 @@ func (c *call) accountAction() error {
 	if action == "create" && err != nil {
 		d.Note = c.FormValue("note")
 	}
-	c.Audit(c.Request().Context(), act)
+	c.did(act)
 	if err == nil && secret == "" {
 		return c.Redirect(http.StatusSeeOther, "/account?done="+action)
 	}
@@ -116,35 +95,35 @@ func (c *call) accountAction() error {
 }
 
 // changeAccount does one action, and says what it was for the audit.
-func (c *call) changeAccount(action string) (act Act, secret string, err error) {
+func (c *call) changeAccount(action string) (act store.Audit, secret string, err error) {
 	ctx, id := c.Request().Context(), c.FormValue("id")
 	if c.user.Via == "token" {
 		err = errMinting
 	}
 	switch action {
 	case "password":
-		act = Act{Verb: "update", Resource: "account", Message: "password"}
+		act = store.Audit{Verb: "update", Resource: "account", Message: "password"}
 		if err == nil && c.FormValue("password") != c.FormValue("again") {
 			err = errTwice
 		}
 		if err != nil {
 			return act, "", err
 		}
-		cookie, err := c.Accounts.ChangePassword(ctx, PasswordChange{Name: c.user.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
+		cookie, err := c.Accounts.ChangePassword(ctx, access.PasswordChange{Name: c.user.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
 		if err == nil {
 			c.SetCookie(cookie)
 		}
 		return act, "", err
 	case "create":
 		note := strings.TrimSpace(c.FormValue("note"))
-		act = Act{Verb: "create", Resource: "apitokens", Name: note}
+		act = store.Audit{Verb: "create", Resource: "apitokens", Name: note}
 		if err == nil {
 			life, _ := time.ParseDuration(c.FormValue("life"))
-			secret, err = c.Tokens.CreateAPIToken(ctx, NewAPIToken{User: c.user.Name, Note: note, Life: life})
+			secret, err = c.Tokens.CreateAPIToken(ctx, access.NewAPIToken{User: c.user.Name, Note: note, Life: life})
 		}
 		return act, secret, err
 	case "revoke": // a token may end itself
-		return Act{Verb: "revoke", Resource: "apitokens", Name: id}, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
+		return store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
 	}
 	return act, "", nil
 }
@@ -168,10 +147,10 @@ func (c *call) kubeconfig() error {
 		return c.refuse("No kubeconfig", err)
 	}
 	parts := strings.Split(token, ".")
-	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t APIToken) bool { return t.ID == parts[1] }) {
+	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t store.APIToken) bool { return t.ID == parts[1] }) {
 		return c.showAccount(http.StatusConflict, accountData{Problem: errNotYour.Error()})
 	}
-	text, err := c.Kubeconfig(Kubeconfig{Server: "https://" + c.Request().Host, User: c.user.Name, Token: token})
+	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, User: c.user.Name, CA: c.CA(), Token: token}.YAML()
 	if err != nil {
 		return c.refuse("No kubeconfig", err)
 	}

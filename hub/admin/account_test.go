@@ -76,7 +76,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 		const answer = await fetch("/account", {method: "POST", body: new URLSearchParams(new FormData(button.form, button))});
 		return answer.headers.get("Content-Disposition") + "\n" + await answer.text();
 	})()`)
-	if want := "attachment; filename=flotilla-viewer-person.yaml\nserver: " + k.server.URL + "\nuser: viewer-person\ntoken: " + token + "\n"; file != want {
+	if want := "attachment; filename=flotilla-viewer-person.yaml\n"; !strings.HasPrefix(file, want) || !strings.Contains(file, "server: "+k.server.URL+"\n") || !strings.Contains(file, "token: "+token+"\n") {
 		t.Errorf("the file is %q, want %q", file, want)
 	}
 	k.sizes("account-token")
@@ -149,7 +149,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	for len(k.acts) > 0 {
 		a := <-k.acts
 		if a.Resource == "account" || a.Resource == "apitokens" {
-			did = append(did, deed(a.Verb, a.Resource+" "+a.Name, a.Code >= 400))
+			did = append(did, deed(a))
 		}
 		if strings.Contains(a.Name+a.Message, "words are") || strings.Contains(a.Name+a.Message, "another") || strings.Contains(a.Name+a.Message, "FLA1") {
 			t.Errorf("the audit has a secret: %+v", a)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -22,7 +23,7 @@ const (
 	slowly  = 300 * time.Millisecond
 )
 
-// actionRoutes are the doors of the actions: each is asked for on a page that says
+// actionRoutes are the routes of the actions: each is asked for on a page that says
 // what exactly it would be done to, and begun from there.
 func (s *Server) actionRoutes() []Route {
 	routes := []Route{
@@ -99,6 +100,8 @@ func (c *call) chosen(a *action, named []string) (with []state.Object, err error
 		with = objects(findWorkloads[*appsv1.Deployment](v, state.Deployments))
 	case state.DaemonSets:
 		with = objects(findWorkloads[*appsv1.DaemonSet](v, state.DaemonSets))
+	case state.JoinRequests:
+		with = objects(pendingRequests(s))
 	case state.Sites:
 		with = slices.Collect(s.All(state.Sites, ""))
 	}
@@ -170,22 +173,18 @@ func (c *call) listOf(a *action) string {
 			q.Set(name, v)
 		}
 	}
-	list := map[state.Kind]string{state.Nodes: "/nodes", state.Pods: "/pods", state.Sites: "/sites"}[a.kind]
-	if list == "" {
-		list = "/workloads"
-	}
 	if named := c.QueryParams()["item"]; len(named) == 1 {
 		if i, ok := parseItem(named[0]); ok {
 			return objectHref(a.kind, i)
 		}
 	}
 	if len(q) == 0 {
-		return list
+		return a.list
 	}
-	return list + "?" + q.Encode()
+	return a.list + "?" + q.Encode()
 }
 
-func targetOf(a *ask, o state.Object) target {
+func targetOf(a *request, o state.Object) target {
 	i := itemOf(o)
 	t := target{Form: i.Form(), Name: i.String(), Href: objectHref(state.KindOf(o), i)}
 	switch o := o.(type) {
@@ -200,6 +199,8 @@ func targetOf(a *ask, o state.Object) target {
 		t.Pill = daemonSetRow(o, a.now).Pill
 	case *fleet.Site:
 		t.Pill = sitePill(o)
+	case *joinRequest:
+		t.Pill, t.Where = requestPill(o), "machine id "+cmp.Or(o.Annotations[state.RequestMachine], "unknown")+", from "+o.Annotations[state.RequestSource]
 	}
 	return t
 }

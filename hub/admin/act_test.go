@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/state"
@@ -27,14 +28,14 @@ import (
 // headerAccess lets the API know people as the page's tests do.
 type headerAccess struct{}
 
-func (headerAccess) Authenticate(r *http.Request) (string, []string, string, error) {
+func (headerAccess) Authenticate(r *http.Request) (access.User, error) {
 	c, err := r.Cookie(nameHeader)
 	if err != nil {
-		return "", nil, "", err
+		return access.User{}, err
 	}
-	return "test-" + c.Value, nil, c.Value, nil
+	return access.User{Name: "test-" + c.Value, Role: access.Role(c.Value)}, nil
 }
-func (headerAccess) Allow(role, verb, resource string) bool { return allow(role, verb, resource) }
+func (headerAccess) CheckForm(*http.Request, access.User) error { return nil }
 
 // acting is a page before the real API.
 func acting(t testing.TB, m *memory) *server {
@@ -50,7 +51,10 @@ func (s *server) do(t testing.TB, role, path string, form url.Values) (code int,
 	form.Set("csrf", csrf)
 	resp, body := s.ask(t, role, "POST", path, form, "Cookie", nameHeader+"="+role)
 	if to := resp.Header.Get("Location"); to != "" {
-		resp, body = s.ask(t, role, "GET", to, nil)
+		until(t, "what "+path+" began is done", func() bool {
+			resp, body = s.ask(t, role, "GET", to, nil)
+			return !strings.Contains(body, ">In progress<")
+		})
 	}
 	return resp.StatusCode, body
 }
@@ -351,7 +355,7 @@ func TestADrainCanBeStopped(t *testing.T) {
 }
 
 func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
-	js := newJobs(newLive(newMemory()))
+	js := newJobs(newLive(newMemory()), time.Now)
 	defer js.end()
 	endless := &action{all: func(ctx context.Context, _ *job) { <-ctx.Done() }}
 	for i := range remembered {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,11 +29,11 @@ type action struct {
 	quick   bool   // needs no page of its own before, for one thing: it can be undone
 	single  bool   // is done to one thing only
 	aside   bool   // is offered where it belongs, and in no menu
-	drains  bool   // marks its nodes as being drained
 
 	kind           state.Kind
 	one            string // of the kind, such as "node"
 	verb, resource string // what a role must be allowed
+	list, listed   string // the page where things of the kind are, and what it is called
 
 	// fields are what people fill in; with is what it would be done to.
 	fields func(s state.Snapshot, with []state.Object) []field
@@ -65,8 +66,8 @@ type field struct {
 }
 
 // actions lists everything that can be done, in the order of menus.
-func actions() []*action {
-	return slices.Concat(nodeActions(), podActions(), workloadActions(), siteActions())
+func actions(now func() time.Time) []*action {
+	return slices.Concat(nodeActions(), podActions(), workloadActions(now), siteActions(now), requestActions(now))
 }
 
 // path is where an action is asked for.
@@ -128,12 +129,10 @@ func (w *worker) find(kind state.Kind, i item) (state.Object, error) {
 
 // objectURL is the API's path of an object.
 func objectURL(kind state.Kind, namespace, name string) string {
-	root := "/api/v1"
-	switch kind {
-	case state.Deployments, state.DaemonSets, state.ReplicaSets:
-		root = "/apis/apps/v1"
-	case state.Sites:
-		root = "/apis/flotilla.dev/v1alpha1"
+	gv := kind.GroupVersionKind().GroupVersion()
+	root := "/apis/" + gv.String()
+	if gv.Group == "" {
+		root = "/api/" + gv.Version
 	}
 	if namespace != "" {
 		root += "/namespaces/" + namespace

@@ -26,9 +26,9 @@ func nodeActions() []*action {
 			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
 			Means:  "Cordons the node and asks its pods to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
-			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain, drains: true},
-		{Name: "forget-drain", aside: true, Label: "Leave", Save: "Leave it", Done: "keeps its pods", Means: "The drain that was cut short is not gone on with. The node stays cordoned, and the pods that are there stay.",
-			idle: idleMark, do: forgetDrain},
+			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain},
+		{Name: "stop-drain", aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
+			idle: notDraining, do: stopDrain},
 		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", fields: labelFields, parse: parseLabel, do: label},
 		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", fields: taintFields, parse: parseTaint, notes: taintNotes, do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
@@ -37,6 +37,7 @@ func nodeActions() []*action {
 	}
 	for _, a := range all {
 		a.kind, a.one, a.verb, a.resource = state.Nodes, "node", "patch", "nodes"
+		a.list, a.listed = "/nodes", "Nodes"
 	}
 	all[len(all)-1].verb = "delete"
 	return all

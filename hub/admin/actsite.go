@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func siteActions() []*action {
+func siteActions(now func() time.Time) []*action {
 	all := []*action{
 		{Name: "hold", quick: true, Label: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
 			idle: func(o state.Object) string {
@@ -26,7 +26,7 @@ func siteActions() []*action {
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, do: policyOf(fleet.Evict)},
-		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: parseMaintenance, do: maintain},
+		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, do: maintain},
 		{Name: "resume", quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
@@ -35,6 +35,7 @@ func siteActions() []*action {
 	}
 	for _, a := range all {
 		a.kind, a.one, a.verb, a.resource = state.Sites, "site", "patch", "sites"
+		a.list, a.listed = "/sites", "Sites"
 	}
 	return all
 }
@@ -90,21 +91,21 @@ func maintenanceFields(_ state.Snapshot, with []state.Object) []field {
 	}
 }
 
-func parseMaintenance(form url.Values) (any, error) {
+func parseMaintenance(form url.Values, now time.Time) (any, error) {
 	m := &fleet.Maintenance{Reason: strings.TrimSpace(form.Get("reason"))}
 	if form.Get("for") != "until" {
 		d, err := time.ParseDuration(form.Get("for"))
 		if err != nil || d <= 0 {
 			return nil, fmt.Errorf("%q is no time: use one such as 2h", form.Get("for"))
 		}
-		m.Until = metav1.NewTime(time.Now().Add(d).UTC().Truncate(time.Second))
+		m.Until = metav1.NewTime(now.Add(d).UTC().Truncate(time.Second))
 		return m, nil
 	}
 	until, err := time.Parse(localTime, form.Get("until"))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%q is no moment: use one such as 2026-11-03T18:00, in UTC", form.Get("until"))
-	case !until.After(time.Now()):
+	case !until.After(now):
 		return nil, fmt.Errorf("%s is over already", stamp(until))
 	}
 	m.Until = metav1.NewTime(until)
@@ -133,6 +134,8 @@ type setting struct {
 }
 
 var siteSettings = []setting{
+	{"leaseInterval", "Devices say that they live every", "whole seconds up to 5m, such as 60s; a silent node is unknown after four of them at least",
+		func(s *fleet.SiteSpec) string { return durationText(s.LeaseInterval) }, durationValue},
 	{"nodeMonitorGracePeriod", "A silent node is unknown after", "40s or more, such as 2m",
 		func(s *fleet.SiteSpec) string { return durationText(s.NodeMonitorGracePeriod) }, durationValue},
 	{"nodeStartupGracePeriod", "A new node is unknown after", "40s or more, such as 5m",

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ func podActions() []*action {
 	}
 	for _, a := range all {
 		a.kind, a.one, a.verb, a.resource = state.Pods, "pod", "delete", "pods"
+		a.list, a.listed = "/pods", "Pods"
 	}
 	all[0].verb, all[0].resource = "create", "pods/eviction"
 	return all
@@ -64,7 +66,8 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	return notes
 }
 
-func workloadActions() []*action {
+func workloadActions(now func() time.Time) []*action {
+	restart := restarter(now)
 	deployments := []*action{
 		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", do: restart},
 		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.", fields: scaleFields, parse: parseScale, do: scale},
@@ -80,9 +83,11 @@ func workloadActions() []*action {
 	}
 	for _, a := range deployments {
 		a.kind, a.one, a.verb, a.resource = state.Deployments, "deployment", "patch", "deployments"
+		a.list, a.listed = "/workloads", "Workloads"
 	}
 	for _, a := range daemonSets {
 		a.kind, a.one, a.verb, a.resource = state.DaemonSets, "daemon set", "patch", "daemonsets"
+		a.list, a.listed = "/workloads", "Workloads"
 	}
 	deployments[len(deployments)-1].verb, daemonSets[len(daemonSets)-1].verb = "delete", "delete"
 	return append(deployments, daemonSets...)
@@ -110,12 +115,16 @@ func workloadNotes(s state.Snapshot, with []state.Object) []string {
 	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", hasHave(n, "pod"))}
 }
 
-// restart marks the template with the moment, as `kubectl rollout restart` does.
-func restart(ctx context.Context, w *worker, o state.Object) (undo, error) {
+// restarter marks the template with the moment, as `kubectl rollout restart` does.
+func restarter(now func() time.Time) func(context.Context, *worker, state.Object) (undo, error) {
+	return func(ctx context.Context, w *worker, o state.Object) (undo, error) { return restart(ctx, w, o, now()) }
+}
+
+func restart(ctx context.Context, w *worker, o state.Object, now time.Time) (undo, error) {
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
 		return nil, fmt.Errorf("it is paused: resume it, and restart it then")
 	}
-	mark := tree{restartedAt: time.Now().UTC().Format(time.RFC3339)}
+	mark := tree{restartedAt: now.UTC().Format(time.RFC3339)}
 	return nil, w.patch(ctx, o, tree{"spec": tree{"template": tree{"metadata": tree{"annotations": mark}}}})
 }
 
@@ -173,4 +182,12 @@ func pause(is bool) func(context.Context, *worker, state.Object) (undo, error) {
 		}
 		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
 	}
+}
+
+// evict asks a pod to leave, as the disruption budgets allow.
+func (w *worker) evict(ctx context.Context, p *corev1.Pod) error {
+	return w.send(ctx, apiCall{method: http.MethodPost, path: objectURL(state.Pods, p.Namespace, p.Name) + "/eviction", media: plainJSON}, tree{
+		"kind": "Eviction", "apiVersion": "policy/v1", "metadata": tree{"name": p.Name, "namespace": p.Namespace},
+		"deleteOptions": tree{"preconditions": tree{"uid": p.UID}},
+	})
 }

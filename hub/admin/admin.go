@@ -1,7 +1,7 @@
 // Package admin is the page: what an operator opens in the morning, and at 3 a.m.
 //
 // Every view is a function from a snapshot to what a template shows; what people
-// want changed goes through the same door as the API's writes. An open page is sent
+// want changed goes the same way as the API's writes. An open page is sent
 // what it shows anew, by server-sent events, whenever that has changed.
 //
 // The room keeps no truth of its own, decides nothing about the fleet and knows
@@ -11,140 +11,154 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/control"
+	devices "flotilla.dev/hub/node"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
-
-// News asks for changes to the snapshot that it is given; see package control.
-type News = func(s state.Snapshot, now time.Time) ([]state.Change, error)
 
 // A Fleet is the control loop as the page sees it.
 type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
 	// Do has the only writer run the news, and returns once that is durable.
-	Do(ctx context.Context, news News) ([]state.Applied, error)
+	Do(ctx context.Context, news control.News) ([]state.Applied, error)
 	// Since returns every change after the revision, and a channel that is closed
 	// when there is more; an error when the history does not reach back that far.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
-// A User is who a request comes from.
-type User struct {
-	Name   string
-	Role   string // admin, operator, viewer, device
-	Via    string // session, token, certificate
-	Source string // address
-	CSRF   string // what the session's forms must carry
-}
-
 // Sessions knows who is logged in.
 type Sessions interface {
 	// Authenticate tells who sends a request; an error: nobody that is known.
-	Authenticate(r *http.Request) (User, error)
+	Authenticate(r *http.Request) (access.User, error)
 	// CheckForm refuses a request that changes something and was not sent from our
 	// own page, with the session's CSRF token in the form field csrf. The zero User
 	// has no session: then only where the request comes from is checked.
-	CheckForm(r *http.Request, u User) error
+	CheckForm(r *http.Request, u access.User) error
 	// Logout ends the request's session, and returns the cookie that says so.
 	Logout(ctx context.Context, r *http.Request) (*http.Cookie, error)
 }
 
-// A Credential is what somebody types to come in.
-type Credential struct {
-	Name, Password string
-	Source         string // address
-}
-
-// An Entrance lets people in.
-type Entrance interface {
+// Logins lets people in.
+type Logins interface {
 	// Login returns the cookie of a new session.
-	Login(ctx context.Context, c Credential) (*http.Cookie, error)
+	Login(ctx context.Context, name, password, source string) (*http.Cookie, error)
 	// Setup makes the first administrator, for whoever has the setup link's secret.
-	Setup(ctx context.Context, secret string, c Credential) error
-	// Empty tells whether there is no user yet.
-	Empty(ctx context.Context) (bool, error)
+	Setup(ctx context.Context, secret string, u access.NewUser, source string) error
 }
 
-// A NewToken is asked for to let devices join.
-type NewToken struct {
-	Site string
-	Node string // the one node that it is for; "": any name
-	Uses int
-	Life time.Duration
-	By   string
+// People are those who may come in.
+type People interface {
+	Users(ctx context.Context) ([]store.User, error)
+	CreateUser(ctx context.Context, u access.NewUser) error
+	SetRole(ctx context.Context, name string, role access.Role) error
+	SetPassword(ctx context.Context, name, password string) error
+	DeleteUser(ctx context.Context, name string) error
 }
+
+// Tokens are how devices and programs come in. Those that are made are shown once.
+type Tokens interface {
+	JoinTokens(ctx context.Context) ([]store.JoinToken, error)
+	CreateJoinToken(ctx context.Context, n access.NewJoinToken) (wire.JoinToken, error)
+	RevokeJoinToken(ctx context.Context, id string) error
+	APITokens(ctx context.Context) ([]store.APIToken, error)
+	CreateAPIToken(ctx context.Context, n access.NewAPIToken) (string, error)
+	RevokeAPIToken(ctx context.Context, id string) error
+}
+
+// Accounts are what people change of themselves.
+type Accounts interface {
+	// ChangePassword gives a person who knows the old password a new one. Every
+	// session of theirs ends; the cookie is that of a new one.
+	ChangePassword(ctx context.Context, p access.PasswordChange) (*http.Cookie, error)
+	APITokensOf(ctx context.Context, user string) ([]store.APIToken, error)
+	// RevokeAPITokenOf ends a token of that person, and of nobody else.
+	RevokeAPITokenOf(ctx context.Context, user, id string) error
+}
+
+// An Archive has the audit and the backups.
+type Archive interface {
+	// FindAudits lists who changed what, newest first.
+	FindAudits(ctx context.Context, q store.AuditQuery) ([]store.Audit, error)
+	// Copies lists the backups, newest first, and tells when the next one is due.
+	Copies() ([]store.Copy, time.Time, error)
+	// BackUpNow writes a backup and returns its file.
+	BackUpNow(ctx context.Context) (file string, err error)
+}
+
+// An About is what the hub tells of itself.
+type About struct {
+	Certificates []Certificate
+	Facts        []Fact // addresses and versions
+	Kept         []Fact // how long what is kept
+	Settings     []config.Shown
+}
+
+// A Certificate ends some day.
+type Certificate struct {
+	Of, Renewal string
+	Until       time.Time
+}
+
+// A Fact is something that is so.
+type Fact struct{ Name, Value string }
 
 // A Liveness is what is known of a node's link.
-type Liveness struct {
-	Seen      time.Time // zero: not since the hub started
-	Connected bool
-	Lease     uint64        // number of the newest lease of this boot
-	Skew      time.Duration // the device's clock less ours
-	Wanted    int64         // generation of the desired state that the device should have
-	Stored    int64         // generation that it has
-	Hardware  json.RawMessage
-}
+type Liveness = devices.Liveness
 
-// An Act is what somebody did, for the audit.
-type Act struct {
-	User           User
-	Verb, Resource string
-	Name           string
-	Code           int
-	Message        string
-}
-
-// A Config is what a Server needs. All of it but Audit, Log and the addresses must be set.
+// A Config is what a Server needs. All of it but Allow, Now, Audit, Log and the
+// addresses must be set.
 type Config struct {
-	Fleet    Fleet
-	Sessions Sessions
-	Entrance Entrance
-	// Allow tells whether a role may do a verb to a resource, in Kubernetes' words.
-	Allow func(role, verb, resource string) bool
-	// Explain turns an error of Sessions, Entrance or Token into an HTTP code and a
-	// sentence for the one who caused it. A code of 500 or more is logged besides.
-	Explain  func(err error) (code int, sentence string)
+	Fleet Fleet
+	Now   func() time.Time // the hub's time, which everything that is shown carries; nil: the machine's
+	// Allow tells whether a role may do a verb to a resource; nil: access.Allow.
+	Allow    func(role access.Role, verb, resource string) bool
 	Liveness func(node string) Liveness
-	// Usage asks a device what it uses now. That may take seconds.
-	Usage func(ctx context.Context, node string) (Usage, error)
-	// Token makes a join token; it is shown this once.
-	Token func(ctx context.Context, t NewToken) (string, error)
-	Audit func(ctx context.Context, a Act)
+	// Usage is what a device used when it last measured, false where that is not known.
+	// It does not wait; heard is called when the device has measured anew.
+	Usage func(node string, heard func()) (wire.Usage, bool)
+	// Audit keeps what somebody did.
+	Audit func(ctx context.Context, a store.Audit)
 	// API is the hub's Kubernetes-compatible API. It finds who asks in the request,
 	// as Sessions does: what people write in the page goes through the same checks.
 	API      http.Handler
 	Logs     Logs
 	Shells   Shells
-	House    House
+	Sessions Sessions
+	Logins   Logins
 	People   People
 	Tokens   Tokens
 	Accounts Accounts
-	// Kubeconfig is the file by which kubectl comes in.
-	Kubeconfig func(k Kubeconfig) ([]byte, error)
+	Archive  Archive
+	About    func() (About, error)
+	// CA is the hub's authority, for kubeconfigs, as PEM.
+	CA func() []byte
 	// HubURL is what devices join through, such as https://gateway:8443; "" is the
 	// address by which the page was reached.
 	HubURL  string
 	Version string
 	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
-	Pauses []Pause
+	Pauses []store.Pause
 	Log    *slog.Logger
 }
 
 // A Server serves the page.
 type Server struct {
 	Config
-	look   *look
-	cache  *cache
-	live   *live
-	gauges *gauges
-	tools  tools
+	look  *look
+	cache *cache
+	live  *live
+	tools tools
 
 	actions []*action
 	jobs    *jobs
@@ -156,12 +170,17 @@ func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if c.Audit == nil {
-		c.Audit = func(context.Context, Act) {}
+		c.Audit = func(context.Context, store.Audit) {}
+	}
+	if c.Allow == nil {
+		c.Allow = access.Allow
 	}
 	l := newLive(c.Fleet)
-	gauges := newGauges(c.Usage, func(node string) { l.touch(usageTopic(node)) })
-	return &Server{Config: c, look: newLook(), cache: newCache(), live: l, gauges: gauges, actions: actions(), jobs: newJobs(l)}
+	return &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(), live: l, actions: actions(c.Now), jobs: newJobs(l, c.Now)}
 }
 
 // Run keeps the open pages up to date until ctx is done; then it ends their
@@ -171,7 +190,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.live.Run(ctx)
 }
 
-// A Route is one door of the page and what it takes to pass it.
+// A Route is one path of the page, and who may ask for it.
 type Route struct {
 	Method, Path string
 	// Open routes need no login. Of the others, the role must be allowed Verb on
@@ -183,7 +202,7 @@ type Route struct {
 	serve func(*call) error
 }
 
-// Routes lists every door.
+// Routes lists all of them.
 func (s *Server) Routes() []Route {
 	get := func(path, verb, resource string, v view) Route {
 		return Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, serve: func(c *call) error { return c.show(v) }}
@@ -208,6 +227,7 @@ func (s *Server) Routes() []Route {
 		get("/events", "list", "events", events),
 		get("/devices/add", "create", "jointokens", addDevice),
 		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: (*call).token},
+		get("/devices/waiting", "list", "certificatesigningrequests", waiting),
 		get("/devices/joined", "create", "jointokens", joined),
 
 		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", serve: (*call).logs},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"html/template"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,7 +22,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -59,7 +62,7 @@ func (s *server) ask(t testing.TB, role, method, path string, form url.Values, h
 	return resp, string(body)
 }
 
-// TestEveryRouteWantsItsRole walks all doors with everybody.
+// TestEveryRouteWantsItsRole walks all routes with everybody.
 func TestEveryRouteWantsItsRole(t *testing.T) {
 	m := newMemory(sample()...)
 	c := configOf(m)
@@ -82,7 +85,7 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 			case r.Open:
 			case role == "":
 				want = "to the login"
-			case r.Verb != "" && !allow(role, r.Verb, r.Resource):
+			case r.Verb != "" && !access.Allow(access.Role(role), r.Verb, r.Resource):
 				want = "refused"
 			}
 			got := "in"
@@ -104,7 +107,7 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 		}
 	}
 	if closed < 30 {
-		t.Errorf("only %d doors were closed to somebody", closed)
+		t.Errorf("only %d requests were refused to somebody", closed)
 	}
 }
 
@@ -167,15 +170,15 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 }
 
 func TestTheTokenIsInTheAnswerAndNowhereElse(t *testing.T) {
-	var acts []Act
+	var acts []store.Audit
 	c := configOf(newMemory(sample()...))
-	c.Audit = func(_ context.Context, a Act) { acts = append(acts, a) }
+	c.Audit = func(_ context.Context, a store.Audit) { acts = append(acts, a) }
 	srv := start(t, c)
 	resp, body := srv.ask(t, "admin", "POST", "/devices/add", url.Values{"csrf": {csrf}, "site": {"oslo"}, "uses": {"1"}, "life": {"1h"}})
 	if resp.StatusCode != http.StatusCreated || resp.Header.Get("Location") != "" || !strings.Contains(body, "--token FLT1.") {
 		t.Fatalf("the token is not in the answer: %d %s", resp.StatusCode, resp.Header.Get("Location"))
 	}
-	if len(acts) != 1 || acts[0].User.Name != "test-admin" || strings.Contains(fmt.Sprint(acts[0]), "FLT1") {
+	if len(acts) != 1 || acts[0].Who != "test-admin" || strings.Contains(fmt.Sprint(acts[0]), "FLT1") {
 		t.Errorf("the audit says %+v", acts)
 	}
 	if strings.Count(body, "FLT1.") != 1 {
@@ -506,7 +509,7 @@ func TestRowsCanBeCompared(t *testing.T) {
 		}
 		return string(made)
 	}
-	one := podRow{Name: "one", Age: momentOf(now0)}
+	one := podRow{Name: "one", Age: momentOf(now0, now0)}
 	first := row(one)
 	for range keptRows + 10 { // more than are kept
 		other := one
@@ -522,26 +525,30 @@ func TestRowsCanBeCompared(t *testing.T) {
 
 // A time's words change by themselves: they are no reason to send a page anew.
 func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
-	now := time.Now().Truncate(time.Second)
-	for _, m := range []*moment{at(now.Add(-time.Hour), now)} {
-		body := "<p>before " + string(ago(m)) + " ago</p>"
-		if !strings.Contains(body, ">"+m.Text+"<") || m.Text == "" {
-			t.Errorf("a page without scripts says %s", body)
+	srv := New(configOf(newMemory(sample()...)))
+	look := func(path string, v view, now time.Time) (whole, tag string) {
+		r := srv.render(v, &request{
+			Snapshot: srv.Fleet.Snapshot(), now: now, path: path, query: func(string) string { return "" }, param: func(string) string { return "pi-1" },
+			may: func(string, string) bool { return true }, liveness: func(string) Liveness { return Liveness{Seen: now0.Add(-time.Minute)} },
+			uses: srv.uses, jobs: srv.jobs, actions: srv.actions,
+		}, 0)
+		if sent := string(r.event().text); strings.Count(sent, "<time ") == 0 || strings.Count(sent, "<time ") != strings.Count(sent, "></time>") {
+			t.Errorf("%s: an open page is sent words of times", path)
 		}
-		want := "<p>before " + string(ago(&moment{At: m.At, UTC: m.UTC})) + " ago</p>"
-		if got := string(wordless([]byte(body))); got != want || strings.Contains(got, m.Text+"<") {
-			t.Errorf("without words: %s, want %s", got, want)
-		}
-		if got := string(worded(wordless([]byte(body)), now)); got != body {
-			t.Errorf("with words again: %s, want %s", got, body)
-		}
-		if got := string(worded([]byte(body+"<p>left "+string(left(&moment{At: m.At}))+"</p>"), now.Add(-2*time.Hour))); !strings.HasPrefix(got, body) || !strings.Contains(got, ">60m<") {
-			t.Errorf("beside one that has words: %s", got)
+		return string(r.whole()), r.tag
+	}
+	for path, v := range map[string]view{"/nodes": nodes, "/nodes/pi-1": node, "/pods": pods} {
+		if whole, _ := look(path, v, now0); strings.Contains(whole, "></time>") {
+			t.Errorf("%s: a browser without scripts does not see how long ago something was", path)
 		}
 	}
-	for _, same := range []string{"", "<p>no time</p>", "<p>&lt;/time&gt;</p>"} {
-		if got, again := string(wordless([]byte(same))), string(worded([]byte(same), now)); got != same || again != same {
-			t.Errorf("%s becomes %s, %s", same, got, again)
+	first, tag := look("/nodes", nodes, now0)
+	if later, again := look("/nodes", nodes, now0.Add(3*time.Hour)); tag != again || first == later {
+		t.Error("the list is another page, or the same to a browser without scripts, because three hours have passed")
+	}
+	for v, want := range map[any]string{at(now0.Add(-time.Hour), now0): ">60m<", momentOf(now0.Add(-time.Hour), now0): ">60m<", (*moment)(nil): "–", moment{}: "–"} {
+		if got := string(timeFuncs(true)["ago"].(func(any) template.HTML)(v)); !strings.Contains(got, want) {
+			t.Errorf("%v is shown as %s", v, got)
 		}
 	}
 }
@@ -633,7 +640,7 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		status fleet.SiteStatus
 		want   string
 	}{
-		{"where evictions are held, why", fleet.SiteStatus{Held: "maintenance until noon"}, "Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"where evictions are held, why", fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Its pods stay: evictions on site oslo are held, maintenance until noon."},
 		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node is given up there."},
 		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives up one node every 10s, and it is next."},
 	} {
@@ -699,5 +706,20 @@ func TestAHardwareReportOfAnyShapeIsShown(t *testing.T) {
 		if got := fmt.Sprint(hardware([]byte(c.report))); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+// What somebody types as a name is given back as far as it can be one: a flood of long ones
+// costs no pages as long.
+func TestTheLoginGivesNoLongNameBack(t *testing.T) {
+	srv := start(t, configOf(newMemory()))
+	_, body := srv.ask(t, "", "POST", "/login", url.Values{"name": {strings.Repeat("k", 60_000)}, "password": {"wrong"}})
+	if n := strings.Count(body, "k"); n < maxName || n > 1000 || !strings.Contains(body, `value="`+strings.Repeat("k", maxName)+`"`) {
+		t.Errorf("the form gives %d letters back, want %d", n, maxName)
+	}
+	long := strings.Repeat("k", 20_000)
+	_, body = srv.ask(t, "", "POST", "/setup", url.Values{"name": {long}, "token": {long}, "password": {"a"}, "again": {"b"}})
+	if n := strings.Count(body, "k"); n < 2*maxName || n > 1000 {
+		t.Errorf("the form of the setup link gives %d letters back, want %d", n, 2*maxName)
 	}
 }

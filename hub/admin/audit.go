@@ -1,15 +1,21 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 type auditRow struct {
 	When    *moment
+	Times   string // of one that stands for several: how many, and for how long; "": it is one
 	Who     string
 	From    string // how, and from which address
 	Did     string
@@ -21,6 +27,7 @@ type auditData struct {
 	Search  string
 	Filter  bool // something is left out
 	Results []option
+	Kinds   []option
 	Sources []option
 	Rows    []auditRow
 	Older   string // address of what was before; "": nothing
@@ -37,6 +44,19 @@ var sources = []struct {
 }{
 	{"page", "Page", []string{"page", "session", "password", "setup link"}}, {"api", "API", []string{"API", "token", "certificate"}},
 	{"command", "Command line", []string{"command line"}}, {"device", "Devices", []string{"join token"}},
+}
+
+// kinds are what somebody may look for.
+var kinds = []struct {
+	name, text                 string
+	verbs, notVerbs, resources []string
+}{
+	{name: "change", text: "Changes", notVerbs: []string{"get", "list", "watch", "connect", "renew"}},
+	{name: "secret", text: "Secrets read", verbs: []string{"get", "list", "watch"}, resources: []string{"secrets"}},
+	{name: "enter", text: "Commands in pods", resources: []string{"pods/exec", "pods/attach", "pods/portforward"}},
+	{name: "login", text: "Logins, people, tokens", resources: []string{"sessions", "users", "apitokens", "jointokens", "kubeconfigs", "account"}},
+	{name: "device", text: "Joins and certificates", resources: []string{"enrolments", "jointokens", "authority"}},
+	{name: "hub", text: "Backups and the hub", resources: []string{"backups", "audit", "settings", "authority"}},
 }
 
 // sourceOf says where a change comes from.
@@ -57,8 +77,15 @@ func sourceOf(via string) string {
 // auditView lists who changed what, and what was refused, the newest first.
 func (c *call) auditView() error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
-	q := AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
+	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
 	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)
+	kind, kindChoices := c.QueryParam("kind"), [][2]string{{"", "Everything"}}
+	for _, k := range kinds {
+		kindChoices = append(kindChoices, [2]string{k.name, k.text})
+		if k.name == kind {
+			q.Verbs, q.NotVerbs, q.Resources = k.verbs, k.notVerbs, k.resources
+		}
+	}
 	choices := [][2]string{{"", "Any source"}}
 	for _, s := range sources {
 		choices = append(choices, [2]string{s.name, s.text})
@@ -66,12 +93,12 @@ func (c *call) auditView() error {
 			q.Via = s.via
 		}
 	}
-	records, err := c.House.Audits(c.Request().Context(), q)
+	records, err := c.Archive.FindAudits(c.Request().Context(), q)
 	if err != nil {
 		return c.refuse("No audit", err)
 	}
 	d := auditData{
-		Search: search, Filter: search != "" || q.Refused || q.Via != nil, Sources: options(from, choices...),
+		Search: search, Filter: search != "" || q.Refused || q.Via != nil || kind != "", Kinds: options(kind, kindChoices...), Sources: options(from, choices...),
 		Results: options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"}),
 	}
 	address := func(before int64) string {
@@ -85,6 +112,9 @@ func (c *call) auditView() error {
 		if from != "" {
 			v.Set("from", from)
 		}
+		if kind != "" {
+			v.Set("kind", kind)
+		}
 		if before > 0 {
 			v.Set("before", strconv.FormatInt(before, 10))
 		}
@@ -97,15 +127,18 @@ func (c *call) auditView() error {
 		records = records[:auditRows]
 		d.Older = address(records[auditRows-1].ID)
 	}
-	now := time.Now()
+	now := c.Now()
 	for _, r := range records {
 		d.Rows = append(d.Rows, auditRowOf(r, now))
 	}
 	return c.plain(http.StatusOK, page{Template: "audit", Title: "Audit", Data: d})
 }
 
-func auditRowOf(r AuditRecord, now time.Time) auditRow {
-	row := auditRow{When: at(r.At, now), Who: or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r.Verb, r.What, r.Code >= 400), Message: r.Message, Pill: pill{"ok", "Done"}}
+func auditRowOf(r store.Audit, now time.Time) auditRow {
+	row := auditRow{When: at(r.At, now), Who: or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: pill{"ok", "Done"}}
+	if r.Count > 1 {
+		row.Times = fmt.Sprintf("%d times in %s", r.Count, roundly(r.Until.Sub(r.At)))
+	}
 	if r.Source != "" {
 		row.From += ", " + r.Source
 	}
@@ -118,6 +151,17 @@ func auditRowOf(r AuditRecord, now time.Time) auditRow {
 	return row
 }
 
+// roundly is a length of time as people say it.
+func roundly(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", max(1, int(d.Seconds())))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d h", int(d.Hours()))
+}
+
 // A phrase is what somebody did, and what somebody wanted to do.
 type phrase struct{ did, do string }
 
@@ -125,35 +169,57 @@ var (
 	verbs = map[string]phrase{
 		"create": {"created", "create"}, "update": {"changed", "change"}, "patch": {"changed", "change"}, "delete": {"deleted", "delete"},
 		"deletecollection": {"deleted every", "delete every"}, "revoke": {"revoked", "revoke"},
+		"get": {"read", "read"}, "list": {"listed", "list"}, "watch": {"watched", "watch"}, "restore": {"restored", "restore"}, "resume": {"resumed", "resume"},
+		"renew": {"renewed", "renew"}, "connect": {"connected as", "connect as"}, "protect": {"protected", "protect"}, "unprotect": {"unprotected", "unprotect"}, "rotate": {"rotated", "rotate"},
 	}
 	// deeds are what has a better word than its verb.
 	deeds = map[string]phrase{
-		"create sessions": {"logged in", "log in"}, "create enrolments": {"joined as node", "join as node"}, "create pods/exec": {"ran a command in pod", "run a command in pod"},
+		"create sessions": {"logged in", "log in"}, "delete sessions": {"logged out", "log out"}, "renew enrolments": {"renewed the certificate of node", "renew the certificate of node"},
+		"get audit": {"read the audit,", "read the audit,"}, "begin audit": {"began the chain of the audit", "begin the chain of the audit"}, "list secrets": {"read every secret", "read every secret"},
+		"watch secrets": {"watched every secret", "watch every secret"}, "resume nodes": {"resumed desired state", "resume desired state"}, "restore backups": {"restored the backup", "restore the backup"},
+		"create enrolments": {"joined as node", "join as node"}, "create pods/exec": {"ran a command in pod", "run a command in pod"},
 		"create pods/attach": {"attached to pod", "attach to pod"}, "create pods/portforward": {"forwarded a port to pod", "forward a port to pod"},
 		"create pods/eviction": {"evicted pod", "evict pod"}, "create jointokens": {"made a join token", "make a join token"}, "create apitokens": {"made an API token:", "make an API token:"},
 		"update account": {"changed their own password", "change their own password"}, "create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"},
 	}
-	things = map[string]string{"jointokens": "join token", "apitokens": "API token", "boardprofiles": "board profile", "daemonsets": "daemon set", "replicasets": "replica set", "configmaps": "config map"}
+	things = map[string]string{"authority": "the certificate authority", "jointokens": "join token", "apitokens": "API token", string(state.JoinRequests): "request to join"}
 )
 
+// thingOf is how people call one object of a resource.
+func thingOf(resource string) string {
+	if name := state.Kind(resource).GroupVersionKind().Kind; name != "" && things[resource] == "" {
+		return strings.ToLower(camel.ReplaceAllString(name, "$1 $2")) // config map
+	}
+	return or(things[resource], strings.TrimSuffix(resource, "s"))
+}
+
+var camel = regexp.MustCompile(`([a-z])([A-Z])`)
+
 // deed says what was done to what, or what somebody wanted to do.
-func deed(verb, what string, refused bool) string {
-	resource, rest, _ := strings.Cut(what, " ")
-	p, ok := deeds[verb+" "+resource]
+func deed(r store.Audit) string {
+	p, ok := deeds[r.Verb+" "+r.Resource]
 	if !ok {
-		if p, ok = verbs[verb]; !ok {
-			p = phrase{verb, verb}
+		if p, ok = verbs[r.Verb]; !ok {
+			p = phrase{r.Verb, r.Verb}
 		}
-		resource, sub, _ := strings.Cut(resource, "/")
-		thing := or(things[resource], strings.TrimSuffix(resource, "s"))
+		resource, sub, _ := strings.Cut(r.Resource, "/")
+		thing := thingOf(resource)
 		if sub != "" {
 			thing = sub + " of " + thing
 		}
 		p.did, p.do = p.did+" "+thing, p.do+" "+thing
 	}
 	text := p.did
-	if refused {
+	if r.Code >= 400 {
 		text = "wanted to " + p.do
 	}
-	return strings.TrimSpace(text + " " + rest)
+	switch {
+	case r.Namespace != "" && r.Name == "":
+		text += " in " + r.Namespace
+	case r.Namespace != "":
+		text += " " + r.Namespace + "/" + r.Name
+	case r.Name != "":
+		text += " " + r.Name
+	}
+	return text
 }

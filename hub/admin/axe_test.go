@@ -10,6 +10,9 @@ import (
 
 	"github.com/chromedp/chromedp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
 )
 
 //go:embed testdata/axe/axe.min.js
@@ -107,10 +110,13 @@ func TestNothingHindersPeople(t *testing.T) {
 	for _, v := range everyView {
 		situations = append(situations, situation{v.name, v.path, nil})
 	}
-	k.fleet.put(t, testNode("cut-short", "oslo", func(n *corev1.Node) {
+	k.fleet.put(t, testNode("drained", "oslo", func(n *corev1.Node) {
 		n.Spec.Unschedulable = true
-		n.Annotations = map[string]string{drainMark: drainNote{By: "anna", Began: now0.Add(-12 * time.Minute), Until: "1h", Bare: true}.String()}
-	}), testPod("left-behind", "cut-short", nil))
+		n.Annotations = map[string]string{
+			state.DrainAnnotation:       state.DrainOrder{By: "anna", Timeout: "1h"}.String(),
+			state.DrainStatusAnnotation: state.DrainStatus{State: state.Draining, By: "anna", Began: now0.Add(-12 * time.Minute)}.String(),
+		}
+	}), testPod("left-behind", "drained", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now0} }))
 	till := "/yaml/apis/apps/v1/namespaces/default/deployments/till"
 	situations = append(situations, []situation{
 		{"account", "/account", unfold},
@@ -129,7 +135,7 @@ func TestNothingHindersPeople(t *testing.T) {
 		{"editor with a refusal", till, func(b *browser) { b.replaces("replicas: 3", "replicas: -3"); b.press("button[value=check]") }},
 		{"paste", "/yaml", func(b *browser) { b.writes("kind: x"); b.press("button[value=check]") }},
 		{"node, with its menu", "/nodes/pi-1", menus},
-		{"node with a drain that was cut short", "/nodes/cut-short", nil},
+		{"node with a drain that goes on", "/nodes/drained", nil},
 		{"daemon set to roll back", "/actions/daemonsets/undo?item=kube-system%2Fnode-exporter", nil},
 		{"daemon set", "/workloads/daemonsets/kube-system/node-exporter", menus},
 		{"node, unfolded", "/nodes/pi-2", unfold},

@@ -25,7 +25,7 @@ func BenchmarkNodesPage(b *testing.B) {
 	s := New(configOf(m))
 	for _, query := range []map[string]string{{}, {"q": "board:raspberry 499"}, {"q": "nobody:"}, {"status": "attention"}} {
 		b.Run(fmt.Sprint(query), func(b *testing.B) {
-			a := &ask{
+			a := &request{
 				Snapshot: m.Snapshot(), now: time.Now(), path: "/nodes", query: func(k string) string { return query[k] },
 				may: func(string, string) bool { return true }, liveness: s.Liveness, jobs: s.jobs, actions: s.actions,
 			}
@@ -35,7 +35,7 @@ func BenchmarkNodesPage(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				body, err := s.look.fragment(p)
+				body, err := s.look.live.main(p)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -63,10 +63,10 @@ func BenchmarkOverview(b *testing.B) {
 				}
 				m.s, _ = state.Apply(m.s, changes)
 			}
-			a := &ask{Snapshot: m.Snapshot(), now: time.Now(), query: func(string) string { return "" }, may: func(string, string) bool { return true }, jobs: s.jobs, actions: s.actions}
+			a := &request{Snapshot: m.Snapshot(), now: time.Now(), query: func(string) string { return "" }, may: func(string, string) bool { return true }, jobs: s.jobs, actions: s.actions}
 			for b.Loop() {
 				p, _ := overview(a)
-				if _, err := s.look.fragment(p); err != nil {
+				if _, err := s.look.live.main(p); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -18,9 +18,9 @@ type boardRow struct {
 	Nodes       int
 	Href        string // of its nodes
 	Match       []string
-	Reserved    []fact
-	Thresholds  []fact
-	Labels      []fact
+	Reserved    []Fact
+	Thresholds  []Fact
+	Labels      []Fact
 	Taints      []string
 }
 
@@ -39,7 +39,7 @@ type boardOf struct {
 
 // boards lists the board profiles, which nodes each of them fits, and the boards
 // without any.
-func boards(a *ask) (page, error) {
+func boards(a *request) (page, error) {
 	nodesOf, without := map[string]int{}, map[string]int{}
 	for n := range a.Nodes() {
 		if profile := n.Labels[fleet.LabelProfile]; profile != "" {
@@ -90,14 +90,14 @@ func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 		amount map[string]string
 	}{{"the system", res.SystemReserved}, {"the agent", res.AgentReserved}} {
 		if text := amounts(part.amount); text != "" {
-			r.Reserved = append(r.Reserved, fact{"Kept for " + part.of, text})
+			r.Reserved = append(r.Reserved, Fact{"Kept for " + part.of, text})
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionHard)) {
-		r.Thresholds = append(r.Thresholds, fact{signal, "below " + res.EvictionHard[signal]})
+		r.Thresholds = append(r.Thresholds, Fact{signal, "below " + res.EvictionHard[signal]})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
-		r.Labels = append(r.Labels, fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})
+		r.Labels = append(r.Labels, Fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})
 	}
 	for _, t := range p.Spec.Taints {
 		r.Taints = append(r.Taints, t.ToString())

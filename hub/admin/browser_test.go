@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -203,7 +204,8 @@ func (b *browser) says(parts ...string) {
 	b.Helper()
 	text := b.text()
 	for _, p := range parts {
-		if !strings.Contains(text, p) {
+		expr, isExpr := strings.CutPrefix(p, "~")
+		if isExpr && !regexp.MustCompile(expr).MatchString(text) || !isExpr && !strings.Contains(text, p) {
 			b.Errorf("the page does not say %q; it says: %.1500s", p, text)
 		}
 	}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/access"
 )
 
 // pageLoads are the fleets and the numbers of open pages that are measured. Of the
@@ -42,11 +44,11 @@ func BenchmarkPages(b *testing.B) {
 			m := manyNodes(load.nodes)
 			c, secret := guarded(b, m)
 			c.Liveness = renewed
-			me := Credential{Name: "admin", Password: "four words are good"}
-			if err := c.Entrance.Setup(b.Context(), secret, me); err != nil {
+			me := access.NewUser{Name: "admin", Password: "four words are good", Role: access.Admin}
+			if err := c.Logins.Setup(b.Context(), secret, me, ""); err != nil {
 				b.Fatal(err)
 			}
-			cookie, err := c.Entrance.Login(b.Context(), me)
+			cookie, err := c.Logins.Login(b.Context(), me.Name, me.Password, "")
 			if err != nil {
 				b.Fatal(err)
 			}

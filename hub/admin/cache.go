@@ -9,14 +9,16 @@ import (
 	"time"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
 
 // A view is one page: from a snapshot and what was asked to what is shown. What it
 // shows depends on the role, never on the person: people share it.
-type view func(*ask) (page, error)
+type view func(*request) (page, error)
 
-// An ask is what a view may look at.
-type ask struct {
+// A request is what a view may look at.
+type request struct {
 	state.Snapshot
 	now      time.Time
 	param    func(name string) string // of the path
@@ -24,20 +26,20 @@ type ask struct {
 	path     string
 	may      func(verb, resource string) bool
 	liveness func(node string) Liveness
-	uses     func(node string) (Usage, bool) // what it uses now, where that is known
+	uses     func(node string) wire.Usage // what it uses now; zero: not known
 	hubURL   string
 	actions  []*action
 	jobs     *jobs
-	pauses   []Pause
+	pauses   []store.Pause
 }
 
 // rendered is what a view shows at a revision and a moment.
 type rendered struct {
 	code    int
 	page    page
-	body    []byte        // the part that changes
-	tag     string        // another body but for the words of its times has another tag
-	event   func() *event // the same for the pages that have it open
+	tag     string        // what shows something else has another tag; that time has passed is nothing else
+	whole   func() []byte // the part that changes, in a document
+	event   func() *event // the same, for pages that are open
 	rev     uint64
 	touched uint64 // see live
 	at      time.Time
@@ -106,7 +108,7 @@ func (c *call) show(v view) error {
 func (c *call) looks(v view) (key string, look func() rendered) {
 	s, asks := c.Server, c.asks()
 	query := c.QueryParams()
-	key = c.user.Role + "\x00" + c.Request().Host + "\x00" + c.Request().URL.Path + "?" + query.Encode()
+	key = string(c.user.Role) + "\x00" + c.Request().Host + "\x00" + c.Request().URL.Path + "?" + query.Encode()
 	return key, func() rendered {
 		return s.cache.get(key, s.Fleet.Snapshot().Revision, s.live.touched.Load(), func() rendered {
 			touched := s.live.touched.Load() // before: what is touched meanwhile is looked at again
@@ -116,10 +118,10 @@ func (c *call) looks(v view) (key string, look func() rendered) {
 }
 
 // ask is what the request asks of a view.
-func (c *call) ask() *ask { return c.asks()() }
+func (c *call) ask() *request { return c.asks()() }
 
 // asks is the same for every moment to come: it holds nothing of the request.
-func (c *call) asks() func() *ask {
+func (c *call) asks() func() *request {
 	s, role, path, query := c.Server, c.user.Role, c.Request().URL.Path, c.QueryParams()
 	query.Del(shownQuery)
 	names, values := slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
@@ -127,9 +129,9 @@ func (c *call) asks() func() *ask {
 	if hubURL == "" {
 		hubURL = "https://" + c.Request().Host
 	}
-	return func() *ask {
-		return &ask{
-			Snapshot: s.Fleet.Snapshot(), now: time.Now(), path: path, query: query.Get, hubURL: hubURL,
+	return func() *request {
+		return &request{
+			Snapshot: s.Fleet.Snapshot(), now: s.Now(), path: path, query: query.Get, hubURL: hubURL,
 			param: func(name string) string {
 				if i := slices.Index(names, name); i >= 0 {
 					return values[i]
@@ -137,7 +139,7 @@ func (c *call) asks() func() *ask {
 				return ""
 			},
 			may: func(verb, resource string) bool { return s.Allow(role, verb, resource) }, liveness: s.Liveness,
-			uses:    func(node string) (Usage, bool) { return s.gauges.of(node, time.Now()) },
+			uses:    s.uses,
 			actions: s.actions, jobs: s.jobs, pauses: s.Pauses,
 		}
 	}
@@ -145,22 +147,29 @@ func (c *call) asks() func() *ask {
 
 var tagSeed = maphash.MakeSeed()
 
-func (s *Server) render(v view, a *ask, touched uint64) rendered {
+func (s *Server) render(v view, a *request, touched uint64) rendered {
 	r := rendered{code: http.StatusOK, rev: a.Revision, touched: touched, at: a.now}
 	var err error
+	var live []byte
 	if r.page, err = v(a); err == nil {
-		r.body, err = s.look.fragment(r.page)
+		live, err = s.look.live.main(r.page)
 	}
 	if err != nil {
 		var why string
 		r.code, why = s.explainOf(a.path, err)
 		r.page = page{Template: "message", Title: "Not found", Data: messageData{"Not found", why}}
-		if r.body, err = s.look.fragment(r.page); err != nil {
+		if live, err = s.look.live.main(r.page); err != nil {
 			panic(err) // it has no more than two texts
 		}
 	}
-	lasting := wordless(r.body)
-	r.tag = strconv.FormatUint(maphash.Bytes(tagSeed, lasting), 36)
-	r.event = sync.OnceValue(func() *event { return newEvent("show", r.tag, lasting) })
+	r.tag = strconv.FormatUint(maphash.Bytes(tagSeed, live), 36)
+	r.event = sync.OnceValue(func() *event { return newEvent("show", r.tag, live) })
+	r.whole = sync.OnceValue(func() []byte {
+		whole, err := s.look.whole.main(r.page)
+		if err != nil {
+			panic(err) // it has just been rendered, without the words of its times
+		}
+		return whole
+	})
 	return r
 }

@@ -12,7 +12,9 @@ import (
 
 	"rsc.io/qr"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 // lives are the choices of how long a join token is good for.
@@ -23,11 +25,13 @@ type addData struct {
 	Site, Node string
 	Uses       int
 	Lives      []option
+	Approval   bool
+	Waiting    int // devices
 	Problem    string
 }
 
-func addDevice(a *ask) (page, error) {
-	return addPage(a.Snapshot, addData{Site: a.query("site"), Node: a.query("node"), Uses: 1, Lives: options("1h", lives...)}), nil
+func addDevice(a *request) (page, error) {
+	return addPage(a.Snapshot, addData{Site: a.query("site"), Node: a.query("node"), Uses: 1, Lives: options("1h", lives...), Waiting: waitingCount(a)}), nil
 }
 
 func addPage(s state.Snapshot, d addData) page {
@@ -44,6 +48,7 @@ type tokenData struct {
 	Node    string
 	Uses    int
 	Life    string
+	Waits   bool   // whoever joins waits for approval
 	Since   string // query of the view of those who have joined since
 	Problem string
 }
@@ -57,18 +62,18 @@ func (c *call) token() error {
 	}
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
-	t := NewToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name}
-	text, err := c.Token(c.Request().Context(), t)
-	act := Act{User: c.user, Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
+	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name, Approval: c.FormValue("approval") != ""}
+	token, err := c.Tokens.CreateJoinToken(c.Request().Context(), t)
+	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
 		act.Code, act.Message = c.explain(err)
-		c.Audit(c.Request().Context(), act)
-		return c.plain(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Lives: options(c.FormValue("life"), lives...), Problem: act.Message}))
+		c.did(act)
+		return c.plain(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}
-	c.Audit(c.Request().Context(), act)
+	c.did(act)
 	d := tokenData{
-		Line: "flotilla-device join " + hubURL + " --token " + text, Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(),
-		Since: "/devices/joined?" + url.Values{"site": {t.Site}, "since": {strconv.FormatInt(time.Now().Unix(), 10)}}.Encode(),
+		Line: "flotilla-device join " + hubURL + " --token " + token.Text(), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(), Waits: t.Approval,
+		Since: "/devices/joined?" + url.Values{"site": {t.Site}, "since": {strconv.FormatInt(c.Now().Unix(), 10)}}.Encode(),
 	}
 	for _, l := range lives {
 		if l[0] == c.FormValue("life") {
@@ -107,12 +112,13 @@ func qrCode(text string) (template.HTML, error) {
 }
 
 type joinedData struct {
-	Rows []nodeRow
+	Waiting []waitingRow
+	Rows    []nodeRow
 }
 
 // joined lists the nodes of a site that have appeared, or come back with a new
 // installation, since a moment: "waiting…" turns into them.
-func joined(a *ask) (page, error) {
+func joined(a *request) (page, error) {
 	seconds, _ := strconv.ParseInt(a.query("since"), 10, 64)
 	since := time.Unix(seconds, 0)
 	var d joinedData
@@ -122,5 +128,10 @@ func joined(a *ask) (page, error) {
 			d.Rows = append(d.Rows, nodeRowOf(a, n))
 		}
 	}
-	return page{Template: "joined", Title: "Joined", Watch: []string{"nodes"}, Data: d}, nil
+	for _, r := range pendingRequests(a.Snapshot) {
+		if r.Annotations[state.RequestSite] == a.query("site") && len(d.Waiting) < perPage {
+			d.Waiting = append(d.Waiting, waitingRowOf(a, r))
+		}
+	}
+	return page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "requests"}, Data: d}, nil
 }

@@ -3,9 +3,10 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,20 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-const (
-	// glance is how often a drain looks whether pods have left.
-	glance = 500 * time.Millisecond
-	// retry is how often it asks again for a pod that a disruption budget holds.
-	retry = 5 * time.Second
-	// maxParts is how many pods of a node are shown by name.
-	maxParts = 20
-)
-
-type drainOrder struct {
-	bare  bool // take away pods that nobody makes again, too
-	until time.Duration
-	text  string // until, as it was chosen
-}
+// drainPoll is how often a job looks how far the drains are that it has asked for.
+const drainPoll = 500 * time.Millisecond
 
 func drainFields(s state.Snapshot, with []state.Object) (fields []field) {
 	if c := countDrain(s, with); c.bare > 0 {
@@ -40,10 +29,10 @@ func drainFields(s state.Snapshot, with []state.Object) (fields []field) {
 func parseDrain(form url.Values) (any, error) {
 	text := cmp.Or(form.Get("until"), "15m")
 	until, err := time.ParseDuration(text)
-	if err != nil || until <= 0 || until > 24*time.Hour {
+	if err != nil || until <= 0 || until > state.MaxDrainTimeout {
 		return nil, fmt.Errorf("%q is no time after which to give up: use up to 24h, such as 15m", form.Get("until"))
 	}
-	return drainOrder{form.Get("bare") != "", until, text}, nil
+	return state.DrainOrder{Timeout: text, Force: form.Get("bare") != "", DeleteEmptyDirData: true}, nil
 }
 
 type drainCount struct{ leave, daemon, bare, data, silent int }
@@ -125,50 +114,41 @@ func hasHave(n int, one string) string {
 	return plural(n, one) + " have"
 }
 
-// A leaver is a pod that a drain waits for.
-type leaver struct {
-	item
-	asked bool
-	gone  bool
-	next  time.Time // when to ask again
-	held  string    // why it may not leave yet
-	stays string    // why it never will
-}
-
-// drain cordons all of its nodes first, so that no pod moves from one to the next,
-// and then asks their pods to leave until they have, or time is up.
+// drain asks for its nodes to be drained, and shows how far the hub is: the order is
+// an annotation of the Node, and goes on whatever becomes of this job. All nodes are
+// cordoned first, so that no pod moves from one to the next.
 func drain(ctx context.Context, j *job) {
-	order := j.given.(drainOrder)
-	note := drainNote{By: j.By, Began: j.Began.UTC().Truncate(time.Second), Until: order.text, Bare: order.bare}
-	ctx, cancel := context.WithTimeout(ctx, order.until)
-	defer cancel()
-	leavers := make([][]*leaver, len(j.Items))
+	order := j.given.(state.DrainOrder)
 	open := map[int]bool{}
 	for i := range j.Items {
 		o, err := j.find(state.Nodes, j.Items[i].item)
 		var back undo
-		if err == nil {
-			back, err = markDrain(ctx, &j.worker, o, note)
+		if err == nil && !o.(*corev1.Node).Spec.Unschedulable {
+			back = func(ctx context.Context, w *worker) error { return w.patch(ctx, o, uncordonPatch()) }
+			err = j.patch(ctx, o, tree{"spec": tree{"unschedulable": true}})
 		}
 		if err != nil {
 			j.finish(i, nil, err)
 			continue
 		}
-		leavers[i] = mustLeave(j.fleet.Snapshot(), o.GetName(), order.bare)
 		open[i] = true
 		j.set(i, func(p *progress) { p.State, p.Text, p.undo = "doing", "cordoned", back })
 	}
-	tick := time.NewTicker(glance)
+	for i := range open {
+		o, err := j.find(state.Nodes, j.Items[i].item)
+		if err == nil {
+			err = j.patch(ctx, o, tree{"metadata": tree{"annotations": tree{state.DrainAnnotation: order.String()}}, "spec": tree{"unschedulable": true}})
+		}
+		if err != nil {
+			delete(open, i)
+			j.finish(i, j.Items[i].undo, err)
+		}
+	}
+	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for {
-		for i := range j.Items {
-			if !open[i] {
-				continue
-			}
-			for _, l := range leavers[i] {
-				j.urge(ctx, l)
-			}
-			if over := j.tally(ctx, i, leavers[i]); over {
+		for i := range open {
+			if j.look(i) {
 				delete(open, i)
 			}
 		}
@@ -178,129 +158,97 @@ func drain(ctx context.Context, j *job) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			why := "it stays cordoned"
-			if ctx.Err() == context.DeadlineExceeded {
-				why = "given up after " + order.until.String() + "; it stays cordoned"
-			}
 			for i := range open {
-				if !j.endedByHub(ctx) {
-					j.unmark(ctx, i)
-				}
-				j.set(i, func(p *progress) { p.State, p.Text = "failed", p.Text+": "+why })
+				j.halt(ctx, i)
 			}
 			return
 		}
 	}
 }
 
-// endedByHub tells whether nobody has stopped the job, and it has not given up.
-func (j *job) endedByHub(ctx context.Context) bool {
+// halt takes the order back, where somebody has stopped the job; a hub that ends
+// leaves it to the next one.
+func (j *job) halt(ctx context.Context, i int) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	return !j.Stopped && ctx.Err() == context.Canceled
-}
-
-// mustLeave lists the pods that have to leave a node.
-func mustLeave(s state.Snapshot, node string, bare bool) (list []*leaver) {
-	for p := range s.PodsOn(node) {
-		l := &leaver{item: itemOf(p)}
-		switch what(p) {
-		case "daemon", "finished":
-			continue
-		case "bare":
-			if !bare {
-				l.stays = "nobody makes it again; choose to take such pods away, or delete it"
-			}
+	stopped := j.Stopped
+	j.mu.Unlock()
+	if !stopped {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	o, err := j.find(state.Nodes, j.Items[i].item)
+	if err == nil {
+		_, err = stopDrain(ctx, &j.worker, o)
+	}
+	j.set(i, func(p *progress) {
+		p.State, p.Text = "failed", p.Text+": stopped; it stays cordoned"
+		if err != nil {
+			p.Text += ", and the order could not be taken back: " + sentence(err)
 		}
-		list = append(list, l)
-	}
-	return list
-}
-
-// urge asks a pod to leave, unless it was asked, or has left.
-func (j *job) urge(ctx context.Context, l *leaver) {
-	p := j.fleet.Snapshot().Pod(l.Namespace, l.Name)
-	if p == nil || p.UID != l.UID || state.Terminated(p) {
-		l.gone, l.held = true, ""
-		return
-	}
-	if p.DeletionTimestamp != nil {
-		l.asked, l.held = true, ""
-	}
-	if l.asked || l.stays != "" || time.Now().Before(l.next) {
-		return
-	}
-	switch err := j.evict(ctx, p); {
-	case err == nil:
-		l.asked, l.held = true, ""
-	case refusedWith(err, http.StatusTooManyRequests):
-		l.held, l.next = sentence(err), time.Now().Add(retry)
-	case refusedWith(err, http.StatusNotFound), ctx.Err() != nil:
-	default:
-		l.stays = sentence(err)
-	}
-}
-
-// evict asks a pod to leave, as the disruption budgets allow.
-func (w *worker) evict(ctx context.Context, p *corev1.Pod) error {
-	return w.send(ctx, apiCall{method: http.MethodPost, path: objectURL(state.Pods, p.Namespace, p.Name) + "/eviction", media: plainJSON}, tree{
-		"kind": "Eviction", "apiVersion": "policy/v1", "metadata": tree{"name": p.Name, "namespace": p.Namespace},
-		"deleteOptions": tree{"preconditions": tree{"uid": p.UID}},
 	})
 }
 
-// tally tells how far a node is, and whether nothing more will happen there.
-func (j *job) tally(ctx context.Context, i int, leavers []*leaver) (over bool) {
-	gone, stuck := 0, 0
-	var parts []part
-	first := ""
-	for _, l := range leavers {
-		x := part{Name: l.String(), Pill: pill{"warn", "Leaving"}}
-		switch {
-		case l.gone:
-			gone++
-			continue
-		case l.stays != "":
-			stuck++
-			x.Pill, x.Text = pill{"bad", "Stays"}, l.stays
-		case l.held != "":
-			x.Pill, x.Text = pill{"warn", "Held"}, l.held
-		case !l.asked:
-			x.Pill = pill{"idle", "Waiting"}
-		}
-		if first == "" && x.Text != "" {
-			first = x.Name + " is held: " + x.Text
-			if l.stays != "" {
-				first = x.Name + " stays: " + x.Text
-			}
-		}
-		if len(parts) < maxParts {
-			parts = append(parts, x)
-		}
+// look shows how far the drain of a node is, and tells whether it is over.
+func (j *job) look(i int) (over bool) {
+	o, err := j.find(state.Nodes, j.Items[i].item)
+	if err != nil {
+		j.finish(i, nil, err)
+		return true
 	}
-	text := fmt.Sprintf("%d of %s left", gone, hasHave(len(leavers), "pod"))
-	if len(leavers) == 0 {
-		text = "no pod had to leave"
+	n := o.(*corev1.Node)
+	_, ordered := n.Annotations[state.DrainAnnotation]
+	st := state.DrainStatusOf(n)
+	switch {
+	case st == nil && !ordered:
+		j.finish(i, nil, errors.New("it was uncordoned before all pods had left"))
+		return true
+	case st == nil || ordered && !st.Going():
+		return false // the hub has not taken it up yet
 	}
-	if over = gone+stuck == len(leavers); over {
-		j.unmark(ctx, i)
-	}
+	parts := drainParts(j.fleet.Snapshot(), n, st)
+	text := drainText(st)
 	j.mu.Lock()
 	p := &j.Items[i]
 	changed := p.Text != text || len(p.Parts) != len(parts)
 	for k := range parts {
 		changed = changed || p.Parts[k] != parts[k]
 	}
-	p.Text, p.Parts, p.Share = text, parts, float64(gone)/float64(max(len(leavers), 1))
-	if over {
+	p.Text, p.Parts, p.Share = text, parts, float64(st.Pods-st.Left)/float64(max(st.Pods, 1))
+	switch over = !st.Going(); {
+	case over && st.State == state.Drained:
 		p.State = "done"
-		if stuck > 0 {
-			p.State, p.Text = "failed", text+"; "+first
-		}
+	case over:
+		p.State, p.Text = "failed", text+": "+st.Why+"; it stays cordoned"
 	}
 	j.mu.Unlock()
 	if changed || over {
 		j.notify()
 	}
 	return over
+}
+
+func drainText(st *state.DrainStatus) string {
+	if st.Pods == 0 {
+		return "no pod had to leave"
+	}
+	return fmt.Sprintf("%d of %s left", st.Pods-st.Left, hasHave(st.Pods, "pod"))
+}
+
+// drainParts are the pods that are still there: those that are held, and why, and
+// those on their way.
+func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []part) {
+	for _, h := range st.Held {
+		x := part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"), Pill: pill{"warn", "Held"}, Text: h.Why}
+		if h.Stays {
+			x.Pill = pill{"bad", "Stays"}
+		}
+		parts = append(parts, x)
+	}
+	for p := range s.PodsOn(n.Name) {
+		if len(parts) < state.MaxDrainHeld && p.DeletionTimestamp != nil && what(p) != "daemon" && what(p) != "finished" {
+			parts = append(parts, part{Name: state.Display(p), Pill: pill{"warn", "Leaving"}})
+		}
+	}
+	return parts
 }

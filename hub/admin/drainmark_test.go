@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"html"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-const cutWords = "was cut short when the hub stopped"
+const goingWords = ": being drained."
 
 // drainSample is a fleet with two nodes that have pods with an owner.
 func drainSample(t testing.TB) *memory {
@@ -30,7 +28,9 @@ func drainSample(t testing.TB) *memory {
 	return m
 }
 
-func (m *memory) mark(node string) string { return m.Snapshot().Node(node).Annotations[drainMark] }
+func (m *memory) order(node string) string {
+	return m.Snapshot().Node(node).Annotations[state.DrainAnnotation]
+}
 
 // begins has somebody begin a drain, and returns where it is shown.
 func (s *server) begins(t testing.TB, m *memory, nodes ...string) string {
@@ -63,106 +63,96 @@ func (m *memory) leave(t testing.TB, pod string) {
 	}
 }
 
-var goOnLink = regexp.MustCompile(`href="(/actions/nodes/drain\?[^"]+)">Go on`)
-
-func TestADrainThatTheHubsEndCutShortIsToldAndGoesOn(t *testing.T) {
+func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
 	m := drainSample(t)
 	first := acting(t, m)
 	first.begins(t, m, "pi-a", "pi-b")
-	for _, path := range []string{"/", "/actions", "/nodes/pi-a"} {
-		if _, body := first.ask(t, "admin", "GET", path, nil); strings.Contains(body, cutWords) {
-			t.Errorf("%s says that the drain was cut short while it goes on", path)
-		}
-	}
 	first.end()
 
 	second := acting(t, m)
-	for path, says := range map[string]string{"/": "The drain of pi-a, pi-b " + cutWords, "/actions": "The drain of pi-a, pi-b " + cutWords, "/nodes/pi-a": "The drain of pi-a " + cutWords} {
-		_, body := second.ask(t, "viewer", "GET", path, nil)
-		if !strings.Contains(body, says) || !strings.Contains(body, "begun by test-admin") || goOnLink.MatchString(body) {
-			t.Errorf("%s does not tell a viewer of the drain that was cut short, or offers to go on: %.900s", path, mainOf(body))
+	for path, says := range map[string]string{"/": "pi-a, pi-b" + goingWords, "/actions": "pi-a, pi-b" + goingWords, "/nodes/pi-a": "pi-a" + goingWords} {
+		for role, offered := range map[string]bool{"viewer": false, "operator": true, "admin": true} {
+			_, body := second.ask(t, role, "GET", path, nil)
+			if !strings.Contains(body, says) || !strings.Contains(body, "asked for by test-admin") || strings.Contains(body, "/actions/nodes/stop-drain?") != offered {
+				t.Errorf("%s does not tell a %s of the drain that goes on, or offers the wrong thing: %.900s", path, role, mainOf(body))
+			}
 		}
-	}
-	_, body := second.ask(t, "admin", "GET", "/", nil)
-	link := goOnLink.FindStringSubmatch(body)
-	if link == nil {
-		t.Fatalf("nothing leads on: %.900s", mainOf(body))
-	}
-	_, body = second.ask(t, "admin", "GET", html.UnescapeString(link[1]), nil)
-	for _, want := range []string{"Drain <span", "2 nodes", "2 pods have to leave.", `value="1h" selected`} {
-		if !strings.Contains(body, want) {
-			t.Errorf("the page before going on lacks %q: %.1500s", want, mainOf(body))
-		}
-	}
-	at := second.begins(t, m, "pi-a", "pi-b")
-	if _, body := second.ask(t, "admin", "GET", "/", nil); strings.Contains(body, cutWords) {
-		t.Error("it is still told when the drain goes on")
 	}
 	m.leave(t, "shop-on-pi-a")
 	m.leave(t, "shop-on-pi-b")
-	until(t, "the drain is over", func() bool {
-		_, body := second.ask(t, "admin", "GET", at, nil)
-		return strings.Contains(body, "2 of 2 done")
-	})
 	for _, n := range []string{"pi-a", "pi-b"} {
-		if m.mark(n) != "" || !m.Snapshot().Node(n).Spec.Unschedulable {
-			t.Errorf("%s is marked %q after its drain, or is not cordoned", n, m.mark(n))
+		_, body := second.ask(t, "viewer", "GET", "/nodes/"+n, nil)
+		if m.order(n) != "" || !m.Snapshot().Node(n).Spec.Unschedulable || !strings.Contains(body, "Drained, asked for by test-admin: 1 pod has left.") {
+			t.Errorf("%s is ordered %q after its drain, or is not cordoned, or does not say so: %.900s", n, m.order(n), mainOf(body))
+		}
+		second.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.form(state.Nodes, "", n)}})
+		if state.DrainMarked(m.Snapshot().Node(n)) {
+			t.Errorf("%s is uncordoned, and something is left of its drain: %v", n, m.Snapshot().Node(n).Annotations)
 		}
 	}
 }
 
-func TestWhichDrainsWereCutShort(t *testing.T) {
+func TestHowADrainEnds(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		do   func(t *testing.T, s *server, m *memory, at string)
-		ends bool // the hub does
-		told bool
-		mark bool
+		name     string
+		do       func(t *testing.T, s *server, m *memory, at string)
+		going    bool
+		cordoned bool
 	}{
-		{"one that the hub's end stopped", func(*testing.T, *server, *memory, string) {}, true, true, true},
-		{"none that a person stopped", func(t *testing.T, s *server, m *memory, at string) {
+		{"not by the hub's end", func(t *testing.T, s *server, m *memory, at string) { s.end() }, true, true},
+		{"by the person who stops it where it was begun", func(t *testing.T, s *server, m *memory, at string) {
 			s.do(t, "admin", at, url.Values{"action": {"stop"}})
-			until(t, "the drain has stopped", func() bool { return m.mark("pi-a") == "" })
-		}, false, false, false},
-		{"none of a node that is in use again", func(t *testing.T, s *server, m *memory, at string) {
-			s.end()
-			acting(t, m).do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}})
-		}, true, false, false},
-		{"none whose pods have left by themselves", func(t *testing.T, s *server, m *memory, at string) {
-			s.end()
-			m.leave(t, "shop-on-pi-a")
-		}, true, false, true},
-		{"none that somebody leaves as it is", func(t *testing.T, s *server, m *memory, at string) {
-			s.end()
-			s = acting(t, m)
-			if code, body := s.do(t, "admin", "/actions/nodes/forget-drain", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a keeps its pods") {
-				t.Errorf("leave it: %d %.600s", code, mainOf(body))
+			until(t, "the drain has stopped", func() bool { return m.order("pi-a") == "" })
+		}, false, true},
+		{"by one who stops it on the node's page", func(t *testing.T, s *server, m *memory, at string) {
+			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is drained no further") {
+				t.Errorf("stop it: %d %.600s", code, mainOf(body))
 			}
-			if !m.Snapshot().Node("pi-a").Spec.Unschedulable {
-				t.Error("the node that is left as it is is not cordoned any more")
+		}, false, true},
+		{"not by a viewer", func(t *testing.T, s *server, m *memory, at string) {
+			if code, _ := s.do(t, "viewer", "/actions/nodes/stop-drain", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}}); code != http.StatusForbidden {
+				t.Errorf("a viewer: %d", code)
 			}
-		}, true, false, false},
-		{"nothing that a mark of somebody else's says", func(t *testing.T, s *server, m *memory, at string) {
-			s.end()
-			n := m.Snapshot().Node("pi-a").DeepCopy()
-			n.Annotations[drainMark] = `<script>{`
-			m.put(t, n)
-		}, true, true, true},
+		}, true, true},
+		{"by uncordoning", func(t *testing.T, s *server, m *memory, at string) {
+			s.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}})
+			until(t, "its action says so", func() bool {
+				_, body := s.ask(t, "viewer", "GET", at, nil)
+				return strings.Contains(body, "it was uncordoned")
+			})
+		}, false, false},
+		{"when its pods have left", func(t *testing.T, s *server, m *memory, at string) { m.leave(t, "shop-on-pi-a") }, false, true},
+		{"with its node", func(t *testing.T, s *server, m *memory, at string) {
+			m.end(t, m.Snapshot().Node("pi-a"))
+			until(t, "its action says so", func() bool {
+				_, body := s.ask(t, "viewer", "GET", at, nil)
+				return strings.Contains(body, "it is gone")
+			})
+			m.put(t, testNode("pi-a", "oslo", nil))
+		}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := drainSample(t)
 			s := acting(t, m)
 			c.do(t, s, m, s.begins(t, m, "pi-a"))
-			if c.ends {
-				s.end()
-			}
 			_, body := acting(t, m).ask(t, "admin", "GET", "/nodes/pi-a", nil)
-			if got := strings.Contains(body, cutWords); got != c.told || (m.mark("pi-a") != "") != c.mark {
-				t.Errorf("it is told: %v, want %v; the mark is %q", got, c.told, m.mark("pi-a"))
-			}
-			if strings.Contains(body, "Forget") || strings.Contains(body, `action="/actions/nodes/forget-drain"`) {
-				t.Error("a menu offers to forget the drain")
+			if got := strings.Contains(body, goingWords); got != c.going || (m.order("pi-a") != "") != c.going || m.Snapshot().Node("pi-a").Spec.Unschedulable != c.cordoned {
+				t.Errorf("it is told: %v, want %v; the order is %q", got, c.going, m.order("pi-a"))
 			}
 		})
+	}
+}
+
+func TestADrainThatKubectlAskedForIsShown(t *testing.T) {
+	m := drainSample(t)
+	n := m.Snapshot().Node("pi-a").DeepCopy()
+	n.Annotations = map[string]string{state.DrainAnnotation: "true"}
+	m.put(t, n)
+	if st := state.DrainStatusOf(m.Snapshot().Node("pi-a")); !st.Going() || st.Pods != 1 {
+		t.Fatalf("%+v", st)
+	}
+	_, body := acting(t, m).ask(t, "viewer", "GET", "/nodes/pi-a", nil)
+	if !strings.Contains(body, "pi-a"+goingWords) {
+		t.Errorf("the page does not show it: %.900s", mainOf(body))
 	}
 }

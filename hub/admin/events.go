@@ -29,7 +29,7 @@ type eventsData struct {
 }
 
 // events lists what happened, the newest first.
-func events(a *ask) (page, error) {
+func events(a *request) (page, error) {
 	search, kind := strings.TrimSpace(a.query("q")), a.query("type")
 	words := strings.Fields(strings.ToLower(search))
 	d := eventsData{
@@ -59,7 +59,7 @@ func hasWords(e *corev1.Event, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-func eventRowOf(a *ask, e *corev1.Event) eventRow {
+func eventRowOf(a *request, e *corev1.Event) eventRow {
 	about := e.InvolvedObject
 	r := eventRow{
 		Pill: pill{"idle", "Normal"}, Reason: e.Reason, Message: e.Message, About: strings.ToLower(about.Kind) + " " + about.Name,

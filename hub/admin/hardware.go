@@ -14,7 +14,7 @@ import (
 // A section is one part of a device's hardware report.
 type section struct {
 	Title string
-	Facts []fact
+	Facts []Fact
 }
 
 // maxFacts bounds what is shown of one part: a report is the device's word.
@@ -84,7 +84,7 @@ func (s *section) flatten(name string, v any) {
 func (s *section) add(name string, v any) {
 	text := value(name, v)
 	if len(s.Facts) < maxFacts && text != "" {
-		s.Facts = append(s.Facts, fact{words(name), text})
+		s.Facts = append(s.Facts, Fact{words(name), text})
 	}
 }
 

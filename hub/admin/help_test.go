@@ -18,7 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
+	drains "flotilla.dev/hub/drain"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -44,7 +47,7 @@ func (m *memory) Snapshot() state.Snapshot {
 	return m.s
 }
 
-func (m *memory) Do(_ context.Context, news News) ([]state.Applied, error) {
+func (m *memory) Do(_ context.Context, news control.News) ([]state.Applied, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changes, err := news(m.s, time.Now())
@@ -54,6 +57,12 @@ func (m *memory) Do(_ context.Context, news News) ([]state.Applied, error) {
 	var done []state.Applied
 	m.s, done = state.Apply(m.s, changes)
 	m.log = append(m.log, done...)
+	for range 5 { // of the hub's deciders, the one whose work the page shows as it goes on
+		plan := drains.Decider{}.Decide(m.s, drains.Decider{}.Subjects(m.s), time.Now())
+		var made []state.Applied
+		m.s, made = state.Apply(m.s, plan.Changes)
+		m.log = append(m.log, made...)
+	}
 	close(m.more)
 	m.more = make(chan struct{})
 	return done, nil
@@ -88,15 +97,15 @@ type people struct{}
 
 const nameHeader, csrf = "Test-User", "token-of-the-form"
 
-func (people) Authenticate(r *http.Request) (User, error) {
+func (people) Authenticate(r *http.Request) (access.User, error) {
 	role := r.Header.Get(nameHeader)
 	if role == "" {
-		return User{}, errNobody
+		return access.User{}, errNobody
 	}
-	return User{Name: "test-" + role, Role: role, Via: "session", CSRF: csrf}, nil
+	return access.User{Name: "test-" + role, Role: access.Role(role), Via: "session", CSRF: csrf}, nil
 }
 
-func (people) CheckForm(r *http.Request, u User) error {
+func (people) CheckForm(r *http.Request, u access.User) error {
 	if u.Name != "" && r.PostFormValue("csrf") != u.CSRF {
 		return errForged
 	}
@@ -106,45 +115,26 @@ func (people) CheckForm(r *http.Request, u User) error {
 func (people) Logout(context.Context, *http.Request) (*http.Cookie, error) {
 	return &http.Cookie{Name: "x", MaxAge: -1}, nil
 }
-func (people) Login(_ context.Context, c Credential) (*http.Cookie, error) {
-	if c.Password != "right" {
+func (people) Login(_ context.Context, _, password, _ string) (*http.Cookie, error) {
+	if password != "right" {
 		return nil, errNobody
 	}
 	return &http.Cookie{Name: "x", Value: "1"}, nil
 }
-func (people) Setup(context.Context, string, Credential) error { return errForged }
-func (people) Empty(context.Context) (bool, error)             { return false, nil }
+func (people) Setup(context.Context, string, access.NewUser, string) error { return errForged }
 
 var (
-	errNobody = fmt.Errorf("wrong name or password")
-	errForged = fmt.Errorf("the form is from an earlier session")
+	errNobody = fmt.Errorf("%w: wrong name or password", access.ErrUnauthenticated)
+	errForged = fmt.Errorf("%w: the form is from an earlier session", access.ErrForbidden)
 )
-
-func explain(err error) (int, string) {
-	switch err {
-	case errNobody:
-		return http.StatusUnauthorized, err.Error()
-	case errForged:
-		return http.StatusForbidden, err.Error()
-	}
-	return http.StatusInternalServerError, "The hub could not do that; its log says why."
-}
-
-// allow is the hub's own table.
-func allow(role, verb, resource string) bool {
-	return access.Allow(access.Role(role), verb, resource)
-}
 
 func configOf(m Fleet) Config {
 	c := Config{
-		Fleet: m, Sessions: people{}, Entrance: people{}, Allow: allow, Explain: explain,
+		Fleet: m, Sessions: people{}, Logins: people{},
 		Liveness: func(string) Liveness {
 			return Liveness{Seen: time.Now().Add(-3 * time.Second), Connected: true, Wanted: 4, Stored: 4}
 		},
-		Token: func(_ context.Context, t NewToken) (string, error) {
-			return "FLT1.0123456789abcdef0123456789abcdef.abcdefghij.0123456789abcdefghijklmnop", nil
-		},
-		Version: "test", Pauses: []Pause{{now0.Add(-4 * time.Hour), now0.Add(-200 * time.Minute)}}, Log: slog.New(slog.DiscardHandler),
+		Version: "test", Pauses: []store.Pause{{From: now0.Add(-4 * time.Hour), To: now0.Add(-200 * time.Minute)}}, Log: slog.New(slog.DiscardHandler),
 	}
 	equip(&c)
 	return c
@@ -297,7 +287,7 @@ func sample() []state.Object {
 	objects := []state.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
 		site("oslo", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 3, NotReady: 1, EvictionRate: "0.1", Waiting: 1, LastEviction: &last, NextEviction: &next}),
-		site("bergen", fleet.SiteStatus{State: fleet.SitePartialDisruption, Ready: 1, NotReady: 3, EvictionRate: "0", Waiting: 3, Held: "partially disrupted, and not larger than 50 nodes"}),
+		site("bergen", fleet.SiteStatus{State: fleet.SitePartialDisruption, Ready: 1, NotReady: 3, EvictionRate: "0", Waiting: 3, HeldReason: fleet.HeldPartialDisruption, Held: "partially disrupted, and not larger than 50 nodes"}),
 		testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")),
 		testNode("pi-3", "oslo", condition("DiskPressure", "True", "KubeletHasDiskPressure", "imagefs.available is 1.2Gi, below 10%")),
 		testNode("gateway", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true; n.Labels[fleet.LabelBoard] = "x86-64" }),
@@ -328,7 +318,7 @@ func sample() []state.Object {
 			{At: micro(30 * time.Hour), Ready: "True"}, {At: micro(20 * time.Hour), Ready: "False"}, {At: micro(19 * time.Hour), Ready: "True"},
 			{At: micro(9 * time.Hour), Ready: "Unknown"}, {At: micro(9*time.Hour - 5*time.Minute), Ready: "Unknown", Out: true}, {At: micro(7 * time.Hour), Ready: "True"},
 			{At: micro(90 * time.Second), Ready: "Unknown"},
-		}},
+		}, Evicted: []state.Evicted{{At: micro(8 * time.Hour), Pod: "default/kiosk-7d9f-old", Reason: "DeletionByTaintManager", Text: "tolerated node.kubernetes.io/unreachable until 12:05:41"}}},
 		testEvent("Pod", "kiosk-7d9f-old", "TaintManagerEviction", "evict kiosk-7d9f-old from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41", 8*time.Hour),
 	}
 	for i := 2; i <= 4; i++ {
@@ -340,7 +330,7 @@ func sample() []state.Object {
 }
 
 // gone is the end of an object.
-func gone(o state.Object) News {
+func gone(o state.Object) control.News {
 	return func(state.Snapshot, time.Time) ([]state.Change, error) {
 		return []state.Change{state.Remove(o, "")}, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 )
 
@@ -38,8 +39,8 @@ type part struct {
 }
 
 // A job is an action that is being done, or was. It is kept in memory only: what it
-// has changed is in the fleet, and what it has not can be asked for again. Of drains,
-// which take their time, the nodes keep a mark; see drainMark.
+// has changed is in the fleet, and what it has not can be asked for again. A drain is
+// in the fleet as a whole: its job only looks on.
 type job struct {
 	worker
 	ID, By  string
@@ -75,6 +76,7 @@ func (j *job) finish(i int, undo undo, err error) {
 
 // run does the action to every thing, a few at a time.
 func (j *job) run(ctx context.Context) {
+	defer panics.Catch("page job")
 	if j.act.all != nil && j.Undoes == "" {
 		j.act.all(ctx, j)
 		return
@@ -88,6 +90,7 @@ func (j *job) run(ctx context.Context) {
 		}
 		wg.Go(func() {
 			defer func() { <-places }()
+			defer panics.CatchThen("page job", func(err error) { j.finish(i, nil, err) })
 			j.set(i, func(p *progress) { p.State = "doing" })
 			undo, err := j.one(ctx, i)
 			j.finish(i, undo, err)
@@ -162,15 +165,16 @@ type jobs struct {
 	live *live
 	wg   sync.WaitGroup
 
+	now   func() time.Time
 	began time.Time // this life
 
 	mu   sync.Mutex
 	list []*job // the newest last
 }
 
-func newJobs(l *live) *jobs {
+func newJobs(l *live, now func() time.Time) *jobs {
 	ctx, stop := context.WithCancel(context.Background())
-	return &jobs{ctx: ctx, stop: stop, live: l, began: time.Now()}
+	return &jobs{ctx: ctx, stop: stop, live: l, now: now, began: now()}
 }
 
 // end stops everything that is being done, and waits for it.
@@ -181,7 +185,7 @@ func (js *jobs) end() {
 
 // begin starts a job, unless too many are being done.
 func (js *jobs) begin(j *job) (ok bool) {
-	j.ID, j.Began, j.over = rand.Text()[:12], time.Now(), make(chan struct{})
+	j.ID, j.Began, j.over = rand.Text()[:12], js.now(), make(chan struct{})
 	j.notify = func() { js.live.touch(jobsTopic, jobsTopic+"/"+j.ID) }
 	ctx, cancel := context.WithCancel(js.ctx)
 	j.cancel = cancel
@@ -197,10 +201,11 @@ func (js *jobs) begin(j *job) (ok bool) {
 		return false
 	}
 	js.wg.Go(func() {
+		defer panics.Catch("page job")
 		defer cancel()
 		j.run(ctx)
 		j.mu.Lock()
-		j.Ended = time.Now()
+		j.Ended = js.now()
 		for i := range j.Items {
 			if p := &j.Items[i]; p.State == "waiting" || p.State == "doing" {
 				p.State, p.Text = "failed", "not done: it was stopped before"
@@ -264,6 +269,8 @@ func objectHref(kind state.Kind, i item) string {
 		return workloadHref(kind, i.Namespace, i.Name)
 	case state.Sites:
 		return siteHref(i.Name)
+	case state.JoinRequests:
+		return waitingPath
 	}
 	return ""
 }

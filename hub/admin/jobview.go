@@ -14,7 +14,7 @@ type done struct {
 }
 
 // justDone is the action that the address tells of; nil: none.
-func justDone(a *ask) *done {
+func justDone(a *request) *done {
 	j := a.jobs.get(a.query("did"))
 	if j == nil || len(j.Items) != 1 {
 		return nil
@@ -72,14 +72,14 @@ func jobRowOf(j *job, now time.Time) jobRow {
 }
 
 type jobsData struct {
-	Rows  []jobRow
-	Cuts  []cut
-	Since *moment // the hub started
+	Rows   []jobRow
+	Goings []going
+	Since  *moment // the hub started
 }
 
 // jobList lists what people have had done.
-func jobList(a *ask) (page, error) {
-	d := jobsData{Cuts: cuts(a), Since: at(a.jobs.began, a.now)}
+func jobList(a *request) (page, error) {
+	d := jobsData{Goings: goings(a), Since: at(a.jobs.began, a.now)}
 	for _, j := range a.jobs.all() {
 		j.mu.Lock()
 		d.Rows = append(d.Rows, jobRowOf(j, a.now))
@@ -105,10 +105,10 @@ type jobData struct {
 }
 
 // jobView shows one action: what it is done to, how far it is, and what failed why.
-func jobView(a *ask) (page, error) {
+func jobView(a *request) (page, error) {
 	j := a.jobs.get(a.param("id"))
 	if j == nil {
-		return page{}, errMissing("The hub does not know of this action any more: it was restarted, or many others have been done since. What it changed is in the fleet, and Actions lists the drains that were cut short.")
+		return page{}, errMissing("The hub does not know of this action any more: it was restarted, or many others have been done since. What it changed is in the fleet, and Actions lists the drains that go on.")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -122,22 +122,14 @@ func jobView(a *ask) (page, error) {
 			}
 		}
 	}
-	d.Back, d.BackText = "/nodes", "Nodes"
-	switch j.act.kind {
-	case state.Pods:
-		d.Back, d.BackText = "/pods", "Pods"
-	case state.Deployments, state.DaemonSets:
-		d.Back, d.BackText = "/workloads", "Workloads"
-	case state.Sites:
-		d.Back, d.BackText = "/sites", "Sites"
-	}
+	d.Back, d.BackText = j.act.list, j.act.listed
 	if d.Running {
 		return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d, Again: 3}, nil
 	}
 	return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d}, nil
 }
 
-func (j *job) item(a *ask, p progress) jobItem {
+func (j *job) item(a *request, p progress) jobItem {
 	r := jobItem{Name: p.String(), Text: p.Text, Parts: p.Parts}
 	if a.Get(state.Key{Kind: j.act.kind, Namespace: p.Namespace, Name: p.Name}) != nil {
 		r.Href = objectHref(j.act.kind, p.item)
@@ -162,7 +154,7 @@ func (c *call) jobAction() error {
 		return c.message(http.StatusNotFound, "Nothing to undo", "The hub does not know of this action any more: it was restarted, or many others have been done since.")
 	}
 	if !c.Allow(c.user.Role, j.act.verb, j.act.resource) {
-		return c.message(http.StatusForbidden, "Not for your role", "Your role “"+c.user.Role+"” may not "+j.act.verb+" "+j.act.resource+". Ask an administrator.")
+		return c.message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.user.Role)+"” may not "+j.act.verb+" "+j.act.resource+". Ask an administrator.")
 	}
 	switch c.FormValue("action") {
 	case "stop":

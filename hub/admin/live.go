@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 )
 
@@ -31,18 +32,18 @@ const everything = "*"
 // and wakes those pages when it shows something else.
 type live struct {
 	fleet   Fleet
-	touched atomic.Uint64 // counts what changed beside the fleet
+	touched atomic.Uint64 // counts what changed that is not of the fleet
 	over    chan struct{} // closed when Run has ended
 	again   chan struct{} // something is due, or a view is open that was not
 
-	mu     sync.Mutex
-	due    map[string]bool // topics beside the fleet
-	sights map[string]*sight
-	pages  int
+	mu            sync.Mutex
+	due           map[string]bool // topics that are not of the fleet
+	subscriptions map[string]*subscription
+	pages         int
 }
 
-// A sight is one view as one role sees it, and the pages that have it open.
-type sight struct {
+// A subscription is to one view as one role sees it, and the pages that have it open.
+type subscription struct {
 	look  func() rendered
 	pages map[*sub]struct{}
 	now   rendered
@@ -50,18 +51,23 @@ type sight struct {
 
 // A sub is one open page.
 type sub struct {
-	*sight
+	*subscription
 	key  string
 	wake chan struct{}
 }
 
 func newLive(f Fleet) *live {
-	return &live{fleet: f, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, sights: map[string]*sight{}}
+	return &live{fleet: f, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, subscriptions: map[string]*subscription{}}
 }
 
 // Run reads the feed until ctx is done.
 func (l *live) Run(ctx context.Context) error {
 	defer close(l.over)
+	return panics.Keep(ctx, "page", l.run)
+}
+
+func (l *live) run(ctx context.Context) error {
+	l.touch(everything)
 	rev := l.fleet.Snapshot().Revision
 	for {
 		begin, hit := time.Now(), l.takeDue()
@@ -101,10 +107,10 @@ func (l *live) Run(ctx context.Context) error {
 
 // stale returns the views that the topics concern, or that show what goes stale by
 // itself; and how long until the next one does, 0 for never.
-func (l *live) stale(hit map[string]bool, now time.Time) (stale []*sight, next time.Duration) {
+func (l *live) stale(hit map[string]bool, now time.Time) (stale []*subscription, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range l.sights {
+	for _, s := range l.subscriptions {
 		left := time.Hour
 		if poll := s.now.page.Poll; poll > 0 {
 			left = time.Duration(poll)*time.Second - now.Sub(s.now.at)
@@ -120,13 +126,14 @@ func (l *live) stale(hit map[string]bool, now time.Time) (stale []*sight, next t
 
 // concerned tells whether the topics are any that the view watches. One that
 // watches nothing has not been looked at yet, or is of something that is gone.
-func (s *sight) concerned(hit map[string]bool) bool {
+func (s *subscription) concerned(hit map[string]bool) bool {
 	watch := s.now.page.Watch
 	return hit[everything] || len(hit) > 0 && len(watch) == 0 || slices.ContainsFunc(watch, func(t string) bool { return hit[t] })
 }
 
 // refresh looks at a view, and wakes its pages when it shows something else.
-func (l *live) refresh(s *sight) {
+func (l *live) refresh(s *subscription) {
+	defer panics.Catch("page view")
 	r := s.look()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +158,7 @@ func (l *live) shows(p *sub) rendered {
 	return p.now
 }
 
-// touch says that something has changed beside the fleet.
+// touch says that something has changed that is not of the fleet.
 func (l *live) touch(topics ...string) {
 	l.touched.Add(1)
 	l.mu.Lock()
@@ -186,12 +193,12 @@ func (l *live) open(key string, look func() rendered) (*sub, error) {
 		return nil, errCrowded
 	}
 	l.pages++
-	s := l.sights[key]
+	s := l.subscriptions[key]
 	if s == nil {
-		s = &sight{look: look, pages: map[*sub]struct{}{}}
-		l.sights[key] = s
+		s = &subscription{look: look, pages: map[*sub]struct{}{}}
+		l.subscriptions[key] = s
 	}
-	p := &sub{sight: s, key: key, wake: make(chan struct{}, 1)}
+	p := &sub{subscription: s, key: key, wake: make(chan struct{}, 1)}
 	s.pages[p] = struct{}{}
 	l.mu.Unlock()
 	l.refresh(s)
@@ -204,7 +211,7 @@ func (l *live) close(p *sub) {
 	defer l.mu.Unlock()
 	l.pages--
 	if delete(p.pages, p); len(p.pages) == 0 {
-		delete(l.sights, p.key)
+		delete(l.subscriptions, p.key)
 	}
 }
 
@@ -218,6 +225,8 @@ func topics(changes []state.Applied, hit map[string]bool) {
 			hit["node/"+a.Key.Name] = true
 		case state.Sites:
 			hit["sites"] = true
+		case state.JoinRequests:
+			hit["requests"] = true
 		case state.BoardProfiles:
 			hit["boards"] = true
 		case state.Pods:

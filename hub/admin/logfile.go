@@ -22,7 +22,7 @@ func (c *call) logFile() error {
 	if q.node == "" {
 		return c.message(http.StatusConflict, "No log yet", unplaced)
 	}
-	leave, ok := enter(&c.tools.logs, maxLogs)
+	leave, ok := c.tools.logs.enter(c.user.Name)
 	if !ok {
 		return c.message(http.StatusServiceUnavailable, "Too busy", crowdedLogs)
 	}

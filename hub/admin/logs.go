@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/state"
 )
 
@@ -155,11 +155,11 @@ func logTrouble(node string, err error) string {
 		return ""
 	case errors.As(err, &ours):
 		return ours.Error()
-	case errors.Is(err, desk.ErrOffline):
+	case errors.Is(err, ask.ErrOffline):
 		return "The device of node " + node + " is not connected to the hub; its logs are there when it is back."
-	case errors.Is(err, desk.ErrLost), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, ask.ErrLost), errors.Is(err, context.DeadlineExceeded):
 		return "The device of node " + node + " does not answer now; it is asked again."
-	case errors.Is(err, desk.ErrTooOld):
+	case errors.Is(err, ask.ErrTooOld):
 		return "The agent of node " + node + " is too old to show its log here; update flotilla-device there."
 	}
 	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + "."
@@ -243,7 +243,7 @@ func (c *call) lastLines(q logAsk) (*last, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
 	defer cancel()
 	found := &last{most: int(q.tail)}
-	leave, ok := enter(&c.tools.logs, maxLogs)
+	leave, ok := c.tools.logs.enter(c.user.Name)
 	if !ok {
 		return found, errTold(crowdedLogs)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 	corev1 "k8s.io/api/core/v1"
 
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
 )
 
 func TestLinesOfALog(t *testing.T) {
@@ -159,7 +159,7 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.awaits("of 10 lines")
 	k.await(`document.getElementById("lost").innerText === ""`)
 
-	k.device.fail(fmt.Errorf("logs of node pi-1: %w", desk.ErrOffline))
+	k.device.fail(fmt.Errorf("logs of node pi-1: %w", ask.ErrOffline))
 	k.awaits("The device of node pi-1 is not connected to the hub")
 	k.device.fail(nil)
 	k.device.log("back again")
@@ -191,7 +191,7 @@ func TestTheLogOfAnAgent(t *testing.T) {
 	k.fill("input[name=q]", "connected")
 	k.awaits("1 of 3 lines")
 
-	k.device.fail(fmt.Errorf("x: %w", desk.ErrTooOld))
+	k.device.fail(fmt.Errorf("x: %w", ask.ErrTooOld))
 	k.awaits("The agent of node pi-1 is too old to show its log here")
 	k.await(`document.getElementById("pause").hidden`) // asking again is of no use
 	k.device.fail(nil)
@@ -259,16 +259,16 @@ func TestWhyThereIsNoLog(t *testing.T) {
 		err        error
 		says       string
 	}{
-		{"the device is not connected", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", desk.ErrOffline), "The device of node pi-1 is not connected to the hub; its logs are there when it is back."},
-		{"the link was lost", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", desk.ErrLost), "The device of node pi-1 does not answer now"},
+		{"the device is not connected", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", ask.ErrOffline), "The device of node pi-1 is not connected to the hub; its logs are there when it is back."},
+		{"the link was lost", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
 		{"the device has a reason", "/pods/default/kiosk-7d9f-abcde/logs", errors.New("previous terminated container not found"), "The device says: previous terminated container not found."},
 		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, unplaced},
 		{"the pod is not there", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
 		{"the container is not there", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
-		{"the agent is older than the question", "/nodes/pi-1/logs", fmt.Errorf("x: %w", desk.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
+		{"the agent is older than the question", "/nodes/pi-1/logs", fmt.Errorf("x: %w", ask.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
 		{"the node is not there", "/nodes/nobody/logs", nil, "There is no node nobody."},
-		{"a node's file of it is a sentence, too", "/nodes/pi-1/logs/download", fmt.Errorf("x: %w", desk.ErrLost), "The device of node pi-1 does not answer now"},
-		{"a file of it is a sentence, too", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", desk.ErrOffline), "The device of node pi-1 is not connected"},
+		{"a node's file of it is a sentence, too", "/nodes/pi-1/logs/download", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
+		{"a file of it is a sentence, too", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", ask.ErrOffline), "The device of node pi-1 is not connected"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d.fail(tt.err)

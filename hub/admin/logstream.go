@@ -11,7 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/panics"
 )
 
 const (
@@ -34,7 +35,7 @@ func (c *call) logStream() error {
 	if s.say("hello", "", "") != nil {
 		return nil
 	}
-	leave, ok := enter(&c.tools.logs, maxLogs)
+	leave, ok := c.tools.logs.enter(c.user.Name)
 	switch {
 	case !ok:
 		return s.over(crowdedLogs, true)
@@ -47,6 +48,7 @@ func (c *call) logStream() error {
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
 	go func() {
+		defer panics.Catch("page log")
 		defer cancel()
 		c.keepAlive(ctx, s, q.resource())
 	}()
@@ -61,7 +63,7 @@ func (c *call) logStream() error {
 		return nil
 	}
 	if err = errors.Join(err, cut.end()); err != nil {
-		return s.over(logTrouble(q.node, err), !errors.Is(err, desk.ErrTooOld))
+		return s.over(logTrouble(q.node, err), !errors.Is(err, ask.ErrTooOld))
 	}
 	if q.pod == nil {
 		return s.over("The agent of node "+q.node+" has ended its log; it is asked again.", true)

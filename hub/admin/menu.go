@@ -20,15 +20,15 @@ type menuItem struct {
 // A menu offers the actions that the role may do and that would change something.
 type menu struct {
 	Title string
-	First []menuItem // stand beside it
+	First []menuItem // stand next to it
 	More  []menuItem
 }
 
-// beside is how many actions stand beside the menu.
-const beside = 2
+// shownActions is how many actions stand next to the menu.
+const shownActions = 2
 
 // menuOf offers what can be done to one object.
-func menuOf(a *ask, o state.Object) menu {
+func menuOf(a *request, o state.Object) menu {
 	m := menu{Title: "More"}
 	kind, i := state.KindOf(o), itemOf(o)
 	for _, act := range a.actions {
@@ -39,7 +39,7 @@ func menuOf(a *ask, o state.Object) menu {
 		if !act.quick {
 			it.Href, it.Item = act.path()+"?"+url.Values{"item": {i.Form()}}.Encode(), ""
 		}
-		if len(m.First) < beside {
+		if len(m.First) < shownActions {
 			m.First = append(m.First, it)
 		} else {
 			m.More = append(m.More, it)
@@ -49,7 +49,7 @@ func menuOf(a *ask, o state.Object) menu {
 }
 
 // bulk offers what can be done to all that a list shows under a filter.
-func bulk(a *ask, kind state.Kind, n int, filter url.Values) (m menu) {
+func bulk(a *request, kind state.Kind, n int, filter url.Values) (m menu) {
 	if n == 0 {
 		return m
 	}
@@ -85,7 +85,7 @@ func all(n int, one string) string {
 // the fleet is kept.
 type sorter[T any] struct {
 	name, title string
-	by          func(a *ask) func(x, y T) int
+	by          func(a *request) func(x, y T) int
 }
 
 // A column is the head of one, with the address that sorts by it.
@@ -95,7 +95,7 @@ type column struct {
 }
 
 // order sorts a list as the query says: by a column, or with "-" before its name the other way.
-func order[T any](a *ask, list []T, by []sorter[T]) {
+func order[T any](a *request, list []T, by []sorter[T]) {
 	name, down := strings.CutPrefix(a.query("sort"), "-")
 	for _, s := range by {
 		if s.name == "" || s.name != name {
@@ -110,7 +110,7 @@ func order[T any](a *ask, list []T, by []sorter[T]) {
 	}
 }
 
-func sortLinks[T any](a *ask, filter url.Values, by []sorter[T]) (columns []column) {
+func sortLinks[T any](a *request, filter url.Values, by []sorter[T]) (columns []column) {
 	now, down := strings.CutPrefix(a.query("sort"), "-")
 	for i, s := range by {
 		c := column{Title: s.title}

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"html/template"
 	"time"
 
@@ -10,9 +9,10 @@ import (
 
 // A moment is a time as the page shows it: exact for machines, relative for people.
 type moment struct {
-	At   string // RFC 3339
+	At   string // RFC 3339; "": no time at all
 	UTC  string
-	Text string
+	Ago  string // how long ago it was when it was looked at
+	Left string // how long it was until then
 }
 
 // at is the moment t as seen from now; nil for no time at all.
@@ -20,74 +20,44 @@ func at(t, now time.Time) *moment {
 	if t.IsZero() {
 		return nil
 	}
-	text := duration.HumanDuration(max(now.Sub(t), 0))
-	if t.After(now) {
-		text = duration.HumanDuration(t.Sub(now))
-	}
-	m := momentOf(t)
-	m.Text = text
+	m := momentOf(t, now)
 	return &m
 }
 
-// momentOf is t without words, whoever looks at it when.
-func momentOf(t time.Time) moment {
+func momentOf(t, now time.Time) moment {
 	if t.IsZero() {
 		return moment{}
 	}
-	return moment{At: t.UTC().Format(time.RFC3339), UTC: stamp(t)}
+	text := func(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
+	return moment{At: t.UTC().Format(time.RFC3339), UTC: stamp(t), Ago: text(now.Sub(t)), Left: text(t.Sub(now))}
 }
 
-// Ago is a moment that has no words yet.
-func (m moment) Ago() template.HTML { return m.html("ago") }
+// lasting is the moment without its words, which change all the time.
+func (m moment) lasting() moment { return moment{At: m.At, UTC: m.UTC} }
 
-func ago(m *moment) template.HTML  { return m.html("ago") }
-func left(m *moment) template.HTML { return m.html("left") }
-
-// html needs no escaping: a moment has digits and letters of its own making.
-func (m *moment) html(what string) template.HTML {
-	if m == nil || m.At == "" {
-		return "–"
+// timeFuncs are the template's functions that show a moment: with words, for the browser
+// that opens a page and may have no scripts; without, in what an open page is sent, where
+// page.js finds the words itself: that a minute has passed is no reason to send anything.
+func timeFuncs(words bool) template.FuncMap {
+	show := func(name string, word func(moment) string) func(any) template.HTML {
+		return func(v any) template.HTML {
+			m, ok := v.(moment)
+			if p, _ := v.(*moment); !ok && p != nil {
+				m = *p
+			}
+			if m.At == "" {
+				return "–"
+			}
+			text := ""
+			if words {
+				text = word(m)
+			}
+			// It needs no escaping: a moment has digits and letters of its own making.
+			return template.HTML(`<time datetime="` + m.At + `" title="` + m.UTC + `" data-` + name + `>` + text + `</time>`) //nolint:gosec // see above
+		}
 	}
-	return template.HTML(`<time datetime="` + m.At + `" title="` + m.UTC + `" data-` + what + `>` + m.Text + `</time>`) //nolint:gosec // see above
-}
-
-// wordless takes the words out of a body's times: they change all the time, and
-// page.js finds them itself. Text cannot look like what is searched for, because in
-// a body its < and > are escaped.
-func wordless(body []byte) []byte {
-	out := make([]byte, 0, len(body))
-	for {
-		i := bytes.Index(body, []byte("</time>"))
-		if i < 0 {
-			return append(out, body...)
-		}
-		out = append(out, body[:bytes.LastIndexByte(body[:i], '>')+1]...)
-		body = body[i:]
-		out, body = append(out, body[:len("</time>")]...), body[len("</time>"):]
-	}
-}
-
-// worded gives words to those times of a body that have none, for a browser without
-// scripts.
-func worded(body []byte, now time.Time) []byte {
-	const begin = `<time datetime="`
-	out := make([]byte, 0, len(body)+len(body)/64)
-	for {
-		i := bytes.Index(body, []byte("></time>")) + 1
-		if i == 0 {
-			return append(out, body...)
-		}
-		tag := body[bytes.LastIndex(body[:i], []byte(begin))+len(begin) : i]
-		out, body = append(out, body[:i]...), body[i:]
-		at, _, _ := bytes.Cut(tag, []byte{'"'})
-		t, err := time.Parse(time.RFC3339, string(at))
-		if err != nil {
-			continue
-		}
-		d := now.Sub(t)
-		if bytes.HasSuffix(tag, []byte("data-left>")) {
-			d = -d
-		}
-		out = append(out, duration.HumanDuration(max(d, 0))...)
+	return template.FuncMap{
+		"ago":  show("ago", func(m moment) string { return m.Ago }),
+		"left": show("left", func(m moment) string { return m.Left }),
 	}
 }

@@ -13,10 +13,8 @@ import (
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
-
-// A fact is a name with a value.
-type fact struct{ Name, Value string }
 
 type conditionRow struct {
 	Type    string
@@ -39,13 +37,13 @@ type nodeData struct {
 	Since      *moment
 	Chain      []string
 	Site       string
-	Facts      []fact
+	Facts      []Fact
 	Heard      *moment
 	Link       pill
 	Conditions []conditionRow
 	Shares     []share
 	Taints     []taintRow
-	Labels     []fact
+	Labels     []Fact
 	Pods       []podRow
 	Events     []eventRow
 	Hardware   []section
@@ -53,22 +51,23 @@ type nodeData struct {
 	Logs       string // "": not for this role
 	Menu       menu
 	Did        *done
-	Cut        *cut
+	Going      *going
+	DrainEnd   string
 }
 
 // node shows everything that is known of one node.
-func node(a *ask) (page, error) {
+func node(a *request) (page, error) {
 	name := a.param("name")
 	n := a.Node(name)
 	if n == nil {
 		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
 	}
-	why, since := nodeWhy(a.Snapshot, n)
+	why, _ := nodeWhy(a.Snapshot, n)
 	live := a.liveness(name)
 	d := nodeData{
-		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
+		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(nodeSince(n), a.now), Chain: nodeChain(a.Snapshot, n, a.now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
-		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a), Cut: cutOn(a, n),
+		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}
 	if a.may("get", "nodes/proxy") {
 		d.Logs = d.Href + "/logs"
@@ -84,9 +83,9 @@ func node(a *ask) (page, error) {
 	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
 		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type))
 	})
-	u, used := a.Usage(name), Usage{}
+	u, used := a.Usage(name), wire.Usage{}
 	if live.Connected {
-		used, _ = a.uses(name)
+		used = a.uses(name)
 	}
 	for _, r := range resourceNames(n) {
 		d.Shares = append(d.Shares, shareOf(r, u, n).uses(r, used, n))
@@ -137,10 +136,10 @@ func resourceNames(n *corev1.Node) []corev1.ResourceName {
 	return usual
 }
 
-func nodeFacts(a *ask, n *corev1.Node, live Liveness) (facts []fact) {
+func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
 	add := func(name, value string) {
 		if value != "" {
-			facts = append(facts, fact{name, value})
+			facts = append(facts, Fact{name, value})
 		}
 	}
 	info := n.Status.NodeInfo
@@ -171,9 +170,9 @@ func nodeFacts(a *ask, n *corev1.Node, live Liveness) (facts []fact) {
 	return facts
 }
 
-func factsOf(m map[string]string) (facts []fact) {
+func factsOf(m map[string]string) (facts []Fact) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		facts = append(facts, fact{k, m[k]})
+		facts = append(facts, Fact{k, m[k]})
 	}
 	return facts
 }

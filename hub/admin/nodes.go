@@ -24,7 +24,7 @@ type pager struct {
 }
 
 // pageOf cuts the page that is asked for out of n rows.
-func pageOf(a *ask, n int, filter url.Values) (from, to int, p pager) {
+func pageOf(a *request, n int, filter url.Values) (from, to int, p pager) {
 	number, err := strconv.Atoi(a.query("page"))
 	if err != nil || number < 1 {
 		number = 1
@@ -73,6 +73,11 @@ type nodeRow struct {
 	Pods, PodsMax           int64
 	CPU, Memory             share
 	Heard, Age              moment
+}
+
+func (r nodeRow) lasting() any {
+	r.Heard, r.Age = r.Heard.lasting(), r.Age.lasting()
+	return r
 }
 
 type nodesData struct {
@@ -151,7 +156,7 @@ func labelNames(labels map[string]string) []string {
 }
 
 // nodes lists the nodes: search, filters, a hundred at a time.
-func nodes(a *ask) (page, error) {
+func nodes(a *request) (page, error) {
 	search, site, status := strings.TrimSpace(a.query("q")), a.query("site"), a.query("status")
 	d := nodesData{
 		Search: search, Statuses: options(status, nodeStatuses...), Sites: siteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
@@ -172,7 +177,7 @@ func nodes(a *ask) (page, error) {
 }
 
 // findNodes returns the nodes that the query is about, in its order.
-func findNodes(a *ask) (found []*corev1.Node) {
+func findNodes(a *request) (found []*corev1.Node) {
 	words := strings.Fields(strings.ToLower(a.query("q")))
 	all := a.Nodes()
 	if site := a.query("site"); site != "" {
@@ -190,50 +195,50 @@ func findNodes(a *ask) (found []*corev1.Node) {
 // nodeOrders are what a list of nodes can be sorted by.
 var nodeOrders = []sorter[*corev1.Node]{
 	{"name", "Node", nil},
-	{"status", "Status", func(a *ask) func(x, y *corev1.Node) int {
+	{"status", "Status", func(a *request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return cmp.Compare(rank(nodePill(x).Kind), rank(nodePill(y).Kind)) }
 	}},
-	{"site", "Site", func(*ask) func(x, y *corev1.Node) int {
+	{"site", "Site", func(*request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return cmp.Compare(state.SiteOf(x), state.SiteOf(y)) }
 	}},
-	{"board", "Board", func(*ask) func(x, y *corev1.Node) int {
+	{"board", "Board", func(*request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int {
 			return cmp.Compare(x.Labels[fleet.LabelBoard], y.Labels[fleet.LabelBoard])
 		}
 	}},
-	{"pods", "Pods", func(a *ask) func(x, y *corev1.Node) int {
+	{"pods", "Pods", func(a *request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return cmp.Compare(a.Usage(y.Name).Pods, a.Usage(x.Name).Pods) }
 	}},
-	{"cpu", "CPU", func(a *ask) func(x, y *corev1.Node) int {
+	{"cpu", "CPU", func(a *request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int {
 			return cmp.Compare(shareOf(corev1.ResourceCPU, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceCPU, a.Usage(x.Name), x).Percent)
 		}
 	}},
-	{"memory", "Memory", func(a *ask) func(x, y *corev1.Node) int {
+	{"memory", "Memory", func(a *request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int {
 			return cmp.Compare(shareOf(corev1.ResourceMemory, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceMemory, a.Usage(x.Name), x).Percent)
 		}
 	}},
-	{"heard", "Heard", func(a *ask) func(x, y *corev1.Node) int {
+	{"heard", "Heard", func(a *request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return a.liveness(x.Name).Seen.Compare(a.liveness(y.Name).Seen) }
 	}},
-	{"age", "Age", func(*ask) func(x, y *corev1.Node) int {
+	{"age", "Age", func(*request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) }
 	}},
 }
 
-func nodeRowOf(a *ask, n *corev1.Node) nodeRow {
+func nodeRowOf(a *request, n *corev1.Node) nodeRow {
 	u := a.Usage(n.Name)
 	why, _ := nodeWhy(a.Snapshot, n)
 	return nodeRow{
 		Name: n.Name, Href: nodeHref(n.Name), Site: state.SiteOf(n), Board: cmp.Or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture),
 		Pill: nodePill(n), Why: why, Pods: u.Pods, PodsMax: n.Status.Allocatable.Pods().Value(),
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
-		Heard: momentOf(a.liveness(n.Name).Seen), Age: momentOf(n.CreationTimestamp.Time),
+		Heard: momentOf(a.liveness(n.Name).Seen, a.now), Age: momentOf(n.CreationTimestamp.Time, a.now),
 	}
 }
 
-func siteOptions(a *ask, chosen string) []option {
+func siteOptions(a *request, chosen string) []option {
 	o := []option{{"", "All sites", chosen == ""}}
 	for name, c := range a.Counts() {
 		o = append(o, option{name, fmt.Sprintf("%s (%d)", name, c.Nodes), name == chosen})

@@ -18,8 +18,8 @@ type tile struct {
 	Kind                     string // of a pill
 }
 
-// A worry is something that needs attention.
-type worry struct {
+// A problem is something that needs attention.
+type problem struct {
 	Pill        pill
 	Name, Where string
 	Href        string
@@ -28,25 +28,25 @@ type worry struct {
 
 	rank  int
 	since time.Time
-	tell  func(*worry) // the rest of it, once it is known to be shown
+	tell  func(*problem) // the rest of it, once it is known to be shown
 }
 
-// worries of one kind; More is how many are not shown.
-type worries struct {
+// problems of one kind; More is how many are not shown.
+type problems struct {
 	Title string
-	Items []worry
+	Items []problem
 	More  int
 	Href  string
 }
 
-// few is how many worries of a kind the overview shows.
+// few is how many problems of a kind the overview shows.
 const few = 12
 
-// add keeps a worry if it is among the few that are shown: the worst and of those
+// add keeps a problem if it is among the few that are shown: the worst and of those
 // the newest, since what changed last is why somebody looks. However many there are,
 // only those are told of.
-func (w *worries) add(kind string, since time.Time, tell func(*worry)) {
-	v := worry{rank: rank(kind), since: since, tell: tell}
+func (w *problems) add(kind string, since time.Time, tell func(*problem)) {
+	v := problem{rank: rank(kind), since: since, tell: tell}
 	i := len(w.Items)
 	for i > 0 && (v.rank < w.Items[i-1].rank || v.rank == w.Items[i-1].rank && v.since.After(w.Items[i-1].since)) {
 		i--
@@ -62,7 +62,7 @@ func (w *worries) add(kind string, since time.Time, tell func(*worry)) {
 }
 
 // told tells of those that are shown.
-func (w worries) told(now time.Time) worries {
+func (w problems) told(now time.Time) problems {
 	for i := range w.Items {
 		v := &w.Items[i]
 		v.Since = at(v.since, now)
@@ -74,29 +74,30 @@ func (w worries) told(now time.Time) worries {
 func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
 
 type overviewData struct {
-	Tiles   []tile
-	Worries []worries
-	Jobs    []jobRow // in progress
-	Cuts    []cut
-	Empty   bool // no node yet
-	MayAdd  bool
-	HubURL  string
+	Tiles    []tile
+	Problems []problems
+	Jobs     []jobRow // in progress
+	Goings   []going
+	Waiting  int  // devices that wait for approval
+	Empty    bool // no node yet
+	MayAdd   bool
+	HubURL   string
 }
 
 // overview shows first what needs attention.
-func overview(a *ask) (page, error) {
-	d := overviewData{Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
-	inSites, siteTile := siteWorries(a)
-	inNodes, nodeTile := nodeWorries(a)
-	inPods, podTile := podWorries(a)
-	inWork, workTile := workloadWorries(a)
+func overview(a *request) (page, error) {
+	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
+	inSites, siteTile := siteProblems(a)
+	inNodes, nodeTile := nodeProblems(a)
+	inPods, podTile := podProblems(a)
+	inWork, workTile := workloadProblems(a)
 	d.Tiles = []tile{nodeTile, siteTile, workTile, podTile}
-	for _, w := range []worries{inSites, inNodes, inWork, inPods} {
+	for _, w := range []problems{inSites, inNodes, inWork, inPods} {
 		if len(w.Items) > 0 {
-			d.Worries = append(d.Worries, w.told(a.now))
+			d.Problems = append(d.Problems, w.told(a.now))
 		}
 	}
-	d.Cuts = cuts(a)
+	d.Goings = goings(a)
 	for _, j := range a.jobs.all() {
 		j.mu.Lock()
 		if j.Ended.IsZero() {
@@ -104,25 +105,25 @@ func overview(a *ask) (page, error) {
 		}
 		j.mu.Unlock()
 	}
-	return page{Template: "overview", Title: "Overview", Watch: []string{"nodes", "sites", "pods", "workloads", jobsTopic}, Data: d}, nil
+	return page{Template: "overview", Title: "Overview", Watch: []string{"nodes", "sites", "pods", "workloads", "requests", jobsTopic}, Data: d}, nil
 }
 
-func siteWorries(a *ask) (worries, tile) {
-	w := worries{Title: "Sites", Href: "/sites"}
+func siteProblems(a *request) (problems, tile) {
+	w := problems{Title: "Sites", Href: "/sites"}
 	total, normal := 0, 0
 	for site := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		total++
 		st := site.Status
 		if st.State == fleet.SiteNormal || st.State == "" {
 			normal++
-			if st.Held == "" && st.Waiting == 0 {
+			if st.HeldReason == "" && st.Waiting == 0 {
 				continue
 			}
 		}
 		p := sitePill(site)
 		if p.Kind == "ok" {
 			p = pill{"warn", "Evicting"}
-			if st.Held != "" {
+			if st.HeldReason != "" {
 				p.Text = "Held"
 			}
 		}
@@ -130,7 +131,7 @@ func siteWorries(a *ask) (worries, tile) {
 		if st.Since != nil && st.State != fleet.SiteNormal {
 			since = st.Since.Time
 		}
-		w.add(p.Kind, since, func(v *worry) {
+		w.add(p.Kind, since, func(v *problem) {
 			v.Pill, v.Name, v.Href, v.Why = p, site.Name, siteHref(site.Name), siteWhy(site)
 		})
 	}
@@ -141,8 +142,8 @@ func siteWorries(a *ask) (worries, tile) {
 	return w, t
 }
 
-func nodeWorries(a *ask) (worries, tile) {
-	w := worries{Title: "Nodes", Href: "/nodes?status=attention"}
+func nodeProblems(a *request) (problems, tile) {
+	w := problems{Title: "Nodes", Href: "/nodes?status=attention"}
 	total, ready := 0, 0
 	for n := range a.Nodes() {
 		total++
@@ -152,7 +153,7 @@ func nodeWorries(a *ask) (worries, tile) {
 				continue
 			}
 		}
-		w.add(nodePill(n).Kind, nodeSince(n), func(v *worry) {
+		w.add(nodePill(n).Kind, nodeSince(n), func(v *problem) {
 			v.Pill, v.Name, v.Where, v.Href = nodePill(n), n.Name, state.SiteOf(n), nodeHref(n.Name)
 			v.Why, _ = nodeWhy(a.Snapshot, n)
 		})
@@ -164,15 +165,16 @@ func nodeWorries(a *ask) (worries, tile) {
 	return w, t
 }
 
-func podWorries(a *ask) (worries, tile) {
-	w := worries{Title: "Pods", Href: "/pods?status=attention"}
+func podProblems(a *request) (problems, tile) {
+	w := problems{Title: "Pods", Href: "/pods?status=attention"}
 	total, running := 0, 0
 	kind := "ok"
 	for p := range a.Pods("") {
 		if p.Status.Phase != corev1.PodSucceeded {
 			total++
 		}
-		_, bad, dark := podFault(a.Snapshot, p, a.now)
+		f := podFaultOf(a.Snapshot, p, a.now)
+		bad := f.kind
 		if bad == "" {
 			if p.Status.Phase == corev1.PodRunning {
 				running++
@@ -182,7 +184,7 @@ func podWorries(a *ask) (worries, tile) {
 		if rank(bad) < rank(kind) {
 			kind = bad
 		}
-		w.add(bad, podSince(p, dark), func(v *worry) {
+		w.add(bad, podSince(p, f.dark), func(v *problem) {
 			v.Pill, v.Name, v.Where, v.Href = pill{bad, podLineOf(p, a.now).Status}, state.Display(p), p.Spec.NodeName, podHref(p)
 			v.Why, _ = podTrouble(a.Snapshot, p, a.now)
 		})
@@ -190,8 +192,8 @@ func podWorries(a *ask) (worries, tile) {
 	return w, tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind}
 }
 
-func workloadWorries(a *ask) (worries, tile) {
-	w := worries{Title: "Workloads", Href: "/workloads"}
+func workloadProblems(a *request) (problems, tile) {
+	w := problems{Title: "Workloads", Href: "/workloads"}
 	total, good := 0, 0
 	for d := range state.Each[*appsv1.Deployment](a.Snapshot, state.Deployments, "") {
 		total++
@@ -200,7 +202,7 @@ func workloadWorries(a *ask) (worries, tile) {
 			good++
 		}
 		if r.Why != "" && r.Pill.Kind == "bad" {
-			w.add(r.Pill.Kind, d.CreationTimestamp.Time, func(v *worry) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
+			w.add(r.Pill.Kind, d.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
 		}
 	}
 	for d := range state.Each[*appsv1.DaemonSet](a.Snapshot, state.DaemonSets, "") {

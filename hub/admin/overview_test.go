@@ -21,10 +21,10 @@ func TestTheOverviewShowsTheWorstAndNewest(t *testing.T) {
 	faults = append(faults, fault{"idle", 0})
 	for try := range 20 {
 		rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
-		var w worries
+		var w problems
 		told := 0
 		for _, f := range faults {
-			w.add(f.kind, now0.Add(-time.Duration(f.age)*time.Minute), func(v *worry) {
+			w.add(f.kind, now0.Add(-time.Duration(f.age)*time.Minute), func(v *problem) {
 				told++
 				v.Name = fmt.Sprint(f.kind, f.age)
 			})
@@ -39,9 +39,9 @@ func TestTheOverviewShowsTheWorstAndNewest(t *testing.T) {
 			}
 		}
 	}
-	var w worries
+	var w problems
 	for i, kind := range []string{"warn", "bad", "warn"} {
-		w.add(kind, time.Time{}, func(v *worry) { v.Name = fmt.Sprint(kind, i) })
+		w.add(kind, time.Time{}, func(v *problem) { v.Name = fmt.Sprint(kind, i) })
 	}
 	if w = w.told(now0); w.More != 0 || fmt.Sprint(w.Items[0].Name, w.Items[1].Name, w.Items[2].Name) != "bad1warn0warn2" {
 		t.Errorf("few, not known since when: %+v", w.Items)

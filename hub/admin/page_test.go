@@ -18,13 +18,14 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// everyView is every page that is read, with words that stand on it.
+// everyView is every page that is read, with words that stand on it, or after a ~ an
+// expression that some of it matches.
 var everyView = []struct {
 	name, path string
 	says       []string
 }{
 	{"overview", "/", []string{"Needs attention", "node pi-2 Ready=Unknown: no heartbeat for 40s", "evictions are held: partially disrupted", "4 Insufficient memory", "CrashLoopBackOff"}},
-	{"nodes", "/nodes", []string{"8 nodes", "pi-1", "Ready, cordoned", "raspberrypi4", "3s ago"}},
+	{"nodes", "/nodes", []string{"8 nodes", "pi-1", "Ready, cordoned", "raspberrypi4", `~\b[0-9]{1,3}s ago`}},
 	{"nodes-search", "/nodes?q=board:bone&status=attention", []string{"3 nodes found", "bone-4"}},
 	{"nodes-none", "/nodes?q=nobody", []string{"No node is like that"}},
 	{"node", "/nodes/pi-2", []string{"no heartbeat for 40s", "Kubelet stopped posting node status.", "Its pods stay for now: site oslo gives up one node every 10s, and it is next, at about", "% of what is known of the last 24 h", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "KubeletHasSufficientMemory", "raspberrypi4"}},
@@ -179,7 +180,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 	evil := `<img src=x onerror=alert(1)>"'><script>alert(2)</script>`
 	m := newMemory(sample()...)
 	m.put(t, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: fleet.SiteSpec{Description: evil, Location: "javascript:alert(3)"},
-		Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, Held: evil}})
+		Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, HeldReason: fleet.HeldByDisruptionPolicy, Held: evil}})
 	n := testNode("evil", evil, condition("Ready", "Unknown", evil, evil+"\u202egnp.exe\u200b"))
 	n.Labels[evil], n.Labels[fleet.LabelBoard] = evil, evil
 	n.Status.NodeInfo.OSImage, n.Status.NodeInfo.KernelVersion = evil, "javascript:alert(4)"

@@ -38,7 +38,7 @@ type pasteData struct {
 
 func (c *call) newPaste() pasteData {
 	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.user.CSRF}
-	a := &ask{Snapshot: c.Fleet.Snapshot()}
+	a := &request{Snapshot: c.Fleet.Snapshot()}
 	for _, o := range namespaceOptions(a, d.Namespace)[1:] {
 		o.Text = "Namespace " + o.Text
 		d.Namespaces = append(d.Namespaces, o)

@@ -2,6 +2,9 @@ package admin
 
 import (
 	"net/http"
+	"strings"
+
+	"flotilla.dev/hub/access"
 )
 
 type loginData struct {
@@ -17,17 +20,24 @@ func (c *call) loginForm() error {
 }
 
 func (c *call) askLogin(code int, d loginData) error {
-	empty, err := c.Entrance.Empty(c.Request().Context())
+	users, err := c.People.Users(c.Request().Context())
 	if err != nil {
 		return c.refuse("Out of order", err)
 	}
-	d.Empty = empty
+	d.Empty = len(users) == 0
 	return c.plain(code, page{Template: "login", Title: "Log in", Data: d})
 }
 
+// maxName is how much of what was typed the forms of strangers give back: neither a name nor
+// the secret of a link is longer.
+const maxName = 64
+
+func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
+
 func (c *call) login() error {
-	d := loginData{Name: c.FormValue("name"), Next: local(c.FormValue("next"))}
-	cookie, err := c.Entrance.Login(c.Request().Context(), Credential{Name: d.Name, Password: c.FormValue("password"), Source: c.RealIP()})
+	name := c.FormValue("name")
+	d := loginData{Name: clip(name), Next: local(c.FormValue("next"))}
+	cookie, err := c.Logins.Login(c.Request().Context(), name, c.FormValue("password"), c.RealIP())
 	if err != nil {
 		var code int
 		code, d.Problem = c.explain(err)
@@ -56,32 +66,33 @@ func (c *call) logout() error {
 type setupData struct{ Secret, Name, Problem string }
 
 func (c *call) setupForm() error {
-	empty, err := c.Entrance.Empty(c.Request().Context())
+	users, err := c.People.Users(c.Request().Context())
 	switch {
 	case err != nil:
 		return c.refuse("Out of order", err)
-	case !empty:
+	case len(users) > 0:
 		return c.message(http.StatusGone, "Already set up", "This hub has an administrator. The setup link works once; log in instead.")
 	case c.QueryParam("token") == "":
 		return c.message(http.StatusBadRequest, "Which setup link?",
 			"Open the whole link that the hub printed when it started. It works once, for 30 minutes; a restart of the hub prints another.")
 	}
-	return c.plain(http.StatusOK, page{Template: "setup", Title: "Set up", Data: setupData{Secret: c.QueryParam("token"), Name: "admin"}})
+	return c.plain(http.StatusOK, page{Template: "setup", Title: "Set up", Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})
 }
 
 func (c *call) setup() error {
-	d := setupData{Secret: c.FormValue("token"), Name: c.FormValue("name")}
-	ctx, in := c.Request().Context(), Credential{Name: d.Name, Password: c.FormValue("password"), Source: c.RealIP()}
+	name := c.FormValue("name")
+	d := setupData{Secret: clip(c.FormValue("token")), Name: clip(name)}
+	ctx, in := c.Request().Context(), access.NewUser{Name: name, Password: c.FormValue("password"), Role: access.Admin}
 	if in.Password != c.FormValue("again") {
 		d.Problem = "The two passwords differ. Type the same one twice."
 		return c.plain(http.StatusBadRequest, page{Template: "setup", Title: "Set up", Data: d})
 	}
-	if err := c.Entrance.Setup(ctx, d.Secret, in); err != nil {
+	if err := c.Logins.Setup(ctx, c.FormValue("token"), in, c.RealIP()); err != nil {
 		var code int
 		code, d.Problem = c.explain(err)
 		return c.plain(code, page{Template: "setup", Title: "Set up", Data: d})
 	}
-	cookie, err := c.Entrance.Login(ctx, in)
+	cookie, err := c.Logins.Login(ctx, in.Name, in.Password, c.RealIP())
 	if err != nil { // the account is there: the login form will tell
 		return c.Redirect(http.StatusSeeOther, "/login")
 	}

@@ -19,10 +19,10 @@ type containerRow struct {
 type podData struct {
 	podRow
 	Chain      []string
-	Facts      []fact
+	Facts      []Fact
 	Conditions []conditionRow
 	Containers []containerRow
-	Labels     []fact
+	Labels     []Fact
 	Events     []eventRow
 	YAML       string
 	Logs       string
@@ -32,7 +32,7 @@ type podData struct {
 }
 
 // pod shows one pod, and why it does not do what it should.
-func pod(a *ask) (page, error) {
+func pod(a *request) (page, error) {
 	namespace, name := a.param("namespace"), a.param("name")
 	p := a.Pod(namespace, name)
 	if p == nil {
@@ -51,7 +51,7 @@ func pod(a *ask) (page, error) {
 	if d.Why == "" && p.DeletionTimestamp != nil {
 		d.Why = "It was asked to leave, and has until " + stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
-	for _, f := range []fact{
+	for _, f := range []Fact{
 		{"Namespace", p.Namespace}, {"Owner", d.Owner}, {"Address", p.Status.PodIP}, {"Restart policy", string(p.Spec.RestartPolicy)},
 		{"Quality of service", string(p.Status.QOSClass)}, {"Created", stamp(p.CreationTimestamp.Time)},
 	} {
@@ -71,9 +71,9 @@ func pod(a *ask) (page, error) {
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
 	if p.Status.Phase == corev1.PodRunning && a.liveness(p.Spec.NodeName).Connected {
-		u, _ := a.uses(p.Spec.NodeName)
+		all := containersOf(a.uses(p.Spec.NodeName), p.UID)
 		for i, c := range d.Containers {
-			if used, ok := u.Containers[ContainerOf{p.UID, c.Name}]; ok {
+			if used, ok := all[c.Name]; ok {
 				d.Containers[i].CPU, d.Containers[i].Memory = amount(corev1.ResourceCPU, used[corev1.ResourceCPU]), amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
 			}
 		}
@@ -91,7 +91,7 @@ func pod(a *ask) (page, error) {
 	return page{Template: "pod", Title: name, Watch: watch, Poll: 10, Data: d}, nil
 }
 
-func containers(a *ask, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
+func containers(a *request, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
 	for _, spec := range specs {
 		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: pill{"idle", "Not started"}}
 		for _, st := range have {

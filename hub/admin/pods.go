@@ -24,6 +24,11 @@ type podRow struct {
 	Age            moment
 }
 
+func (r podRow) lasting() any {
+	r.Age = r.Age.lasting()
+	return r
+}
+
 type podsData struct {
 	Search     string
 	Namespaces []option
@@ -49,7 +54,7 @@ var podStatuses = [][2]string{
 }
 
 // pods lists the pods, with why one does not do what it should.
-func pods(a *ask) (page, error) {
+func pods(a *request) (page, error) {
 	search, namespace, status, owner := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status"), a.query("owner")
 	d := podsData{Search: search, Owner: owner, Statuses: options(status, podStatuses...), Namespaces: namespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
 	found := findPods(a)
@@ -67,7 +72,7 @@ func pods(a *ask) (page, error) {
 }
 
 // findPods returns the pods that the query is about, in its order.
-func findPods(a *ask) (found []*corev1.Pod) {
+func findPods(a *request) (found []*corev1.Pod) {
 	words, owner := strings.Fields(strings.ToLower(a.query("q"))), a.query("owner")
 	for p := range a.Pods(a.query("namespace")) {
 		if podHasStatus(a, p, a.query("status")) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && matches(p.Name+" "+p.Spec.NodeName, p.Labels, words) {
@@ -81,7 +86,7 @@ func findPods(a *ask) (found []*corev1.Pod) {
 // podOrders are what a list of pods can be sorted by.
 var podOrders = []sorter[*corev1.Pod]{
 	{"name", "Pod", nil},
-	{"status", "Status", func(a *ask) func(x, y *corev1.Pod) int {
+	{"status", "Status", func(a *request) func(x, y *corev1.Pod) int {
 		rows := map[*corev1.Pod]string{}
 		kind := func(p *corev1.Pod) string {
 			k, ok := rows[p]
@@ -96,13 +101,13 @@ var podOrders = []sorter[*corev1.Pod]{
 		return func(x, y *corev1.Pod) int { return cmp.Compare(rank(kind(x)), rank(kind(y))) }
 	}},
 	{"", "Ready", nil},
-	{"restarts", "Restarts", func(*ask) func(x, y *corev1.Pod) int {
+	{"restarts", "Restarts", func(*request) func(x, y *corev1.Pod) int {
 		return func(x, y *corev1.Pod) int { return cmp.Compare(restarts(y), restarts(x)) }
 	}},
-	{"node", "Node", func(*ask) func(x, y *corev1.Pod) int {
+	{"node", "Node", func(*request) func(x, y *corev1.Pod) int {
 		return func(x, y *corev1.Pod) int { return cmp.Compare(x.Spec.NodeName, y.Spec.NodeName) }
 	}},
-	{"age", "Age", func(*ask) func(x, y *corev1.Pod) int {
+	{"age", "Age", func(*request) func(x, y *corev1.Pod) int {
 		return func(x, y *corev1.Pod) int { return y.CreationTimestamp.Compare(x.CreationTimestamp.Time) }
 	}},
 }
@@ -114,7 +119,7 @@ func restarts(p *corev1.Pod) (n int32) {
 	return n
 }
 
-func podHasStatus(a *ask, p *corev1.Pod, status string) bool {
+func podHasStatus(a *request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
 		why, _ := podTrouble(a.Snapshot, p, a.now)
@@ -133,10 +138,10 @@ func podHasStatus(a *ask, p *corev1.Pod, status string) bool {
 	return true
 }
 
-func podRowOf(a *ask, p *corev1.Pod) podRow {
+func podRowOf(a *request, p *corev1.Pod) podRow {
 	r := podRow{
 		Name: p.Name, Namespace: p.Namespace, Href: podHref(p), podLine: podLineOf(p, a.now), Node: p.Spec.NodeName,
-		Owner: ownerOf(a.Snapshot, p), Age: momentOf(p.CreationTimestamp.Time),
+		Owner: ownerOf(a.Snapshot, p), Age: momentOf(p.CreationTimestamp.Time, a.now),
 	}
 	if r.Node != "" {
 		r.NodeHref = nodeHref(r.Node)
@@ -178,7 +183,7 @@ func ownerOf(s state.Snapshot, p *corev1.Pod) string {
 	return strings.ToLower(ref.Kind) + "/" + ref.Name
 }
 
-func namespaceOptions(a *ask, chosen string) []option {
+func namespaceOptions(a *request, chosen string) []option {
 	o := []option{{"", "All namespaces", chosen == ""}}
 	for ns := range a.All(state.Namespaces, "") {
 		o = append(o, option{ns.GetName(), ns.GetName(), ns.GetName() == chosen})

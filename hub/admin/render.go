@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/web"
 )
 
@@ -37,7 +38,8 @@ type pill struct {
 
 // look is the page's templates and static files, as they were built in.
 type look struct {
-	pages  map[string]*template.Template
+	whole  templates             // for documents
+	live   templates             // for what an open page is sent; see timeFuncs
 	static map[string]staticFile // by path below static
 	rows   rows
 }
@@ -55,12 +57,12 @@ func newStaticFile(ext string, body []byte) staticFile {
 	if f.mediaType == "" {
 		f.mediaType = "text/plain; charset=utf-8" // a licence
 	}
-	f.small = sync.OnceValue(func() []byte { return compressed(body, gzip.BestCompression) })
+	f.small = sync.OnceValue(func() []byte { return smallest(body) })
 	return f
 }
 
 func newLook() *look {
-	l := &look{pages: map[string]*template.Template{}, static: map[string]staticFile{}}
+	l := &look{static: map[string]staticFile{}}
 	if err := fs.WalkDir(web.Files, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -74,19 +76,32 @@ func newLook() *look {
 	}); err != nil {
 		panic(err)
 	}
-	base := template.Must(template.New("").Funcs(template.FuncMap{
-		"static": l.staticURL, "ago": ago, "left": left, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }, "row": l.rows.row,
-	}).ParseFS(web.Files, "templates/layout.html", "templates/parts.html", "templates/tools.html"))
+	l.live = l.parse(timeFuncs(false), template.FuncMap{"row": l.rows.row})
+	l.rows.template = l.live["parts"]
+	l.whole = l.parse(timeFuncs(true), template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
+		return rowOf(l.whole["parts"], name, of)
+	}})
+	return l
+}
+
+// templates are one for each page, and what they share: "layout" and "main" in each.
+type templates map[string]*template.Template
+
+func (l *look) parse(funcs ...template.FuncMap) templates {
+	base := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }})
+	for _, f := range funcs {
+		base.Funcs(f)
+	}
+	template.Must(base.ParseFS(web.Files, "templates/layout.html", "templates/parts.html", "templates/tools.html"))
 	files, err := fs.Glob(web.Files, "templates/*.html")
 	if err != nil {
 		panic(err)
 	}
+	all := templates{}
 	for _, name := range files {
-		t := strings.TrimSuffix(path.Base(name), ".html")
-		l.pages[t] = template.Must(template.Must(base.Clone()).ParseFS(web.Files, name))
+		all[strings.TrimSuffix(path.Base(name), ".html")] = template.Must(template.Must(base.Clone()).ParseFS(web.Files, name))
 	}
-	l.rows.template = base
-	return l
+	return all
 }
 
 // staticURL names a static file with its version: it may be cached for ever.
@@ -115,9 +130,9 @@ func (c *call) static() error {
 	return c.Blob(http.StatusOK, f.mediaType, f.body)
 }
 
-// fragment renders the part of a page that changes.
-func (l *look) fragment(p page) ([]byte, error) {
-	t, ok := l.pages[p.Template]
+// main renders the part of a page that changes.
+func (all templates) main(p page) ([]byte, error) {
+	t, ok := all[p.Template]
 	if !ok {
 		return nil, fmt.Errorf("no template %s", p.Template)
 	}
@@ -147,23 +162,23 @@ type frame struct {
 	Main    template.HTML
 	Tag     string
 	Now     time.Time
-	User    User
+	User    access.User
 	Version string
 	Path    string
 	MayAdd  bool
-	More    []place
+	More    []navLink
 }
 
-// A place is an entry of the navigation.
-type place struct{ Name, Href string }
+// A navLink is an entry of the navigation.
+type navLink struct{ Name, Href string }
 
-// places are where people go less often, each with what a role must be allowed.
-var places = []struct {
-	place
+// pagesBehind are where people go less often, each with what a role must be allowed.
+var pagesBehind = []struct {
+	navLink
 	verb, resource string
 }{
-	{place{"Actions", "/actions"}, "list", "nodes"}, {place{"Boards", "/boards"}, "list", "boardprofiles"},
-	{place{"Audit", "/audit"}, "list", "audit"}, {place{"Settings", "/settings"}, "get", "settings"},
+	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
 
 // Here tells whether the page belongs to the entry of the navigation.
@@ -171,21 +186,21 @@ func (f frame) Here(prefix string) bool {
 	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
 }
 
-// wrap answers with a view in its frame.
+// wrap answers with the main part of a page in its frame.
 func (c *call) wrap(code int, r rendered) error {
 	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
 	f := frame{
-		page: r.page, Main: template.HTML(worded(r.body, r.at)), Tag: r.tag, Now: r.at, //nolint:gosec // rendered by html/template
+		page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Now: r.at, //nolint:gosec // rendered by html/template
 		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
 		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
 	}
-	for _, p := range places {
+	for _, p := range pagesBehind {
 		if c.user.Name != "" && c.Allow(c.user.Role, p.verb, p.resource) {
-			f.More = append(f.More, p.place)
+			f.More = append(f.More, p.navLink)
 		}
 	}
 	var b bytes.Buffer
-	if err := c.look.pages[r.page.Template].ExecuteTemplate(&b, "layout", f); err != nil {
+	if err := c.look.whole[r.page.Template].ExecuteTemplate(&b, "layout", f); err != nil {
 		c.Log.Error("page failed", "path", f.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
@@ -204,26 +219,44 @@ func (c *call) html(code int, body []byte) error {
 		return c.HTMLBlob(code, body)
 	}
 	c.Response().Header().Set("Content-Encoding", "gzip")
-	return c.HTMLBlob(code, compressed(body, gzip.BestSpeed))
+	return c.HTMLBlob(code, compressed(body))
 }
 
-// compressed returns the gzip of a body; the level must be a valid one.
-func compressed(body []byte, level int) []byte {
+// smallest returns the gzip of what is sent again and again.
+func smallest(body []byte) []byte {
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, level)
-	_, _ = z.Write(body) // nothing fails in memory
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is a valid one
+	_, _ = z.Write(body)                                  // nothing fails in memory
 	_ = z.Close()
 	return b.Bytes()
 }
 
+// compressed returns the gzip of a page.
+func compressed(body []byte) []byte {
+	var b bytes.Buffer
+	z, _ := fastWriters.Get().(*gzip.Writer)
+	defer fastWriters.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(body)
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// fastWriters compress pages: a new one takes a megabyte, which a flood of requests, each
+// refused with a page, would have the hub clean and give back all the time.
+var fastWriters = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	return z
+}}
+
 // plain answers with a page that is not live.
 func (c *call) plain(code int, p page) error {
-	body, err := c.look.fragment(p)
+	whole, err := c.look.whole.main(p)
 	if err != nil {
 		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
-	return c.wrap(code, rendered{page: p, body: body, at: time.Now()})
+	return c.wrap(code, rendered{page: p, whole: func() []byte { return whole }, at: time.Now()})
 }
 
 type messageData struct{ Title, Text string }

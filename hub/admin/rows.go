@@ -16,25 +16,29 @@ type rows struct {
 
 type rowKey struct {
 	name string
-	data any // a value that can be compared, and is all that the row shows
+	data any
+}
+
+// A row can be compared, and is all that its row shows.
+type row interface {
+	lasting() any // the same without the words of its times
 }
 
 // keptRows bounds the rows that are kept, of about 1 KiB each.
 const keptRows = 4000
 
-func (r *rows) row(name string, data any) (template.HTML, error) {
-	key := rowKey{name, data}
+func (r *rows) row(name string, of row) (template.HTML, error) {
+	key := rowKey{name, of.lasting()}
 	r.mu.Lock()
 	made, ok := r.made[key]
 	r.mu.Unlock()
 	if ok {
 		return made, nil
 	}
-	var b strings.Builder
-	if err := r.template.ExecuteTemplate(&b, name, data); err != nil {
+	made, err := rowOf(r.template, name, key.data)
+	if err != nil {
 		return "", err
 	}
-	made = template.HTML(b.String()) //nolint:gosec // rendered by html/template
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.made == nil || len(r.made) >= keptRows {
@@ -42,4 +46,10 @@ func (r *rows) row(name string, data any) (template.HTML, error) {
 	}
 	r.made[key] = made
 	return made, nil
+}
+
+func rowOf(t *template.Template, name string, data any) (template.HTML, error) {
+	var b strings.Builder
+	err := t.ExecuteTemplate(&b, name, data)
+	return template.HTML(b.String()), err //nolint:gosec // rendered by html/template
 }

@@ -1,10 +1,15 @@
 package admin
 
 import (
-	"cmp"
 	"net/http"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/store"
 )
 
 type personRow struct {
@@ -21,6 +26,7 @@ type joinTokenRow struct {
 	Ends               *moment
 	Coming             bool // its end
 	Open               bool // it can still be used
+	Approval           bool
 }
 
 type apiTokenRow struct {
@@ -52,8 +58,8 @@ type settingsData struct {
 	Certificates []certificateRow
 	Backups      []backupRow
 	NextBackup   *moment
-	Facts, Kept  []fact
-	Settings     []Setting
+	Facts, Kept  []Fact
+	Settings     []config.Shown
 }
 
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"}, {"admin", "admin: everything"}}
@@ -70,39 +76,57 @@ func (c *call) settings() error {
 }
 
 func (c *call) showSettings(code int, d settingsData) error {
-	st, err := c.House.State(c.Request().Context())
-	if err != nil {
+	if err := c.fillSettings(&d); err != nil {
 		return c.refuse("No settings", err)
-	}
-	now := time.Now()
-	d.CSRF, d.Settings, d.Roles = c.user.CSRF, st.Settings, options("operator", roles...)
-	for _, p := range st.People {
-		d.People = append(d.People, personRow{p.Name, p.Role, at(p.Created, now), p.Name == c.user.Name, options(p.Role, roles...)})
-	}
-	for _, t := range st.JoinTokens {
-		d.JoinTokens = append(d.JoinTokens, joinTokenRowOf(t, now))
-	}
-	for _, t := range st.APITokens {
-		d.APITokens = append(d.APITokens, apiTokenRowOf(t, now))
-	}
-	for _, cert := range st.Certificates {
-		d.Certificates = append(d.Certificates, certificateRowOf(cert, now))
-	}
-	for _, b := range st.Backups {
-		d.Backups = append(d.Backups, backupRow{b.File, bytesOf(b.Bytes), at(b.At, now)})
-	}
-	d.NextBackup = at(st.NextBackup, now)
-	for _, f := range st.Facts {
-		d.Facts = append(d.Facts, fact(f))
-	}
-	for _, f := range st.Kept {
-		d.Kept = append(d.Kept, fact(f))
 	}
 	return c.plain(code, page{Template: "settings", Title: "Settings", Data: d})
 }
 
-func joinTokenRowOf(t JoinToken, now time.Time) joinTokenRow {
-	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.By, Uses: t.Uses, Used: t.Used, Ends: at(t.Expires, now), Coming: t.Expires.After(now)}
+// fillSettings adds what there is, the newest first where that is of use.
+func (c *call) fillSettings(d *settingsData) error {
+	ctx, now := c.Request().Context(), c.Now()
+	about, err := c.About()
+	if err != nil {
+		return err
+	}
+	people, err := c.People.Users(ctx)
+	if err != nil {
+		return err
+	}
+	joins, err := c.Tokens.JoinTokens(ctx)
+	if err != nil {
+		return err
+	}
+	tokens, err := c.Tokens.APITokens(ctx)
+	if err != nil {
+		return err
+	}
+	copies, next, err := c.Archive.Copies()
+	if err != nil {
+		return err
+	}
+	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options("operator", roles...), at(next, now)
+	d.Facts, d.Kept = about.Facts, about.Kept
+	for _, p := range people {
+		d.People = append(d.People, personRow{p.Name, p.Role, at(p.Created, now), p.Name == c.user.Name, options(p.Role, roles...)})
+	}
+	for _, t := range slices.Backward(joins) {
+		d.JoinTokens = append(d.JoinTokens, joinTokenRowOf(t, now))
+	}
+	for _, t := range slices.Backward(tokens) {
+		d.APITokens = append(d.APITokens, apiTokenRowOf(t, now))
+	}
+	for _, cert := range about.Certificates {
+		d.Certificates = append(d.Certificates, certificateRowOf(cert, now))
+	}
+	for _, b := range copies {
+		d.Backups = append(d.Backups, backupRow{filepath.Base(b.File), bytesOf(b.Bytes), at(b.At, now)})
+	}
+	return nil
+}
+
+func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
+	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.CreatedBy, Uses: t.Uses, Used: t.Used, Ends: at(t.Expires, now), Coming: t.Expires.After(now), Approval: t.Approval}
 	switch {
 	case !t.Revoked.IsZero():
 		r.Pill = pill{"idle", "Revoked"}
@@ -144,11 +168,11 @@ func (c *call) settingsAction() error {
 	if act.Verb == "" {
 		return c.showSettings(http.StatusBadRequest, settingsData{Problem: "There is no such action."})
 	}
-	act.User, act.Code = c.user, http.StatusOK
+	act.Code = http.StatusOK
 	if err != nil {
 		act.Code, act.Message = c.tell(err)
 	}
-	c.Audit(c.Request().Context(), act)
+	c.did(act)
 	if err != nil {
 		return c.showSettings(act.Code, settingsData{Problem: act.Message})
 	}
@@ -156,7 +180,7 @@ func (c *call) settingsAction() error {
 }
 
 // settle does one action, and says what it was for the audit.
-func (c *call) settle(action string) (Act, error) {
+func (c *call) settle(action string) (store.Audit, error) {
 	ctx, name, id := c.Request().Context(), strings.TrimSpace(c.FormValue("name")), c.FormValue("id")
 	var mine error // what stands against doing it to oneself
 	if name == c.user.Name {
@@ -164,32 +188,32 @@ func (c *call) settle(action string) (Act, error) {
 	}
 	switch action {
 	case "user-create":
-		return Act{Verb: "create", Resource: "users", Name: name}, c.People.CreateUser(ctx, NewPerson{name, c.FormValue("password"), c.FormValue("role")})
+		return store.Audit{Verb: "create", Resource: "users", Name: name}, c.People.CreateUser(ctx, access.NewUser{Name: name, Password: c.FormValue("password"), Role: access.Role(c.FormValue("role"))})
 	case "user-password":
-		act := Act{Verb: "update", Resource: "users", Name: name, Message: "password"}
+		act := store.Audit{Verb: "update", Resource: "users", Name: name, Message: "password"}
 		if mine != nil {
 			return act, errOwn
 		}
-		return act, c.People.ChangeUser(ctx, NewPerson{Name: name, Password: cmp.Or(c.FormValue("password"), "-")})
+		return act, c.People.SetPassword(ctx, name, c.FormValue("password"))
 	case "user-role":
-		act := Act{Verb: "update", Resource: "users", Name: name, Message: "role " + c.FormValue("role")}
+		act := store.Audit{Verb: "update", Resource: "users", Name: name, Message: "role " + c.FormValue("role")}
 		if mine != nil {
 			return act, mine
 		}
-		return act, c.People.ChangeUser(ctx, NewPerson{Name: name, Role: cmp.Or(c.FormValue("role"), "-")})
+		return act, c.People.SetRole(ctx, name, access.Role(c.FormValue("role")))
 	case "user-delete":
-		act := Act{Verb: "delete", Resource: "users", Name: name}
+		act := store.Audit{Verb: "delete", Resource: "users", Name: name}
 		if mine != nil {
 			return act, mine
 		}
 		return act, c.People.DeleteUser(ctx, name)
 	case "join-revoke":
-		return Act{Verb: "revoke", Resource: "jointokens", Name: id}, c.Tokens.RevokeJoinToken(ctx, id)
+		return store.Audit{Verb: "revoke", Resource: "jointokens", Name: id}, c.Tokens.RevokeJoinToken(ctx, id)
 	case "api-revoke":
-		return Act{Verb: "revoke", Resource: "apitokens", Name: id}, c.Tokens.RevokeAPIToken(ctx, id)
+		return store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}, c.Tokens.RevokeAPIToken(ctx, id)
 	case "backup":
-		file, err := c.House.BackUp(ctx)
-		return Act{Verb: "create", Resource: "backups", Name: file}, err
+		file, err := c.Archive.BackUpNow(ctx)
+		return store.Audit{Verb: "create", Resource: "backups", Name: file}, err
 	}
-	return Act{}, nil
+	return store.Audit{}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
 )
 
 // A share is how much of a resource the pods of a node ask for.
@@ -20,7 +21,7 @@ type share struct {
 }
 
 // uses adds what is used of it.
-func (s share) uses(name corev1.ResourceName, u Usage, n *corev1.Node) share {
+func (s share) uses(name corev1.ResourceName, u wire.Usage, n *corev1.Node) share {
 	used, ok := u.Node[name]
 	if !ok {
 		return s

@@ -25,7 +25,7 @@ type siteRow struct {
 	Maintenance, MaintenanceText string
 	Queue                        []queued
 	More                         int // that wait beside the queue that is shown
-	Overrides                    []fact
+	Overrides                    []Fact
 	Menu                         menu
 }
 
@@ -56,7 +56,7 @@ func siteWhy(s *fleet.Site) string {
 	st := s.Status
 	text := fmt.Sprintf("%d of %d nodes ready", st.Ready, st.Ready+st.NotReady)
 	switch {
-	case st.Held != "":
+	case st.HeldReason != "":
 		return text + "; evictions are held: " + st.Held + "."
 	case st.Waiting > 0 && rateText(st.EvictionRate) == "none":
 		return fmt.Sprintf("%s; of %s none is given up: the rate is 0.", text, plural(int(st.Waiting), "node"))
@@ -67,7 +67,7 @@ func siteWhy(s *fleet.Site) string {
 }
 
 // sites lists the sites: their disruption state, rate, and what is held and why.
-func sites(a *ask) (page, error) {
+func sites(a *request) (page, error) {
 	d := sitesData{Did: justDone(a), MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
 	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		st, c := s.Status, a.Count(s.Name)
@@ -97,7 +97,7 @@ func sites(a *ask) (page, error) {
 		r.More = max(0, r.Waiting-len(r.Queue))
 		for _, x := range siteSettings {
 			if v := x.get(&s.Spec); v != "" {
-				r.Overrides = append(r.Overrides, fact{x.label, v})
+				r.Overrides = append(r.Overrides, Fact{x.label, v})
 			}
 		}
 		d.Rows = append(d.Rows, r)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/flate"
+	"compress/gzip"
 	"fmt"
 	"net/http"
 	"strings"
@@ -23,6 +24,11 @@ const (
 // stream shows a view to a page as long as the page is open. A login that ends, or
 // whose role changes, ends the stream within a beat.
 func (c *call) stream(key string, look func() rendered) error {
+	leave, ok := c.tools.pages.Enter(c.user.Name)
+	if !ok {
+		return c.message(http.StatusServiceUnavailable, "Too busy", "You have too many pages open; close some.")
+	}
+	defer leave()
 	p, err := c.live.open(key, look)
 	if err != nil {
 		return c.message(http.StatusServiceUnavailable, "Too busy", "Too many pages are open; close some.")
@@ -124,27 +130,24 @@ func newEvent(name, id string, data []byte) *event {
 	return &event{b.Bytes(), sync.OnceValue(func() []byte { return gzipPart(b.Bytes()) })}
 }
 
-// gzipHeader begins a gzip stream (RFC 1952) that parts follow. It never ends: what
-// reads an event stream reads as far as there is.
-var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+// gzipHeader begins a gzip stream that parts follow. It never ends: what reads an
+// event stream reads as far as there is.
+var gzipHeader = func() []byte {
+	var b bytes.Buffer
+	_ = gzip.NewWriter(&b).Flush() // nothing fails in memory
+	return b.Bytes()
+}()
 
 var flates = sync.Pool{New: func() any {
 	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one
 	return w
 }}
 
-// gzipPart compresses what may stand anywhere in a gzip stream: its blocks refer to
-// nothing before them, and end at a byte, so that one part serves every stream.
+// gzipPart compresses what may stand anywhere in a gzip stream: a writer that begins
+// refers to nothing before it, and one that was flushed ends at a byte, so that one part
+// serves every stream, and no stream needs a writer, of a megabyte, of its own.
 func gzipPart(text []byte) []byte {
 	var b bytes.Buffer
-	if len(text) < 100 { // as it is (RFC 1951, 3.2.4), and the empty block of a flush
-		for _, block := range [][]byte{text, nil} {
-			size := uint16(len(block))
-			b.Write([]byte{0, byte(size), byte(size >> 8), byte(^size), byte(^size >> 8)})
-			b.Write(block)
-		}
-		return b.Bytes()
-	}
 	w := flates.Get().(*flate.Writer)
 	defer flates.Put(w)
 	w.Reset(&b)

@@ -12,13 +12,15 @@ import (
 	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
 
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/store"
 )
 
 // Shells runs commands in containers, to their end or that of ctx; an
-// *desk.ExitError says that one has ended with another code than 0.
+// *ask.ExitError says that one has ended with another code than 0.
 type Shells interface {
-	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s desk.IO) error
+	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
 }
 
 const (
@@ -133,24 +135,28 @@ func (c *call) converse(p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 		w.over("Not accepted: reload the page.", -1)
 		return
 	}
-	leave, ok := enter(&c.tools.terminals, maxTerminals)
+	leave, ok := c.tools.terminals.enter(c.user.Name)
 	if !ok {
 		w.over("Too many terminals are open on this hub. Close some, and try again.", -1)
 		return
 	}
 	defer leave()
-	c.Audit(c.Request().Context(), Act{User: c.user, Verb: "create", Resource: "pods/exec", Name: p.Namespace + "/" + p.Name, Code: http.StatusSwitchingProtocols,
+	c.did(store.Audit{Verb: "create", Resource: "pods/exec", Namespace: p.Namespace, Name: p.Name, Code: http.StatusSwitchingProtocols,
 		Message: o.Container + ": " + strings.Join(o.Command, " ")})
 
 	ctx, cancel := context.WithCancelCause(c.Request().Context())
 	defer cancel(nil)
 	w.resize(first)
-	go func() { cancel(w.hear(ctx)) }()
-	go func() { cancel(c.watchOver(ctx, w)) }()
+	until := func(over func() error) {
+		defer panics.CatchThen("page terminal", cancel)
+		cancel(over())
+	}
+	go until(func() error { return w.hear(ctx) })
+	go until(func() error { return c.watchOver(ctx, w) })
 	if w.say(note{Ready: true}) != nil {
 		return
 	}
-	err = c.Shells.Exec(ctx, p, o, desk.IO{Stdin: w.input, Stdout: w, Resize: w.sizes})
+	err = c.Shells.Exec(ctx, p, o, ask.IO{Stdin: w.input, Stdout: w, Resize: w.sizes})
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -204,7 +210,7 @@ func (c *call) watchOver(ctx context.Context, w *window) error {
 
 // endOf says how a command has ended, and its code; -1: it has none.
 func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (string, int) {
-	var exit *desk.ExitError
+	var exit *ask.ExitError
 	var ours errTold
 	switch {
 	case err == nil:
@@ -213,19 +219,14 @@ func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (strin
 		return ours.Error(), -1
 	case errors.Is(err, context.Canceled):
 		return "The hub was stopped, and the command with it.", -1
-	case errors.As(err, &exit) && !typed && (exit.Code == 126 || exit.Code == 127), isMissingCommand(err):
+	case errors.As(err, &exit) && !typed && (exit.Code == 126 || exit.Code == 127):
 		return fmt.Sprintf("The image of container %s has no %s. Name a command that it has, or look at its log.", o.Container, o.Command[0]), -1
 	case errors.As(err, &exit):
 		return fmt.Sprintf("The command has ended with exit code %d.", exit.Code), exit.Code
-	case errors.Is(err, desk.ErrOffline):
+	case errors.Is(err, ask.ErrOffline):
 		return "The device of node " + p.Spec.NodeName + " is not connected to the hub.", -1
-	case errors.Is(err, desk.ErrLost):
+	case errors.Is(err, ask.ErrLost):
 		return "The link to the device of node " + p.Spec.NodeName + " was lost, and the command with it.", -1
 	}
 	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + ".", -1
-}
-
-// isMissingCommand knows the engines' words for a program that an image does not have.
-func isMissingCommand(err error) bool {
-	return strings.Contains(err.Error(), "executable file not found") || strings.Contains(err.Error(), "no such file or directory")
 }

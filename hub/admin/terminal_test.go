@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/websocket"
 
 	"flotilla.dev/hub/access"
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
 )
 
 // screen is what the terminal shows.
@@ -96,7 +96,7 @@ func TestATerminalInAContainer(t *testing.T) {
 	k.awaits("The command has ended.")
 
 	act := <-k.acts
-	if act.Verb != "create" || act.Resource != "pods/exec" || act.Name != "default/two-7d9f" || act.User.Name != "admin" || act.Message != "web: sh" {
+	if act.Verb != "create" || act.Resource != "pods/exec" || act.Namespace != "default" || act.Name != "two-7d9f" || act.Who != "admin" || act.Message != "web: sh" {
 		t.Errorf("the audit has %+v", act)
 	}
 
@@ -115,7 +115,7 @@ func TestATerminalInAContainer(t *testing.T) {
 	k.server.cut()
 	k.awaits("Connection to the hub lost.")
 
-	k.device.fail(fmt.Errorf("exec of node pi-1: %w", desk.ErrOffline))
+	k.device.fail(fmt.Errorf("exec of node pi-1: %w", ask.ErrOffline))
 	k.eval(`document.querySelector("#state button").click(), true`)
 	k.awaits("The device of node pi-1 is not connected to the hub.")
 	k.open("/pods/default/kiosk-7d9f-crash/terminal")
@@ -184,12 +184,28 @@ func TestWhoMayOpenATerminal(t *testing.T) {
 
 func TestTerminalsAreCounted(t *testing.T) {
 	s := New(configOf(newMemory()))
-	for range maxTerminals {
-		if _, ok := enter(&s.tools.terminals, maxTerminals); !ok {
+	for i := range maxTerminals {
+		if _, ok := s.tools.terminals.enter([]string{"anna", "olav"}[i%2]); !ok {
 			t.Fatal("there is no place left")
 		}
 	}
-	if _, ok := enter(&s.tools.terminals, maxTerminals); ok || s.tools.terminals.Load() != maxTerminals {
+	if _, ok := s.tools.terminals.enter("kari"); ok || s.tools.terminals.taken.Load() != maxTerminals {
 		t.Error("there is one place too many")
+	}
+}
+
+func TestOneWhoTakesAllPlacesLeavesOthersSome(t *testing.T) {
+	s := New(configOf(newMemory()))
+	for what, enter := range map[string]func(string) (func(), bool){"logs": s.tools.logs.enter, "terminals": s.tools.terminals.enter, "pages": s.tools.pages.Enter} {
+		most := 0
+		for leave, ok := enter("vera"); ok; leave, ok = enter("vera") {
+			if most++; most > maxStreams {
+				break
+			}
+			defer leave()
+		}
+		if _, ok := enter("kari"); !ok || most == 0 || most > maxStreams/2 {
+			t.Errorf("%s: one person takes %d, and another gets %v", what, most, ok)
+		}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 // A span of a timeline: how a node was from one moment to the next.
@@ -68,9 +70,6 @@ type timeline struct {
 	Off     bool // the hub did not run all the time
 }
 
-// A Pause is a while in which no hub ran.
-type Pause struct{ From, To time.Time }
-
 // noticed is how long a pause is in which something can have been missed: devices
 // renew their leases no more often.
 const noticed = 10 * time.Second
@@ -89,14 +88,17 @@ var spanNames = map[string]string{
 // timelineOf draws what the hub has noted of a node's health: every change of its
 // condition Ready, and from when to when it was given up. Leases are not kept one by
 // one: those that stop coming are a change to Unknown.
-func timelineOf(a *ask, n *corev1.Node) timeline {
+func timelineOf(a *request, n *corev1.Node) timeline {
 	length, text, scale := 24*time.Hour, "24 h", "15:04"
-	if a.query("span") == "7d" {
-		length, text, scale = state.HistoryAge, "7 days", "Mon 02 Jan"
+	switch a.query("span") {
+	case "7d":
+		length, text, scale = 7*24*time.Hour, "7 days", "Mon 02 Jan"
+	case "30d":
+		length, text, scale = state.HistoryAge, "30 days", "Mon 02 Jan"
 	}
 	begin := a.now.Add(-length)
 	t := timeline{Title: "The last " + text}
-	for _, c := range [][2]string{{"", "24 h"}, {"7d", "7 days"}} {
+	for _, c := range [][2]string{{"", "24 h"}, {"7d", "7 days"}, {"30d", "30 days"}} {
 		href := a.path
 		if c[0] != "" {
 			href += "?span=" + c[0]
@@ -151,7 +153,7 @@ type stretch struct {
 
 // stretches are what the turns say until now, but for when the hub did not run: then
 // a node has not stayed as it was, nobody knows how it was.
-func stretches(turns []state.Turn, pauses []Pause, begin, now time.Time) (all []stretch) {
+func stretches(turns []state.Turn, pauses []store.Pause, begin, now time.Time) (all []stretch) {
 	first := now
 	if len(turns) > 0 {
 		first = turns[0].At.Time
@@ -242,17 +244,18 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
 	return turns
 }
 
-// evictionsFrom are the evictions from a node that events still tell of.
-func evictionsFrom(a *ask, node string, begin time.Time, length time.Duration) (marks []mark) {
-	for e := range state.Each[*corev1.Event](a.Snapshot, state.Events, "") {
-		if e.Reason != "TaintManagerEviction" || !strings.Contains(e.Message, " from "+node+":") {
-			continue
-		}
-		if at := eventTime(e); at.After(begin) {
-			marks = append(marks, mark{e.Message, short(at, length), stripWidth * float64(at.Sub(begin)) / float64(length)})
+// evictionsFrom are the evictions from a node that its history tells of.
+func evictionsFrom(a *request, node string, begin time.Time, length time.Duration) (marks []mark) {
+	rec := a.Snapshot.Record(node)
+	if rec == nil {
+		return nil
+	}
+	for _, e := range rec.Evicted {
+		if e.At.After(begin) {
+			text := strings.TrimPrefix(e.Pod, metav1.NamespaceDefault+"/") + ": " + cmp.Or(e.Text, e.Reason)
+			marks = append(marks, mark{text, short(e.At.Time, length), stripWidth * float64(e.At.Sub(begin)) / float64(length)})
 		}
 	}
-	slices.SortFunc(marks, func(x, y mark) int { return cmp.Or(cmp.Compare(x.x, y.x), cmp.Compare(x.Text, y.Text)) })
 	return marks
 }
 

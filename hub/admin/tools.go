@@ -13,21 +13,45 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/listen"
 )
 
 // tools counts what is open of each tool that holds a device's or the hub's means.
 type tools struct {
-	logs      atomic.Int64
-	terminals atomic.Int64
+	logs      seats
+	terminals seats
+	pages     listen.Shares // of the open pages; live counts them all
 }
 
-// enter takes one of most places; leave gives it back. ok is false when none is left.
-func enter(places *atomic.Int64, most int64) (leave func(), ok bool) {
-	if places.Add(1) > most {
-		places.Add(-1)
+func newTools() tools {
+	return tools{
+		logs:      seats{most: maxLogs, shares: listen.Shares{Most: maxLogs / 2}},
+		terminals: seats{most: maxTerminals, shares: listen.Shares{Most: maxTerminals / 2}},
+		pages:     listen.Shares{Most: maxStreams / 4},
+	}
+}
+
+// seats are so many for all, of which one person has half at most.
+type seats struct {
+	most   int64
+	taken  atomic.Int64
+	shares listen.Shares
+}
+
+// enter takes a seat; leave gives it back. ok is false when none is left for this person.
+func (s *seats) enter(user string) (leave func(), ok bool) {
+	mine, ok := s.shares.Enter(user)
+	if !ok {
 		return nil, false
 	}
-	return func() { places.Add(-1) }, true
+	if s.taken.Add(1) > s.most {
+		s.taken.Add(-1)
+		mine()
+		return nil, false
+	}
+	return func() { s.taken.Add(-1); mine() }, true
 }
 
 // maxAnswer bounds what is read of the API's answer, in bytes.
@@ -66,14 +90,8 @@ func (c *call) caller() caller {
 // roles, checks, defaults and audit hold for what is written in the page too.
 func (c *call) api(q apiCall) (apiAnswer, error) { return c.caller().ask(c.Request().Context(), q) }
 
-// fromPage marks what the page asks of the API.
-type fromPage struct{}
-
-// FromPage tells whether a request to the API comes from the page, for the audit.
-func FromPage(ctx context.Context) bool { return ctx.Value(fromPage{}) != nil }
-
 func (who caller) ask(ctx context.Context, q apiCall) (apiAnswer, error) {
-	ctx = context.WithValue(ctx, fromPage{}, true)
+	ctx = access.Through(ctx, access.ViaPage)
 	r, err := http.NewRequestWithContext(ctx, q.method, (&url.URL{Path: q.path, RawQuery: q.query.Encode()}).String(), bytes.NewReader(q.body))
 	if err != nil {
 		return apiAnswer{}, fmt.Errorf("ask the API for %s: %w", q.path, err)

@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,10 +21,13 @@ import (
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admission"
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 // ---- a device that logs and runs commands
@@ -37,7 +39,7 @@ type device struct {
 	err   error // of every question
 	asked []corev1.PodLogOptions
 	runs  [][]string
-	sizes []desk.Size
+	sizes []ask.Size
 }
 
 func newDevice(lines ...string) *device { return &device{lines: lines, more: make(chan struct{})} }
@@ -119,7 +121,7 @@ func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions
 }
 
 // Exec is a small shell: it says what it is told, and knows exit.
-func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOptions, s desk.IO) error {
+func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error {
 	d.mu.Lock()
 	d.runs = append(d.runs, o.Command)
 	err := d.err
@@ -128,7 +130,7 @@ func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOption
 		return err
 	}
 	if o.Command[0] == "nothing" {
-		return fmt.Errorf(`exec: "nothing": executable file not found in $PATH`)
+		return &ask.ExitError{Code: 127}
 	}
 	go func() {
 		for {
@@ -179,7 +181,7 @@ func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOption
 					if code == 0 {
 						return nil
 					}
-					return &desk.ExitError{Code: code}
+					return &ask.ExitError{Code: code}
 				default:
 					say("\r\nyou said: " + string(line) + "\r\n$ ")
 				}
@@ -196,7 +198,7 @@ type estate struct {
 	mu   sync.Mutex
 	did  []string
 	fail error
-	acts []AuditRecord
+	acts []store.Audit
 }
 
 func (e *estate) do(format string, args ...any) error {
@@ -212,59 +214,82 @@ func (e *estate) done(what string) bool {
 	return slices.Contains(e.did, what)
 }
 
-func (e *estate) CreateUser(_ context.Context, p NewPerson) error {
-	return e.do("create %s as %s", p.Name, p.Role)
+func (e *estate) Users(context.Context) ([]store.User, error) {
+	now := time.Now()
+	return []store.User{
+		{Name: "admin", Role: "admin", Created: now.Add(-400 * time.Hour)}, {Name: "bo", Role: "operator", Created: now.Add(-30 * time.Hour)},
+		{Name: "cleo.nordmann@example.org", Role: "viewer", Created: now.Add(-time.Hour)},
+	}, nil
 }
-func (e *estate) ChangeUser(_ context.Context, p NewPerson) error {
-	return e.do("change %s to %q", p.Name, p.Role)
+func (e *estate) CreateUser(_ context.Context, u access.NewUser) error {
+	return e.do("create %s as %s", u.Name, u.Role)
+}
+func (e *estate) SetRole(_ context.Context, name string, role access.Role) error {
+	return e.do("make %s %s", name, role)
+}
+func (e *estate) SetPassword(_ context.Context, name, _ string) error {
+	return e.do("password for %s", name)
 }
 func (e *estate) DeleteUser(_ context.Context, name string) error { return e.do("delete %s", name) }
+
+func (e *estate) JoinTokens(context.Context) ([]store.JoinToken, error) {
+	now := time.Now()
+	return []store.JoinToken{
+		{ID: "p0d4ncz8vt", Site: "bergen", Node: "kiosk-window-left", CreatedBy: "admin", Uses: 1, Used: 1, Created: now, Expires: now.Add(time.Hour)},
+		{ID: "k3jx7w2mqa", Site: "oslo", CreatedBy: "admin", Uses: 10, Used: 3, Created: now, Expires: now.Add(20 * time.Hour)},
+	}, nil
+}
+func (e *estate) CreateJoinToken(context.Context, access.NewJoinToken) (wire.JoinToken, error) {
+	return wire.JoinToken{Pin: "0123456789abcdef0123456789abcdef", ID: "abcdefghij", Secret: "0123456789abcdefghijklmnop"}, nil
+}
 func (e *estate) RevokeJoinToken(_ context.Context, id string) error {
 	return e.do("revoke join %s", id)
 }
+func (e *estate) APITokens(context.Context) ([]store.APIToken, error) {
+	return e.APITokensOf(context.Background(), "admin")
+}
 func (e *estate) RevokeAPIToken(_ context.Context, id string) error { return e.do("revoke api %s", id) }
-func (e *estate) CreateAPIToken(_ context.Context, t NewAPIToken) (string, error) {
+func (e *estate) CreateAPIToken(_ context.Context, t access.NewAPIToken) (string, error) {
 	return "FLA1.abcdefghij.0123456789abcdefghijklmnop", e.do("token for %s: %s, %s", t.User, t.Note, t.Life)
 }
-func (e *estate) ChangePassword(_ context.Context, p PasswordChange) (*http.Cookie, error) {
+
+func (e *estate) ChangePassword(_ context.Context, p access.PasswordChange) (*http.Cookie, error) {
 	return &http.Cookie{Name: "x"}, e.do("password of %s", p.Name)
 }
-func (e *estate) APITokensOf(_ context.Context, user string) ([]APIToken, error) {
-	return []APIToken{{"h2m9xq4rtb", user, "the backup script", now0, now0.Add(80 * 24 * time.Hour)}}, nil
+func (e *estate) APITokensOf(_ context.Context, user string) ([]store.APIToken, error) {
+	return []store.APIToken{{ID: "h2m9xq4rtb", User: user, Note: "the backup script", Created: now0, Expires: now0.Add(80 * 24 * time.Hour)}}, nil
 }
 func (e *estate) RevokeAPITokenOf(_ context.Context, user, id string) error {
 	return e.do("revoke api %s of %s", id, user)
 }
-func (e *estate) BackUp(context.Context) (string, error) {
+
+func (e *estate) BackUpNow(context.Context) (string, error) {
 	return "backups/hub-x.db", e.do("back up")
 }
-
-func (e *estate) State(context.Context) (HouseState, error) {
+func (e *estate) Copies() ([]store.Copy, time.Time, error) {
 	now := time.Now()
-	return HouseState{
-		People: []Person{{"admin", "admin", now.Add(-400 * time.Hour)}, {"bo", "operator", now.Add(-30 * time.Hour)}, {"cleo.nordmann@example.org", "viewer", now.Add(-time.Hour)}},
-		JoinTokens: []JoinToken{
-			{ID: "k3jx7w2mqa", Site: "oslo", By: "admin", Uses: 10, Used: 3, Created: now, Expires: now.Add(20 * time.Hour)},
-			{ID: "p0d4ncz8vt", Site: "bergen", Node: "kiosk-window-left", By: "admin", Uses: 1, Used: 1, Created: now, Expires: now.Add(time.Hour)},
-		},
-		APITokens: []APIToken{{"h2m9xq4rtb", "admin", "the backup script", now, now.Add(80 * 24 * time.Hour)}},
+	return []store.Copy{{File: "data/backups/hub-20261121T010000Z.db", At: now.Add(-3 * time.Hour), Bytes: 5 << 20}}, now.Add(21 * time.Hour), nil
+}
+
+func about() (About, error) {
+	now := time.Now()
+	return About{
 		Certificates: []Certificate{
 			{"Root of the hub's CA", "never by itself: devices know the hub by it", now.Add(3000 * 24 * time.Hour)},
 			{"This hub's HTTPS and MQTT", "by itself, in time and when its addresses change", now.Add(200 * 24 * time.Hour)},
 			{"Node pi-2", "by the device, at half of its life", now.Add(12 * 24 * time.Hour)},
 		},
-		Backups: []Backup{{"hub-20261121T010000Z.db", now.Add(-3 * time.Hour), 5 << 20}}, NextBackup: now.Add(21 * time.Hour),
 		Facts:    []Fact{{"Version", "1.0.0"}, {"Page and API", "https://gateway.example:8443"}, {"Answers to", "gateway.example, localhost, 10.1.2.1, 127.0.0.1"}},
 		Kept:     []Fact{{"Audit", "90 days"}, {"Backups", "the last 7, one a day"}},
-		Settings: []Setting{{"https-listen", ":8443", "default"}, {"advertise-address", "gateway.example", "hub.yaml:3"}, {"inventory", "", "default"}},
+		Settings: []config.Shown{{Name: "https-listen", Value: ":8443", From: "default"}, {Name: "advertise-address", Value: "gateway.example", From: "hub.yaml:3"}, {Name: "inventory", From: "default"}},
 	}, nil
 }
 
-func (e *estate) Audits(_ context.Context, q AuditQuery) (out []AuditRecord, err error) {
+func (e *estate) FindAudits(_ context.Context, q store.AuditQuery) (out []store.Audit, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.acts {
-		text := strings.ToLower(strings.Join([]string{r.Who, r.Via, r.Source, r.Verb, r.What, r.Message}, " "))
+		text := strings.ToLower(strings.Join([]string{r.Who, r.Via, r.Source, r.Verb, r.Resource, r.Namespace, r.Name, r.Message}, " "))
 		has := !slices.ContainsFunc(q.Words, func(w string) bool { return !strings.Contains(text, w) })
 		if has && (len(q.Via) == 0 || slices.Contains(q.Via, r.Via)) && (!q.Refused || r.Code >= 400) && (q.Before == 0 || r.ID < q.Before) && len(out) < q.Limit {
 			out = append(out, r)
@@ -273,13 +298,13 @@ func (e *estate) Audits(_ context.Context, q AuditQuery) (out []AuditRecord, err
 	return out, nil
 }
 
-func sampleActs() (acts []AuditRecord) {
+func sampleActs() (acts []store.Audit) {
 	for i := range 70 {
-		acts = append(acts, AuditRecord{ID: int64(100 - i), At: now0.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", What: fmt.Sprintf("deployments default/kiosk-%d", i), Code: 200})
+		acts = append(acts, store.Audit{ID: int64(100 - i), At: now0.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", Resource: "deployments", Namespace: "default", Name: fmt.Sprintf("kiosk-%d", i), Code: 200})
 	}
-	acts[1] = AuditRecord{ID: 99, At: now0.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", What: "nodes pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
+	acts[1] = store.Audit{ID: 99, At: now0.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", Resource: "nodes", Name: "pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
 	acts[0].Via, acts[4].Via, acts[4].Who = "page", "command line", "root"
-	acts[2] = AuditRecord{ID: 98, At: now0.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", What: "sessions", Code: 401, Message: "wrong name or password"}
+	acts[2] = store.Audit{ID: 98, At: now0.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", Resource: "sessions", Code: 401, Message: "wrong name or password"}
 	return acts
 }
 
@@ -288,21 +313,6 @@ type noLeases struct{}
 func (noLeases) Lease(string) *coordv1.Lease { return nil }
 func (noLeases) Leases() []*coordv1.Lease    { return nil }
 func (noLeases) Seen(string) time.Time       { return time.Time{} }
-
-// apiAccess is the guard in the API's words.
-type apiAccess struct{ *access.Guard }
-
-func (a apiAccess) Authenticate(r *http.Request) (string, []string, string, error) {
-	u, err := a.Guard.Authenticate(r)
-	if err == nil {
-		err = a.CheckForm(r, u)
-	}
-	return u.Name, nil, string(u.Role), err
-}
-
-func (apiAccess) Allow(role, verb, resource string) bool {
-	return access.Allow(access.Role(role), verb, resource)
-}
 
 // wires are a server's connections, which a test may cut.
 type wires struct {
@@ -334,11 +344,24 @@ func (s *server) cut() {
 // keys are the estate's tokens, of which those of the API are real.
 type keys struct {
 	*estate
-	guard guard
+	guard *access.Guard
 }
 
-func (k keys) CreateAPIToken(ctx context.Context, t NewAPIToken) (string, error) {
-	return k.guard.CreateAPIToken(ctx, access.NewAPIToken{User: t.User, Note: t.Note, Life: t.Life})
+func (k keys) CreateAPIToken(ctx context.Context, t access.NewAPIToken) (string, error) {
+	return k.guard.CreateAPIToken(ctx, t)
+}
+
+// some are the estate's people, but whether there are any is the guard's word.
+type some struct {
+	*estate
+	guard *access.Guard
+}
+
+func (s some) Users(ctx context.Context) ([]store.User, error) {
+	if users, err := s.guard.Users(ctx); err != nil || len(users) == 0 {
+		return nil, err
+	}
+	return s.estate.Users(ctx)
 }
 
 // A kit is a page with all its tools, behind the real guard and before the real API.
@@ -349,19 +372,15 @@ type kit struct {
 	estate *estate
 	server *server
 	guard  *access.Guard
-	acts   chan Act
+	acts   chan store.Audit
 }
 
 // equip gives a page tools that are simulated.
 func equip(c *Config) (*device, *estate) {
 	d, e := newDevice(), &estate{acts: sampleActs()}
-	c.Logs, c.Shells, c.House, c.People, c.Tokens, c.Accounts = d, d, e, e, e, e
-	c.Usage = func(context.Context, string) (Usage, error) {
-		return Usage{}, errors.New("there is no device that could measure")
-	}
-	c.Kubeconfig = func(k Kubeconfig) ([]byte, error) {
-		return fmt.Appendf(nil, "server: %s\nuser: %s\ntoken: %s\n", k.Server, k.User, k.Token), nil
-	}
+	c.Logs, c.Shells, c.Archive, c.People, c.Tokens, c.Accounts, c.About = d, d, e, e, e, e, about
+	c.Usage = func(string, func()) (wire.Usage, bool) { return wire.Usage{}, false }
+	c.CA = func() []byte { return []byte("the hub's root") }
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"pi-1"}}`)
 	})
@@ -370,13 +389,13 @@ func equip(c *Config) (*device, *estate) {
 
 func newKit(t *testing.T, objects ...state.Object) *kit {
 	t.Helper()
-	k := &kit{fleet: newMemory(append(sample(), objects...)...), acts: make(chan Act, 100)}
+	k := &kit{fleet: newMemory(append(sample(), objects...)...), acts: make(chan store.Audit, 100)}
 	c, secret := guarded(t, k.fleet)
 	k.device, k.estate = equip(&c)
-	c.Accounts, c.Tokens = c.Sessions.(guard), keys{k.estate, c.Sessions.(guard)}
-	k.guard = c.Sessions.(guard).Guard
-	c.API = kube.New(kube.Config{Fleet: k.fleet, Leases: noLeases{}, Access: apiAccess{k.guard}, Settings: admission.Settings{}, Version: "test", Log: slog.New(slog.DiscardHandler)})
-	c.Audit = func(_ context.Context, a Act) { k.acts <- a }
+	k.guard = c.Sessions.(*access.Guard)
+	c.Accounts, c.People, c.Tokens = k.guard, some{k.estate, k.guard}, keys{k.estate, k.guard}
+	c.API = kube.New(kube.Config{Fleet: k.fleet, Leases: noLeases{}, Access: k.guard, Settings: admission.Settings{}, Version: "test", Log: slog.New(slog.DiscardHandler)})
+	c.Audit = func(_ context.Context, a store.Audit) { k.acts <- a }
 	k.server = start(t, c)
 	k.browser = browse(t, k.server.URL)
 	k.width(1280, false)

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -97,8 +99,8 @@ func TestAListIsSortedAsTheAddressSays(t *testing.T) {
 	}
 }
 
-func askAt(s state.Snapshot, now time.Time, query map[string]string) *ask {
-	return &ask{Snapshot: s, now: now, path: "/nodes/n", query: func(k string) string { return query[k] }}
+func askAt(s state.Snapshot, now time.Time, query map[string]string) *request {
+	return &request{Snapshot: s, now: now, path: "/nodes/n", query: func(k string) string { return query[k] }}
 }
 
 func TestATimelineTellsWhatIsKnown(t *testing.T) {
@@ -106,8 +108,8 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.Turn {
 		return state.Turn{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
 	}
-	off := func(from, to int) Pause {
-		return Pause{now.Add(-time.Duration(from) * time.Hour), now.Add(-time.Duration(to) * time.Hour)}
+	off := func(from, to int) store.Pause {
+		return store.Pause{From: now.Add(-time.Duration(from) * time.Hour), To: now.Add(-time.Duration(to) * time.Hour)}
 	}
 	for _, c := range []struct {
 		name    string
@@ -118,7 +120,7 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 		span    string
 		want    string
 		summary string
-		pauses  []Pause
+		pauses  []store.Pause
 	}{
 		{"a node that never changed is what it is", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h", nil},
 		{"one that was added is not known before", nil, "True", 6 * time.Hour, 0, "", "none 18h, ok 6h", "Ready for 100 % of what is known of the last 24 h", nil},
@@ -128,11 +130,11 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 			"ok 20h, unknown 60m, out 3h", "Ready for 83.3 % of the last 24 h", nil},
 		{"never all of it when it was not", []state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False", 5 * time.Second, 0, "", "ok 23h, bad 5s", "Ready for 99.9 % of the last 24 h", nil},
 		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)}, "True", 84 * time.Hour, 0, "7d", "none 3d12h, ok 3d12h", "Ready for 100 % of what is known of the last 7 days", nil},
-		{"while the hub did not run nothing is known", nil, "True", 50 * time.Hour, 0, "", "ok 12h, off 3h, ok 9h", "Ready for 100 % of what is known of the last 24 h", []Pause{off(12, 9)}},
+		{"while the hub did not run nothing is known", nil, "True", 50 * time.Hour, 0, "", "ok 12h, off 3h, ok 9h", "Ready for 100 % of what is known of the last 24 h", []store.Pause{off(12, 9)}},
 		{"not even that it was away", []state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
-			"off 120m, ok 8h, off 120m, unknown 60m, off 60m, unknown 60m, off 4h, ok 5h", "Ready for 86.6 % of what is known of the last 24 h", []Pause{off(90, 80), off(30, 22), off(14, 12), off(11, 10), off(9, 5)}},
+			"off 120m, ok 8h, off 120m, unknown 60m, off 60m, unknown 60m, off 4h, ok 5h", "Ready for 86.6 % of what is known of the last 24 h", []store.Pause{off(90, 80), off(30, 22), off(14, 12), off(11, 10), off(9, 5)}},
 		{"a restart in which no lease can be missed is nothing", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h",
-			[]Pause{{now.Add(-time.Hour), now.Add(noticed - time.Hour - 1)}}},
+			[]store.Pause{{From: now.Add(-time.Hour), To: now.Add(noticed - time.Hour - 1)}}},
 	} {
 		n := testNode("n", "oslo", nil)
 		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: c.ready, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-c.since))}}
@@ -159,17 +161,31 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 	}
 }
 
-func TestWhyAPodIsNotPlaced(t *testing.T) {
-	for _, c := range []struct{ name, message, want string }{
-		{"each reason with its count", "0/5 nodes are available: 1 node(s) had untolerated taint {a: b}, 4 Insufficient memory.",
-			"1 of 5 nodes: had untolerated taint {a: b}; 4 of 5 nodes: Insufficient memory"},
-		{"and that taking others away does not help", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
-			"2 of 2 nodes: Insufficient cpu; Taking less important pods away does not help: 0/2 nodes are available: 2 No preemption victims found for incoming pod"},
-		{"what is written otherwise is not taken apart", "no node at all", ""},
-	} {
-		if got := strings.Join(whyUnplaced(c.message), "; "); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+func TestATimelineMarksTheEvictionsOfItsNodeWithoutAnyEvent(t *testing.T) {
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	for _, ago := range []time.Duration{25 * time.Hour, 12 * time.Hour} {
+		rec.Evict(state.Evicted{At: metav1.NewMicroTime(now.Add(-ago)), Pod: "default/kiosk", Reason: "DeletionByTaintManager", Text: "told"})
+	}
+	n := testNode("n", "oslo", nil)
+	for span, want := range map[string]string{"": "[{kiosk: told 00:00:00 50}]", "30d": "[{kiosk: told Sun 31 May 11:00 96.52777777777777} {kiosk: told Mon 01 Jun 00:00 98.33333333333333}]"} {
+		if got := fmt.Sprint(timelineOf(askAt(newMemory(n, rec).Snapshot(), now, map[string]string{"span": span}), n).Marks); got != want {
+			t.Errorf("%q is marked with %s, want %s", span, got, want)
 		}
+	}
+}
+
+func TestWhyAPodIsNotPlaced(t *testing.T) {
+	large := testPod("large", "", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
+		// What the condition says is for people: it is not taken apart.
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Message: "0/9 nodes are available: 9 of us."}}}
+	})
+	cordoned := testNode("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	s := newMemory(testNode("n-1", "oslo", nil), testNode("n-2", "oslo", nil), cordoned, large).Snapshot()
+	want := []string{"1 of 3 nodes: were unschedulable", "2 of 3 nodes: Insufficient memory", "It is tried again whenever something changes that could help."}
+	if got := podChain(s, s.Pod("default", "large"), now0); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -185,7 +201,7 @@ func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
 	}{
 		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + stamp(now0.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
 		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{}, "It stays: it tolerates the taints of its node without an end."},
-		{"that its site holds", false, &limit, fleet.SiteStatus{Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"that its site holds", false, &limit, fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
 		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: moments(now0.Add(10 * time.Second))},
 			"Node pi-2: Its pods stay for now: site oslo gives up one node every 10s, and it is number 2 of 2, at about " + stamp(now0.Add(20*time.Second)) + "."},
 	} {

@@ -62,26 +62,33 @@ func trouble(c corev1.NodeCondition) string {
 	return cmp.Or(c.Reason, "not "+string(c.Type))
 }
 
-// nodeWhy says in one sentence what is wrong with a node, and since when; "":
-// nothing. Where the hub has said it before, in event and log, it is that sentence.
-func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, since time.Time) {
-	ready, since := state.NodeCondition(n, corev1.NodeReady), nodeSince(n)
+// nodeWhy says in one sentence what is wrong with a node, "": nothing, and which condition's
+// own message that is, if it is one's. Where the hub has said it before, in event and log, it
+// is that sentence: of a silent node the event knows more than the condition.
+func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
+	ready := state.NodeCondition(n, corev1.NodeReady)
 	switch {
 	case state.NeverReported(n):
-		return "No device has reported as this node yet.", since
+		return "No device has reported as this node yet.", ""
 	case ready.Status != corev1.ConditionTrue:
-		if said := lastSaid(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); said != "" {
-			return said, since
+		if e := newest(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && ready.Status == corev1.ConditionUnknown {
+			return e.Message, ""
 		}
-		return fmt.Sprintf("Ready=%s: %s", ready.Status, cmp.Or(ready.Message, ready.Reason, "no reason given")), since
+		message := strings.TrimSuffix(cmp.Or(ready.Message, ready.Reason, "no reason given"), ".")
+		return fmt.Sprintf("node %s Ready=%s: %s", n.Name, ready.Status, message), corev1.NodeReady
 	}
 	if bad := unhealthy(n); len(bad) > 0 {
-		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), since
+		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), bad[0].Type
 	}
 	if n.Spec.Unschedulable {
-		return "Cordoned: no new pods are placed here.", since
+		return "Cordoned: no new pods are placed here.", ""
 	}
-	return "", since
+	return "", ""
+}
+
+// troubled tells whether something is wrong with a node that counts more than a cordon.
+func troubled(n *corev1.Node) bool {
+	return state.NeverReported(n) || state.ReadyOf(n) != corev1.ConditionTrue || len(unhealthy(n)) > 0
 }
 
 // nodeSince is since when something is wrong with a node; zero: nothing, or not known.
@@ -100,10 +107,10 @@ func nodeSince(n *corev1.Node) time.Time {
 
 // nodeChain is what stands behind a node's trouble, and what follows from it.
 func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string) {
-	why, _ := nodeWhy(s, n)
+	_, told := nodeWhy(s, n)
 	ready := state.NodeCondition(n, corev1.NodeReady)
 	if ready != nil && ready.Status != corev1.ConditionTrue {
-		if m := cmp.Or(ready.Message, ready.Reason); m != "" && !strings.Contains(why, strings.TrimSuffix(m, ".")) {
+		if m := cmp.Or(ready.Message, ready.Reason); m != "" && told != corev1.NodeReady {
 			chain = append(chain, "Condition Ready is "+string(ready.Status)+": "+m)
 		}
 		switch t := state.NoExecuteOf(n); {
@@ -116,11 +123,11 @@ func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 		}
 	}
 	for _, c := range unhealthy(n) {
-		if m := cmp.Or(c.Message, c.Reason); !strings.Contains(why, m) {
-			chain = append(chain, fmt.Sprintf("Condition %s: %s", c.Type, m))
+		if c.Type != told {
+			chain = append(chain, fmt.Sprintf("Condition %s: %s", c.Type, cmp.Or(c.Message, c.Reason)))
 		}
 	}
-	if n.Spec.Unschedulable && !strings.HasPrefix(why, "Cordoned") {
+	if n.Spec.Unschedulable && troubled(n) {
 		chain = append(chain, "It is cordoned: no new pods are placed here.")
 	}
 	return chain
@@ -134,7 +141,7 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	switch {
 	case site == nil:
 		return "Its pods stay until it gets its NoExecute taint."
-	case site.Status.Held != "":
+	case site.Status.HeldReason != "":
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
 	}
 	if rateText(site.Status.EvictionRate) == "none" {
@@ -172,7 +179,7 @@ func queueOf(s state.Snapshot, site *fleet.Site, most int) (queue []queued) {
 	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // none: nobody's turn comes
 	for n := range s.Waiting(site.Name) {
 		q := queued{Name: n.Name, Href: nodeHref(n.Name), Place: len(queue) + 1}
-		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.Held == "" {
+		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.HeldReason == "" {
 			q.at = next.Add(time.Duration(float64(len(queue)) / rate * float64(time.Second)))
 		}
 		if queue = append(queue, q); len(queue) == most {
@@ -212,12 +219,23 @@ func eventTime(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// lastSaid returns the newest sentence with the reason, "" for any warning.
-func lastSaid(events []*corev1.Event, reason string) string {
+// newest returns the newest event with the reason, nil if there is none.
+func newest(events []*corev1.Event, reason string) *corev1.Event {
 	for _, e := range events {
-		if e.Reason == reason || reason == "" && e.Type == corev1.EventTypeWarning {
-			return e.Message
+		if e.Reason == reason {
+			return e
 		}
 	}
-	return ""
+	return nil
+}
+
+// newestWarning returns the newest warning that has not the reason which has been told
+// already, nil if there is none.
+func newestWarning(events []*corev1.Event, told string) *corev1.Event {
+	for _, e := range events {
+		if e.Type == corev1.EventTypeWarning && (told == "" || e.Reason != told) {
+			return e
+		}
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/kube/table"
+	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
 
@@ -30,53 +31,62 @@ const patient = 2 * time.Minute
 // podTrouble says in one sentence why a pod does not do what it should, and how
 // bad that is (a pill's kind); "": it does, or needs only a moment.
 func podTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
-	why, kind, dark := podFault(s, p, now)
-	if dark != nil {
-		why, _ = nodeWhy(s, dark)
-		why = "Its node is not ready: " + why
+	f := podFaultOf(s, p, now)
+	if f.dark != nil {
+		why, _ := nodeWhy(s, f.dark)
+		f.why = "Its node is not ready: " + why
 	}
-	return why, kind
+	return f.why, f.kind
 }
 
-// podFault is podTrouble for those who look at many pods: what a node has done to
-// all of its own is told by the node.
-func podFault(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string, dark *corev1.Node) {
+// A podFault is podTrouble for those who look at many pods, or closer.
+type podFault struct {
+	why, kind string
+	dark      *corev1.Node // its node, which is not ready: what that has done to all of its pods is told by the node
+	told      string       // the reason of the events that say the same
+}
+
+func podFaultOf(s state.Snapshot, p *corev1.Pod, now time.Time) podFault {
 	scheduled, ready := state.PodCondition(p, corev1.PodScheduled), state.PodCondition(p, corev1.PodReady)
 	switch {
 	case p.DeletionTimestamp != nil:
-		why, kind = leaving(s, p, now)
-		return why, kind, nil
+		why, kind := leaving(s, p, now)
+		return podFault{why: why, kind: kind}
 	case p.Status.Phase == corev1.PodSucceeded:
-		return "", "", nil
+		return podFault{}
 	case p.Status.Phase == corev1.PodFailed:
-		return cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), "bad", nil
+		return podFault{why: cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), kind: "bad", told: p.Status.Reason}
 	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		return cmp.Or(scheduled.Message, scheduled.Reason, "It waits to be placed."), "warn", nil
+		return podFault{why: cmp.Or(scheduled.Message, scheduled.Reason, "It waits to be placed."), kind: "warn"}
 	case p.Spec.NodeName == "":
-		return "It waits to be placed.", "warn", nil
+		return podFault{why: "It waits to be placed.", kind: "warn"}
 	}
 	if n := s.Node(p.Spec.NodeName); n == nil {
-		return fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), "bad", nil
+		return podFault{why: fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), kind: "bad"}
 	} else if state.ReadyOf(n) != corev1.ConditionTrue {
-		return "", "bad", n
+		return podFault{kind: "bad", dark: n}
 	}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for _, c := range list {
 			switch w, t := c.State.Waiting, c.State.Terminated; {
 			case w != nil && waitingKind(w.Reason) == "bad":
-				return join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), "bad", nil
+				return podFault{why: join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), kind: "bad", told: w.Reason}
 			case t != nil && t.ExitCode != 0:
-				return fmt.Sprintf("Container %s: %s", c.Name, end(t)), "bad", nil
+				return podFault{why: fmt.Sprintf("Container %s: %s", c.Name, end(t)), kind: "bad", told: t.Reason}
 			}
 		}
 	}
 	switch old := now.Sub(p.CreationTimestamp.Time) > patient; {
 	case p.Status.Phase == corev1.PodPending && old:
-		return "It has not started: " + cmp.Or(lastSaid(eventsOf(s, "Pod", p.Namespace, p.Name), ""), "its device has not said why."), "warn", nil
+		f := podFault{why: "It has not started: its device has not said why.", kind: "warn"}
+		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), ""); e != nil {
+			f.why, f.told = "It has not started: "+e.Message, e.Reason
+		}
+		return f
 	case p.Status.Phase == corev1.PodRunning && old && ready != nil && ready.Status == corev1.ConditionFalse:
-		return "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), "warn", nil
+		return podFault{why: "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), kind: "warn"}
 	}
-	return "", "", nil
+	return podFault{}
 }
 
 // podSince is since when something is wrong with a pod: as long as its node is not
@@ -134,7 +144,7 @@ func join(parts ...string) string {
 // podChain is what stands behind a pod's trouble, and what follows from it.
 func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && p.DeletionTimestamp == nil {
-		return append(whyUnplaced(c.Message), "It is tried again whenever something changes that could help.")
+		return append(whyUnplaced(s, p, now), "It is tried again whenever something changes that could help.")
 	}
 	n := s.Node(p.Spec.NodeName)
 	if n == nil {
@@ -164,12 +174,9 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 			chain = append(chain, fmt.Sprintf("Container %s was started %s.", c.Name, times(c.RestartCount+1)))
 		}
 	}
-	if why, _ := podTrouble(s, p, now); why != "" {
-		for _, e := range eventsOf(s, "Pod", p.Namespace, p.Name) {
-			if e.Type == corev1.EventTypeWarning && !strings.Contains(why, e.Message) {
-				chain = append(chain, e.Reason+": "+e.Message)
-				break
-			}
+	if f := podFaultOf(s, p, now); f.why != "" {
+		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), f.told); e != nil {
+			chain = append(chain, e.Reason+": "+e.Message)
 		}
 	}
 	return chain
@@ -182,29 +189,18 @@ func times(n int32) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// whyUnplaced takes apart why no node can have a pod: how many nodes have which reason.
-func whyUnplaced(message string) (reasons []string) {
-	head, rest, ok := strings.Cut(message, " nodes are available: ")
-	if !ok {
-		return nil
-	}
-	_, total, _ := strings.Cut(head, "/")
-	rest, preemption, _ := strings.Cut(rest, " preemption: ")
-	for _, r := range strings.Split(strings.TrimSuffix(strings.TrimSpace(rest), "."), ", ") {
-		count, what, _ := strings.Cut(r, " ")
-		if what = strings.TrimSpace(strings.TrimPrefix(what, "node(s)")); what != "" {
-			reasons = append(reasons, fmt.Sprintf("%s of %s nodes: %s", count, total, what))
-		}
-	}
-	if preemption != "" {
-		reasons = append(reasons, "Taking less important pods away does not help: "+strings.TrimSuffix(preemption, "."))
+// whyUnplaced says for how many nodes each reason is why they cannot have a pod.
+func whyUnplaced(s state.Snapshot, p *corev1.Pod, now time.Time) (reasons []string) {
+	refusals, nodes := schedule.Explain(s, p, now)
+	for _, r := range refusals {
+		reasons = append(reasons, fmt.Sprintf("%d of %d nodes: %s", r.Nodes, nodes, r.Why))
 	}
 	return reasons
 }
 
 // stays says until when a pod stays on a node that is not ready.
 func stays(s state.Snapshot, n *corev1.Node, p *corev1.Pod, now time.Time) []string {
-	leave := eviction.LeaveBy(n.Spec.Taints, p.Spec.Tolerations)
+	leave := eviction.LeaveBy(n, p)
 	switch {
 	case leave.Must && leave.At.After(now):
 		return []string{fmt.Sprintf("It is evicted at %s: %s.", stamp(leave.At), leave.Why)}

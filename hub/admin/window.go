@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/websocket"
 
-	desk "flotilla.dev/hub/ask"
+	"flotilla.dev/hub/ask"
 )
 
 // A window is the page's side of a terminal. Binary messages are what is typed and
@@ -19,7 +19,7 @@ type window struct {
 	conn  *websocket.Conn
 	input *io.PipeReader // what is typed
 	typer *io.PipeWriter
-	sizes chan desk.Size // the newest only
+	sizes chan ask.Size // the newest only
 
 	touched atomic.Int64 // Unix nanoseconds of the last time that something was typed
 	typed   atomic.Bool
@@ -57,7 +57,7 @@ var packets = websocket.Codec{
 }
 
 func newWindow(conn *websocket.Conn) *window {
-	w := &window{conn: conn, sizes: make(chan desk.Size, 1)}
+	w := &window{conn: conn, sizes: make(chan ask.Size, 1)}
 	w.input, w.typer = io.Pipe()
 	w.touched.Store(time.Now().UnixNano())
 	return w
@@ -114,7 +114,7 @@ func (w *window) resize(n note) {
 	}
 	for {
 		select {
-		case w.sizes <- desk.Size{Width: n.Cols, Height: n.Rows}:
+		case w.sizes <- ask.Size{Width: n.Cols, Height: n.Rows}:
 			return
 		default:
 		}

@@ -30,14 +30,14 @@ type workloadData struct {
 	workloadRow
 	Kind       string
 	Chain      []string
-	Facts      []fact
+	Facts      []Fact
 	Conditions []conditionRow
 	Versions   []versionRow
 	Pods       []podRow
 	AllPods    string
 	PodCount   int
 	Events     []eventRow
-	Labels     []fact
+	Labels     []Fact
 	Menu       menu
 	Did        *done
 	YAML       string
@@ -45,7 +45,7 @@ type workloadData struct {
 
 // workload shows a deployment or a daemon set: what it wants, what it has, and why
 // not what it wants.
-func workload(a *ask) (page, error) {
+func workload(a *request) (page, error) {
 	kind, namespace, name := state.Kind(a.param("kind")), a.param("namespace"), a.param("name")
 	if kind != state.Deployments && kind != state.DaemonSets {
 		return page{}, errMissing("A workload is a deployment or a daemon set.")
@@ -89,8 +89,8 @@ func workload(a *ask) (page, error) {
 }
 
 // told leaves out what has no value.
-func told(facts []fact) []fact {
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" || f.Value == "<none>" })
+func told(facts []Fact) []Fact {
+	return slices.DeleteFunc(facts, func(f Fact) bool { return f.Value == "" || f.Value == "<none>" })
 }
 
 func kindWord(k state.Kind) string {
@@ -114,8 +114,8 @@ func deploymentConditionKind(c appsv1.DeploymentCondition) string {
 	return "bad"
 }
 
-func deploymentFacts(d *appsv1.Deployment) []fact {
-	facts := []fact{
+func deploymentFacts(d *appsv1.Deployment) []Fact {
+	facts := []Fact{
 		{"Namespace", d.Namespace}, {"Wanted", plural(int(replicasOf(d)), "pod")}, {"Strategy", string(d.Spec.Strategy.Type)},
 		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
 	}
@@ -123,24 +123,24 @@ func deploymentFacts(d *appsv1.Deployment) []fact {
 		facts[2].Value += fmt.Sprintf(", %s more and %s fewer at a time", r.MaxSurge, r.MaxUnavailable)
 	}
 	if d.Spec.Paused {
-		facts = append(facts, fact{"Paused", "changes are not rolled out"})
+		facts = append(facts, Fact{"Paused", "changes are not rolled out"})
 	}
 	return facts
 }
 
-func daemonSetFacts(d *appsv1.DaemonSet) []fact {
-	facts := []fact{
+func daemonSetFacts(d *appsv1.DaemonSet) []Fact {
+	facts := []Fact{
 		{"Namespace", d.Namespace}, {"Wanted on", plural(int(d.Status.DesiredNumberScheduled), "node")}, {"Strategy", string(d.Spec.UpdateStrategy.Type)},
 		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
 	}
 	if n := d.Status.NumberMisscheduled; n > 0 {
-		facts = append(facts, fact{"Where it should not be", plural(int(n), "node")})
+		facts = append(facts, Fact{"Where it should not be", plural(int(n), "node")})
 	}
 	return facts
 }
 
 // worstPods returns the pods to show: those that need attention first, then the newest.
-func worstPods(a *ask, pods []*corev1.Pod) (rows []podRow) {
+func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
 	type ranked struct {
 		*corev1.Pod
 		rank int
@@ -164,11 +164,11 @@ func worstPods(a *ask, pods []*corev1.Pod) (rows []podRow) {
 
 // workloadChain is what stands behind a workload that is not what it should be: its
 // conditions, and what its pods wait for, each with how many do.
-func workloadChain(a *ask, o state.Object, pods []*corev1.Pod) (chain []string) {
-	why := workloadRowOf(o, a.now).Why
+func workloadChain(a *request, o state.Object, pods []*corev1.Pod) (chain []string) {
 	if d, ok := o.(*appsv1.Deployment); ok {
+		told := workloadRowOf(d, a.now).told
 		for _, c := range d.Status.Conditions {
-			if k := deploymentConditionKind(c); k != "ok" && c.Message != "" && !strings.Contains(why, c.Message) {
+			if k := deploymentConditionKind(c); k != "ok" && c.Message != "" && c.Type != told {
 				chain = append(chain, c.Message)
 			}
 		}

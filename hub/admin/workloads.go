@@ -19,6 +19,7 @@ type workloadRow struct {
 	Ready, Wanted         int32
 	Updated, Available    int32
 	Why                   string
+	told                  appsv1.DeploymentConditionType // whose message Why is, if it is one's
 	Images                string
 	Age                   *moment
 }
@@ -39,7 +40,7 @@ var workloadStatuses = [][2]string{
 }
 
 // workloads lists what should run: deployments and daemon sets.
-func workloads(a *ask) (page, error) {
+func workloads(a *request) (page, error) {
 	search, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
 	d := workloadsData{
 		Search: search, Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
@@ -61,7 +62,7 @@ func workloads(a *ask) (page, error) {
 }
 
 // findWorkloads returns the workloads of a kind that the query is about.
-func findWorkloads[T state.Object](a *ask, kind state.Kind) (found []T) {
+func findWorkloads[T state.Object](a *request, kind state.Kind) (found []T) {
 	words := strings.Fields(strings.ToLower(a.query("q")))
 	for o := range state.Each[T](a.Snapshot, kind, a.query("namespace")) {
 		if matches(o.GetName(), o.GetLabels(), words) && workloadHasStatus(a, o, a.query("status")) {
@@ -71,7 +72,7 @@ func findWorkloads[T state.Object](a *ask, kind state.Kind) (found []T) {
 	return found
 }
 
-func workloadHasStatus(a *ask, o state.Object, status string) bool {
+func workloadHasStatus(a *request, o state.Object, status string) bool {
 	if status == "" {
 		return true
 	}
@@ -116,7 +117,7 @@ func deploymentRow(d *appsv1.Deployment, now time.Time) workloadRow {
 	for _, c := range st.Conditions {
 		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse ||
 			c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			r.Pill, r.Why = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason)
+			r.Pill, r.Why, r.told = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason), c.Type
 			return r
 		}
 	}

@@ -10,28 +10,23 @@
 // about it.
 //
 // The room is pure. It never looks at other objects (does the config map exist,
-// is the name taken), at roles, or at resource versions: package kube does. The
-// device has a policy of its own, which its owner writes and which this room
-// cannot change.
+// is the name taken), at roles, or at resource versions: package kube does, and
+// shows PodSecurity the namespace. What may run is said by package policy, for the
+// hub and for devices alike; a device has a document of its own, which its owner
+// writes and which this room cannot change.
 package admission
 
 import (
+	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/policy"
 )
-
-// VolumesRoot is the only place on a device that pods may mount from unless
-// Settings.HostPathPrefixes says otherwise.
-const VolumesRoot = "/var/lib/flotilla/volumes"
 
 // Settings are what an administrator decides about admission. The zero value
 // allows nothing that reaches out of a container.
@@ -40,11 +35,8 @@ type Settings struct {
 	// so itself stays on a node that is not ready or unreachable. 0 means at once.
 	NotReadySeconds, UnreachableSeconds int64
 
-	AllowPrivileged     bool     // privileged containers, privilege escalation, every capability and host path
-	AllowHostNetwork    bool     // pods on the device's own network
-	AllowHostPID        bool     // pods that see the device's processes
-	AllowedCapabilities []string // beyond Docker's default set, such as NET_ADMIN; ALL for every one
-	HostPathPrefixes    []string // clean absolute paths, by whole path elements; nil: VolumesRoot
+	Policy      policy.Document // what may run on devices, beside each device's own policy
+	PodSecurity string          // the level of namespaces that name none: privileged, baseline or restricted; "": baseline
 
 	LeaseInterval time.Duration // of devices; 0: 10 s. A site's graces are four of them at least
 }
@@ -53,6 +45,9 @@ type Settings struct {
 // what its writer should know. old is nil for a new object. An object with errors
 // must not be stored.
 func Admit(o, old state.Object, s Settings) (warnings []string, errs field.ErrorList) {
+	if errs := bounds(o); errs != nil {
+		return nil, errs
+	}
 	Default(o, s)
 	if old == nil {
 		errs = Validate(o, s)
@@ -77,55 +72,36 @@ func ValidateUpdate(o, old state.Object, s Settings) field.ErrorList {
 	if state.KindOf(o) != state.KindOf(old) {
 		return field.ErrorList{field.Invalid(field.NewPath("kind"), state.KindOf(o), "may not change")}
 	}
+	if errs := bounds(o); errs != nil {
+		return errs
+	}
 	return append(unchanged(o, old), validate(o, old, s)...)
 }
 
 // validate checks an object for itself. old is nil or of the same kind.
 func validate(o, old state.Object, s Settings) field.ErrorList {
+	if errs := bounds(o); errs != nil {
+		return errs // nothing else may look at it
+	}
 	var l list
 	l.meta(o)
-	spec := field.NewPath("spec")
-	switch o := o.(type) {
-	case *corev1.Pod:
-		var before *corev1.PodSpec
-		if old, ok := old.(*corev1.Pod); ok {
-			before = &old.Spec
-		}
-		l.podSpec(&o.Spec, spec, ofPod)
-		l.judge(&o.Spec, before, spec, s)
-	case *appsv1.Deployment:
-		l.deployment(&o.Spec, spec)
-		l.judgeTemplate(&o.Spec.Template, templateOf(old), spec, s)
-	case *appsv1.ReplicaSet:
-		l.replicaSet(&o.Spec, spec)
-		l.judgeTemplate(&o.Spec.Template, templateOf(old), spec, s)
-	case *appsv1.DaemonSet:
-		l.daemonSet(&o.Spec, spec)
-		l.judgeTemplate(&o.Spec.Template, templateOf(old), spec, s)
-	case *appsv1.ControllerRevision:
-		l.revision(o)
-	case *corev1.ConfigMap:
-		l.configMap(o)
-	case *corev1.Secret:
-		l.secret(o)
-	case *corev1.Namespace:
-		l.namespace(o)
-	case *corev1.Event:
-		l.event(o)
-	case *corev1.Node:
-		l.node(o)
-	case *coordv1.Lease:
-		l.lease(&o.Spec, spec)
-	case *policyv1.PodDisruptionBudget:
-		l.budget(&o.Spec, spec)
-	case *fleet.Site:
-		l.site(o, s)
-	case *fleet.BoardProfile:
-		l.profile(o)
+	l.readable(o)
+	kind := state.KindOf(o)
+	if check := rules[kind].check; check != nil {
+		check(&l, o, given{s, old})
+	} else if kind.Served() {
+		l.errs = append(l.errs, field.InternalError(field.NewPath("kind"), fmt.Errorf("nothing says what a %T may be", o)))
 	}
-	if _, ok := podSpecOf(o); !ok {
+	runs, at := podSpecOf(o)
+	if runs == nil {
 		l.unsupported(o, nil)
+		return l.errs
 	}
+	var before *corev1.PodSpec
+	if old != nil {
+		before, _ = podSpecOf(old)
+	}
+	l.judge(runs, before, at, s)
 	return l.errs
 }
 
@@ -139,35 +115,11 @@ func (l *list) judge(spec, before *corev1.PodSpec, p *field.Path, s Settings) {
 	l.mayRun(spec, p, s)
 }
 
-func (l *list) judgeTemplate(t *corev1.PodTemplateSpec, before *corev1.PodSpec, spec *field.Path, s Settings) {
-	l.judge(&t.Spec, before, spec.Child("template", "spec"), s)
-}
-
-// templateOf returns the pod spec that a workload makes pods of, nil if it has none.
-func templateOf(o state.Object) *corev1.PodSpec {
-	if t := podTemplateOf(o); t != nil {
-		return &t.Spec
+// podSpecOf returns the pod spec in an object and where it stands, nil if there is none.
+func podSpecOf(o state.Object) (*corev1.PodSpec, *field.Path) {
+	at := spec
+	if state.TemplateOf(o) != nil {
+		at = spec.Child("template", "spec")
 	}
-	return nil
-}
-
-func podTemplateOf(o state.Object) *corev1.PodTemplateSpec {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Template
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Template
-	case *appsv1.DaemonSet:
-		return &o.Spec.Template
-	}
-	return nil
-}
-
-// podSpecOf returns the pod spec in an object, and where it stands.
-func podSpecOf(o state.Object) (*corev1.PodSpec, bool) {
-	if pod, ok := o.(*corev1.Pod); ok {
-		return &pod.Spec, true
-	}
-	t := templateOf(o)
-	return t, t != nil
+	return state.PodSpecOf(o), at
 }

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/shared/policy"
 )
 
 // containers checks all containers of a pod spec. volumes are the names that they
@@ -146,8 +148,8 @@ func (l *list) mounts(mounts []corev1.VolumeMount, volumes map[string]bool, p *f
 			l.required(at.Child("mountPath"), "")
 		case paths[m.MountPath]:
 			l.invalid(at.Child("mountPath"), m.MountPath, "must be unique")
-		case strings.Contains(m.MountPath, ":"):
-			l.invalid(at.Child("mountPath"), m.MountPath, "must not contain ':'")
+		case policy.MountPath(m.MountPath) != "":
+			l.invalid(at.Child("mountPath"), m.MountPath, policy.MountPath(m.MountPath))
 		}
 		paths[m.MountPath] = true
 		if m.SubPath != "" {

@@ -12,42 +12,43 @@ import (
 // Default fills in, in place, what the writer of an object left to the server.
 // Doing it twice changes nothing more.
 func Default(o state.Object, s Settings) {
-	switch o := o.(type) {
-	case *corev1.Pod:
-		DefaultPod(o, s)
-	case *appsv1.Deployment:
-		defaultDeployment(&o.Spec)
-	case *appsv1.ReplicaSet:
-		set(&o.Spec.Replicas, 1)
-		DefaultPodTemplate(&o.Spec.Template)
-	case *appsv1.DaemonSet:
-		defaultDaemonSet(&o.Spec)
-	case *corev1.Secret:
-		defaultSecret(o)
-	case *corev1.Namespace:
-		if o.Name != "" {
-			if o.Labels == nil {
-				o.Labels = map[string]string{}
-			}
-			o.Labels[corev1.LabelMetadataName] = o.Name
-		}
-		fill(&o.Status.Phase, corev1.NamespaceActive)
-	case *corev1.Node:
-		if o.Spec.PodCIDR != "" && len(o.Spec.PodCIDRs) == 0 {
-			o.Spec.PodCIDRs = []string{o.Spec.PodCIDR}
-		} else if o.Spec.PodCIDR == "" && len(o.Spec.PodCIDRs) > 0 {
-			o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
-		}
-		if o.Status.Allocatable == nil && o.Status.Capacity != nil {
-			o.Status.Allocatable = o.Status.Capacity.DeepCopy()
-		}
-		roundUp(o.Status.Capacity)
-		roundUp(o.Status.Allocatable)
+	if fill := rules[state.KindOf(o)].fill; fill != nil {
+		fill(o, s)
 	}
 }
 
-// DefaultPod completes a pod: its spec, the tolerations of every pod, the value
-// of its priority class, its first phase and its quality of service.
+func defaultReplicaSet(r *appsv1.ReplicaSet, _ Settings) {
+	set(&r.Spec.Replicas, 1)
+	DefaultPodTemplate(&r.Spec.Template)
+}
+
+func defaultNamespace(n *corev1.Namespace, _ Settings) {
+	if n.Name != "" {
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[corev1.LabelMetadataName] = n.Name
+	}
+	fill(&n.Status.Phase, corev1.NamespaceActive)
+}
+
+func defaultNode(n *corev1.Node, _ Settings) {
+	if n.Spec.PodCIDR != "" && len(n.Spec.PodCIDRs) == 0 {
+		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+	} else if n.Spec.PodCIDR == "" && len(n.Spec.PodCIDRs) > 0 {
+		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
+	}
+	extended(&n.Status)
+	if n.Status.Allocatable == nil && n.Status.Capacity != nil {
+		n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+	}
+	roundUp(n.Status.Capacity)
+	roundUp(n.Status.Allocatable)
+}
+
+// DefaultPod completes a pod: its spec, the tolerations of every pod and those of the
+// resources that it asks for, the value of its priority class, its first phase and its
+// quality of service.
 func DefaultPod(p *corev1.Pod, s Settings) {
 	spec := &p.Spec
 	defaultSpec(spec)
@@ -73,8 +74,14 @@ func DefaultPod(p *corev1.Pod, s Settings) {
 	if value, ok := priorityClasses[spec.PriorityClassName]; ok {
 		set(&spec.Priority, value)
 	}
-	spec.Tolerations = DefaultTolerations(spec.Tolerations, s)
+	spec.Tolerations = extendedTolerations(spec, DefaultTolerations(spec.Tolerations, s))
 	fill(&p.Status.Phase, corev1.PodPending)
+	if len(spec.SchedulingGates) > 0 && state.PodCondition(p, corev1.PodScheduled) == nil {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates",
+		})
+	}
 	if p.Status.QOSClass == "" {
 		p.Status.QOSClass = qos(spec)
 	}
@@ -259,4 +266,22 @@ func qos(s *corev1.PodSpec) corev1.PodQOSClass {
 		return corev1.PodQOSGuaranteed
 	}
 	return corev1.PodQOSBurstable
+}
+
+// extended lets all of an extended resource be given out that somebody has written into a
+// node's capacity alone, and no more of it than there is.
+func extended(st *corev1.NodeStatus) {
+	if st.Allocatable == nil {
+		return
+	}
+	for name, q := range st.Capacity {
+		if free, ok := st.Allocatable[name]; !isNative(name) && (!ok || free.Cmp(q) > 0) {
+			st.Allocatable[name] = q
+		}
+	}
+	for name := range st.Allocatable {
+		if _, ok := st.Capacity[name]; !ok && !isNative(name) {
+			delete(st.Allocatable, name)
+		}
+	}
 }

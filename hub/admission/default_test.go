@@ -234,30 +234,3 @@ func TestDefaultTolerations(t *testing.T) {
 		})
 	}
 }
-
-func TestPodsOfADaemonSetTolerateWhatHappensToTheirNode(t *testing.T) {
-	spec := aPod(t, "hostNetwork: true").Spec
-	DaemonSetTolerations(&spec)
-	DaemonSetTolerations(&spec)
-	got := map[string]int{}
-	for _, tol := range spec.Tolerations {
-		got[tol.Key+":"+string(tol.Effect)]++
-		if tol.TolerationSeconds != nil {
-			t.Errorf("%s ends after %d s", tol.Key, *tol.TolerationSeconds)
-		}
-	}
-	for _, want := range []string{"not-ready:NoExecute", "unreachable:NoExecute", "disk-pressure:NoSchedule", "memory-pressure:NoSchedule",
-		"pid-pressure:NoSchedule", "unschedulable:NoSchedule", "network-unavailable:NoSchedule"} {
-		if got["node.kubernetes.io/"+want] != 1 {
-			t.Errorf("%s is there %d times", want, got["node.kubernetes.io/"+want])
-		}
-	}
-	if len(got) != 7 {
-		t.Errorf("got %v", got)
-	}
-	plain := corev1.PodSpec{}
-	DaemonSetTolerations(&plain)
-	if len(plain.Tolerations) != 6 {
-		t.Errorf("without the host's network there are %d tolerations, want 6", len(plain.Tolerations))
-	}
-}

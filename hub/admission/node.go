@@ -3,7 +3,6 @@ package admission
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,10 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 func (l *list) node(n *corev1.Node) {
+	if order, ok := n.Annotations[state.DrainAnnotation]; ok {
+		if _, err := state.ParseDrainOrder(order); err != nil {
+			l.invalid(field.NewPath("metadata", "annotations").Key(state.DrainAnnotation), order, err.Error())
+		}
+	}
 	spec := field.NewPath("spec")
 	l.taints(n.Spec.Taints, spec.Child("taints"))
 	l.blocks(n.Spec.PodCIDRs, spec.Child("podCIDRs"))
@@ -31,7 +36,7 @@ func (l *list) node(n *corev1.Node) {
 	for _, name := range sortedKeys(n.Status.Allocatable) {
 		at, q := status.Child("allocatable").Key(string(name)), n.Status.Allocatable[name]
 		l.quantity(at, q, wholeOnNode(name))
-		if capacity := n.Status.Capacity[name]; q.Cmp(capacity) > 0 {
+		if capacity := n.Status.Capacity[name]; capacity.Sign() >= 0 && q.Cmp(capacity) > 0 {
 			l.invalid(at, q.String(), fmt.Sprintf("must be less than or equal to the capacity of %s", capacity.String()))
 		}
 	}
@@ -83,6 +88,12 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	if every == 0 {
 		every = leaseInterval
 	}
+	if d := s.Spec.LeaseInterval; d != nil {
+		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
+			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s") // as the wire protocol has it
+			every = leaseInterval                                                                                       // the graces are judged by one that can be
+		}
+	}
 	// As of the hub's own settings: four lease intervals, as two lost renewals must
 	// never evict.
 	grace := func(name string, d *metav1.Duration) {
@@ -123,17 +134,9 @@ func (l *list) site(s *fleet.Site, set Settings) {
 func (l *list) profile(p *fleet.BoardProfile) {
 	whole := *p
 	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
-	err := firmwareconfigs.Validate(&whole)
-	if err == nil {
-		return
-	}
-	for _, line := range strings.Split(err.Error(), "\n") {
-		place, detail, ok := strings.Cut(line, ": ")
-		if !ok {
-			place, detail = "spec", line
-		}
-		if place != "metadata.name" { // said already
-			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: place, BadValue: field.OmitValueType{}, Detail: detail})
+	for _, err := range firmwareconfigs.Validate(&whole) {
+		if err.Field != "metadata.name" { // said already
+			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Detail})
 		}
 	}
 }

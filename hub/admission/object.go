@@ -54,11 +54,8 @@ func (l *list) namespace(n *corev1.Namespace) {
 }
 
 func nameRule(k state.Kind) apivalidation.ValidateNameFunc {
-	switch k {
-	case state.Namespaces:
-		return apivalidation.NameIsDNSLabel
-	case state.Sites:
-		return siteName
+	if name := rules[k].name; name != nil {
+		return name
 	}
 	return apivalidation.NameIsDNSSubdomain
 }

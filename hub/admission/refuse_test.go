@@ -9,73 +9,72 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/policy/policytest"
 )
 
+// The table is the device's too: see package policytest.
 func TestWhatMayRun(t *testing.T) {
-	allowed := func(s Settings) Settings { s.NotReadySeconds, s.UnreachableSeconds = 300, 300; return s }
-	for _, c := range []struct {
-		name      string
-		container bool
-		lines     string
-		want      string    // refused so by default
-		open      *Settings // and allowed by these settings
-	}{
-		{"privileged", true, "securityContext: {privileged: true}", "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy: allowed only where the hub runs with --allow-privileged", &Settings{AllowPrivileged: true}},
-		{"privilege escalation", true, "securityContext: {allowPrivilegeEscalation: true}", "spec.containers[0].securityContext.allowPrivilegeEscalation: Forbidden", &Settings{AllowPrivileged: true}},
-		{"the host's network", false, "hostNetwork: true", "spec.hostNetwork: Forbidden: pods may not use the device's network unless the hub runs with --allow-host-network", &Settings{AllowHostNetwork: true}},
-		{"the host's processes", false, "hostPID: true", "spec.hostPID: Forbidden: pods may not see the device's processes unless the hub runs with --allow-host-pid", &Settings{AllowHostPID: true}},
-		{"the host's IPC, which no setting allows", false, "hostIPC: true", "spec.hostIPC: Forbidden: is not supported", nil},
-		{"a capability", true, "securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}}", "spec.containers[0].securityContext.capabilities.add[0]: Forbidden: capability CAP_SYS_ADMIN is not allowed unless the hub runs with --allowed-capabilities=SYS_ADMIN", &Settings{AllowedCapabilities: []string{"SYS_ADMIN"}}},
-		{"every capability", true, "securityContext: {capabilities: {add: [all]}}", "spec.containers[0].securityContext.capabilities.add[0]: Forbidden", &Settings{AllowedCapabilities: []string{"ALL"}}},
-		{"one of the engine's own capabilities is free", true, "securityContext: {capabilities: {add: [NET_BIND_SERVICE], drop: [ALL]}}", "", nil},
-		{"the root of the device", false, "volumes: [{name: v, hostPath: {path: /}}]", `spec.volumes[0].hostPath.path: Forbidden: "/" is outside /var/lib/flotilla/volumes: use a path inside, or run the hub with --host-path-prefixes`, &Settings{HostPathPrefixes: []string{"/"}}},
-		{"the engine's socket", false, "volumes: [{name: v, hostPath: {path: /var/run/docker.sock}}]", "spec.volumes[0].hostPath.path: Forbidden", &Settings{HostPathPrefixes: []string{"/var/run/docker.sock"}}},
-		{"/proc", false, "volumes: [{name: v, hostPath: {path: /proc}}]", "spec.volumes[0].hostPath.path: Forbidden", nil},
-		{"a name that only begins like the allowed one", false, "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes2}}]", "spec.volumes[0].hostPath.path: Forbidden", nil},
-		{"slashes that hide nothing", false, "volumes: [{name: v, hostPath: {path: //var//lib/flotilla/./volumes/a/}}]", "", nil},
-		{"a relative path", false, "volumes: [{name: v, hostPath: {path: var/lib/flotilla/volumes/a}}]", "spec.volumes[0].hostPath.path: Forbidden", nil},
-		{"the allowed place itself", false, "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes}}]", "", nil},
-		{"nothing is allowed by an empty list", false, "volumes: []", "", &Settings{HostPathPrefixes: []string{}}},
-		{"a sysctl that acts on others", false, "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", "spec.securityContext.sysctls[0].name: Forbidden: is not one of the safe sysctls", &Settings{AllowPrivileged: true}},
-		{"a sysctl that is no name", false, "securityContext: {sysctls: [{name: 'a b', value: '1'}]}", "spec.securityContext.sysctls[0].name: Invalid value", nil},
-		{"another scheduler", false, "schedulerName: mine", "spec.schedulerName: Forbidden: is not supported", nil},
-		{"no seccomp profile", true, "securityContext: {seccompProfile: {type: Unconfined}}", "spec.containers[0].securityContext.seccompProfile.type: Forbidden: is not supported: use RuntimeDefault", nil},
-		{"an open /proc", true, "securityContext: {procMount: Unmasked}", "spec.containers[0].securityContext.procMount: Forbidden", nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			make := aPod
-			if c.container {
-				make = aContainer
+	for _, c := range policytest.Table {
+		t.Run(c.Name, func(t *testing.T) {
+			s := normal
+			s.Policy = c.Policy()
+			want := func(container, prefix string) string {
+				if c.Refused == "" {
+					return ""
+				}
+				return prefix + strings.Replace(c.Field(container), ": ", ": Forbidden: ", 1)
 			}
-			expect(t, Validate(make(t, c.lines), normal), c.want)
-			if c.open != nil {
-				expect(t, Validate(make(t, c.lines), allowed(*c.open)), "")
+			pod := func(spec corev1.PodSpec) *corev1.Pod {
+				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "shop"}, Spec: spec}
+				Default(p, s)
+				return p
 			}
-			if c.container { // the choke point is one: init containers and templates too
-				p := make(t, c.lines)
-				p.Spec.InitContainers = []corev1.Container{*p.Spec.Containers[0].DeepCopy()}
-				p.Spec.InitContainers[0].Name = "prepare"
-				p.Spec.Containers[0].SecurityContext = nil
-				expect(t, Validate(p, normal), strings.Replace(c.want, "spec.containers", "spec.initContainers", 1))
+			expectFirst(t, Validate(pod(c.Spec()), s), want("spec.containers[0]", ""))
+			if strings.Contains(c.Refused, "WEB") { // the rule is one: init containers too
+				expectFirst(t, Validate(pod(c.InInit()), s), want("spec.initContainers[0]", ""))
 			}
 			d := sample(t, state.Deployments).(*appsv1.Deployment)
-			d.Spec.Template.Spec = make(t, c.lines).Spec
-			if c.want == "" {
-				expect(t, Validate(d, normal), "")
-			} else {
-				expect(t, Validate(d, normal), "spec.template."+c.want)
+			d.Spec.Template.Spec = pod(c.Spec()).Spec
+			expectFirst(t, Validate(d, s), strings.Replace(want("spec.containers[0]", ""), "spec.", "spec.template.spec.", 1))
+			ds := sample(t, state.DaemonSets).(*appsv1.DaemonSet)
+			ds.Spec.Template.Spec = pod(c.Spec()).Spec
+			expectFirst(t, Validate(ds, s), strings.Replace(want("spec.containers[0]", ""), "spec.", "spec.template.spec.", 1))
+			if c.OfImage() { // and a pod may change its image
+				old := pod(c.Spec())
+				old.Spec.Containers[0].Image = "registry.example.org/team/before@sha256:" + strings.Repeat("b", 64)
+				now := pod(c.Spec())
+				now.ResourceVersion, old.ResourceVersion = "1", "1"
+				expectFirst(t, ValidateUpdate(now, old, s), want("spec.containers[0]", ""))
 			}
 		})
 	}
 }
 
-func TestAnEmptyListOfPrefixesAllowsNoHostPath(t *testing.T) {
-	s := normal
-	s.HostPathPrefixes = []string{}
-	if s.AllowsHostPath(VolumesRoot) {
-		t.Error("an empty list allows the default")
+// expectFirst wants a mistake that begins so, or none at all.
+func expectFirst(t *testing.T, errs field.ErrorList, want string) {
+	t.Helper()
+	if i := slices.IndexFunc(messages(errs), func(m string) bool { return strings.HasPrefix(m, want) }); i >= 0 {
+		errs = errs[i : i+1]
+	}
+	expect(t, errs, want)
+}
+
+func TestARefusalSaysHowTheHubWouldAllowIt(t *testing.T) {
+	for lines, want := range map[string]string{
+		"hostNetwork: true":                                                   "spec.hostNetwork: Forbidden: pods may not use the device's network: allowed only where the hub runs with --allow-host-network, or a --policy that says `hostNetwork: true`",
+		"volumes: [{name: v, hostPath: {path: /srv}}]":                        "spec.volumes[0].hostPath.path: Forbidden: \"/srv\" is outside /var/lib/flotilla/volumes: allowed only where the hub runs with --host-path-prefixes, or a --policy that says `hostPaths: [/srv]`",
+		"securityContext: {seccompProfile: {type: Unconfined}}":               "spec.securityContext.seccompProfile.type: Forbidden: is not supported: use RuntimeDefault",
+		"securityContext: {sysctls: [{name: 'a b', value: '1'}]}":             "spec.securityContext.sysctls[0].name: Invalid value",
+		"schedulerName: mine":                                                 "spec.schedulerName: Forbidden: is not supported",
+		"hostIPC: true":                                                       "spec.hostIPC: Forbidden: is not supported",
+		"ephemeralContainers: [{name: e, image: e}]":                          "spec.ephemeralContainers: Forbidden: is not supported",
+		"volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a}}]": "",
+	} {
+		expectFirst(t, Validate(aPod(t, lines), normal), want)
 	}
 }
 
@@ -95,14 +94,11 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		{"one process namespace", false, "shareProcessNamespace: true", "spec.shareProcessNamespace: Forbidden: is not supported"},
 		{"runtime classes", false, "runtimeClassName: kata", "spec.runtimeClassName: Forbidden: is not supported"},
 		{"user namespaces", false, "hostUsers: false", "spec.hostUsers: Forbidden: is not supported"},
-		{"gates", false, "schedulingGates: [{name: a}]", "spec.schedulingGates: Forbidden: is not supported"},
-		{"readiness gates", false, "readinessGates: [{conditionType: a}]", "spec.readinessGates: Forbidden: is not supported"},
 		{"subdomains", false, "subdomain: a", "spec.subdomain: Forbidden: is not supported: there is no cluster DNS"},
 		{"Windows", false, "os: {name: windows}", "spec.os.name: Unsupported value"},
 		{"claimed volumes", false, "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "spec.volumes[0].persistentVolumeClaim: Forbidden: is not supported: there are no persistent volume claims"},
 		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
-		{"SELinux", false, "securityContext: {seLinuxOptions: {level: s0}}", "spec.securityContext.seLinuxOptions: Forbidden: is not supported"},
 		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
 		{"what asks for nothing is no wish", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
 	} {
@@ -122,11 +118,15 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	p := aContainer(t, "stdin: true\nstdinOnce: true\nterminationMessagePath: /x\nterminationMessagePolicy: FallbackToLogsOnError")
 	p.Spec.ServiceAccountName = "default"
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
 	expect(t, Validate(p, normal), "")
 	want := []string{
-		"spec.volumes[0].emptyDir.sizeLimit has no effect: the size of the volume is not limited",
+		"spec.volumes[0].emptyDir.sizeLimit has no effect: only a volume with medium: Memory is limited in its size",
+		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 		"spec.serviceAccountName has no effect: there are no service accounts, and no token is mounted",
+		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 		"spec.containers[0].terminationMessagePath has no effect: devices read no termination message",
 		"spec.containers[0].terminationMessagePolicy has no effect: devices read no termination message: use kubectl logs --previous",
 	}

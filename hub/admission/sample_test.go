@@ -9,10 +9,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/policy"
 )
 
 // normal is what a hub runs with unless somebody says otherwise.
-var normal = Settings{NotReadySeconds: 300, UnreachableSeconds: 300}
+var normal = Settings{NotReadySeconds: 300, UnreachableSeconds: 300, Policy: policy.Default()}
 
 // parse reads an object of a kind as a client would write it.
 func parse[T state.Object](t testing.TB, text string) T {
@@ -162,6 +163,16 @@ spec:
   platforms: [linux/arm64]
   resources: {systemReserved: {cpu: 200m, memory: 160Mi}, evictionHard: {memory.available: 64Mi, nodefs.available: "10%"}}
   labels: {gpio: "true"}
+`,
+	state.JoinRequests: `
+metadata: {name: pi-1-0011223344556677, annotations: {flotilla.dev/node: pi-1, flotilla.dev/serial: 100000001234abcd}}
+spec:
+  request: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlHNU1HSUNBUUF3QURCWk1CTUdCeXFHU000OUFnRUdDQ3FHU000OUF3RUhBMElBQkFoeDVaRFJsNjNMMzNOcQpWTm5vb3M4Z0xWdzJ6N0F6TTk4MjhUVUVKdVFJd0pVZVN5V1pqTUFrUURtcC9nRWp2QllKTFBwNHBQc1E3NFNVCmR5aVNJVk9nQURBS0JnZ3Foa2pPUFFRREFnTkhBREJFQWlBbzBTR0luMDVycW42OS8zdXRIYlJvYUZkREpCUC8KRXB5VE16V0p3dVh5QkFJZ0YrSC8xeVRWQ2Vld2tsMG11MDJubE1TRFlrU1NDNElIdzhqZVBzTU9uZTg9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=
+  signerName: flotilla.dev/device
+  usages: [client auth]
+  username: "join-token:abcdefgh"
+status:
+  conditions: [{type: Approved, status: "True", reason: KubectlApprove}]
 `,
 }
 

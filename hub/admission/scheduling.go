@@ -19,6 +19,7 @@ func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
 		l.toleration(t, p.Child("tolerations").Index(i))
 	}
 	l.spread(s.TopologySpreadConstraints, p.Child("topologySpreadConstraints"))
+	l.gates(s, p)
 	if s.Affinity == nil {
 		return
 	}
@@ -45,6 +46,25 @@ func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
 	}
 	if a := s.Affinity.PodAntiAffinity; a != nil {
 		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"))
+	}
+}
+
+// gates checks what a pod waits for before it is scheduled, and beside its containers before it is ready.
+func (l *list) gates(s *corev1.PodSpec, p *field.Path) {
+	seen := map[string]bool{}
+	for i, g := range s.SchedulingGates {
+		at := p.Child("schedulingGates").Index(i)
+		l.all(metavalidation.ValidateLabelName(g.Name, at.Child("name")))
+		if seen[g.Name] {
+			l.duplicate(at, g.Name)
+		}
+		seen[g.Name] = true
+	}
+	if len(s.SchedulingGates) > 0 && s.NodeName != "" {
+		l.forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
+	}
+	for i, g := range s.ReadinessGates {
+		l.all(metavalidation.ValidateLabelName(string(g.ConditionType), p.Child("readinessGates").Index(i).Child("conditionType")))
 	}
 }
 

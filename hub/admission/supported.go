@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/policy"
 )
 
 // supported lists, by type, the fields that the hub and its devices honour. A
@@ -21,6 +22,7 @@ var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
 		"nodeSelector nodeName hostNetwork hostPID securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
+		"readinessGates schedulingGates " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
 	"Container": "name image command args workingDir ports envFrom env resources restartPolicy volumeMounts livenessProbe " +
 		"readinessProbe startupProbe terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
@@ -62,9 +64,9 @@ var supported = map[string]string{
 	"DownwardAPIProjection":   "*",
 
 	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup sysctls seccompProfile appArmorProfile " +
-		"~fsGroupChangePolicy",
+		"~fsGroupChangePolicy ~seLinuxOptions ~seLinuxChangePolicy",
 	"SecurityContext": "capabilities privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem " +
-		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
+		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile ~seLinuxOptions",
 	"Capabilities":    "*",
 	"Sysctl":          "*",
 	"SeccompProfile":  "type",
@@ -74,6 +76,8 @@ var supported = map[string]string{
 	"PodDNSConfigOption": "*",
 	"HostAlias":          "*",
 	"PodOS":              "*",
+	"PodReadinessGate":   "*",
+	"PodSchedulingGate":  "*",
 
 	"Toleration":               "*",
 	"TopologySpreadConstraint": "*",
@@ -101,8 +105,6 @@ var why = map[string]string{
 	"PodSpec.runtimeClassName":               "a device has one runtime: leave it out",
 	"PodSpec.overhead":                       "a device has one runtime, without overhead: leave it out",
 	"PodSpec.subdomain":                      "there is no cluster DNS",
-	"PodSpec.readinessGates":                 "nothing opens them: use a readinessProbe",
-	"PodSpec.schedulingGates":                "nothing opens them: create the pod when it may be scheduled",
 	"PodSpec.hostUsers":                      "devices run containers without user namespaces",
 	"PodSpec.resources":                      "devices limit containers, not pods: write resources at each container",
 	"PodSpec.serviceAccountName":             "there are no service accounts, and no token is mounted",
@@ -113,12 +115,15 @@ var why = map[string]string{
 	"Container.restartPolicyRules":           "write restartPolicy of the pod",
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
 	"Probe.grpc":                             "use exec, httpGet or tcpSocket",
-	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + VolumesRoot,
-	"EmptyDirVolumeSource.sizeLimit":         "the size of the volume is not limited",
+	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
+	"EmptyDirVolumeSource.sizeLimit":         "only a volume with medium: Memory is limited in its size",
 	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
 	"SeccompProfile.localhostProfile":        "use type: RuntimeDefault",
 	"AppArmorProfile.localhostProfile":       "use type: RuntimeDefault",
 	"PodSecurityContext.fsGroupChangePolicy": "emptyDir, configMap and secret volumes get the group, hostPath volumes never do",
+	"PodSecurityContext.seLinuxOptions":      whySELinux,
+	"PodSecurityContext.seLinuxChangePolicy": whySELinux,
+	"SecurityContext.seLinuxOptions":         whySELinux,
 	"PodSecurityContext.windowsOptions":      "devices run Linux",
 	"SecurityContext.windowsOptions":         "devices run Linux",
 	"PodDNSConfig.options":                   "the device's own resolver options stay",
@@ -127,6 +132,8 @@ var why = map[string]string{
 	"LeaseSpec.strategy":                     "clients elect among themselves",
 	"LeaseSpec.preferredHolder":              "clients elect among themselves",
 }
+
+const whySELinux = "devices label nothing for SELinux, as Kubernetes does not where a node is without it"
 
 const whyVolume = "use emptyDir, hostPath, configMap, secret, downwardAPI or projected"
 
@@ -232,14 +239,10 @@ func Warnings(o state.Object) (warnings []string) {
 		warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", p, reason))
 	}
 	w := walk{refused: func(*field.Path, string) {}, ignored: func(p *field.Path, name string) { warn(p, why[name]) }}
-	spec, ok := podSpecOf(o)
-	if !ok {
+	spec, p := podSpecOf(o)
+	if spec == nil {
 		w.object(o, nil)
 		return warnings
-	}
-	p := field.NewPath("spec")
-	if podTemplateOf(o) != nil {
-		p = p.Child("template", "spec")
 	}
 	w.object(spec, p)
 	containers := func(list []corev1.Container, p *field.Path) {

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -36,6 +38,25 @@ func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleratio
 	return have
 }
 
+// extendedTolerations adds, for each extended resource that a pod asks for, the toleration of a NoSchedule taint with
+// that key: so a node that is tainted with the name of its hardware takes only pods that want it. It is Kubernetes'
+// admission plugin ExtendedResourceToleration.
+func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
+	asked := map[corev1.ResourceName]bool{}
+	eachContainer(spec, func(c *corev1.Container) {
+		for name := range c.Resources.Requests {
+			asked[name] = !isNative(name)
+		}
+	})
+	for _, name := range sortedKeys(asked) {
+		t := corev1.Toleration{Key: string(name), Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+		if asked[name] && !slices.ContainsFunc(have, func(h corev1.Toleration) bool { return h.MatchToleration(&t) }) {
+			have = append(have, t)
+		}
+	}
+	return have
+}
+
 func tolerated(have []corev1.Toleration, key string) bool {
 	for _, t := range have {
 		if (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") {
@@ -43,30 +64,4 @@ func tolerated(have []corev1.Toleration, key string) bool {
 		}
 	}
 	return false
-}
-
-// DaemonSetTolerations adds the tolerations of a DaemonSet's pods, which stay
-// with their node whatever happens to it: not-ready and unreachable without an
-// end, pressure and cordons, and, on the host's network, a network that is not
-// there. One that the pod has already is replaced.
-func DaemonSetTolerations(s *corev1.PodSpec) {
-	add := func(key string, effect corev1.TaintEffect) {
-		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
-		for i := range s.Tolerations {
-			if have := &s.Tolerations[i]; have.MatchToleration(&t) {
-				*have = t
-				return
-			}
-		}
-		s.Tolerations = append(s.Tolerations, t)
-	}
-	add(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)
-	add(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)
-	add(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
-	if s.HostNetwork {
-		add(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)
-	}
 }

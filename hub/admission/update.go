@@ -3,12 +3,13 @@ package admission
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -21,42 +22,39 @@ import (
 func unchanged(o, old state.Object) field.ErrorList {
 	var l list
 	l.metaUnchanged(o, old)
-	spec := field.NewPath("spec")
-	switch o := o.(type) {
-	case *corev1.Pod:
-		l.podUnchanged(o, old.(*corev1.Pod), spec)
-	case *appsv1.Deployment:
-		l.same(o.Spec.Selector, old.(*appsv1.Deployment).Spec.Selector, spec.Child("selector"))
-	case *appsv1.ReplicaSet:
-		l.same(o.Spec.Selector, old.(*appsv1.ReplicaSet).Spec.Selector, spec.Child("selector"))
-	case *appsv1.DaemonSet:
-		l.same(o.Spec.Selector, old.(*appsv1.DaemonSet).Spec.Selector, spec.Child("selector"))
-	case *appsv1.ControllerRevision:
-		l.same(o.Data, old.(*appsv1.ControllerRevision).Data, field.NewPath("data"))
-	case *corev1.Secret:
-		was := old.(*corev1.Secret)
-		l.same(o.Type, was.Type, field.NewPath("type"))
-		if is(was.Immutable) {
-			l.frozen(is(o.Immutable), field.NewPath("immutable"))
-			l.frozen(equality.Semantic.DeepEqual(o.Data, was.Data), field.NewPath("data"))
-		}
-	case *corev1.ConfigMap:
-		was := old.(*corev1.ConfigMap)
-		if is(was.Immutable) {
-			l.frozen(is(o.Immutable), field.NewPath("immutable"))
-			l.frozen(equality.Semantic.DeepEqual(o.Data, was.Data), field.NewPath("data"))
-			l.frozen(equality.Semantic.DeepEqual(o.BinaryData, was.BinaryData), field.NewPath("binaryData"))
-		}
-	case *corev1.Node:
-		was := old.(*corev1.Node)
-		if len(was.Spec.PodCIDRs) > 0 && !equality.Semantic.DeepEqual(o.Spec.PodCIDRs, was.Spec.PodCIDRs) {
-			l.forbidden(spec.Child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid")
-		}
-		if was.Spec.ProviderID != "" && o.Spec.ProviderID != was.Spec.ProviderID {
-			l.forbidden(spec.Child("providerID"), "node updates may not change providerID except from \"\" to valid")
-		}
+	if same := rules[state.KindOf(o)].same; same != nil {
+		same(&l, o, old)
 	}
 	return l.errs
+}
+
+func (l *list) selectorUnchanged(now, was *metav1.LabelSelector) {
+	l.same(now, was, spec.Child("selector"))
+}
+
+func (l *list) secretUnchanged(o, was *corev1.Secret) {
+	l.same(o.Type, was.Type, field.NewPath("type"))
+	if is(was.Immutable) {
+		l.frozen(is(o.Immutable), field.NewPath("immutable"))
+		l.frozen(equality.Semantic.DeepEqual(o.Data, was.Data), field.NewPath("data"))
+	}
+}
+
+func (l *list) configMapUnchanged(o, was *corev1.ConfigMap) {
+	if is(was.Immutable) {
+		l.frozen(is(o.Immutable), field.NewPath("immutable"))
+		l.frozen(equality.Semantic.DeepEqual(o.Data, was.Data), field.NewPath("data"))
+		l.frozen(equality.Semantic.DeepEqual(o.BinaryData, was.BinaryData), field.NewPath("binaryData"))
+	}
+}
+
+func (l *list) nodeUnchanged(o, was *corev1.Node) {
+	if len(was.Spec.PodCIDRs) > 0 && !equality.Semantic.DeepEqual(o.Spec.PodCIDRs, was.Spec.PodCIDRs) {
+		l.forbidden(spec.Child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid")
+	}
+	if was.Spec.ProviderID != "" && o.Spec.ProviderID != was.Spec.ProviderID {
+		l.forbidden(spec.Child("providerID"), "node updates may not change providerID except from \"\" to valid")
+	}
 }
 
 func (l *list) same(now, was any, p *field.Path) {
@@ -74,8 +72,7 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	if old.GetDeletionTimestamp() != nil {
 		l.all(apivalidation.ValidateNoNewFinalizers(o.GetFinalizers(), old.GetFinalizers(), p.Child("finalizers")))
 	}
-	kind := state.KindOf(o)
-	if o.GetResourceVersion() == "" && (kind == state.Leases || kind == state.PodDisruptionBudgets) {
+	if r := state.KindOf(o).Row(); o.GetResourceVersion() == "" && r != nil && r.Conditional {
 		l.invalid(p.Child("resourceVersion"), "", "must be specified for an update")
 	}
 	l.same(o.GetName(), old.GetName(), p.Child("name"))
@@ -96,22 +93,32 @@ func (l *list) metaUnchanged(o, old state.Object) {
 
 // podUnchanged: of a pod only images, the active deadline (downwards) and
 // tolerations (more of them, or other seconds) may change.
-func (l *list) podUnchanged(o, old *corev1.Pod, p *field.Path) {
+func (l *list) podUnchanged(o, old *corev1.Pod) {
 	if len(o.Spec.Containers) != len(old.Spec.Containers) || len(o.Spec.InitContainers) != len(old.Spec.InitContainers) {
-		l.forbidden(p.Child("containers"), "pod updates may not add or remove containers")
+		l.forbidden(spec.Child("containers"), "pod updates may not add or remove containers")
 		return
 	}
-	l.deadline(o.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, p.Child("activeDeadlineSeconds"))
+	l.deadline(o.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
 	for _, was := range old.Spec.Tolerations {
 		if !hasToleration(o.Spec.Tolerations, was) {
-			l.forbidden(p.Child("tolerations"), "existing toleration can not be modified except its tolerationSeconds")
+			l.forbidden(spec.Child("tolerations"), "existing toleration can not be modified except its tolerationSeconds")
 			break
+		}
+	}
+	for i, g := range o.Spec.SchedulingGates {
+		if !slices.Contains(old.Spec.SchedulingGates, g) {
+			l.forbidden(spec.Child("schedulingGates").Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))
 		}
 	}
 	if equality.Semantic.DeepEqual(o.Spec, old.Spec) {
 		return
 	}
 	allowed := o.Spec.DeepCopy()
+	allowed.SchedulingGates = old.Spec.SchedulingGates
+	if len(old.Spec.SchedulingGates) > 0 {
+		l.narrowed(&o.Spec, &old.Spec)
+		allowed.NodeSelector, allowed.Affinity = old.Spec.NodeSelector, withNodeAffinityOf(o.Spec.Affinity, old.Spec.Affinity)
+	}
 	for i := range allowed.Containers {
 		allowed.Containers[i].Image = old.Spec.Containers[i].Image
 	}
@@ -121,11 +128,74 @@ func (l *list) podUnchanged(o, old *corev1.Pod, p *field.Path) {
 	allowed.ActiveDeadlineSeconds = old.Spec.ActiveDeadlineSeconds
 	allowed.Tolerations = old.Spec.Tolerations
 	if !equality.Semantic.DeepEqual(allowed, &old.Spec) {
-		l.forbidden(p, fmt.Sprintf("pod updates may not change fields other than %s", strings.Join([]string{
+		l.forbidden(spec, fmt.Sprintf("pod updates may not change fields other than %s", strings.Join([]string{
 			"`spec.containers[*].image`", "`spec.initContainers[*].image`", "`spec.activeDeadlineSeconds`",
-			"`spec.tolerations` (only additions to existing tolerations)",
+			"`spec.tolerations` (only additions to existing tolerations)", "`spec.schedulingGates` (only deletions)",
 		}, ",")))
 	}
+}
+
+// narrowed checks that a pod that waits behind a scheduling gate may go to no node that it might not have gone to before.
+func (l *list) narrowed(now, was *corev1.PodSpec) {
+	for k, v := range was.NodeSelector {
+		if have, ok := now.NodeSelector[k]; !ok || have != v {
+			l.invalid(spec.Child("nodeSelector"), now.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
+			break
+		}
+	}
+	required := requiredOf(was)
+	if required == nil {
+		return
+	}
+	at := spec.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+	var terms []corev1.NodeSelectorTerm
+	if r := requiredOf(now); r != nil {
+		terms = r.NodeSelectorTerms
+	}
+	if len(terms) != len(required.NodeSelectorTerms) {
+		l.invalid(at, terms, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+		return
+	}
+	for i, t := range required.NodeSelectorTerms {
+		if len(t.MatchExpressions)+len(t.MatchFields) == 0 { // it matches nothing: more of it would match something
+			if !equality.Semantic.DeepEqual(t, terms[i]) {
+				l.invalid(at.Index(i), terms[i], "a term that is empty can not be changed")
+			}
+			continue
+		}
+		if !begins(terms[i].MatchExpressions, t.MatchExpressions) || !begins(terms[i].MatchFields, t.MatchFields) {
+			l.invalid(at.Index(i), terms[i], "only additions are allowed (no mutations or deletions)")
+		}
+	}
+}
+
+func requiredOf(s *corev1.PodSpec) *corev1.NodeSelector {
+	if s.Affinity == nil || s.Affinity.NodeAffinity == nil {
+		return nil
+	}
+	return s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// begins tells whether a list is another one with more at its end.
+func begins(list, with []corev1.NodeSelectorRequirement) bool {
+	return len(list) >= len(with) && equality.Semantic.DeepEqual(list[:len(with)], with)
+}
+
+// withNodeAffinityOf is a pod's affinity with the part for nodes as it was.
+func withNodeAffinityOf(a, was *corev1.Affinity) *corev1.Affinity {
+	if a == nil && was == nil {
+		return nil
+	}
+	out := &corev1.Affinity{}
+	if a != nil {
+		out = a.DeepCopy()
+	}
+	if out.NodeAffinity = nil; was != nil {
+		out.NodeAffinity = was.NodeAffinity
+	} else if *out == (corev1.Affinity{}) {
+		return nil
+	}
+	return out
 }
 
 func (l *list) deadline(now, was *int64, p *field.Path) {

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -47,6 +48,8 @@ func TestPodSpecs(t *testing.T) {
 
 		{"a mount of no volume", "containers: [{name: a, image: a, volumeMounts: [{name: x, mountPath: /x}]}]", `spec.containers[0].volumeMounts[0].name: Not found: "x"`},
 		{"two mounts at one place", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /x}, {name: v, mountPath: /x}]}]", `spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/x": must be unique`},
+		{"a mount path with a comma", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: '/x,source=/etc'}]}]", `spec.containers[0].volumeMounts[0].mountPath: Invalid value: "/x,source=/etc": must not contain commas`},
+		{"a mount over the container itself", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /x/..}]}]", `spec.containers[0].volumeMounts[0].mountPath: Invalid value: "/x/..": must not be the root of the container`},
 		{"a sub path that leads out", "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /x, subPath: a/../..}]}]", "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"a/../..\": must not contain '..'"},
 		{"two volumes of one name", "volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]", `spec.volumes[1].name: Duplicate value: "v"`},
 		{"a volume of two types", "volumes: [{name: v, emptyDir: {}, secret: {secretName: s}}]", "spec.volumes[0].secret: Forbidden: may not specify more than 1 volume type"},
@@ -215,6 +218,58 @@ func TestWhatMayNotChange(t *testing.T) {
 		{"one toleration less", state.Pods, func(now, was state.Object) {
 			now.(*corev1.Pod).Spec.Tolerations = now.(*corev1.Pod).Spec.Tolerations[1:]
 		}, "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"},
+		{"a gate less", state.Pods, func(now, was state.Object) { gate(was, "a", "b"); gate(now, "b") }, ""},
+		{"another gate", state.Pods, func(now, was state.Object) { gate(was, "a"); gate(now, "b") }, "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'b'"},
+		{"a gate for one without", state.Pods, func(now, was state.Object) { gate(now, "b") }, "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'b'"},
+		{"a node selector behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			now.(*corev1.Pod).Spec.NodeSelector = map[string]string{"disk": "ssd"}
+			for k, v := range was.(*corev1.Pod).Spec.NodeSelector {
+				now.(*corev1.Pod).Spec.NodeSelector[k] = v
+			}
+		}, ""},
+		{"a node selector less behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			was.(*corev1.Pod).Spec.NodeSelector = map[string]string{"disk": "ssd"}
+			now.(*corev1.Pod).Spec.NodeSelector = nil
+		}, "spec.nodeSelector: Invalid value: null: only additions to spec.nodeSelector are allowed"},
+		{"a node selector without a gate", state.Pods, func(now, was state.Object) {
+			now.(*corev1.Pod).Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		}, "spec: Forbidden: pod updates may not change"},
+		{"a first node affinity behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now)
+			was.(*corev1.Pod).Spec.Affinity = nil
+			now.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"))
+		}, ""},
+		{"a narrower node affinity behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			was.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"))
+			now.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"), in("arch", "arm64"))
+		}, ""},
+		{"a wider node affinity behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			was.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"), in("arch", "arm64"))
+			now.(*corev1.Pod).Spec.Affinity = needs(in("arch", "arm64"))
+		}, "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]: Invalid value"},
+		{"no node affinity any more behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			was.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"))
+			now.(*corev1.Pod).Spec.Affinity = nil
+		}, "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Invalid value"},
+		{"an affinity to pods behind a gate", state.Pods, func(now, was state.Object) {
+			gate(was, "a")
+			gate(now, "a")
+			was.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"))
+			now.(*corev1.Pod).Spec.Affinity = needs(in("disk", "ssd"))
+			now.(*corev1.Pod).Spec.Affinity.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+				Weight: 1, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: "a", LabelSelector: &metav1.LabelSelector{}}}}}
+		}, "spec: Forbidden: pod updates may not change"},
 		{"a sooner deadline", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = 5 }, ""},
 		{"a later deadline", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = 601 }, "spec.activeDeadlineSeconds: Invalid value: 601: must be less than or equal to previous value"},
 		{"no deadline any more", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.ActiveDeadlineSeconds = nil }, "spec.activeDeadlineSeconds: Invalid value: \"null\": must not update from a positive integer to nil value"},
@@ -247,6 +302,43 @@ func TestWhatMayNotChange(t *testing.T) {
 	}
 }
 
+func gate(o state.Object, names ...string) {
+	gates := []corev1.PodSchedulingGate{}
+	for _, n := range names {
+		gates = append(gates, corev1.PodSchedulingGate{Name: n})
+	}
+	o.(*corev1.Pod).Spec.NodeName, o.(*corev1.Pod).Spec.SchedulingGates = "", gates
+}
+
+func in(key string, values ...string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
+}
+
+func needs(all ...corev1.NodeSelectorRequirement) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: all}},
+	}}}
+}
+
+func TestAGateIsToldInThePodsCondition(t *testing.T) {
+	p := aPod(t, "schedulingGates: [{name: example.org/quota}]\nreadinessGates: [{conditionType: example.org/served}]")
+	p.Status = corev1.PodStatus{}
+	Default(p, normal)
+	Default(p, normal)
+	expect(t, Validate(p, normal), "")
+	if c := state.PodCondition(p, corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonSchedulingGated || len(p.Status.Conditions) != 1 {
+		t.Errorf("its conditions are %v", p.Status.Conditions)
+	}
+	for lines, want := range map[string]string{
+		"schedulingGates: [{name: a}, {name: a}]":         "spec.schedulingGates[1]: Duplicate value",
+		"schedulingGates: [{name: 'a b'}]":                "spec.schedulingGates[0].name: Invalid value",
+		"schedulingGates: [{name: a}]\nnodeName: pi":      "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
+		"readinessGates: [{conditionType: 'not a name'}]": "spec.readinessGates[0].conditionType: Invalid value",
+	} {
+		expect(t, Validate(aPod(t, lines), normal), want)
+	}
+}
+
 func TestASitesGraceIsFourOfItsHubsLeases(t *testing.T) {
 	site := sample(t, state.Sites).(*fleet.Site)
 	for _, c := range []struct {
@@ -262,6 +354,31 @@ func TestASitesGraceIsFourOfItsHubsLeases(t *testing.T) {
 		set.LeaseInterval = c.every
 		site.Spec.NodeMonitorGracePeriod.Duration, site.Spec.NodeStartupGracePeriod.Duration = c.grace, time.Hour
 		errs := Validate(site, set)
+		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want)) {
+			t.Errorf("leases every %s, grace %s: %v, want %q", c.every, c.grace, errs, c.want)
+		}
+	}
+}
+
+func TestASitesLeaseInterval(t *testing.T) {
+	for _, c := range []struct {
+		every, grace time.Duration // grace 0: the hub's own, which follows
+		want         string        // "": it is well
+	}{
+		{time.Minute, 0, ""},
+		{time.Minute, 4 * time.Minute, ""},
+		{time.Minute, 4*time.Minute - 1, "must be at least 4m0s: devices renew every 1m0s"},
+		{2 * time.Second, 8 * time.Second, ""},
+		{5 * time.Minute, 0, ""},
+		{5*time.Minute + time.Second, 0, "must be whole seconds between 1s and 5m"},
+		{1500 * time.Millisecond, 0, "must be whole seconds"},
+		{-time.Second, 0, "must be whole seconds"},
+	} {
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{LeaseInterval: &metav1.Duration{Duration: c.every}}}
+		if c.grace > 0 {
+			site.Spec.NodeMonitorGracePeriod = &metav1.Duration{Duration: c.grace}
+		}
+		errs := Validate(site, normal)
 		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want)) {
 			t.Errorf("leases every %s, grace %s: %v, want %q", c.every, c.grace, errs, c.want)
 		}

@@ -5,7 +5,7 @@
 // Both directions are flow controlled: a device stops at 64 chunks that the reader
 // has not taken, and input waits here until the device has taken what came before.
 // Chunks are numbered, so that one that got lost ends the stream with an error and
-// never leaves a hole. The package knows nothing of the fleet beside the pod that
+// never leaves a hole. The package knows nothing of the fleet but the pod that
 // it is asked about, and decides nothing. What it sends goes through package
 // broker; replies come from there.
 package ask
@@ -35,38 +35,67 @@ var (
 	ErrTooOld  = errors.New("the device's agent is older than this question")
 )
 
-// A Desk keeps the questions under way.
-type Desk struct {
+// A Client asks devices, and keeps the questions under way.
+type Client struct {
 	Broker Broker
 
 	mu     sync.Mutex
 	open   map[string]*question // by id
+	held   map[string]int       // bytes that nobody has taken yet, by node
+	all    int                  // of them
 	usages usages
 }
 
+// hold counts so many bytes of a node's answers until they are taken, if there is room.
+func (c *Client) hold(node string, n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held[node]+n > nodeHeld || c.all+n > allHeld {
+		return false
+	}
+	if c.held == nil {
+		c.held = map[string]int{}
+	}
+	c.held[node] += n
+	c.all += n
+	return true
+}
+
+func (c *Client) release(node string, n int) {
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all -= n
+	if c.held[node] -= n; c.held[node] <= 0 {
+		delete(c.held, node)
+	}
+}
+
 // Reply takes a chunk of an answer. It never blocks.
-func (d *Desk) Reply(node, id string, r wire.Reply) {
-	d.mu.Lock()
-	q := d.open[id]
-	d.mu.Unlock()
+func (c *Client) Reply(node, id string, r wire.Reply) {
+	c.mu.Lock()
+	q := c.open[id]
+	c.mu.Unlock()
 	switch {
 	case q == nil && !r.EOF && r.Seq%ackEvery == 0:
-		d.cancel(node, id) // nobody waits for it any more, and the device does not know
+		c.cancel(node, id) // nobody waits for it any more, and the device does not know
 	case q != nil && q.node == node:
 		q.hear(r)
 	}
 }
 
 // Disconnected ends the questions to a node: nobody will answer them.
-func (d *Desk) Disconnected(node string) {
-	d.mu.Lock()
+func (c *Client) Disconnected(node string) {
+	c.mu.Lock()
 	var lost []*question
-	for _, q := range d.open {
+	for _, q := range c.open {
 		if q.node == node {
 			lost = append(lost, q)
 		}
 	}
-	d.mu.Unlock()
+	c.mu.Unlock()
 	for _, q := range lost {
 		q.fail(fmt.Errorf("the link to the device was lost: %w", ErrLost))
 	}
@@ -74,18 +103,18 @@ func (d *Desk) Disconnected(node string) {
 
 // Logs writes the log of a pod's container to w until its end, or, following,
 // until ctx ends.
-func (d *Desk) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
+func (c *Client) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestLogs, o)
 	r.Pod, r.Container, r.Previous = string(pod.UID), o.Container, o.Previous
-	return d.copyLog(ctx, pod.Spec.NodeName, r, w)
+	return c.copyLog(ctx, pod.Spec.NodeName, r, w)
 }
 
 // NodeLogs writes what the agent of a node keeps of its own log to w, as Logs does
 // with a container's. ErrTooOld: that agent keeps none.
-func (d *Desk) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
+func (c *Client) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestNodeLogs, o)
-	err := d.copyLog(ctx, node, r, w)
-	if err != nil && err.Error() == wire.Unsupported(r.Type) {
+	err := c.copyLog(ctx, node, r, w)
+	if errors.Is(err, wire.ErrUnsupported) {
 		return fmt.Errorf("the log of node %s's agent: %w: update flotilla-device there", node, ErrTooOld)
 	}
 	return err
@@ -102,8 +131,8 @@ func logRequest(kind string, o corev1.PodLogOptions) wire.Request {
 	return r
 }
 
-func (d *Desk) copyLog(ctx context.Context, node string, r wire.Request, w io.Writer) error {
-	q, err := d.ask(ctx, node, r)
+func (c *Client) copyLog(ctx context.Context, node string, r wire.Request, w io.Writer) error {
+	q, err := c.ask(ctx, node, r)
 	if err != nil {
 		return err
 	}

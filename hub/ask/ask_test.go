@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 // A device answers each question as it was told to.
 type device struct {
-	desk    *ask.Desk
+	client  *ask.Client
 	answer  func(id string)
 	offline bool
 	types   []string
@@ -36,10 +37,10 @@ func (d *device) Request(node, id string, r wire.Request) error {
 
 func logs(t *testing.T, d *device, o corev1.PodLogOptions) (string, error) {
 	t.Helper()
-	d.desk = &ask.Desk{Broker: d}
+	d.client = &ask.Client{Broker: d}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 	var out bytes.Buffer
-	err := d.desk.Logs(t.Context(), pod, o, &out)
+	err := d.client.Logs(t.Context(), pod, o, &out)
 	return out.String(), err
 }
 
@@ -53,17 +54,17 @@ func TestLogs(t *testing.T) {
 	}{
 		{"chunks come out in order, and the end ends it", func(d *device, id string) {
 			for seq, text := range []string{"a", "b", "c"} {
-				d.desk.Reply("pi-1", id, wire.Reply{Seq: uint64(seq), Data: []byte(text), EOF: seq == 2})
+				d.client.Reply("pi-1", id, wire.Reply{Seq: uint64(seq), Data: []byte(text), EOF: seq == 2})
 			}
 		}, false, "abc", nil},
 		{"a chunk that is missing is no log with a hole", func(d *device, id string) {
-			d.desk.Reply("pi-1", id, wire.Reply{Seq: 0, Data: []byte("a")})
-			d.desk.Reply("pi-1", id, wire.Reply{Seq: 2, Data: []byte("c"), EOF: true})
+			d.client.Reply("pi-1", id, wire.Reply{Seq: 0, Data: []byte("a")})
+			d.client.Reply("pi-1", id, wire.Reply{Seq: 2, Data: []byte("c"), EOF: true})
 		}, false, "a", ask.ErrLost},
 		{"the answer of another node does not count", func(d *device, id string) {
-			d.desk.Reply("pi-2", id, wire.Reply{Data: []byte("x"), EOF: true})
+			d.client.Reply("pi-2", id, wire.Reply{Data: []byte("x"), EOF: true})
 		}, false, "", ask.ErrLost},
-		{"a device that goes away ends it", func(d *device, id string) { d.desk.Disconnected("pi-1") }, false, "", ask.ErrLost},
+		{"a device that goes away ends it", func(d *device, id string) { d.client.Disconnected("pi-1") }, false, "", ask.ErrLost},
 		{"a device that is not there is told at once", nil, true, "", ask.ErrOffline},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,12 +87,12 @@ func TestLogs(t *testing.T) {
 func TestFollowingWaitsAsLongAsItsReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &device{}
-		d.answer = func(id string) { d.desk.Reply("pi-1", id, wire.Reply{Data: []byte("a")}) }
-		d.desk = &ask.Desk{Broker: d}
+		d.answer = func(id string) { d.client.Reply("pi-1", id, wire.Reply{Data: []byte("a")}) }
+		d.client = &ask.Client{Broker: d}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
-		err := d.desk.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}}, corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
+		err := d.client.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}}, corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Hour {
 			t.Errorf("ended after %s: %v", time.Since(began), err)
 		}
@@ -123,7 +124,7 @@ func TestNodeLogs(t *testing.T) {
 					}
 				})
 				var out bytes.Buffer
-				err := g.desk.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{TailLines: &tail, SinceTime: &since, Timestamps: true, Container: "x", Previous: true}, &out)
+				err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{TailLines: &tail, SinceTime: &since, Timestamps: true, Container: "x", Previous: true}, &out)
 				if out.String() != tt.want || !errors.Is(err, tt.err) || (tt.err == nil) != (err == nil) {
 					t.Errorf("%q, %v; want %q, %v", &out, err, tt.want, tt.err)
 				}
@@ -135,7 +136,74 @@ func TestNodeLogs(t *testing.T) {
 	}
 	g := newGadget(nil)
 	g.away = true
-	if err := g.desk.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{}, &bytes.Buffer{}); !errors.Is(err, ask.ErrOffline) {
+	if err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{}, &bytes.Buffer{}); !errors.Is(err, ask.ErrOffline) {
 		t.Error(err)
 	}
+}
+
+// unready is a reader who takes nothing until it is closed.
+type unready chan struct{}
+
+func (u unready) Write(b []byte) (int, error) {
+	<-u
+	return len(b), nil
+}
+
+// A pusher answers every question for a log with 5 MiB at once.
+type pusher struct{ client *ask.Client }
+
+func (p *pusher) Request(node, id string, r wire.Request) error {
+	if r.Type == wire.RequestLogs {
+		for seq := range uint64(32) {
+			p.client.Reply(node, id, wire.Reply{Seq: seq, Data: make([]byte, 160<<10), EOF: seq == 31})
+		}
+	}
+	return nil
+}
+
+func TestAnswersThatNobodyReadsAreBoundedByNodeAndInAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pusher{}
+		p.client = &ask.Client{Broker: p}
+		on := func(node string, w io.Writer) error {
+			return p.client.Logs(t.Context(), &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}, corev1.PodLogOptions{}, w)
+		}
+		ended := make(chan error, 100)
+		w := make(unready)
+		unread := func(node string, questions int) {
+			for range questions {
+				go func() { ended <- on(node, w) }()
+			}
+		}
+		unread("pi-1", 40) // room for three
+		synctest.Wait()
+		var out bytes.Buffer
+		if err := on("pi-2", &out); err != nil || out.Len() != 32*160<<10 {
+			t.Errorf("another node's answer: %d bytes, %v", out.Len(), err)
+		}
+		for _, node := range []string{"pi-3", "pi-4", "pi-5", "pi-6", "pi-7"} {
+			unread(node, 10)
+		}
+		synctest.Wait()
+		if err := on("pi-2", &bytes.Buffer{}); !errors.Is(err, ask.ErrLost) {
+			t.Errorf("beside more than there is room for: %v", err)
+		}
+		close(w)
+		whole := 0
+		for range 90 {
+			if err := <-ended; err == nil {
+				whole++
+			} else if !errors.Is(err, ask.ErrLost) {
+				t.Error(err)
+			}
+		}
+		if whole < 3 || whole > 12 { // of 5 MiB in 64; what came of the others is held, too
+			t.Errorf("%d of 90 unread answers were kept", whole)
+		}
+		for range 20 { // what was held is free again
+			if err := on("pi-1", &bytes.Buffer{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }

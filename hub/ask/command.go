@@ -6,26 +6,27 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/wire"
 )
 
 // Exec runs a command in a container, to its end or that of ctx; then the command
 // is hung up on. An ExitError says that it ended with another code than 0. A Read
 // of s.Stdin may still be under way when Exec returns: the caller ends it.
-func (d *Desk) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
-	return d.command(ctx, pod, wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
+func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
+	return c.command(ctx, pod, wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
 }
 
 // Attach joins in with what a container's first process says and is told, until it
 // ends or ctx does; the container goes on then. What it has said before is not
 // repeated. s.Stdin is as in Exec.
-func (d *Desk) Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s IO) error {
-	return d.command(ctx, pod, wire.Request{Type: wire.RequestAttach, Container: o.Container, TTY: o.TTY}, s)
+func (c *Client) Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s IO) error {
+	return c.command(ctx, pod, wire.Request{Type: wire.RequestAttach, Container: o.Container, TTY: o.TTY}, s)
 }
 
-func (d *Desk) command(ctx context.Context, pod *corev1.Pod, r wire.Request, s IO) error {
+func (c *Client) command(ctx context.Context, pod *corev1.Pod, r wire.Request, s IO) error {
 	r.Pod, r.Stdin = string(pod.UID), s.Stdin != nil
-	q, err := d.ask(ctx, pod.Spec.NodeName, r)
+	q, err := c.ask(ctx, pod.Spec.NodeName, r)
 	if err != nil {
 		return err
 	}
@@ -65,6 +66,7 @@ func (d *Desk) command(ctx context.Context, pod *corev1.Pod, r wire.Request, s I
 
 // resize sends each size of a window.
 func (i *input) resize(ctx context.Context, sizes <-chan Size) {
+	defer panics.CatchThen("input", i.q.fail)
 	for {
 		select {
 		case s, ok := <-sizes:

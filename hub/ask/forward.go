@@ -14,9 +14,9 @@ import (
 )
 
 // Forward opens one TCP connection to a port of a pod, as seen from inside the
-// pod. It lasts until it is closed or ctx ends, and has a CloseWrite beside.
-func (d *Desk) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error) {
-	q, err := d.ask(ctx, pod.Spec.NodeName, wire.Request{Type: wire.RequestPortForward, Pod: string(pod.UID), Port: port})
+// pod. It lasts until it is closed or ctx ends, and has a CloseWrite, too.
+func (c *Client) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error) {
+	q, err := c.ask(ctx, pod.Spec.NodeName, wire.Request{Type: wire.RequestPortForward, Pod: string(pod.UID), Port: port})
 	var first wire.Reply
 	if err == nil {
 		if first, err = q.next(ctx, patience); err != nil {
@@ -26,10 +26,10 @@ func (d *Desk) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("forward port %d of pod %s/%s: %w", port, pod.Namespace, pod.Name, err)
 	}
-	c := &connection{q: q, rest: first.Data, eof: first.EOF}
-	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.stop = context.AfterFunc(ctx, func() { _ = c.Close() })
-	return c, nil
+	conn := &connection{q: q, rest: first.Data, eof: first.EOF}
+	conn.ctx, conn.cancel = context.WithCancel(ctx)
+	conn.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return conn, nil
 }
 
 // A connection is a TCP connection into a pod. Read is for one goroutine at a time.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/wire"
 )
 
@@ -76,6 +77,7 @@ func (i *input) watch(wait time.Duration) {
 		return
 	}
 	i.probe = time.AfterFunc(wait, func() {
+		defer panics.Catch("input")
 		i.mu.Lock()
 		newest, due := i.newest, !i.ended && i.taken < i.sent
 		if due {
@@ -83,7 +85,7 @@ func (i *input) watch(wait time.Duration) {
 		}
 		i.mu.Unlock()
 		if due {
-			_ = i.q.desk.Broker.Request(i.q.node, i.q.id, newest)
+			_ = i.q.client.Broker.Request(i.q.node, i.q.id, newest)
 		}
 	})
 }
@@ -115,7 +117,7 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 			return ctx.Err()
 		}
 	}
-	for q.desk.Broker.Request(q.node, q.id, r) != nil {
+	for q.client.Broker.Request(q.node, q.id, r) != nil {
 		select {
 		case <-time.After(tryAgain):
 		case <-q.over: // also when the link is lost
@@ -147,6 +149,7 @@ func (i *input) number(r *wire.Request) bool {
 // feed sends what r gives, and its end. A reader that fails ends the question: the
 // command must not take that for the end of its input.
 func (i *input) feed(ctx context.Context, r io.Reader) {
+	defer panics.CatchThen("input", i.q.fail)
 	buf := make([]byte, wire.MaxInput)
 	for {
 		n, err := r.Read(buf)

@@ -18,12 +18,14 @@ const (
 	ackEvery   = 16               // chunks
 	patience   = 15 * time.Second // for the first chunk, and between chunks of an answer that does not follow
 	maxWaiting = 8 << 20          // bytes of chunks that wait for a slow reader; devices send 2 MiB ahead
+	nodeHeld   = 16 << 20         // and of all the answers of one node
+	allHeld    = 64 << 20         // and of all nodes
 )
 
 // A question is a request to a device and what it answers. One goroutine takes the
 // chunks; inputs may come from several.
 type question struct {
-	desk     *Desk
+	client   *Client
 	node, id string
 	what     string // such as "exec"
 	input    input
@@ -42,23 +44,23 @@ type question struct {
 }
 
 // ask puts a question to a node, and waits until the device begins to answer.
-func (d *Desk) ask(ctx context.Context, node string, r wire.Request) (*question, error) {
+func (c *Client) ask(ctx context.Context, node string, r wire.Request) (*question, error) {
 	if err := r.Valid(); err != nil {
 		return nil, err
 	}
 	if node == "" {
 		return nil, fmt.Errorf("%s: %w: the pod is on no node yet", r.Type, ErrOffline)
 	}
-	q := &question{desk: d, node: node, id: strings.ToLower(ulid.Make().String()), what: r.Type,
+	q := &question{client: c, node: node, id: strings.ToLower(ulid.Make().String()), what: r.Type,
 		news: make(chan struct{}, 1), over: make(chan struct{})}
 	q.input.begin(q)
-	d.mu.Lock()
-	if d.open == nil {
-		d.open = map[string]*question{}
+	c.mu.Lock()
+	if c.open == nil {
+		c.open = map[string]*question{}
 	}
-	d.open[q.id] = q
-	d.mu.Unlock()
-	if err := d.Broker.Request(node, q.id, r); err != nil {
+	c.open[q.id] = q
+	c.mu.Unlock()
+	if err := c.Broker.Request(node, q.id, r); err != nil {
 		q.forget()
 		return nil, q.wrap(errors.Join(ErrOffline, err))
 	}
@@ -76,21 +78,25 @@ func (q *question) close() {
 	q.mu.Unlock()
 	q.fail(io.ErrClosedPipe)
 	q.forget()
+	q.mu.Lock()
+	q.client.release(q.node, q.bytes) // nobody takes it any more
+	q.waiting, q.bytes = nil, 0
+	q.mu.Unlock()
 	if !ended {
-		q.desk.cancel(q.node, q.id)
+		q.client.cancel(q.node, q.id)
 	}
 }
 
 func (q *question) forget() {
-	q.desk.mu.Lock()
-	defer q.desk.mu.Unlock()
-	delete(q.desk.open, q.id)
+	q.client.mu.Lock()
+	defer q.client.mu.Unlock()
+	delete(q.client.open, q.id)
 }
 
 // cancel tells a device that nobody waits for an answer. Should that get lost, the
 // next chunk of the answer is replied to with another cancel.
-func (d *Desk) cancel(node, id string) {
-	_ = d.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id})
+func (c *Client) cancel(node, id string) {
+	_ = c.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id})
 }
 
 // fail ends a question for a reason. The first one counts.
@@ -129,6 +135,8 @@ func (q *question) hear(r wire.Reply) {
 		q.failLocked(fmt.Errorf("chunk %d came where %d was expected, so something was lost: %w", r.Seq, q.arrived, ErrLost))
 	case len(q.waiting) >= 2*wire.ReplyWindow || q.bytes+len(r.Data) > maxWaiting:
 		q.failLocked(fmt.Errorf("the device sends more than it may: %w", ErrLost))
+	case !q.client.hold(q.node, len(r.Data)):
+		q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read: %w", ErrLost))
 	default:
 		q.waiting = append(q.waiting, r)
 		q.bytes += len(r.Data)
@@ -147,17 +155,19 @@ func (q *question) next(ctx context.Context, most time.Duration) (wire.Reply, er
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(q.waiting) == 0 { // closed in this moment
+		return wire.Reply{}, io.ErrClosedPipe
+	}
 	r := q.waiting[0]
 	q.waiting[0] = wire.Reply{}
 	if q.waiting = q.waiting[1:]; len(q.waiting) == 0 {
 		q.waiting = nil
 	}
 	q.bytes -= len(r.Data)
+	q.client.release(q.node, len(r.Data))
 	q.taken++
-	if q.ended = r.EOF; r.Error != "" {
-		return r, errors.New(r.Error)
-	}
-	return r, nil
+	q.ended = r.EOF
+	return r, r.Err(q.what)
 }
 
 // await waits until there is a chunk to take.
@@ -200,7 +210,7 @@ func (q *question) acknowledge() {
 	taken, due := q.taken, q.taken > 0 && (q.again || q.taken-q.acked >= ackEvery)
 	q.again = false
 	q.mu.Unlock()
-	if due && q.desk.Broker.Request(q.node, q.id+"a", wire.Request{Type: wire.RequestAck, Of: q.id, Seq: taken - 1}) == nil {
+	if due && q.client.Broker.Request(q.node, q.id+"a", wire.Request{Type: wire.RequestAck, Of: q.id, Seq: taken - 1}) == nil {
 		q.mu.Lock()
 		q.acked = taken
 		q.mu.Unlock()

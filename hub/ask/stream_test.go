@@ -27,10 +27,10 @@ var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name:
 // A gadget is a device that follows the protocol: hears is called for every request
 // that reaches it, and says answers it.
 type gadget struct {
-	desk  *ask.Desk
-	hears func(g *gadget, id string, r wire.Request)
-	lose  func(r wire.Request) bool // on the way to it
-	away  bool
+	client *ask.Client
+	hears  func(g *gadget, id string, r wire.Request)
+	lose   func(r wire.Request) bool // on the way to it
+	away   bool
 
 	mu    sync.Mutex
 	heard []wire.Request
@@ -39,7 +39,7 @@ type gadget struct {
 
 func newGadget(hears func(g *gadget, id string, r wire.Request)) *gadget {
 	g := &gadget{hears: hears}
-	g.desk = &ask.Desk{Broker: g}
+	g.client = &ask.Client{Broker: g}
 	return g
 }
 
@@ -65,7 +65,7 @@ func (g *gadget) says(id string, r wire.Reply) {
 	r.Seq = g.next
 	g.next++
 	g.mu.Unlock()
-	g.desk.Reply("pi-1", id, r)
+	g.client.Reply("pi-1", id, r)
 }
 
 // count is how many requests of a type it has heard.
@@ -81,7 +81,7 @@ func (g *gadget) count(kind string) (n int) {
 }
 
 func (g *gadget) exec(ctx context.Context, s ask.IO) error {
-	return g.desk.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}, Stdin: s.Stdin != nil}, s)
+	return g.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}, Stdin: s.Stdin != nil}, s)
 }
 
 // echo is the command cat.
@@ -165,7 +165,7 @@ func TestExec(t *testing.T) {
 		{"a link that is lost", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
-				g.desk.Disconnected("pi-1")
+				g.client.Disconnected("pi-1")
 			}
 		}, nil, "a", "", "exec of node pi-1: the link to the device was lost: the device's answer broke off"},
 	} {
@@ -302,7 +302,7 @@ func TestASlowReaderHoldsTheDeviceBack(t *testing.T) {
 			t.Error("chunks were acknowledged that nobody has taken")
 		}
 		for range 100 { // the device repeats its newest chunk all the time
-			g.desk.Reply("pi-1", id, wire.Reply{Seq: g.next - 1, Data: []byte("x")})
+			g.client.Reply("pi-1", id, wire.Reply{Seq: g.next - 1, Data: []byte("x")})
 		}
 		close(w.may)
 		synctest.Wait()
@@ -348,9 +348,9 @@ func TestADeviceThatSendsMoreThanItMayLosesItsReader(t *testing.T) {
 func TestAnAnswerThatNobodyWaitsForIsCancelled(t *testing.T) {
 	g := newGadget(nil)
 	for seq := range uint64(40) {
-		g.desk.Reply("pi-1", "old", wire.Reply{Seq: seq})
+		g.client.Reply("pi-1", "old", wire.Reply{Seq: seq})
 	}
-	g.desk.Reply("pi-1", "old", wire.Reply{Seq: 48, EOF: true})
+	g.client.Reply("pi-1", "old", wire.Reply{Seq: 48, EOF: true})
 	if n := g.count(wire.RequestCancel); n != 3 || g.heard[0].Of != "old" {
 		t.Errorf("%d cancels for 40 chunks: %+v", n, g.heard)
 	}
@@ -383,7 +383,7 @@ func TestForward(t *testing.T) {
 	t.Run("bytes go both ways, and half of it can be closed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(inOrder(echo))
-			c, err := g.desk.Forward(t.Context(), onPi, 8080)
+			c, err := g.client.Forward(t.Context(), onPi, 8080)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -406,7 +406,7 @@ func TestForward(t *testing.T) {
 			g := newGadget(func(g *gadget, id string, _ wire.Request) {
 				g.says(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
 			})
-			_, err := g.desk.Forward(t.Context(), onPi, 8080)
+			_, err := g.client.Forward(t.Context(), onPi, 8080)
 			if want := "forward port 8080 of pod default/web: connection refused: nothing listens on port 8080"; err == nil || err.Error() != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -414,7 +414,7 @@ func TestForward(t *testing.T) {
 	})
 	t.Run("a port that is none", func(t *testing.T) {
 		g := newGadget(nil)
-		if _, err := g.desk.Forward(t.Context(), onPi, 70000); err == nil || !strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
+		if _, err := g.client.Forward(t.Context(), onPi, 70000); err == nil || !strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
 			t.Error(err)
 		}
 	})
@@ -426,7 +426,7 @@ func TestForward(t *testing.T) {
 					g.says(id, wire.Reply{EOF: true, Error: "connection reset by peer"})
 				}
 			})
-			c, err := g.desk.Forward(t.Context(), onPi, 80)
+			c, err := g.client.Forward(t.Context(), onPi, 80)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -447,7 +447,7 @@ func TestForward(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				g := newGadget(inOrder(echo))
-				c, err := g.desk.Forward(ctx, onPi, 80)
+				c, err := g.client.Forward(ctx, onPi, 80)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -487,7 +487,7 @@ func TestUsage(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				u, err := g.desk.Usage(t.Context(), "pi-1")
+				u, err := g.client.Usage(t.Context(), "pi-1")
 				if err != nil || u.Node.Cpu().MilliValue() != 250 || !u.Time.Equal(time.Now()) {
 					t.Errorf("%+v, %v", u, err)
 				}
@@ -495,12 +495,12 @@ func TestUsage(t *testing.T) {
 		}
 		wg.Wait()
 		time.Sleep(12 * time.Second)
-		_, _ = g.desk.Usage(t.Context(), "pi-1")
+		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 1 {
 			t.Errorf("the device was asked %d times within 15 s", n)
 		}
 		time.Sleep(2 * time.Second)
-		_, _ = g.desk.Usage(t.Context(), "pi-1")
+		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 2 {
 			t.Errorf("the device was asked %d times in 16 s", n)
 		}
@@ -508,11 +508,11 @@ func TestUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGadget(measuring)
 		g.away = true
-		if _, err := g.desk.Usage(t.Context(), "pi-1"); !errors.Is(err, ask.ErrOffline) {
+		if _, err := g.client.Usage(t.Context(), "pi-1"); !errors.Is(err, ask.ErrOffline) {
 			t.Error(err)
 		}
 		g.away = false
-		if _, err := g.desk.Usage(t.Context(), "pi-1"); err != nil {
+		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil {
 			t.Errorf("a failure is remembered: %v", err)
 		}
 	})
@@ -520,10 +520,10 @@ func TestUsage(t *testing.T) {
 		g := newGadget(measuring)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := g.desk.Usage(ctx, "pi-1"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := g.client.Usage(ctx, "pi-1"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if _, err := g.desk.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 1 {
+		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 1 {
 			t.Errorf("one who has no patience spoils it for the next: %v", err)
 		}
 	})
@@ -533,7 +533,7 @@ func TestUsage(t *testing.T) {
 				g.says(id, wire.Reply{Data: make([]byte, 180<<10)})
 			}
 		})
-		if _, err := g.desk.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		if _, err := g.client.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 			t.Error(err)
 		}
 	})

@@ -8,16 +8,16 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"runtime/debug"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/panics"
 )
 
-// An entrance is one of the broker's listeners.
-type entrance struct {
+// A listener is one of the broker's listeners.
+type listener struct {
 	name string
 	net.Listener
 	tls *tls.Config // nil: the development listener
@@ -26,7 +26,7 @@ type entrance struct {
 // accept lets connections in until the context ends. A failed accept (too many
 // open files, a connection gone before its turn) is logged and tried again: a
 // listener that dies while the process lives is the worst of both.
-func (b *Broker) accept(ctx context.Context, l entrance) error {
+func (b *Broker) accept(ctx context.Context, l listener) error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
 	for {
@@ -52,9 +52,9 @@ func (b *Broker) accept(ctx context.Context, l entrance) error {
 }
 
 // admit starts a connection, unless there are too many.
-func (b *Broker) admit(c net.Conn, l entrance) {
-	ip := remoteIP(c)
-	if err := b.addresses.enter(ip); err != nil {
+func (b *Broker) admit(c net.Conn, l listener) {
+	ip := listen.IP(c)
+	if err := b.addresses.Enter(ip); err != nil {
 		b.refused(c, &refusal{why: perAddress, err: err})
 		_ = c.Close()
 		return
@@ -68,6 +68,7 @@ func (b *Broker) admit(c net.Conn, l entrance) {
 	go func() {
 		defer b.handlers.Done()
 		defer b.forget(c, ip)
+		defer panics.Catch("mqtt")
 		b.serve(c, l)
 	}()
 }
@@ -95,7 +96,7 @@ func (b *Broker) forget(c net.Conn, ip netip.Addr) {
 	b.mu.Lock()
 	delete(b.open, c)
 	b.mu.Unlock()
-	b.addresses.leave(ip)
+	b.addresses.Leave(ip)
 }
 
 func (b *Broker) connections() int {
@@ -105,7 +106,7 @@ func (b *Broker) connections() int {
 }
 
 // serve is the life of one connection.
-func (b *Broker) serve(c net.Conn, l entrance) {
+func (b *Broker) serve(c net.Conn, l listener) {
 	greeting := true
 	greeted := func() {
 		if greeting {
@@ -114,12 +115,7 @@ func (b *Broker) serve(c net.Conn, l entrance) {
 		}
 	}
 	defer greeted()
-	defer func() {
-		// One connection's accident must not end those of all others.
-		if p := recover(); p != nil {
-			b.log.Error("serve MQTT connection: panic", "addr", c.RemoteAddr().String(), "err", p, "stack", string(debug.Stack()))
-		}
-	}()
+	defer panics.Catch("mqtt", "addr", c.RemoteAddr()) // one connection's must not end all others
 	_ = c.SetDeadline(time.Now().Add(connectTimeout))
 	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
 	if _, err := io.ReadFull(c, first); err != nil {
@@ -135,7 +131,12 @@ func (b *Broker) serve(c net.Conn, l entrance) {
 }
 
 // attend is the part of a connection's life after its CONNECT was accepted.
-func (b *Broker) attend(c net.Conn, s *session, l entrance, greeted func()) {
+func (b *Broker) attend(c net.Conn, s *session, l listener, greeted func()) {
+	if s.farewell != nil {
+		greeted()
+		b.sayFarewell(s, l)
+		return
+	}
 	if err := b.claim(s); err != nil {
 		s.end()
 		refuse(s.conn, 4, unavailable)
@@ -144,82 +145,17 @@ func (b *Broker) attend(c net.Conn, s *session, l entrance, greeted func()) {
 	}
 	greeted()
 	defer b.release(s)
+	if !b.cfg.Handler.Speaks(s.peer) {
+		refuse(s.conn, 4, notAuthorized)
+		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node, err: errors.New("another device took its place in this moment")})
+		return
+	}
 	b.stats.accepted.Add(1)
 	err := b.mqtt.EstablishConnection(l.name, s.conn)
 	if errors.Is(err, packets.ErrPacketTooLarge) {
 		b.offence(s.peer.Node, packetTooLarge, fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
 	}
 	b.log.Debug("device disconnected", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
-}
-
-// remoteIP is the other end's address, invalid where it does not count: loopback
-// and connections in memory.
-func remoteIP(c net.Conn) netip.Addr {
-	a, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok || a.IP.IsLoopback() {
-		return netip.Addr{}
-	}
-	ip, _ := netip.AddrFromSlice(a.IP)
-	return ip.Unmap()
-}
-
-// addresses counts connections by address.
-type addresses struct {
-	limits Limits
-	mu     sync.Mutex
-	by     map[netip.Addr]*visits
-}
-
-type visits struct {
-	open int
-	rate bucket
-}
-
-// enter counts a connection, or says why there may not be one more.
-func (a *addresses) enter(ip netip.Addr) error {
-	if !ip.IsValid() {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	v := a.by[ip]
-	if v == nil {
-		if a.by == nil {
-			a.by = map[netip.Addr]*visits{}
-		}
-		v = &visits{rate: newBucket(a.limits.PerAddressRate)}
-		a.by[ip] = v
-	}
-	v.rate.fill(time.Now())
-	switch {
-	case v.open >= a.limits.PerAddress:
-		return fmt.Errorf("%s has %d connections; no more are taken from one address", ip, v.open)
-	case v.rate.tokens < 1:
-		return fmt.Errorf("%s opens more than %g connections a second", ip, v.rate.perSecond)
-	}
-	v.rate.tokens--
-	v.open++
-	return nil
-}
-
-// leave takes back an enter. An address is forgotten with its last connection
-// once its bucket is full again, looked at when somebody leaves.
-func (a *addresses) leave(ip netip.Addr) {
-	if !ip.IsValid() {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.by[ip].open--
-	if len(a.by) < 1024 && a.by[ip].open > 0 {
-		return
-	}
-	now := time.Now()
-	for ip, v := range a.by {
-		if v.rate.fill(now); v.open == 0 && v.rate.tokens >= 4*v.rate.perSecond-1 {
-			delete(a.by, ip)
-		}
-	}
 }
 
 // fill puts in the defaults.
@@ -237,11 +173,9 @@ func (l *Limits) fill() {
 	set(&l.Connections, 16384)
 	set(&l.Greeting, 2048)
 	set(&l.PerAddress, 2048)
-	setRate(&l.PerAddressRate, 50)
+	setRate(&l.PerAddressRate, 100)
 	setRate(&l.NodeRate, 100)
 	// The hub needs files for other things too.
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur > 512 {
-		l.Connections = min(l.Connections, int(min(files.Cur, 1<<30))-256)
-	}
+	_, files := listen.Files()
+	l.Connections = min(l.Connections, files)
 }

@@ -7,8 +7,10 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +25,7 @@ import (
 )
 
 func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		victim := dialPipe(t, n, "pi-2", nil)
 		victim.subscribeOwn("pi-2")
@@ -60,7 +62,7 @@ func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
 }
 
 func TestOffencesAreToldOnceInTenSecondsWithTheirNumber(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		bad := dialPipe(t, n, "pi-1", nil)
 		for range 101 { // once per 100 ms: from 0s to 10s
@@ -77,7 +79,7 @@ func TestOffencesAreToldOnceInTenSecondsWithTheirNumber(t *testing.T) {
 }
 
 func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		own := wire.Filters(wire.DefaultPrefix, "pi-1")
@@ -107,7 +109,7 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 }
 
 func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
-	d := &doorman{refuse: func(p Peer) error {
+	d := &recorder{refuse: func(p Peer) error {
 		if p.Machine != "3f2a9c0d1e4b5a67" {
 			return fmt.Errorf("machine %q uses the name of a living node", p.Machine)
 		}
@@ -142,7 +144,7 @@ func TestOtherVersionsOfMQTTAreRefusedInTheirOwnWords(t *testing.T) {
 		{"a CONNECT cut short inside", "", []byte{0x10, 2, 0, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, &doorman{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
+			bubble(t, &recorder{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
 				conn, _ := n.Dial(t.Context(), "pi-1")
 				if _, err := conn.Write(c.bytes); err != nil && c.want != "" {
 					t.Fatal(err)
@@ -164,13 +166,13 @@ func TestS5OnlyOurCertificatesAreLetIn(t *testing.T) {
 	device := pkix.Name{CommonName: "pi-1", Organization: []string{Organization}}
 	revoked := errors.New("certificate beef of pi-9 is revoked")
 	l := loopback(t)
-	d := &doorman{refuse: func(p Peer) error {
+	d := &recorder{refuse: func(p Peer) error {
 		if p.Node == "pi-9" && p.Serial == "beef" {
 			return revoked
 		}
 		return nil
 	}}
-	b := start(t, Config{Door: d, Listen: l, TLS: ca.server()})
+	b := start(t, Config{Handler: d, Listen: l, TLS: ca.server()})
 	for _, c := range []struct {
 		name string
 		cfg  *tls.Config
@@ -245,11 +247,11 @@ func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
 		name, want string
 		cfg        Config
 	}{
-		{"the development listener on all addresses", "loopback", Config{Door: &doorman{}, DevListen: everywhere}},
-		{"TLS without client certificates", "client certificates", Config{Door: &doorman{}, Listen: local, TLS: lax}},
-		{"no TLS at all", "client certificates", Config{Door: &doorman{}, Listen: local}},
-		{"nothing to listen on", "no listener", Config{Door: &doorman{}}},
-		{"a prefix with a wildcard", "prefix", Config{Door: &doorman{}, DevListen: local, Prefix: "a/+"}},
+		{"the development listener on all addresses", "loopback", Config{Handler: &recorder{}, DevListen: everywhere}},
+		{"TLS without client certificates", "client certificates", Config{Handler: &recorder{}, Listen: local, TLS: lax}},
+		{"no TLS at all", "client certificates", Config{Handler: &recorder{}, Listen: local}},
+		{"nothing to listen on", "no listener", Config{Handler: &recorder{}}},
+		{"a prefix with a wildcard", "prefix", Config{Handler: &recorder{}, DevListen: local, Prefix: "a/+"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -263,8 +265,8 @@ func TestS6FiveThousandIdleConnectionsCostLittleAndEnd(t *testing.T) {
 	const idle = 5000
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
-	d := &doorman{}
-	b := start(t, Config{Door: d, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
+	d := &recorder{}
+	b := start(t, Config{Handler: d, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
 	good := dialDev(t, dev.Addr(), "pi-1", nil)
 	conns := make([]net.Conn, 0, idle)
 	defer func() {
@@ -304,7 +306,7 @@ func TestS6FiveThousandIdleConnectionsCostLittleAndEnd(t *testing.T) {
 func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {
 	for _, payload := range []string{"", "x", "null", `{"boot":"b1","seq":1e308}`, "{\"boot\":\"\xff\"}", `{"boot":"b1"`, `{"x":"` + strings.Repeat("x", 250<<10) + `"}`} {
 		t.Run(fmt.Sprintf("%.20q", payload), func(t *testing.T) {
-			d := &doorman{}
+			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 				c := dialPipe(t, n, "pi-1", nil)
 				for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent, wire.ChannelPresence} {
@@ -321,7 +323,7 @@ func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {
 }
 
 func TestS8AFloodIsReadSlowlyAndOthersAreNotHeldUp(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		flood, good := dialPipe(t, n, "pi-1", nil), dialPipe(t, n, "pi-2", nil)
 		one := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, ProtocolVersion: 4, TopicName: topicOf("pi-1", wire.ChannelLease), Payload: []byte(`{"boot":"b1","seq":1}`)})
@@ -350,57 +352,32 @@ func TestS8AFloodIsReadSlowlyAndOthersAreNotHeldUp(t *testing.T) {
 	})
 }
 
-func TestPerAddressLimits(t *testing.T) {
+func TestASiteBehindOneAddressIsBackWithinTwoLeaseIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := addresses{limits: Limits{PerAddress: 5, PerAddressRate: 1}}
-		ip := remoteIP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
-		var errs []string
-		for range 6 {
-			if err := a.enter(ip); err != nil {
-				errs = append(errs, err.Error())
+		b, err := New(Config{Handler: &recorder{}, Log: slog.New(slog.DiscardHandler), DevListen: pipe.New()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip, began := netip.MustParseAddr("192.0.2.7"), time.Now()
+		for in := 0; in < b.cfg.Limits.PerAddress; {
+			if b.addresses.Enter(ip) == nil {
+				in++
+			} else {
+				time.Sleep(time.Millisecond)
 			}
 		}
-		if len(errs) != 2 || !strings.Contains(errs[0], "more than 1 connections a second") {
-			t.Errorf("six at once: %q; a burst of four may enter", errs)
-		}
-		time.Sleep(3 * time.Second)
-		_ = a.enter(ip)
-		if err := a.enter(ip); err == nil || !strings.Contains(err.Error(), "has 5 connections") {
-			t.Errorf("the sixth at a time: %v", err)
-		}
-		for range 5 {
-			a.leave(ip)
-		}
-		time.Sleep(time.Minute)
-		_ = a.enter(ip)
-		a.leave(ip)
-		for range 10 {
-			if err := a.enter(remoteIP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})); err != nil {
-				t.Errorf("loopback is limited: %v", err)
-			}
-		}
-		time.Sleep(time.Minute)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if len(a.by) > 1 {
-			t.Errorf("%d addresses are remembered", len(a.by))
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("%d devices need %s to come in, so some would be called silent", b.cfg.Limits.PerAddress, took)
 		}
 	})
 }
-
-type fakeConn struct {
-	net.Conn
-	addr net.Addr
-}
-
-func (f *fakeConn) RemoteAddr() net.Addr { return f.addr }
 
 func TestRunEndsAlthoughTheDoorHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		free := make(chan struct{})
-		d := &doorman{status: func(context.Context) error { <-free; return nil }}
-		b, err := New(Config{Door: d, DevListen: n})
+		d := &recorder{status: func(context.Context) error { <-free; return nil }}
+		b, err := New(Config{Handler: d, DevListen: n})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -419,10 +396,10 @@ func TestRunEndsAlthoughTheDoorHangs(t *testing.T) {
 }
 
 func TestAtTheHubsEndNoWillsAreTold(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
-		b, _ := New(Config{Door: d, DevListen: n})
+		b, _ := New(Config{Handler: d, DevListen: n})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- b.Run(ctx) }()
@@ -437,7 +414,7 @@ func TestAtTheHubsEndNoWillsAreTold(t *testing.T) {
 }
 
 func TestAPanicEndsOneConnectionOnly(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	d.status = func(context.Context) error { panic("a bug") }
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		good, bad := dialPipe(t, n, "pi-2", nil), dialPipe(t, n, "pi-1", nil)
@@ -464,7 +441,7 @@ func TestMochisLogTellsNoPayloads(t *testing.T) {
 }
 
 func TestRequestsAndRepliesPass(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		if err := b.Request("pi-1", "r1", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
@@ -489,4 +466,56 @@ func TestRequestsAndRepliesPass(t *testing.T) {
 			t.Errorf("a payload over 4 MiB: %v", err)
 		}
 	})
+}
+
+func TestAPanicOfAParserEndsOneConnectionOnly(t *testing.T) {
+	b := &Broker{parsers: make(chan struct{}, 1)}
+	defer func() {
+		if p := recover(); p != "an accident" {
+			t.Errorf("the connection's goroutine is told %v, want the accident", p)
+		}
+		if len(b.parsers) > 0 {
+			t.Error("the parser's place is never given back")
+		}
+	}()
+	_ = tell(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
+}
+
+func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
+	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4, PacketID: 1}
+	for i := range 64 {
+		many.Filters = append(many.Filters, packets.Subscription{Filter: fmt.Sprintf("a/%d", i)})
+	}
+	for _, c := range []struct {
+		name   string
+		packet []byte
+		least  float64 // tokens
+	}{
+		{"a ping is a packet", []byte{0xc0, 0}, 1},
+		{"an acknowledgement of nothing is a packet", []byte{0x40, 2, 0, 9}, 1},
+		{"a release of nothing is a packet", []byte{0x62, 2, 0, 9}, 1},
+		{"eight filters are one packet more", encode(many), 1 + 64.0/8},
+		{"an unsubscription is a packet", append([]byte{0xa2, 5, 0, 1, 0, 1}, 'x'), 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
+				dev := dialPipe(t, n, "pi-1", nil)
+				go func() { _, _ = io.Copy(io.Discard, dev.conn) }()
+				const count = 1000
+				_ = dev.conn.SetDeadline(time.Time{})
+				began := time.Now()
+				if _, err := dev.conn.Write(bytes.Repeat(c.packet, count)); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = dev.conn.Write([]byte{0xe0, 0}) // DISCONNECT
+				for b.Online("pi-1") {
+					time.Sleep(10 * time.Millisecond)
+				}
+				// but for the burst of four seconds
+				if least, took := time.Duration((count*c.least/100-4)*float64(time.Second)), time.Since(began); took < least-100*time.Millisecond {
+					t.Errorf("%d packets were read in %s, want no less than %s", count, took, least)
+				}
+			})
+		})
+	}
 }

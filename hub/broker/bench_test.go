@@ -25,10 +25,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ledger is a Door with the bookkeeping that a hub needs for a lease: look the
+// ledger is a Handler with the bookkeeping that a hub needs for a lease: look the
 // node up, compare boot and seq, store the moment.
 type ledger struct {
-	doorman
+	recorder
 	leases atomic.Int64
 	nodes  sync.Map // name → *record
 	want   atomic.Int64
@@ -45,7 +45,8 @@ func (l *ledger) Connected(p Peer) {
 	l.nodes.Store(p.Node, &record{boot: "01JD8Y3QK8Z6M5N4P3R2S1T0VW"})
 }
 func (l *ledger) Disconnected(Peer) {}
-func (l *ledger) Lease(node string, lease wire.Lease) {
+func (l *ledger) Lease(p Peer, lease wire.Lease) {
+	node := p.Node
 	v, _ := l.nodes.Load(node)
 	r := v.(*record)
 	if r.boot == lease.Boot && lease.Seq > r.seq.Load() {
@@ -153,7 +154,7 @@ func fleet(b *testing.B, addr string, count int) io.Writer {
 
 func serve(b *testing.B, l net.Listener) (*ledger, *Broker) {
 	d := &ledger{done: make(chan struct{}, 1)}
-	br, err := New(Config{Door: d, DevListen: l, Log: slog.New(slog.DiscardHandler), Limits: Limits{NodeRate: 1e9}})
+	br, err := New(Config{Handler: d, DevListen: l, Log: slog.New(slog.DiscardHandler), Limits: Limits{NodeRate: 1e9}})
 	if err != nil {
 		b.Fatal(err)
 	}

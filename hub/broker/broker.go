@@ -1,13 +1,13 @@
-// Package broker is the hub's MQTT door: it lets devices in by their
+// Package broker is the hub's MQTT broker: it lets devices in by their
 // certificates, reads what they publish, and sends them what they are to do.
 //
-// Inside is mochi, which this package alone imports, behind a gate of our own:
+// Inside is mochi, which this package alone imports, behind checks of our own:
 // connections are accepted, limited, identified and their CONNECT judged before
 // mochi sees them; topics, payloads and rates are checked in its hooks; what goes
 // out to a device goes through an outbox that never blocks the sender. Nothing is
 // retained, nothing is queued for one who is away, nothing is passed on from
 // device to device. The package decides nothing about nodes: what it hears it
-// tells the Door, which hub/control provides, in the words of shared/wire.
+// tells the Handler, which hub/serve provides, in the words of shared/wire.
 package broker
 
 import (
@@ -26,13 +26,15 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"golang.org/x/sync/errgroup"
 
+	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/wire"
 )
 
-// Config is what the broker is made of. Door and one listener are required.
+// Config is what the broker is made of. Handler and one listener are required.
 type Config struct {
-	Door Door
-	Log  *slog.Logger // nil: slog.Default()
+	Handler Handler
+	Log     *slog.Logger // nil: slog.Default()
 
 	// Listen is for devices: TLS with client certificates by TLS. The broker
 	// closes both listeners when Run ends.
@@ -52,12 +54,13 @@ type Limits struct {
 	Connections int // at once; default 16384, and never more than the file limit allows
 	Greeting    int // at once that have not finished CONNECT; default 2048
 
-	// Per address, loopback excepted. A site is often one address.
+	// Per address, loopback excepted. A site is often one address: as many devices as
+	// may be behind it come in again within two lease intervals.
 	PerAddress     int     // connections at once; default 2048
-	PerAddressRate float64 // new ones per second; default 50, with a burst of four seconds
+	PerAddressRate float64 // new ones per second; default 100, with a burst of four seconds
 
 	// Per node. Faster senders are read more slowly, nothing of theirs is lost.
-	NodeRate float64 // messages per second, each 16 KiB of payload counts as one more; default 100, with a burst of four seconds
+	NodeRate float64 // packets per second, of whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with a burst of four seconds
 }
 
 // Errors of Publish and Request.
@@ -70,8 +73,10 @@ var (
 const (
 	connectTimeout  = 10 * time.Second // from accept to the end of CONNECT
 	writeTimeout    = 2 * time.Second  // for writeChunk bytes to a device
-	rememberTimeout = 30 * time.Second // for the Door to remember something
+	rememberTimeout = 30 * time.Second // for the Handler to remember something
 	closeTimeout    = 5 * time.Second  // for everything to end after Run's context has
+	farewellTimeout = 5 * time.Second  // for one who is only told something
+	farewellLinger  = 2 * time.Second  // after he was told
 	minKeepAlive    = 10               // seconds
 	maxKeepAlive    = 30
 )
@@ -84,10 +89,11 @@ type Broker struct {
 
 	stats     counters
 	offences  offences
-	addresses addresses
+	addresses listen.Addresses
 	greeting  chan struct{} // a slot for each connection before CONNECT
 	parsers   chan struct{} // a slot for each payload that is being decoded
 	closing   atomic.Bool
+	farewells atomic.Uint64
 	handlers  sync.WaitGroup
 
 	mu       sync.Mutex
@@ -119,14 +125,14 @@ func New(cfg Config) (*Broker, error) {
 		open:     map[net.Conn]bool{},
 		sessions: map[string]*session{},
 	}
-	b.addresses.limits = cfg.Limits
+	b.addresses.Most, b.addresses.Rate, b.addresses.Burst = cfg.Limits.PerAddress, cfg.Limits.PerAddressRate, int(4*cfg.Limits.PerAddressRate)
 	b.mqtt = newMochi(b)
 	return b, nil
 }
 
 func (c *Config) validate() error {
-	if c.Door == nil {
-		return errors.New("no Door to tell: this is a mistake in the program")
+	if c.Handler == nil {
+		return errors.New("no Handler to tell: this is a mistake in the program")
 	}
 	if c.Listen == nil && c.DevListen == nil {
 		return errors.New("no listener is configured: set an MQTT address")
@@ -152,7 +158,7 @@ func private(a net.Addr) bool {
 // returns an error only if it could not serve.
 func (b *Broker) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range []entrance{{"tls", b.cfg.Listen, b.cfg.TLS}, {"dev", b.cfg.DevListen, nil}} {
+	for _, l := range []listener{{"tls", b.cfg.Listen, b.cfg.TLS}, {"dev", b.cfg.DevListen, nil}} {
 		if l.Listener != nil {
 			g.Go(func() error { return b.accept(gctx, l) })
 			context.AfterFunc(gctx, func() { _ = l.Close() })
@@ -175,6 +181,7 @@ func (b *Broker) shutDown() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer panics.Catch("broker")
 		b.handlers.Wait()
 		_ = b.mqtt.Close()
 	}()
@@ -188,15 +195,16 @@ func (b *Broker) shutDown() {
 // Publish sends a payload on one of the hub's channels to a node: at most once,
 // nothing retained. It never waits for the network. A desired state that was not
 // yet on its way is replaced by the newer one. ErrOffline and ErrBacklog say that
-// nothing was sent; the device's lease tells later what is missing.
-func (b *Broker) Publish(node string, c wire.Channel, payload []byte) error {
+// nothing was sent; the device's lease tells later what is missing. A desired state
+// may come in parts.
+func (b *Broker) Publish(node string, c wire.Channel, parts ...[]byte) error {
 	if c != wire.ChannelDesired {
 		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, c)
 	}
-	return b.send(node, message{channel: c, topic: wire.Topic(b.cfg.Prefix, node, c), payload: payload})
+	return b.send(node, message{channel: c, topic: wire.Topic(b.cfg.Prefix, node, c), payload: parts[0], more: parts[1:]})
 }
 
-// Request asks a node for something; the answer comes to Door.Reply under the id.
+// Request asks a node for something; the answer comes to Handler.Reply under the id.
 func (b *Broker) Request(node, id string, r wire.Request) error {
 	if err := wire.ValidID(id); err != nil {
 		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
@@ -225,10 +233,14 @@ func (b *Broker) send(node string, m message) error {
 	return nil
 }
 
-// Disconnect closes the node's session, if there is one: its certificate was
-// revoked, or its Node deleted. Door.Connect must refuse it from now on.
+// Disconnect closes the node's session, if there is one, also one that is just
+// beginning: its certificate was revoked, its Node deleted, or another device has
+// taken its place. Handler.Connect must refuse it from now on.
 func (b *Broker) Disconnect(node string) {
-	if s := b.session(node); s != nil {
+	b.mu.Lock()
+	s := b.sessions[node]
+	b.mu.Unlock()
+	if s != nil {
 		_ = s.conn.Close()
 	}
 }

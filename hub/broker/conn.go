@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/wire"
 )
 
@@ -22,6 +23,7 @@ type message struct {
 	channel wire.Channel
 	topic   string
 	payload []byte
+	more    [][]byte // parts after the first one
 }
 
 // A conn is what mochi holds of a device's connection once CONNECT has been
@@ -36,8 +38,8 @@ type conn struct {
 	session  *session
 	stats    *counters
 	idle     time.Duration // without a byte from the device, then it is cut
-	seen     []byte        // read by the gate, not yet by mochi
-	express  express
+	seen     []byte        // read by greet, not yet by mochi
+	leases   leaseReader
 
 	closed atomic.Bool
 
@@ -48,21 +50,21 @@ type conn struct {
 	desired  *message
 }
 
-// Read first gives back what the gate has read, and then everything but leases.
+// Read first gives back what greet has read, and then everything but leases.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.seen) > 0 {
 		n := copy(p, c.seen)
 		if c.seen = c.seen[n:]; len(c.seen) == 0 {
 			c.seen = nil
 		}
-		return len(c.express.take(p[:n])), nil
+		return len(c.leases.take(p[:n])), nil
 	}
 	for {
 		if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
 			return 0, err
 		}
 		n, err := c.Conn.Read(p)
-		if rest := c.express.take(p[:n]); len(rest) > 0 || err != nil {
+		if rest := c.leases.take(p[:n]); len(rest) > 0 || err != nil {
 			return len(rest), err
 		}
 	}
@@ -134,6 +136,7 @@ func (c *conn) empty() bool { return len(c.replies) == 0 && len(c.requests) == 0
 // drain writes until the outbox is empty: acknowledgements, then requests, then
 // the desired state, which can be large.
 func (c *conn) drain() {
+	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
 	for {
 		c.mu.Lock()
 		var out [][]byte
@@ -147,7 +150,12 @@ func (c *conn) drain() {
 			}
 			c.stats.heard[requests].Add(1)
 		case c.desired != nil:
-			out, c.desired = publishPacket(*c.desired), nil
+			out = publishPacket(*c.desired)
+			if next := c.desired; len(next.more) > 0 { // something else may go out before the next part
+				c.desired = &message{channel: next.channel, topic: next.topic, payload: next.more[0], more: next.more[1:]}
+			} else {
+				c.desired = nil
+			}
 			c.stats.heard[desireds].Add(1)
 		default:
 			c.busy = false

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,28 +29,29 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// doorman is a Door that writes down what it hears.
-type doorman struct {
-	mu     sync.Mutex
-	heard  []string
-	refuse func(Peer) error
-	status func(ctx context.Context) error
+// recorder is a Handler that writes down what it hears.
+type recorder struct {
+	mu       sync.Mutex
+	heard    []string
+	refuse   func(Peer) error
+	stranger atomic.Bool // whoever connects is the node no more since his CONNECT
+	status   func(ctx context.Context) error
 }
 
-func (d *doorman) note(format string, args ...any) {
+func (d *recorder) note(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.heard = append(d.heard, fmt.Sprintf(format, args...))
 }
 
-func (d *doorman) all() []string {
+func (d *recorder) all() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.heard)
 }
 
 // count says how often something was heard that begins so.
-func (d *doorman) count(prefix string) (n int) {
+func (d *recorder) count(prefix string) (n int) {
 	for _, s := range d.all() {
 		if strings.HasPrefix(s, prefix) {
 			n++
@@ -58,16 +60,21 @@ func (d *doorman) count(prefix string) (n int) {
 	return n
 }
 
-func (d *doorman) Connect(p Peer) error {
+func (d *recorder) Connect(p Peer) error {
 	if d.refuse != nil {
 		return d.refuse(p)
 	}
 	return nil
 }
-func (d *doorman) Connected(p Peer)             { d.note("connected %s %s", p.Node, p.Machine) }
-func (d *doorman) Disconnected(p Peer)          { d.note("disconnected %s %s", p.Node, p.Machine) }
-func (d *doorman) Lease(n string, l wire.Lease) { d.note("lease %s %d", n, l.Seq) }
-func (d *doorman) Status(ctx context.Context, p Peer, s wire.Status) error {
+func (d *recorder) Connected(p Peer)           { d.note("connected %s %s", p.Node, p.Machine) }
+func (d *recorder) Disconnected(p Peer)        { d.note("disconnected %s %s", p.Node, p.Machine) }
+func (d *recorder) Lease(p Peer, l wire.Lease) { d.note("lease %s %d", p.Node, l.Seq) }
+func (d *recorder) Speaks(p Peer) bool         { return !d.stranger.Load() }
+func (d *recorder) Left(_ context.Context, p Peer, pods wire.Pods) error {
+	d.note("left %s %d", p.Node, len(pods.Pods))
+	return nil
+}
+func (d *recorder) Status(ctx context.Context, p Peer, s wire.Status) error {
 	if d.status != nil {
 		if err := d.status(ctx); err != nil {
 			return err
@@ -76,19 +83,21 @@ func (d *doorman) Status(ctx context.Context, p Peer, s wire.Status) error {
 	d.note("status %s %d", p.Node, s.Seq)
 	return nil
 }
-func (d *doorman) Pods(_ context.Context, n string, p wire.Pods) error {
-	d.note("pods %s %d", n, p.Seq)
+func (d *recorder) Pods(_ context.Context, p Peer, pods wire.Pods) error {
+	d.note("pods %s %d", p.Node, pods.Seq)
 	return nil
 }
-func (d *doorman) Event(_ context.Context, n string, e wire.Event) error {
-	d.note("event %s %s", n, e.Reason)
+func (d *recorder) Event(_ context.Context, p Peer, e wire.Event) error {
+	d.note("event %s %s", p.Node, e.Reason)
 	return nil
 }
-func (d *doorman) Presence(n string, p wire.Presence) {
-	d.note("presence %s %s %s", n, p.Boot, p.State)
+func (d *recorder) Presence(p Peer, s wire.Presence) {
+	d.note("presence %s %s %s", p.Node, s.Boot, s.State)
 }
-func (d *doorman) Reply(n, id string, r wire.Reply) { d.note("reply %s %s %d", n, id, r.Seq) }
-func (d *doorman) Offence(n, what string)           { d.note("offence %s %s", n, what) }
+func (d *recorder) Reply(p Peer, id string, r wire.Reply) {
+	d.note("reply %s %s %d", p.Node, id, r.Seq)
+}
+func (d *recorder) Offence(n, what string) { d.note("offence %s %s", n, what) }
 
 // start runs a broker until the test ends.
 func start(t testing.TB, cfg Config) *Broker {
@@ -217,14 +226,22 @@ func encode(pk packets.Packet) []byte {
 	return buf.Bytes()
 }
 
+// deadline is far away where time is real: the machine may be busy.
+func (c *client) deadline() time.Time {
+	if c.conn.RemoteAddr().Network() == "tcp" {
+		return time.Now().Add(patience)
+	}
+	return time.Now().Add(5 * time.Second)
+}
+
 func (c *client) send(pk packets.Packet) {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	_ = c.conn.SetWriteDeadline(c.deadline())
 	_, _ = c.conn.Write(encode(pk))
 }
 
-// read returns the next packet, or an error after five seconds.
+// read returns the next packet, or an error after five seconds of fake time.
 func (c *client) read() (packets.Packet, error) {
-	_ = c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.conn.SetReadDeadline(c.deadline())
 	var pk packets.Packet
 	pk.ProtocolVersion = 4
 	first, err := c.r.ReadByte()
@@ -309,12 +326,15 @@ func (c *client) ping() {
 // topicOf is a topic of a node.
 func topicOf(node string, c wire.Channel) string { return wire.Topic(wire.DefaultPrefix, node, c) }
 
+// patience is how long a test waits for what has to come.
+const patience = 2 * time.Minute
+
 // await waits for something that happens on another goroutine.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited 10s for %s", what)
+			t.Fatalf("waited %s for %s", patience, what)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"flotilla.dev/shared/wire"
 )
@@ -32,7 +31,7 @@ func tool(t *testing.T, name string) string {
 // run runs a program with a time limit and returns its output.
 func run(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	return string(out), err
@@ -44,8 +43,8 @@ func TestMosquittosClientsAreDevices(t *testing.T) {
 	dir := t.TempDir()
 	files := pemFiles(t, dir, ca, "pi-1")
 	secure, plain := loopback(t), loopback(t)
-	d := &doorman{}
-	b := start(t, Config{Door: d, Listen: secure, TLS: ca.server(), DevListen: plain})
+	d := &recorder{}
+	b := start(t, Config{Handler: d, Listen: secure, TLS: ca.server(), DevListen: plain})
 	for _, c := range []struct {
 		name string
 		args []string
@@ -68,7 +67,7 @@ func TestMosquittosClientsAreDevices(t *testing.T) {
 			}
 			await(t, "status and lease", func() bool { return said("status pi-1 1") && said("lease pi-1 9") })
 
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			args := append(c.args, "-C", "1", "-t", topic(wire.ChannelDesired), "-t", topic(wire.ChannelRequest)+"/+",
 				"--will-topic", topic(wire.ChannelPresence), "--will-payload", lostWill, "--will-qos", "1")

@@ -6,7 +6,7 @@ import (
 )
 
 // redacting passes mochi's log on without payloads, and in our words. What mochi
-// says below an error is noise here (each bad client is told by the gate, at a
+// says below an error is noise here (each bad client is told by greet, at a
 // limited rate), so it is debugging.
 type redacting struct{ to slog.Handler }
 

@@ -42,7 +42,7 @@ func newMochi(b *Broker) *mqtt.Server {
 const maxPacket = wire.MaxFromDevice + 1<<10
 
 // hook is where mochi asks and tells. The connections that it hears of have
-// passed the gate: cl.Net.Conn is a *conn with a session.
+// passed greet: cl.Net.Conn is a *conn with a session.
 type hook struct {
 	mqtt.HookBase
 	b *Broker
@@ -65,13 +65,13 @@ func sessionOf(cl *mqtt.Client) *session { return cl.Net.Conn.(*conn).session }
 // the session is clean, the keep-alive is ours.
 func (h *hook) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
 	s := sessionOf(cl)
-	cl.ID = s.peer.Node
+	cl.ID = h.b.clientID(s)
 	cl.Properties.Clean = true
 	cl.State.Keepalive = s.keepAlive
 	return nil
 }
 
-// OnConnectAuthenticate lets in whoever has passed the gate.
+// OnConnectAuthenticate lets in whoever has passed greet.
 func (h *hook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 
 // OnACLCheck allows everything: forbidden filters are refused in OnSubscribe and
@@ -82,17 +82,22 @@ func (h *hook) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 // OnSessionEstablished comes after the CONNACK.
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	s := sessionOf(cl)
-	h.b.cfg.Door.Connected(s.peer)
+	if s.farewell != nil {
+		return
+	}
+	h.b.cfg.Handler.Connected(s.peer)
 	s.established.Store(true)
 }
 
-// OnPacketRead moves publishes to topics on which mochi would hang or hang up
-// ($SYS, wildcards, none) to one that OnPublish drops like every other forbidden one.
+// OnPacketRead has every packet but leases take its part of the node's rate, and moves
+// publishes to topics on which mochi would hang or hang up ($SYS, wildcards, none) to
+// one that OnPublish drops like every other forbidden one.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	s := sessionOf(cl)
+	s.rate.take(1 + min(float64(pk.FixedHeader.Remaining)/(16<<10)+float64(len(pk.Filters))/8, s.rate.perSecond))
 	if pk.FixedHeader.Type != packets.Publish {
 		return pk, nil
 	}
-	s := sessionOf(cl)
 	if tail, own := strings.CutPrefix(pk.TopicName, s.base); !own || strings.ContainsAny(tail, "+#") {
 		s.forbidden = pk.TopicName
 		pk.TopicName = "forbidden"
@@ -121,9 +126,14 @@ func (h *hook) OnSubscribe(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 
 // OnSubscribed and OnUnsubscribed keep what the node listens to.
 func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
+	s := sessionOf(cl)
 	for i, f := range pk.Filters {
-		if codes[i] <= 2 {
-			sessionOf(cl).listen(f.Filter, true)
+		switch {
+		case codes[i] > 2:
+		case s.farewell != nil:
+			h.b.farewell(s, f.Filter)
+		default:
+			s.listen(f.Filter, true)
 		}
 	}
 }
@@ -134,11 +144,11 @@ func (h *hook) OnUnsubscribed(cl *mqtt.Client, pk packets.Packet) {
 	}
 }
 
-// OnWill tells the will, which the gate has checked. When the hub itself goes
+// OnWill tells the will, which greet has checked. When the hub itself goes
 // away it is not told.
 func (h *hook) OnWill(cl *mqtt.Client, will mqtt.Will) (mqtt.Will, error) {
-	if s := sessionOf(cl); s.will != nil && !h.b.closing.Load() {
-		h.b.cfg.Door.Presence(s.peer.Node, *s.will)
+	if s := sessionOf(cl); s.will != nil && s.farewell == nil && !h.b.closing.Load() {
+		h.b.cfg.Handler.Presence(s.peer, *s.will)
 	}
 	return will, nil
 }
@@ -148,7 +158,6 @@ func (h *hook) OnWill(cl *mqtt.Client, will mqtt.Will) (mqtt.Will, error) {
 // acknowledgement.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	s := sessionOf(cl)
-	s.rate.take(1 + float64(len(pk.Payload))/(16<<10))
 	err := h.b.hear(s, &pk)
 	switch {
 	case err == nil:
@@ -167,9 +176,8 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 	}
 }
 
-// hear checks one message and tells the Door.
+// hear checks one message and tells the Handler.
 func (b *Broker) hear(s *session, pk *packets.Packet) error {
-	node := s.peer.Node
 	tail, own := strings.CutPrefix(pk.TopicName, s.base)
 	if !own {
 		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its own", s.forbidden)}
@@ -182,8 +190,10 @@ func (b *Broker) hear(s *session, pk *packets.Packet) error {
 		if err != nil {
 			return offence{badPayload, err.Error()}
 		}
-		b.stats.heard[leases].Add(1)
-		b.cfg.Door.Lease(node, l)
+		if s.farewell == nil {
+			b.stats.heard[leases].Add(1)
+			b.cfg.Handler.Lease(s.peer, l)
+		}
 		return nil
 	}
 	return b.hearSlow(s, tail, pk.Payload)
@@ -191,25 +201,33 @@ func (b *Broker) hear(s *session, pk *packets.Packet) error {
 
 // hearSlow is hear for all but leases.
 func (b *Broker) hearSlow(s *session, tail string, payload []byte) error {
-	node := s.peer.Node
 	c, id, err := wire.ParseChannel(tail)
 	if err != nil || !c.FromDevice() {
 		return offence{forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail)}
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, rememberTimeout)
 	defer cancel()
-	door := b.cfg.Door
+	handler, peer := b.cfg.Handler, s.peer
+	if wire.Packed(payload) { // it is as much work as its text
+		s.rate.take(min(float64(wire.TextSize(payload))/(16<<10), s.rate.perSecond))
+	}
+	if s.farewell != nil {
+		if c != wire.ChannelPods {
+			return nil // what else it says is of no interest any more
+		}
+		return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Left(ctx, peer, v) })
+	}
 	switch c {
 	case wire.ChannelStatus:
-		return tell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return door.Status(ctx, s.peer, v) })
+		return tell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return handler.Status(ctx, peer, v) })
 	case wire.ChannelPods:
-		return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return door.Pods(ctx, node, v) })
+		return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Pods(ctx, peer, v) })
 	case wire.ChannelEvent:
-		return tell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return door.Event(ctx, node, v) })
+		return tell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
 	case wire.ChannelPresence:
-		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error { door.Presence(node, v); return nil })
+		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error { handler.Presence(peer, v); return nil })
 	case wire.ChannelReply:
-		return tell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { door.Reply(node, id, v); return nil })
+		return tell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
 	}
 	return nil
 }
@@ -219,20 +237,25 @@ func (b *Broker) hearSlow(s *session, tail string, payload []byte) error {
 // It parses on a goroutine of its own: decoding calls deep, and the stack that it
 // needs would stay with the connection for ever. There are few at a time, so that
 // a fleet that comes back at once is not in memory twice.
-func tell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), door func(T) error) error {
+func tell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), handle func(T) error) error {
 	var v T
 	var err error
 	done := make(chan struct{})
 	b.parsers <- struct{}{}
+	var accident any
 	go func() {
 		defer close(done)
 		defer func() { <-b.parsers }()
+		defer func() { accident = recover() }()
 		v, err = parse(payload)
 	}()
 	<-done
+	if accident != nil {
+		panic(accident) // ends this connection, as one of the connection's own goroutine does
+	}
 	if err != nil {
 		return offence{badPayload, err.Error()}
 	}
 	b.stats.heard[k].Add(1)
-	return door(v)
+	return handle(v)
 }

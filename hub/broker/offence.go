@@ -64,11 +64,11 @@ func more(held int) string {
 	return fmt.Sprintf(" (and %d more since the last message)", held)
 }
 
-// offence counts, and tells the Door if it is time.
+// offence counts, and tells the Handler if it is time.
 func (b *Broker) offence(node string, kind sin, text string) {
 	b.stats.offences[kind].Add(1)
 	if held, now := b.offences.due("node " + node); now {
-		b.cfg.Door.Offence(node, text+more(held))
+		b.cfg.Handler.Offence(node, text+more(held))
 	}
 }
 

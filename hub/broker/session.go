@@ -18,6 +18,7 @@ type session struct {
 	lease     string    // topic of its leases
 	filters   [2]string // its own two subscriptions
 	will      *wire.Presence
+	farewell  []byte // not nil: all that there is to tell; the session is not its node's
 	keepAlive uint16 // seconds
 	rate      bucket
 	forbidden string // topic of the publish being handled, if it is not the node's own
@@ -73,7 +74,7 @@ func (b *Broker) claim(s *session) error {
 func (b *Broker) release(s *session) {
 	s.end()
 	if s.established.Load() {
-		b.cfg.Door.Disconnected(s.peer)
+		b.cfg.Handler.Disconnected(s.peer)
 	}
 	b.mu.Lock()
 	delete(b.sessions, s.peer.Node)

@@ -78,7 +78,7 @@ type Stats struct {
 	Refused      map[string]uint64 // connections refused, by reason
 	Messages     map[string]uint64 // by channel, either direction
 	Offences     map[string]uint64 // dropped messages and refused filters, by kind
-	Unremembered uint64            // messages left unacknowledged because the Door could not remember them
+	Unremembered uint64            // messages left unacknowledged because the Handler could not remember them
 	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
 }
 

@@ -24,11 +24,11 @@ import (
 // built around: each fails when its counter-measure is taken out.
 
 // bubble runs a test in fake time, with a broker on a network in memory.
-func bubble(t *testing.T, d *doorman, test func(t *testing.T, b *Broker, n *pipe.Net)) {
+func bubble(t *testing.T, d *recorder, test func(t *testing.T, b *Broker, n *pipe.Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
-		test(t, start(t, Config{Door: d, DevListen: n}), n)
+		test(t, start(t, Config{Handler: d, DevListen: n}), n)
 	})
 }
 
@@ -50,7 +50,7 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 		{"one without boot", willOf(own, `{"state":"lost"}`), 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, &doorman{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
+			bubble(t, &recorder{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
 				conn, _ := n.Dial(t.Context(), "pi-1")
 				_, code := connect(t, conn, connectPacket("pi-1", c.mod))
 				if code != c.code {
@@ -64,7 +64,7 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 
 func TestM2AWillIsToldBeforeTheNextSessionAndCarriesItsBoot(t *testing.T) {
 	const sessions = 300
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		for i := range sessions {
 			dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", wire.ChannelPresence), fmt.Sprintf(`{"boot":"b%d","state":"lost"}`, i)))
@@ -85,7 +85,7 @@ func TestM2AWillIsToldBeforeTheNextSessionAndCarriesItsBoot(t *testing.T) {
 }
 
 func TestM2AnOrderlyDisconnectFiresNoWill(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", wire.ChannelPresence), lostWill))
 		c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ProtocolVersion: 4})
@@ -97,7 +97,7 @@ func TestM2AnOrderlyDisconnectFiresNoWill(t *testing.T) {
 }
 
 func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		stuck := dialPipe(t, n, "pi-1", nil)
 		stuck.subscribeOwn("pi-1")
@@ -131,7 +131,7 @@ func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
 // A large desired state over a slow line: every 16 KiB has its own deadline, and
 // what the device sends meanwhile is heard.
 func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		slow := dialPipe(t, n, "pi-1", nil)
 		slow.subscribeOwn("pi-1")
@@ -158,8 +158,8 @@ func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
 
 func TestM4NobodyMakesTheBrokerHoldMemoryBeforeConnect(t *testing.T) {
 	l := loopback(t)
-	d := &doorman{}
-	b := start(t, Config{Door: d, DevListen: l})
+	d := &recorder{}
+	b := start(t, Config{Handler: d, DevListen: l})
 	before := memory()
 	for range 100 {
 		c, err := net.Dial("tcp", l.Addr().String())
@@ -177,8 +177,8 @@ func TestM4NobodyMakesTheBrokerHoldMemoryBeforeConnect(t *testing.T) {
 
 func TestM4AnIdentifiedDeviceCannotEither(t *testing.T) {
 	l := loopback(t)
-	d := &doorman{}
-	b := start(t, Config{Door: d, DevListen: l})
+	d := &recorder{}
+	b := start(t, Config{Handler: d, DevListen: l})
 	c := dialDev(t, l.Addr(), "pi-1", nil)
 	before := memory()
 	_, _ = c.conn.Write([]byte{0x30, 0xff, 0xff, 0xff, 0x7f}) // PUBLISH of 256 MiB
@@ -194,7 +194,7 @@ func TestM4AnIdentifiedDeviceCannotEither(t *testing.T) {
 func TestM4TLSCannotBeUsedToHoldMemory(t *testing.T) {
 	ca := newAuthority(t)
 	l := loopback(t)
-	b := start(t, Config{Door: &doorman{}, Listen: l, TLS: ca.server()})
+	b := start(t, Config{Handler: &recorder{}, Listen: l, TLS: ca.server()})
 	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestM5WhoDoesNotFinishConnectIsCutAfterTenSeconds(t *testing.T) {
 		{"a header and no more", whole[:2]},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, &doorman{}, func(t *testing.T, b *Broker, n *pipe.Net) {
+			bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 				conn, _ := n.Dial(t.Context(), "pi-1")
 				began := time.Now()
 				go func() {
@@ -256,7 +256,7 @@ func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
 		{strings.Repeat("x", 3<<10), 2},
 	} {
 		t.Run(fmt.Sprintf("%.30q", c.id), func(t *testing.T) {
-			bubble(t, &doorman{}, func(t *testing.T, b *Broker, n *pipe.Net) {
+			bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 				victim := dialPipe(t, n, "pi-2", nil)
 				conn, _ := n.Dial(t.Context(), "pi-1")
 				_, code := connect(t, conn, connectPacket("pi-1", func(pk *packets.Packet) { pk.Connect.ClientIdentifier = c.id }))
@@ -271,7 +271,7 @@ func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
 }
 
 func TestM6OneNodeHasOneSessionWhateverItsMachine(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		machine := func(m string) func(*packets.Packet) {
 			return func(pk *packets.Packet) { pk.Connect.ClientIdentifier = wire.ClientID("pi-1", m) }
@@ -289,7 +289,7 @@ func TestM6OneNodeHasOneSessionWhateverItsMachine(t *testing.T) {
 }
 
 func TestM7AndM11NothingIsRetained(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		for i := range 300 {
@@ -314,7 +314,7 @@ func TestM7AndM11NothingIsRetained(t *testing.T) {
 }
 
 func TestM8AnAcknowledgementWaitsUntilItIsRemembered(t *testing.T) {
-	d := &doorman{status: func(context.Context) error { time.Sleep(time.Second); return nil }}
+	d := &recorder{status: func(context.Context) error { time.Sleep(time.Second); return nil }}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		began := time.Now()
@@ -330,7 +330,7 @@ func TestM8AnAcknowledgementWaitsUntilItIsRemembered(t *testing.T) {
 func TestM8WhatCannotBeRememberedIsNotAcknowledged(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
-	d := &doorman{status: func(context.Context) error {
+	d := &recorder{status: func(context.Context) error {
 		if broken.Load() {
 			return errors.New("disk is full")
 		}
@@ -352,7 +352,7 @@ func TestM8WhatCannotBeRememberedIsNotAcknowledged(t *testing.T) {
 func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 	const connections = 300
 	l := loopback(t)
-	b := start(t, Config{Door: &doorman{}, DevListen: l})
+	b := start(t, Config{Handler: &recorder{}, DevListen: l})
 	dialDev(t, l.Addr(), "warm", nil).subscribeOwn("warm")
 	heap := func() uint64 {
 		runtime.GC()
@@ -375,7 +375,7 @@ func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 }
 
 func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
-	bubble(t, &doorman{}, func(t *testing.T, b *Broker, n *pipe.Net) {
+	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		persistent := func(pk *packets.Packet) { pk.Connect.Clean = false }
 		c := dialPipe(t, n, "pi-1", persistent)
 		c.subscribeOwn("pi-1")
@@ -406,7 +406,7 @@ func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
 }
 
 func TestM11SubscriptionsAreTwo(t *testing.T) {
-	d := &doorman{}
+	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		for i := range 100 {
@@ -447,7 +447,7 @@ func TestM12AFailedAcceptIsTriedAgain(t *testing.T) {
 		n := pipe.New()
 		l := &moody{Listener: n}
 		l.failures.Store(20)
-		b := start(t, Config{Door: &doorman{}, DevListen: l})
+		b := start(t, Config{Handler: &recorder{}, DevListen: l})
 		began := time.Now()
 		dialPipe(t, n, "pi-1", nil)
 		if took := time.Since(began); took > 20*time.Second || took < time.Second {
@@ -462,7 +462,7 @@ func TestM12AFailedAcceptIsTriedAgain(t *testing.T) {
 func TestM12ConnectionsAreCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
-		b := start(t, Config{Door: &doorman{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}})
+		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}})
 		var idle []net.Conn
 		for range 8 { // three may greet, five are turned away
 			c, err := n.Dial(t.Context(), "idle")
@@ -495,7 +495,7 @@ func TestM13SilenceIsNoticedWhateverKeepAliveIsAskedFor(t *testing.T) {
 		cut   time.Duration
 	}{{0, 45 * time.Second}, {1, 15 * time.Second}, {10, 15 * time.Second}, {20, 30 * time.Second}, {60, 45 * time.Second}, {65535, 45 * time.Second}} {
 		t.Run(fmt.Sprintf("asked for %ds", c.asked), func(t *testing.T) {
-			d := &doorman{}
+			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 				dialPipe(t, n, "pi-1", func(pk *packets.Packet) { pk.Connect.Keepalive = c.asked })
 				n.Freeze("pi-1") // half open: no error reaches the broker

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/policy"
 )
 
 // A Config is every setting. Load returns one that is valid.
@@ -26,14 +27,16 @@ type Config struct {
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
-	RegisterNode  bool // a device that reports for the first time becomes a node
-	LeaseInterval time.Duration
+	RegisterNode    bool // a device that reports for the first time becomes a node
+	RequireApproval bool // a device that joins waits until an administrator approves of it
+	LeaseInterval   time.Duration
 
 	AllocateNodeCIDRs bool         // each node gets a block of addresses for its pods
 	ClusterCIDR       netip.Prefix // the range of all blocks
 	NodeCIDRMaskSize  int          // leading bits of a block
 	Inventory         string       // file or https URL that lists the machines that there are; "": none
 
+	NodeMonitorPeriod         time.Duration
 	NodeMonitorGracePeriod    time.Duration
 	NodeStartupGracePeriod    time.Duration
 	NodeEvictionRate          float64 // nodes per second and site
@@ -46,12 +49,19 @@ type Config struct {
 	DefaultUnreachableTolerationSeconds int64
 	TerminatedPodGCThreshold            int
 
-	AllowPrivileged     bool // what workloads may do on devices, beside each device's own policy
+	CAPassphraseFile string        // whose first line opens the authority's keys; "": they are not protected
+	AuditRetention   time.Duration // how long it is remembered who did what
+
+	// What workloads may do on devices, beside each device's own policy; see Policy.
+	PolicyFile          string // says it instead of the five that follow; "": they do
+	AllowPrivileged     bool
 	AllowHostNetwork    bool
 	AllowHostPID        bool
 	AllowedCapabilities []string
 	HostPathPrefixes    []string
+	PodSecurityDefault  string // the level of namespaces without a label of their own
 
+	policy  *policy.Document // of PolicyFile
 	sources map[string]Source
 }
 
@@ -86,6 +96,7 @@ var settings = []setting{
 		get: func(c *Config) string { return c.LogFormat },
 	},
 	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself", func(c *Config) *bool { return &c.RegisterNode }),
+	boolean("require-approval", "false", "a device that joins waits until an administrator approves of it, whatever its token says", func(c *Config) *bool { return &c.RequireApproval }),
 	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration { return &c.LeaseInterval }),
 	boolean("allocate-node-cidrs", "true", "each node gets a block of addresses for its pods", func(c *Config) *bool { return &c.AllocateNodeCIDRs }),
 	{
@@ -96,6 +107,7 @@ var settings = []setting{
 	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has", func(c *Config) *int { return &c.NodeCIDRMaskSize }),
 	text("inventory", "file", "", "file or https URL with a list of the machines that there are: names, sites, and whether each is present, shutdown or gone (default none)", func(c *Config) *string { return &c.Inventory }),
 	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown", func(c *Config) *time.Duration { return &c.NodeMonitorGracePeriod }),
+	duration("node-monitor-period", "5s", "how long a node is not ready at least before its pods have to leave (never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration { return &c.NodeMonitorPeriod }),
 	duration("node-startup-grace-period", "60s", "the same for a node that has never reported", func(c *Config) *time.Duration { return &c.NodeStartupGracePeriod }),
 	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site", func(c *Config) *float64 { return &c.NodeEvictionRate }),
 	number("secondary-node-eviction-rate", "0.01", "the same in a large site that is partially disrupted", func(c *Config) *float64 { return &c.SecondaryNodeEvictionRate }),
@@ -111,11 +123,21 @@ var settings = []setting{
 	integer("default-not-ready-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 { return &c.DefaultNotReadyTolerationSeconds }),
 	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable", func(c *Config) *int64 { return &c.DefaultUnreachableTolerationSeconds }),
 	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int { return &c.TerminatedPodGCThreshold }),
+	text("ca-passphrase-file", "file", "", "file whose first line is the passphrase of the certificate authority's keys, see flotilla-hub ca protect (default the systemd credential flotilla-ca-passphrase, or none)", func(c *Config) *string { return &c.CAPassphraseFile }),
+	text("policy", "file", "", "YAML file about what workloads may do on devices, of the same form as a device's own; it takes the place of the allow- flags and the two that follow them (default none)", func(c *Config) *string { return &c.PolicyFile }),
+	duration("audit-retention", "2160h", "how long it is remembered who did what, at most 200,000 records and 64 MiB", func(c *Config) *time.Duration { return &c.AuditRetention }),
 	boolean("allow-privileged", "false", "workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them", func(c *Config) *bool { return &c.AllowPrivileged }),
 	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool { return &c.AllowHostNetwork }),
 	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool { return &c.AllowHostPID }),
 	list("allowed-capabilities", "capabilities", "", "Linux capabilities that workloads may add beyond the engine's default set, such as NET_ADMIN,SYS_TIME", func(c *Config) *[]string { return &c.AllowedCapabilities }),
-	list("host-path-prefixes", "paths", "/var/lib/flotilla/volumes", "directories of the device below which workloads may mount host paths", func(c *Config) *[]string { return &c.HostPathPrefixes }),
+	list("host-path-prefixes", "paths", policy.VolumesRoot, "directories of the device below which workloads may mount host paths", func(c *Config) *[]string { return &c.HostPathPrefixes }),
+	{
+		name: "pod-security-default", kind: "level", fallback: "baseline", usage: "Pod Security Standard of namespaces without the label pod-security.kubernetes.io/enforce: privileged, baseline or restricted",
+		set: func(c *Config, v string) error {
+			return oneOf(v, []choice[string]{{"privileged", "privileged"}, {"baseline", "baseline"}, {"restricted", "restricted"}}, &c.PodSecurityDefault)
+		},
+		get: func(c *Config) string { return c.PodSecurityDefault },
+	},
 }
 
 // podEvictionTimeout is the older name under which both default tolerations are set.
@@ -125,7 +147,6 @@ var aliased = []string{"default-not-ready-toleration-seconds", "default-unreacha
 
 // absent are names that people know from Kubernetes and will try, with the reason why they do nothing here.
 var absent = map[string]string{
-	"node-monitor-period":       "there is no period: the hub wakes at each node's deadline itself, so remove it",
 	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
 	"node-cidr-mask-size-ipv4":  "there is one range, so there is one node-cidr-mask-size",
 	"node-cidr-mask-size-ipv6":  "there is one range, so there is one node-cidr-mask-size",

@@ -132,8 +132,9 @@ func TestMistakesAreNamedWithWhatToWriteInstead(t *testing.T) {
 		{"a file that is not there", []string{"--config=/nowhere/hub.yaml"}, nil, "", []string{"/nowhere/hub.yaml", "correct --config"}},
 		{"a misspelt flag", []string{"--leese-interval=1s"}, nil, "", []string{"--leese-interval is no setting; did you mean lease-interval?"}},
 		{"a misspelt variable", nil, []string{"FLOTILLA_LOG_LEVLE=info"}, "", []string{"FLOTILLA_LOG_LEVLE: log-levle is no setting; did you mean log-level?"}},
-		{"a Kubernetes flag without a meaning here", []string{"--node-monitor-period=5s"}, nil, "", []string{"--node-monitor-period does nothing here", "wakes at each node's deadline"}},
-		{"the same in the file", nil, nil, "node-monitor-period: 5s\n", []string{"hub.yaml:1", "does nothing here"}},
+		{"a Kubernetes flag without a meaning here", []string{"--enable-taint-manager"}, nil, "", []string{"--enable-taint-manager does nothing here", "always evict"}},
+		{"the same in the file", nil, nil, "enable-taint-manager: true\n", []string{"hub.yaml:1", "does nothing here"}},
+		{"a monitor period that would never give anybody up", []string{"--node-monitor-period=48h"}, nil, "", []string{"node-monitor-period", "up to 1h"}},
 		{"several at once", []string{"--node-eviction-rate=-1", "--unhealthy-zone-threshold=2", "--log-format=xml"}, []string{"FLOTILLA_LEASE_INTERVAL=x"}, "",
 			[]string{"node-eviction-rate", "unhealthy-zone-threshold", "write text or json", "FLOTILLA_LEASE_INTERVAL"}},
 	} {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/policy"
 )
 
 // A Source is where a value comes from: "default", "flag --x", "FLOTILLA_X", "hub.yaml:3".
@@ -68,6 +70,10 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 	})
 	for _, level := range [][]value{fromFile, fromEnv, fromFlags} {
 		mistakes = append(mistakes, c.take(level)...)
+	}
+	mistakes = append(mistakes, c.readPolicy()...)
+	if c.policy != nil && c.policy.PodPidsLimit != policy.DefaultPidsLimit {
+		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+" does nothing on the hub: it is for the policy of a device")
 	}
 	return c, warnings, errors.Join(append(mistakes, c.Validate())...)
 }

@@ -6,11 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"flotilla.dev/shared/policy"
 )
 
 // Validate names every value that cannot work, each with what to write instead.
@@ -32,12 +33,12 @@ func (c *Config) Validate() error {
 	v.min("default-unreachable-toleration-seconds", float64(c.DefaultUnreachableTolerationSeconds), 0, "write 0 or more seconds, such as 300")
 	v.min("terminated-pod-gc-threshold", float64(c.TerminatedPodGCThreshold), 0, "write 0 or more pods, such as 1000")
 	for _, p := range c.HostPathPrefixes {
-		if !path.IsAbs(p) || path.Clean(p) != p {
-			v.wrong("host-path-prefixes", fmt.Sprintf("write clean absolute paths, such as /var/lib/flotilla/volumes, not %q", p))
+		if !policy.ValidPath(p) {
+			v.wrong("host-path-prefixes", fmt.Sprintf("write clean absolute paths, such as %s, not %q", policy.VolumesRoot, p))
 		}
 	}
 	for _, name := range c.AllowedCapabilities {
-		if !capabilityForm.MatchString(name) {
+		if !policy.ValidCapability(name) {
 			v.wrong("allowed-capabilities", fmt.Sprintf("write names such as NET_ADMIN, or ALL, not %q", name))
 		}
 	}
@@ -45,8 +46,6 @@ func (c *Config) Validate() error {
 	v.inventory()
 	return errors.Join(v.mistakes...)
 }
-
-var capabilityForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`)
 
 type verdict struct {
 	c        *Config
@@ -117,9 +116,15 @@ const leasesPerGrace = 4
 
 func (v *verdict) periods() {
 	c := v.c
+	if c.AuditRetention < 24*time.Hour {
+		v.wrong("audit-retention", "write a day or more, such as 2160h")
+	}
 	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 { // as the wire protocol has it
 		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")
 		return // the others are judged by it
+	}
+	if c.NodeMonitorPeriod < 0 || c.NodeMonitorPeriod > time.Hour {
+		v.wrong("node-monitor-period", "write a time up to 1h, such as 5s")
 	}
 	for _, p := range []struct {
 		name string

@@ -3,7 +3,6 @@ package control_test
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -12,9 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
@@ -23,7 +23,7 @@ var sizes = []int{100, 1_000, 10_000, 100_000}
 
 // bigDeciders are the hub's own with a range that has a block for every node.
 func bigDeciders() []control.Decider {
-	return decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26})
+	return decidersWith("10.0.0.0/8", 26)
 }
 
 // a fleet of n nodes on n/50 sites, each with one pod of a DaemonSet's kind.
@@ -42,7 +42,7 @@ func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 		conditions = append(conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"})
 	}
-	conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletReady", Message: "the agent is posting ready status"})
+	conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletReady", Message: "kubelet is posting ready status"})
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64"}},
 		Status:     corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: conditions, NodeInfo: corev1.NodeSystemInfo{MachineID: name, KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)"}},
@@ -55,7 +55,7 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			now := time.Now()
-			settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
+			settler := control.NewSettler(node.Ended, append(bigDeciders(), node.Deliver{})...)
 			s, _, _ := settler.Settle(bigFleet(n, now), nil, now)
 			status := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}
 			i := 0
@@ -82,13 +82,13 @@ func BenchmarkOneSilentAmongAll(b *testing.B) {
 			later := now.Add(lifecycle.Defaults.Grace + 1)
 			for b.Loop() {
 				b.StopTimer()
-				settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
+				settler := control.NewSettler(node.Ended, append(bigDeciders(), node.Deliver{})...)
 				s, _, _ := settler.Settle(fleet, nil, now)
 				b.StartTimer()
-				due := settler.Due(0, later)
+				due := settler.DueNodes(later)
 				s = s.WithAllSeen(func(yield func(string, time.Time) bool) {
-					for _, k := range due[1:] {
-						yield(k.Name, heard)
+					for _, name := range due[1:] {
+						yield(name, heard)
 					}
 				})
 				if _, made, settled := settler.Settle(s, nil, later); !settled || len(due) != n || len(made) == 0 {
@@ -106,7 +106,7 @@ func BenchmarkManySilentAtOnce(b *testing.B) {
 	fleet := bigFleet(10_000, now)
 	for b.Loop() {
 		b.StopTimer()
-		settler := control.NewSettler(append(bigDeciders(), control.Deliver{})...)
+		settler := control.NewSettler(node.Ended, append(bigDeciders(), node.Deliver{})...)
 		s, _, _ := settler.Settle(fleet, nil, now)
 		later := now.Add(lifecycle.Defaults.Grace + time.Second)
 		for i := range 5_000 {
@@ -124,8 +124,8 @@ func BenchmarkManySilentAtOnce(b *testing.B) {
 func BenchmarkLease(b *testing.B) {
 	for _, n := range sizes[:3] {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
-			book := &notebook{rows: map[state.Key][]byte{}}
-			l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Grace: 40 * time.Second})
+			book := nodetest.NewNotebook()
+			l := node.New(node.Config{Broker: book, Grace: 40 * time.Second}, control.Config{Store: book, Start: bigFleet(n, time.Now())})
 			names := make([]string, n)
 			for i := range names {
 				names[i] = fmt.Sprintf("pi-%06d", i)
@@ -134,7 +134,7 @@ func BenchmarkLease(b *testing.B) {
 			seq := 0
 			for b.Loop() {
 				seq++
-				l.Lease(names[seq%n], wire.Lease{Boot: "b", Seq: uint64(seq)})
+				l.Lease(node.Caller{Node: names[seq%n]}, wire.Lease{Boot: "b", Seq: uint64(seq)})
 			}
 		})
 	}
@@ -147,15 +147,15 @@ func BenchmarkMemoryPerIdleNode(b *testing.B) {
 	for b.Loop() {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		book := &notebook{rows: map[state.Key][]byte{}}
-		l := control.New(control.Config{Store: book, Broker: book, Start: bigFleet(n, time.Now()), Deliver: control.Deliver{}, Deciders: bigDeciders(), Grace: 40 * time.Second})
+		book := nodetest.NewNotebook()
+		l := node.New(node.Config{Broker: book, Grace: 40 * time.Second}, control.Config{Store: book, Start: bigFleet(n, time.Now()), Deciders: bigDeciders()})
 		ctx, stop := context.WithCancel(b.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()
 		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil }); err != nil {
 			b.Fatal(err)
 		}
-		clear(book.rows)
+		book.Forget()
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n, "B/node")

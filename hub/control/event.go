@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
 )
 
 // Component is the source of the hub's own events.
@@ -38,9 +38,16 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 			continue
 		}
 		latest[e.Namespace+"/"+e.Name] = e
+		changes = append(changes, room(s, e)...)
 		changes = append(changes, state.Put(e, ""))
 	}
 	return changes
+}
+
+// AddEvent returns the changes by which an event is told, and makes room.
+func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.Time) []state.Change {
+	e := NewEvent(s, ref, said, now)
+	return append(room(s, e), state.Put(e, ""))
 }
 
 // Said is what an event says.
@@ -48,32 +55,8 @@ type Said struct{ Type, Reason, Message, Component, Host string }
 
 // About returns the reference of an object in an event.
 func About(o state.Object) corev1.ObjectReference {
-	ref := corev1.ObjectReference{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), APIVersion: "v1"}
-	switch state.KindOf(o) {
-	case state.Nodes:
-		ref.Kind = "Node"
-	case state.Pods:
-		ref.Kind = "Pod"
-	case state.Namespaces:
-		ref.Kind = "Namespace"
-	case state.ConfigMaps:
-		ref.Kind = "ConfigMap"
-	case state.Secrets:
-		ref.Kind = "Secret"
-	case state.Deployments:
-		ref.Kind, ref.APIVersion = "Deployment", "apps/v1"
-	case state.ReplicaSets:
-		ref.Kind, ref.APIVersion = "ReplicaSet", "apps/v1"
-	case state.DaemonSets:
-		ref.Kind, ref.APIVersion = "DaemonSet", "apps/v1"
-	case state.PodDisruptionBudgets:
-		ref.Kind, ref.APIVersion = "PodDisruptionBudget", "policy/v1"
-	case state.Sites:
-		ref.Kind, ref.APIVersion = "Site", fleet.Group+"/"+fleet.Version
-	case state.BoardProfiles:
-		ref.Kind, ref.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
-	}
-	return ref
+	version, kind := state.KindOf(o).GroupVersionKind().ToAPIVersionAndKind()
+	return corev1.ObjectReference{Kind: kind, APIVersion: version, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 }
 
 // NewEvent returns the event that says so about an object: a new one, or the one
@@ -100,4 +83,51 @@ func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.
 		e.LastTimestamp = at
 	}
 	return e
+}
+
+// How many events are kept: about one object, and of one device. Whoever has more to say
+// pushes out what he said himself.
+const (
+	eventsAbout = 100
+	eventsOf    = 256
+)
+
+// room removes the oldest events that a new one is too many for.
+func room(s state.Snapshot, e *corev1.Event) (changes []state.Change) {
+	if s.Get(state.KeyOf(e)) != nil {
+		return nil
+	}
+	var about, of *corev1.Event
+	n := 0
+	prefix := e.InvolvedObject.Name + "."
+	for o := range s.From(state.Events, e.Namespace, e.Namespace, prefix) {
+		if !strings.HasPrefix(o.GetName(), prefix) {
+			break
+		}
+		other, ok := o.(*corev1.Event)
+		if !ok || other.InvolvedObject.UID != e.InvolvedObject.UID {
+			continue
+		}
+		if n++; about == nil || other.LastTimestamp.Before(&about.LastTimestamp) {
+			about = other
+		}
+	}
+	if n >= eventsAbout {
+		changes = append(changes, state.Remove(about, ""))
+	} else {
+		about = nil
+	}
+	if e.Source.Host == "" {
+		return changes
+	}
+	n = 0
+	for other := range s.SaidBy(e.Source.Host) {
+		if n++; of == nil {
+			of = other
+		}
+	}
+	if n >= eventsOf && of != about {
+		changes = append(changes, state.Remove(of, ""))
+	}
+	return changes
 }

@@ -19,6 +19,7 @@ type Feed struct {
 	size  int
 	from  uint64 // every change after this revision is in ring
 	ring  []state.Applied
+	bytes int // of all that is in ring
 	more  chan struct{}
 	marks []mark // when what came
 }
@@ -32,6 +33,13 @@ type mark struct {
 // historyAge is how long changes are remembered: long enough for a client that
 // lost its connection, too short to hold much of a fleet's past in memory.
 const historyAge = 5 * time.Minute
+
+// historyBytes bounds what is remembered, as it stands in the database; in memory it is
+// a few times as much.
+const historyBytes = 32 << 20
+
+// leastBytes is what a change counts at least.
+const leastBytes = 512
 
 // NewFeed returns a feed that remembers the newest size changes after revision from.
 func NewFeed(size int, from uint64) *Feed {
@@ -67,9 +75,21 @@ func (f *Feed) append(changes []state.Applied, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ring = append(f.ring, changes...)
+	for _, a := range changes {
+		f.bytes += max(a.Bytes, leastBytes)
+	}
 	f.marks = append(f.marks, mark{changes[len(changes)-1].Rev, now})
 	if len(f.ring) > 2*f.size {
 		f.drop(f.ring[len(f.ring)-f.size-1].Rev)
+	}
+	if f.bytes > historyBytes {
+		left := f.bytes
+		for _, a := range f.ring {
+			if left -= max(a.Bytes, leastBytes); left <= historyBytes*3/4 {
+				f.drop(a.Rev)
+				break
+			}
+		}
 	}
 	close(f.more)
 	f.more = make(chan struct{})
@@ -97,6 +117,9 @@ func (f *Feed) drop(rev uint64) {
 	i := slices.IndexFunc(f.ring, func(a state.Applied) bool { return a.Rev > rev })
 	if i < 0 {
 		i = len(f.ring)
+	}
+	for _, a := range f.ring[:i] {
+		f.bytes -= max(a.Bytes, leastBytes)
 	}
 	f.ring = slices.Clone(f.ring[i:])
 	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.rev <= rev })

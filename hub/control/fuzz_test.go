@@ -3,21 +3,18 @@ package control_test
 import (
 	"fmt"
 	"math/rand"
-	"net/netip"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"flotilla.dev/hub/address"
-	"flotilla.dev/hub/eviction"
-	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/state"
 )
 
 // FuzzSettle plays random stories and holds every moment of them against the
-// invariants. The stage itself holds every incremental decision against a full look.
+// invariants. The stage itself holds every incremental decision against the full recomputation.
 func FuzzSettle(f *testing.F) {
 	for seed := range int64(8) {
 		f.Add(seed)
@@ -25,8 +22,8 @@ func FuzzSettle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed int64) {
 		r := rand.New(rand.NewSource(seed))
 		// So few blocks of addresses that a fleet of more than four nodes has too few.
-		g := newStage(t, decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.64.0.0/22"), Bits: 24})...)
-		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}}
+		g := newStage(t, decidersWith("10.64.0.0/22", 24)...)
+		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}, model: newModel(), bound: map[types.UID]time.Time{}}
 		g.watch = v.check
 		sites := 1 + r.Intn(3)
 		size := 2 + r.Intn(7)
@@ -91,10 +88,45 @@ type invariants struct {
 	t     *testing.T
 	seed  int64
 	given map[string]time.Time // site: when a node of it was last given NoExecute
+	model *model
+	bound map[types.UID]time.Time
+}
+
+// window is when a pod must leave a node, by the model's arithmetic: from taints and
+// bindings as this has seen them come.
+func (v *invariants) window(s state.Snapshot, n *corev1.Node, p *corev1.Pod) window {
+	seen := v.model.nodes[n.Name]
+	at, ok := v.bound[p.UID]
+	if seen == nil || !ok {
+		return window{}
+	}
+	v.model.started = s.Started
+	return v.model.window(&modelPod{pod: p, bound: at}, seen)
+}
+
+// see notes when taints and bindings came.
+func (v *invariants) see(s state.Snapshot, now time.Time) {
+	for n := range v.model.nodes {
+		if s.Node(n) == nil {
+			delete(v.model.nodes, n)
+		}
+	}
+	for n := range s.Nodes() {
+		if have := v.model.nodes[n.Name]; have != nil && have.node.UID != n.UID {
+			delete(v.model.nodes, n.Name)
+		}
+		v.model.node(n.Name, n, now)
+	}
+	for p := range s.Pods("") {
+		if _, ok := v.bound[p.UID]; !ok && p.Spec.NodeName != "" {
+			v.bound[p.UID] = now
+		}
+	}
 }
 
 func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time) {
 	v.t.Helper()
+	v.see(s, now)
 	wrong := func(format string, args ...any) {
 		v.t.Helper()
 		v.t.Fatalf("seed %d, %s: "+format, append([]any{v.seed, now.Sub(storyNoon)}, args...)...)
@@ -156,14 +188,8 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 		if n == nil || state.Terminated(p) {
 			continue
 		}
-		leave := eviction.LeaveBy(n.Spec.Taints, p.Spec.Tolerations)
-		if leave.Lifecycle {
-			if grace := s.Started.Add(lifecycle.Defaults.Grace); grace.After(leave.At) {
-				leave.At = grace
-			}
-		}
-		if p.DeletionTimestamp == nil && leave.Must && !now.Before(leave.At) {
-			wrong("%s overstays on %s: it had to leave at %s", p.Name, n.Name, leave.At)
+		if w := v.window(s, n, p); p.DeletionTimestamp == nil && !w.hi.IsZero() && now.After(w.hi) {
+			wrong("%s overstays on %s: it had to leave by %s", p.Name, n.Name, w.hi)
 		}
 	}
 	for _, a := range made {
@@ -171,8 +197,12 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 			continue
 		}
 		p := a.Change.Object.(*corev1.Pod)
-		if n := s.Node(p.Spec.NodeName); n != nil && !eviction.LeaveBy(n.Spec.Taints, p.Spec.Tolerations).Must {
-			wrong("%s is evicted from %s, which it may stay on", p.Name, n.Name)
+		if n := s.Node(p.Spec.NodeName); n != nil {
+			if w := v.window(s, n, p); w.lo.IsZero() {
+				wrong("%s is evicted from %s, which it may stay on", p.Name, n.Name)
+			} else if now.Before(w.lo) {
+				wrong("%s is evicted from %s early: it may stay until %s", p.Name, n.Name, w.lo)
+			}
 		}
 	}
 	for n := range s.Nodes() {

@@ -2,17 +2,12 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/wire"
 )
 
 // News is something that happened or that somebody wants: a pure function from the
@@ -30,54 +25,54 @@ type Row struct {
 
 // A Store remembers rows across a power cut.
 type Store interface {
-	// Commit returns after all rows are durable, or none.
+	// Commit returns after all rows are durable, or none. ErrFull: there is no room.
 	Commit(ctx context.Context, rows []Row, rev uint64) error
 }
 
-// A Broker reaches devices. Neither call waits for one.
-type Broker interface {
-	Publish(node string, c wire.Channel, payload []byte) error
-	Request(node, id string, r wire.Request) error
+// Devices are what the loop asks about nodes, and whom it tells. No call waits for one.
+type Devices interface {
+	// Seen returns when a node was last heard of, if this process has heard of it.
+	Seen(node string) (at time.Time, ok bool)
+	// Shown tells what is remembered and shown now. It is called on the loop's goroutine.
+	Shown(s state.Snapshot, log []state.Applied)
 }
 
 // Config is what a loop works with.
 type Config struct {
-	Store         Store
-	Broker        Broker // may be set later, before Run
-	Log           *slog.Logger
-	Deciders      []Decider // the first one's alarms on nodes are their deadlines
-	Deliver       Decider   // decides which node gets a new desired state; asked last
-	LeaseInterval time.Duration
-	Grace         time.Duration // when a silent incumbent gives way to another machine
-	Start         state.Snapshot
-	// Profile names the board profile that matches a hardware report, "" for none.
-	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
-	// Manual: a device does not become a node by reporting; an administrator
-	// creates its Node first.
-	Manual  bool
-	History int // changes that watchers can still get; 0: 10,000
+	Store    Store
+	Log      *slog.Logger
+	Devices  Devices // nil: there are none
+	Follows  Follows
+	Deciders []Decider
+	Start    state.Snapshot
+	History  int // changes that watchers can still get; 0: 10,000
 }
 
 // A Loop keeps the fleet as it should be. Its goroutine is the only one that
 // changes the fleet; everyone else reads what Snapshot returns.
 type Loop struct {
 	Config
-	settler *Settler
-	started time.Time // the hub's time then
-	began   time.Time // the machine's
-	jobs    chan *job
-	stopped chan struct{} // closed when Run has ended
-	again   chan string   // nodes whose desired state is to be sent again
-	current atomic.Pointer[state.Snapshot]
-	feed    *Feed
-	pulses  pulses
-	ids     atomic.Uint64
-	passes  atomic.Uint64
-	commits atomic.Uint64
+	settler   *Settler
+	started   time.Time // the hub's time then
+	began     time.Time // the machine's
+	jobs      chan *job
+	stopped   chan struct{} // closed when Run has ended
+	soon      chan func(state.Snapshot)
+	current   atomic.Pointer[state.Snapshot]
+	feed      *Feed
+	stalls    stalls
+	hold      hold            // only Run's
+	told      []state.Applied // events of the last pass, which no decider has heard of; only Run's
+	passes    atomic.Uint64
+	commits   atomic.Uint64
+	pace      pace
+	unsettled atomic.Uint64
 }
 
 type job struct {
 	news News
+	from sender // who brought it
+	took time.Duration
 	done []state.Applied
 	err  error
 	over chan struct{}
@@ -92,17 +87,11 @@ func New(c Config) *Loop {
 		c.History = 10_000
 	}
 	l := &Loop{
-		Config: c, settler: NewSettler(append(slices.Clone(c.Deciders), c.Deliver)...),
-		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), stopped: make(chan struct{}), again: make(chan string, 1024),
+		Config: c, settler: NewSettler(c.Follows, c.Deciders...),
+		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), stopped: make(chan struct{}), soon: make(chan func(state.Snapshot), 1024),
 		feed: NewFeed(c.History, c.Start.Revision),
 	}
 	l.current.Store(&c.Start)
-	for rec := range state.Each[*state.Record](c.Start, state.Records, "") {
-		l.adopt(rec)
-	}
-	for n := range c.Start.Nodes() {
-		l.pulses.get(n.Name).silent.Store(state.ReadyOf(n) == corev1.ConditionUnknown)
-	}
 	return l
 }
 
@@ -114,15 +103,35 @@ func (l *Loop) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) { ret
 
 // Now returns the hub's time: its clock at the start, carried on by the monotonic
 // clock, so that a clock that is set later moves no deadline.
-func (l *Loop) Now() time.Time { return l.started.Add(l.age()) }
+func (l *Loop) Now() time.Time { return l.At(l.Age()) }
 
-// age is how long the loop has been there, by the monotonic clock alone: started
+// Age is how long the loop has been there, by the monotonic clock alone: started
 // can be later than this machine's clock was.
-func (l *Loop) age() time.Duration { return time.Since(l.began) }
+func (l *Loop) Age() time.Duration { return time.Since(l.began) }
+
+// At returns the hub's time when the loop had an age.
+func (l *Loop) At(age time.Duration) time.Time { return l.started.Add(age) }
+
+// Soon calls f between two passes, on the loop's goroutine; it must not wait. Where too
+// much is to be done already it is not, and Soon returns false.
+func (l *Loop) Soon(f func(s state.Snapshot)) bool {
+	select {
+	case l.soon <- f:
+		return true
+	default:
+		return false
+	}
+}
 
 // Passes and Commits count what the loop has done.
 func (l *Loop) Passes() uint64  { return l.passes.Load() }
 func (l *Loop) Commits() uint64 { return l.commits.Load() }
+
+// Unsettled counts the passes in which the deciders found no end.
+func (l *Loop) Unsettled() uint64 { return l.unsettled.Load() }
+
+// ErrFull is what a Store wraps that has no room for anything more.
+var ErrFull = errors.New("no room on the hub's disk")
 
 // ErrStopped answers news that came while the hub was stopping.
 var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again in a moment")
@@ -130,7 +139,10 @@ var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again
 // Do hands news to the loop and waits until what follows from it is durable. It
 // returns what the news itself changed.
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
-	j := &job{news: news, over: make(chan struct{})}
+	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
+	if err := l.pace.wait(ctx, j.from.name); err != nil {
+		return nil, err
+	}
 	select {
 	case l.jobs <- j:
 	case <-ctx.Done():
@@ -152,11 +164,9 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 }
 
 const (
-	// breath is the least time between two looks that only the clock asked for,
-	// so that ten thousand deadlines cost a hundred looks a second, not ten thousand.
-	breath = 10 * time.Millisecond
-	// retry is how long to wait after a plan could not be remembered.
-	retry = time.Second
+	// leastWait is the least time between two passes that only the clock asked for,
+	// so that ten thousand deadlines cost a hundred passes a second, not ten thousand.
+	leastWait = 10 * time.Millisecond
 	// together bounds how much news shares one transaction.
 	together = 128
 )
@@ -169,37 +179,42 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer alarm.Stop()
 	tidy := time.NewTicker(time.Minute)
 	defer tidy.Stop()
+	l.stalls.begin(l.Age()) // from now on devices can be heard: their grace begins here
+	go l.watchStalls(ctx)
 	for {
 		var jobs []*job
+		news := l.jobs
+		if l.Now().Before(l.hold.until) {
+			news = nil // the alarm rings when it is time to try again
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tidy.C:
 			l.feed.forget(l.Now())
 			continue
-		case node := <-l.again:
-			l.tell(l.Snapshot(), node)
+		case f := <-l.soon:
+			f(l.Snapshot())
 			continue
-		case j := <-l.jobs:
+		case j := <-news:
 			jobs = append(jobs, j)
-		more:
-			for len(jobs) < together {
-				select {
-				case j := <-l.jobs:
-					jobs = append(jobs, j)
-				default:
-					break more
-				}
-			}
 		case <-alarm.C:
+		}
+	more:
+		for len(jobs) < together {
+			select {
+			case j := <-l.jobs:
+				jobs = append(jobs, j)
+			default:
+				break more
+			}
 		}
 		err := l.pass(context.WithoutCancel(ctx), jobs)
 		wait := time.Hour
 		if wake := l.settler.Wake(); !wake.IsZero() {
-			wait = max(wake.Sub(l.Now()), breath)
+			wait = max(wake.Sub(l.Now()), leastWait)
 		}
 		if err != nil {
-			l.Log.Error("pass failed, will try again", "err", err, "in", retry)
 			wait = retry
 		}
 		alarm.Reset(wait)

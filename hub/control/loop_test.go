@@ -2,7 +2,6 @@ package control_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,137 +15,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/control"
-	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
 
-// A notebook is a store and a broker that write down what they are told.
-type notebook struct {
-	mu       sync.Mutex
-	commits  int
-	rows     map[state.Key][]byte
-	fail     error
-	desired  []wire.Desired
-	requests []wire.Request
-}
-
-func (b *notebook) Commit(_ context.Context, rows []control.Row, _ uint64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fail != nil {
-		return b.fail
-	}
-	b.commits++
-	for _, r := range rows {
-		b.rows[r.Key] = r.Object
-	}
-	return nil
-}
-
-func (b *notebook) Publish(_ string, _ wire.Channel, payload []byte) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var d wire.Desired
-	if err := json.Unmarshal(payload, &d); err != nil {
-		return err
-	}
-	b.desired = append(b.desired, d)
-	return nil
-}
-
-func (b *notebook) Request(_, _ string, r wire.Request) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.requests = append(b.requests, r)
-	return nil
-}
-
-func (b *notebook) set(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fail = err
-}
-
-func (b *notebook) counts() (commits, desired, requests int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.commits, len(b.desired), len(b.requests)
-}
-
-func start(t *testing.T, from *state.Snapshot) (*control.Loop, *notebook, func()) {
-	book := &notebook{rows: map[state.Key][]byte{}}
-	s := state.Empty("test", time.Now())
-	if from != nil {
-		s = *from
-	}
-	l := control.New(control.Config{
-		Store: book, Broker: book, Start: s, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second,
-		Deciders: []control.Decider{lifecycle.Decider{Settings: lifecycle.Defaults}, eviction.Decider{Grace: 40 * time.Second}}, Deliver: control.Deliver{},
-	})
-	ctx, stop := context.WithCancel(t.Context())
-	over := make(chan error, 1)
-	go func() { over <- l.Run(ctx) }()
-	return l, book, func() {
-		stop()
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
-	return wire.Status{Boot: boot, Seq: seq, MachineID: "0123456789abcdef", Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}},
-		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "KubeletReady", Message: "container engine is ready"}}}}
-}
-
-// greet is a device's first words: its status, and a lease that says that it has
-// stored nothing yet.
-func greet(t *testing.T, l *control.Loop, node string) {
-	t.Helper()
-	if err := l.Status(t.Context(), node, report("b", 1, "True")); err != nil {
-		t.Fatal(err)
-	}
-	l.Lease(node, wire.Lease{Boot: "b", Seq: 1, Status: 1})
-	synctest.Wait()
-}
-
-func (b *notebook) lastDesired(t *testing.T) wire.Desired {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.desired) == 0 {
-		t.Fatal("nothing was published")
-	}
-	return b.desired[len(b.desired)-1]
-}
-
 func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
 		for _, n := range []string{"pi-1", "pi-2"} {
-			greet(t, l, n)
+			nodetest.Greet(t, l, n)
 		}
 		time.Sleep(time.Second)
-		gen := book.lastDesired(t).Generation
-		commits, _, _ := book.counts()
+		gen := book.LastDesired(t).Generation
+		commits, _, _ := book.Counts()
 		for seq := range uint64(360) { // an hour
 			for _, n := range []string{"pi-1", "pi-2"} {
-				l.Lease(n, wire.Lease{Boot: "b", Seq: seq + 2, Status: 1, Desired: gen})
+				l.Lease(node.Caller{Node: n}, wire.Lease{Boot: "b", Seq: seq + 2, Status: 1, Desired: gen})
 			}
 			time.Sleep(10 * time.Second)
 		}
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionTrue {
 			t.Errorf("Ready = %s", got)
 		}
-		if after, _, requests := book.counts(); after != commits || requests != 0 {
+		if after, _, requests := book.Counts(); after != commits || requests != 0 {
 			t.Errorf("an hour of leases: %d commits, %d requests", after-commits, requests)
 		}
 		// pi-1 falls silent; its last lease was 10 s ago.
 		last := time.Now().Add(-10 * time.Second)
 		for seq := uint64(362); state.ReadyOf(l.Snapshot().Node("pi-1")) == corev1.ConditionTrue; seq++ {
-			l.Lease("pi-2", wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
+			l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
 			time.Sleep(10 * time.Millisecond)
 			if time.Since(last) > time.Minute {
 				t.Fatal("pi-1 is still Ready after a minute of silence")
@@ -155,34 +56,41 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 		if late := time.Since(last) - 40*time.Second; late < 0 || late > 50*time.Millisecond {
 			t.Errorf("Unknown was decided %s after the deadline", late)
 		}
+		if tt := state.NoExecuteOf(l.Snapshot().Node("pi-1")); tt != nil {
+			t.Errorf("%s at once: its site has not been judged", tt.ToString())
+		}
+		for seq := uint64(9000); time.Since(last) < 40*time.Second+lifecycle.Defaults.Judge+time.Second; seq++ {
+			l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
+			time.Sleep(10 * time.Millisecond)
+		}
 		if tt := state.NoExecuteOf(l.Snapshot().Node("pi-1")); tt == nil {
-			t.Error("no NoExecute taint in the same pass")
+			t.Error("no NoExecute taint when the site has been judged")
 		}
 	})
 }
 
 func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 1})
-		if _, _, requests := book.counts(); requests != 1 {
+		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1})
+		if _, _, requests := book.Counts(); requests != 1 {
 			t.Errorf("a lease of an unknown boot: %d requests, want a refresh", requests)
 		}
 		if l.Snapshot().Node("pi-1") != nil {
 			t.Error("a lease alone made a node")
 		}
-		greet(t, l, "pi-1")
-		gen := book.lastDesired(t).Generation
+		nodetest.Greet(t, l, "pi-1")
+		gen := book.LastDesired(t).Generation
 		time.Sleep(10 * time.Second)
-		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 2, Status: 2, Desired: gen})
-		if _, _, requests := book.counts(); requests != 2 {
+		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 2, Desired: gen})
+		if _, _, requests := book.Counts(); requests != 2 {
 			t.Errorf("a lease ahead of the newest status: %d requests, want another refresh", requests)
 		}
-		_, sent, _ := book.counts()
-		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 3, Status: 1, Desired: gen - 1})
+		_, sent, _ := book.Counts()
+		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 3, Status: 1, Desired: gen - 1})
 		synctest.Wait()
-		if _, again, _ := book.counts(); again != sent+1 {
+		if _, again, _ := book.Counts(); again != sent+1 {
 			t.Errorf("a lease behind the desired generation: sent %d more, want 1", again-sent)
 		}
 	})
@@ -190,24 +98,24 @@ func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 
 func TestADeviceThatLivesByAnotherHubsDesiredStateIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
+		if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, nodetest.Report("b", 1, "True")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if _, sent, _ := book.counts(); sent != 0 {
+		if _, sent, _ := book.Counts(); sent != 0 {
 			t.Error("something was sent before the device said what it has")
 		}
-		l.Lease("pi-1", wire.Lease{Boot: "b", Seq: 1, Status: 1, Desired: 6})
+		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1, Desired: 6})
 		time.Sleep(time.Minute)
-		if _, sent, _ := book.counts(); sent != 0 || !l.Snapshot().Record("pi-1").Paused {
+		if _, sent, _ := book.Counts(); sent != 0 || !l.Snapshot().Record("pi-1").Paused {
 			t.Errorf("sent %d, record %+v", sent, l.Snapshot().Record("pi-1"))
 		}
 		if n, err := l.Resume(t.Context()); n != 1 || err != nil {
 			t.Errorf("resumed %d, %v", n, err)
 		}
-		if gen := book.lastDesired(t).Generation; gen <= 6 {
+		if gen := book.LastDesired(t).Generation; gen <= 6 {
 			t.Errorf("resumed with generation %d", gen)
 		}
 	})
@@ -215,25 +123,25 @@ func TestADeviceThatLivesByAnotherHubsDesiredStateIsLeftAlone(t *testing.T) {
 
 func TestBoots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
 		must := func(want error, st wire.Status) {
 			t.Helper()
-			if err := l.Status(t.Context(), "pi-1", st); !errors.Is(err, want) {
+			if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, st); !errors.Is(err, want) {
 				t.Errorf("status of boot %s seq %d: %v, want %v", st.Boot, st.Seq, err, want)
 			}
 		}
-		must(nil, report("b1", 1, "True"))
-		must(control.ErrStale, report("b1", 1, "True"))
-		must(nil, report("b2", 1, "True")) // the same machine restarted
-		must(control.ErrStale, report("b1", 9, "True"))
-		clone := report("b3", 1, "True")
+		must(nil, nodetest.Report("b1", 1, "True"))
+		must(node.ErrStale, nodetest.Report("b1", 1, "True"))
+		must(nil, nodetest.Report("b2", 1, "True")) // the same machine restarted
+		must(node.ErrStale, nodetest.Report("b1", 9, "True"))
+		clone := nodetest.Report("b3", 1, "True")
 		clone.MachineID = "fedcba9876543210"
-		must(control.ErrConflict, clone)
+		must(node.ErrConflict, clone)
 		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), "IdentityConflict"); c == nil || c.Status != corev1.ConditionTrue {
 			t.Errorf("IdentityConflict = %+v", c)
 		}
-		if err := l.Connect("pi-1", "fedcba9876543210"); !errors.Is(err, control.ErrConflict) {
+		if err := l.Connect(node.Caller{Node: "pi-1", Machine: "fedcba9876543210"}); !errors.Is(err, node.ErrConflict) {
 			t.Errorf("Connect of the second machine: %v", err)
 		}
 		time.Sleep(41 * time.Second) // the incumbent's lease has expired
@@ -247,9 +155,9 @@ func TestBoots(t *testing.T) {
 
 func TestWhatCannotBeRememberedHasNotHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		book.set(errors.New("disk full"))
+		book.FailWith(errors.New("disk full"))
 		put := func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
 		}
@@ -259,7 +167,7 @@ func TestWhatCannotBeRememberedHasNotHappened(t *testing.T) {
 		if l.Snapshot().Len(state.ConfigMaps) != 0 {
 			t.Error("readers see what was not remembered")
 		}
-		book.set(nil)
+		book.FailWith(nil)
 		if _, err := l.Do(t.Context(), put); err != nil {
 			t.Error(err)
 		}
@@ -271,18 +179,18 @@ func TestWhatCannotBeRememberedHasNotHappened(t *testing.T) {
 
 func TestAFailedWriteDelaysADecisionAndLosesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
+		if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, nodetest.Report("b", 1, "True")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(39 * time.Second)
-		book.set(errors.New("disk full"))
+		book.FailWith(errors.New("disk full"))
 		time.Sleep(5 * time.Second)
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionTrue {
 			t.Errorf("Ready = %s was shown before it was remembered", got)
 		}
-		book.set(nil)
+		book.FailWith(nil)
 		time.Sleep(2 * time.Second)
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionUnknown {
 			t.Errorf("Ready = %s, want Unknown once the disk is back", got)
@@ -292,23 +200,23 @@ func TestAFailedWriteDelaysADecisionAndLosesNone(t *testing.T) {
 
 func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
+		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		greet(t, l, "pi-1")
+		nodetest.Greet(t, l, "pi-1")
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 		if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			return []state.Change{state.Put(pod, "")}, nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		bound := book.lastDesired(t)
+		bound := book.LastDesired(t)
 		if len(bound.Pods) != 1 || bound.Generation < 2 {
 			t.Fatalf("desired %+v", bound)
 		}
 		uid := bound.Pods[0].UID
 		list := func(seq uint64, gen int64, pods ...wire.PodStatus) {
 			t.Helper()
-			if err := l.Pods(t.Context(), "pi-1", wire.Pods{Boot: "b", Seq: seq, Generation: gen, Pods: pods}); err != nil {
+			if err := l.Pods(t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Generation: gen, Pods: pods}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -323,7 +231,7 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		told := book.lastDesired(t)
+		told := book.LastDesired(t)
 		if told.Pods[0].DeletionTimestamp == nil || told.Generation <= bound.Generation {
 			t.Errorf("the device was not told to stop it: %+v", told)
 		}
@@ -344,9 +252,9 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 
 func TestTheFeedForgetsAfterFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _, stop := start(t, nil)
+		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
-		if err := l.Status(t.Context(), "pi-1", report("b", 1, "True")); err != nil {
+		if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, nodetest.Report("b", 1, "True")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(4 * time.Minute)
@@ -366,8 +274,8 @@ func TestTheFeedForgetsAfterFiveMinutes(t *testing.T) {
 
 func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		book := &notebook{rows: map[state.Key][]byte{}}
-		l := control.New(control.Config{Store: book, Broker: book, Start: state.Empty("x", time.Now()), Deliver: control.Deliver{}, History: 10})
+		book := nodetest.NewNotebook()
+		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), History: 10})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go l.Run(ctx)
@@ -395,18 +303,18 @@ func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
 	})
 }
 
-// A restless decider wants to be asked again at once, for ever, and changes nothing.
-type restless struct{}
+// An endless decider wants to be asked again at once, for ever, and changes nothing.
+type endless struct{ concerned }
 
-func (restless) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
+func (endless) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan state.Plan) {
 	plan.Wake(state.Key{Kind: state.Nodes, Name: "x"}, now)
 	return plan
 }
 
 func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		book := &notebook{rows: map[state.Key][]byte{}}
-		l := control.New(control.Config{Store: book, Broker: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{restless{}}, Deliver: control.Deliver{}})
+		book := nodetest.NewNotebook()
+		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{endless{}}})
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
@@ -415,6 +323,11 @@ func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
+		// It is asked again with a pause that grows, not as fast as the machine can.
+		time.Sleep(10 * time.Minute)
+		if n, passes := l.Unsettled(), l.Passes(); n < 5 || n > 20 || passes > 100 {
+			t.Errorf("in 10 min %d of %d passes found no end", n, passes)
+		}
 		stop()
 		if err := <-over; err != nil {
 			t.Error(err)
@@ -422,16 +335,135 @@ func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 	})
 }
 
+// concerned is what every change touches.
+type concerned struct{}
+
+func (concerned) Touches(c state.Applied) []state.Subject { return []state.Subject{{Key: c.Key}} }
+func (concerned) Subjects(state.Snapshot) []state.Subject { return []state.Subject{{}} }
+
+// A binder binds every pod to pi-1, and does not come to rest for so many asks.
+type binder struct {
+	concerned
+	asks *int
+}
+
+func (b binder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
+	for p := range s.PodsOn("") {
+		p = p.DeepCopy()
+		p.Spec.NodeName = "pi-1"
+		plan.Do(state.Put(p, "bind "+p.Name))
+	}
+	if *b.asks--; *b.asks > 0 && s.Len(state.Pods) > 0 {
+		plan.Do(state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "turn"))
+	}
+	return plan
+}
+
+// A hearer counts which pods it has heard of; it is asked after a decider that finds no end.
+type hearer struct {
+	heard map[string]bool
+	gone  map[string]bool
+}
+
+func (h hearer) Touches(c state.Applied) []state.Subject {
+	return []state.Subject{{Key: c.Key, Was: c}}
+}
+func (h hearer) Subjects(state.Snapshot) []state.Subject { return nil }
+
+func (h hearer) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+	for _, q := range subjects {
+		if p, ok := q.Was.(state.Applied).New.(*corev1.Pod); ok {
+			h.heard[p.Name+" on "+p.Spec.NodeName] = true
+		} else if q.Was.(state.Applied).New == nil {
+			h.gone[q.Name] = true
+		}
+	}
+	return plan
+}
+
+func TestWhatAPassWithoutAnEndHasDoneIsHeardByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		nodetest.Greet(t, l, "pi-1")
+		from := l.Snapshot()
+		stop()
+		h := hearer{map[string]bool{}, map[string]bool{}}
+		book := nodetest.NewNotebook()
+		asks := 60
+		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{hearer{h.heard, h.gone}, binder{asks: &asks}}})
+		ctx, stop2 := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- l.Run(ctx) }()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}}}
+		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+			return []state.Change{state.Put(pod, "")}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if l.Unsettled() != 1 {
+			t.Fatalf("%d passes found no end", l.Unsettled())
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if l.Unsettled() != 1 || l.Snapshot().Record("pi-1").Generation < 2 {
+			t.Errorf("after %d passes without an end: the node's desired state is %d, and has the pod", l.Unsettled(), l.Snapshot().Record("pi-1").Generation)
+		}
+		if !h.heard["kiosk on pi-1"] {
+			t.Errorf("the other decider has heard %v", h.heard)
+		}
+		found := false
+		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
+			found = found || e.Reason == "Unsettled"
+		}
+		if !found {
+			t.Error("no event says so")
+		}
+		stop2()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASettlerLosesNothingOfAPassWithoutAnEnd(t *testing.T) {
+	s := state.Empty("x", time.Unix(0, 0))
+	now := time.Unix(100, 0)
+	h := hearer{map[string]bool{}, map[string]bool{}}
+	asks := 100
+	settler := control.NewSettler(node.Ended, binder{asks: &asks}, h)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}
+	s, log := state.Apply(s, []state.Change{state.Put(pod, "")})
+	s, _, settled := settler.Settle(s, log, now)
+	if settled {
+		t.Fatal("it found an end")
+	}
+	// Somebody's news in between is decided at once, and ends nothing of the wait.
+	s, log = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}, "")})
+	asks = 0
+	if s, _, settled = settler.Settle(s, log, now.Add(time.Millisecond)); !settled || !h.heard["other on pi-1"] {
+		t.Errorf("news in between: settled %v, heard %v", settled, h.heard)
+	}
+	if at := settler.Wake(); !at.Equal(now.Add(time.Second)) {
+		t.Errorf("it wakes at %s, want a second after the pass", at)
+	}
+	if settler.AsksAll(now.Add(999*time.Millisecond)) || !settler.AsksAll(now.Add(time.Second)) {
+		t.Error("it does not ask about everything just then")
+	}
+	clear(h.heard)
+	if _, _, settled = settler.Settle(s, nil, now.Add(time.Second)); !settled || !settler.Wake().IsZero() {
+		t.Errorf("then: settled %v, wakes at %s", settled, settler.Wake())
+	}
+}
+
 func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, book, stop := start(t, nil)
-		greet(t, l, "pi-1")
+		l, book, stop := nodetest.Start(t, nil)
+		nodetest.Greet(t, l, "pi-1")
 		begin := time.Now()
 		var wg sync.WaitGroup
 		var kept atomic.Int32
 		for i := range 200 {
 			wg.Go(func() {
-				switch err := l.Status(t.Context(), fmt.Sprintf("new-%d", i), report("b", 1, "True")); {
+				switch err := l.Status(t.Context(), node.Caller{Node: fmt.Sprintf("new-%d", i)}, nodetest.Report("b", 1, "True")); {
 				case err == nil:
 					kept.Add(1)
 				case !errors.Is(err, control.ErrStopped):
@@ -440,17 +472,15 @@ func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
 			})
 		}
 		stop()
-		if err := l.Status(t.Context(), "late", report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
+		if err := l.Status(t.Context(), node.Caller{Node: "late"}, nodetest.Report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
 			t.Errorf("after the end: %v", err)
 		}
 		wg.Wait()
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("news waited %s for a hub that had stopped", waited)
 		}
-		book.mu.Lock()
-		defer book.mu.Unlock()
 		stored := int32(0)
-		for k := range book.rows {
+		for k := range book.Rows() {
 			if k.Kind == state.Nodes && strings.HasPrefix(k.Name, "new-") {
 				stored++
 			}
@@ -459,4 +489,90 @@ func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
 			t.Errorf("%d nodes were acknowledged, %d stored", kept.Load(), stored)
 		}
 	})
+}
+
+// A remover finds no end in one pass, and takes a pod away in its last ask.
+type remover struct {
+	concerned
+	asks *int
+}
+
+func (r remover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
+	*r.asks++
+	if p := s.Pod("default", "kiosk"); *r.asks == 50 && p != nil {
+		plan.Do(state.Remove(p, "remove kiosk"))
+	} else if *r.asks < 50 {
+		plan.Do(state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "turn"))
+	}
+	return plan
+}
+
+// What is no more cannot be seen by looking at everything: it has to be told.
+func TestWhatIsGoneAtTheEndOfAPassWithoutAnEndIsStillTold(t *testing.T) {
+	now := time.Unix(100, 0)
+	h := hearer{map[string]bool{}, map[string]bool{}}
+	asks := 0
+	settler := control.NewSettler(node.Ended, h, remover{asks: &asks})
+	s, log := state.Apply(state.Empty("x", now), []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}, "")})
+	s, _, settled := settler.Settle(s, log, now)
+	if settled || s.Pod("default", "kiosk") != nil || h.gone["kiosk"] {
+		t.Fatalf("settled %v after %d asks, heard %v", settled, asks, h.gone)
+	}
+	if _, _, settled = settler.Settle(s, nil, settler.Wake()); !settled || !h.gone["kiosk"] {
+		t.Errorf("then: settled %v, heard %v", settled, h.gone)
+	}
+}
+
+// A noter wants nothing, and notes what it is asked about.
+type noter struct {
+	every []state.Subject
+	asked *[]string
+}
+
+func (n noter) Touches(c state.Applied) []state.Subject {
+	return []state.Subject{{Key: c.Key}, {Key: c.Key, Was: c}}
+}
+func (n noter) Subjects(state.Snapshot) []state.Subject { return n.every }
+func (n noter) Decide(_ state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	*n.asked = nil
+	for _, q := range subjects {
+		what := q.Name
+		if q.Was != nil {
+			what += " handed over"
+		}
+		*n.asked = append(*n.asked, what)
+	}
+	plan.Wake(state.Key{Kind: state.Pods, Name: "c"}, now.Add(time.Second))
+	return plan
+}
+
+func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
+	pod := func(name string) state.Subject {
+		return state.About(state.Key{Kind: state.Pods, Namespace: "default", Name: name})
+	}
+	var asked []string
+	every := []state.Subject{pod("a"), pod("b")}
+	settler := control.NewSettler(node.Ended, noter{every[:1:2], &asked})
+	now := time.Unix(100, 0)
+	put := func(s state.Snapshot, name string) (state.Snapshot, []state.Applied) {
+		return state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")})
+	}
+	s, log := put(state.Empty("x", now), "a")
+	_, _, _ = settler.Settle(s, log, now)
+	if got := fmt.Sprint(asked); got != "[a a handed over]" {
+		t.Errorf("about everything: %s", got)
+	}
+	if every[1] != pod("b") {
+		t.Errorf("a decider's own list is written to: %v", every)
+	}
+	s, log = put(s, "c")
+	_, _, _ = settler.Settle(s, append(log, log...), now.Add(time.Second))
+	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the last is another: it has no namespace
+		t.Errorf("about what changed and what is due: %s", got)
+	}
+	asked = nil
+	_, _, _ = settler.Settle(s, nil, now.Add(1500*time.Millisecond))
+	if len(asked) > 0 {
+		t.Errorf("about nothing: %v", asked)
+	}
 }

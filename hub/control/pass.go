@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"runtime/debug"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 )
 
@@ -17,21 +20,21 @@ import (
 // cannot be remembered has not happened.
 func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
+	heard := l.stalled()
+	began := time.Now()
+	defer func() { l.watch(time.Since(began), jobs) }()
 	now := l.Now()
-	s := l.refreshSeen(*l.current.Load(), now)
-	var log []state.Applied
-	for _, j := range jobs {
-		var changes []state.Change
-		if changes, j.err = l.hear(j.news, s, now); j.err != nil {
-			continue
-		}
-		s, j.done = state.Apply(s, changes)
-		log = append(log, j.done...)
+	s := *l.current.Load()
+	if heard.After(s.Forgiven()) {
+		s = s.Forgive(heard)
 	}
-	s = l.see(s, func(yield func(string) bool) {
+	s = l.refreshSeen(s, now)
+	start := s
+	s, log := l.hearAll(s, jobs, now)
+	s = l.withSeen(s, func(yield func(string) bool) {
 		for _, a := range log {
 			switch a.Key.Kind {
-			case state.Nodes:
+			case state.Nodes, state.Records: // a record's lease interval moves the deadline
 				yield(a.Key.Name)
 			case state.Sites: // another grace moves the deadlines of its nodes
 				for n := range s.NodesIn(a.Key.Name) {
@@ -40,102 +43,161 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 			}
 		}
 	})
-	s, made, settled := l.settler.Settle(s, slices.Clip(log), now)
-	if !settled {
-		last := "an alarm that is past"
-		if len(made) > 0 {
-			last = made[len(made)-1].Change.String()
-		}
-		l.Log.Error("the deciders find no end", "last", last)
-	}
+	recent := append(slices.Clip(l.told), log...)
+	l.told = nil
+	s, made, settled := l.settler.Settle(s, recent, now)
 	log = append(log, made...)
+	if !settled {
+		var told []state.Applied
+		s, told = l.noEnd(s, made, now)
+		log = append(log, told...)
+	}
 	s, told := state.Apply(s, events(s, log, now))
 	log = append(log, told...)
+	l.told = told // whoever bounds how many there are hears of them in the next pass
 
-	if err = l.remember(ctx, log, s.Revision); err != nil {
-		l.settler.LookAtAll()
-		for _, j := range jobs {
-			if j.err == nil {
-				j.done, j.err = nil, fmt.Errorf("nothing was changed: %w", err)
-			}
-			close(j.over)
-		}
-		return err
+	sizes, err := l.remember(ctx, log, s.Revision)
+	if err != nil {
+		l.settler.AskAll()
+		l.newsAlone(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
+	} else {
+		weigh(log, jobs, sizes)
+		l.carryOut(s, log, now)
 	}
+	l.note(err, l.Now())
+	for _, j := range jobs {
+		if j.err != nil {
+			j.done = nil
+		}
+		close(j.over)
+	}
+	return err
+}
+
+// carryOut logs, shows and tells what is remembered.
+func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	for _, a := range log {
 		l.say(a)
 	}
 	l.current.Store(&s)
-	for _, node := range l.show(log) {
-		l.tell(s, node)
+	if l.Devices != nil {
+		l.Devices.Shown(s, log)
 	}
 	l.feed.append(log, now)
+}
+
+// hearAll asks every piece of news what follows from it, and what follows from that: the
+// end of an enrolment belongs to the deletion of its Node.
+func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
-		close(j.over)
+		var changes []state.Change
+		at := time.Now()
+		changes, j.err = l.hear(j.news, s, now)
+		j.took = time.Since(at)
+		if j.err != nil {
+			continue
+		}
+		var more []state.Applied
+		s, j.done, more = l.Follows.apply(s, changes, now)
+		log = append(append(log, j.done...), more...)
 	}
-	return nil
+	return s, log
+}
+
+// weigh tells every change what it takes on the disk, those of the news too.
+func weigh(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
+	measure(log, sizes)
+	for _, j := range jobs {
+		measure(j.done, sizes)
+	}
+}
+
+// noEnd tells that the deciders find no end, which is a mistake in one of them: in the
+// log, in the metrics, and as an event of what was changed last.
+func (l *Loop) noEnd(s state.Snapshot, made []state.Applied, now time.Time) (state.Snapshot, []state.Applied) {
+	l.unsettled.Add(1)
+	last, about := "an alarm that is past", s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceDefault})
+	for _, a := range made {
+		if why := a.Change.String(); why != "" {
+			last = why
+		}
+		about = a.Change.Object
+	}
+	l.Log.Error("the deciders find no end: everything is looked at again", "last", last, "in", l.settler.patience)
+	if about == nil {
+		return s, nil
+	}
+	said := Said{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: everything is looked at again, please report this"}
+	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
 }
 
 // hear asks news what follows from it. A mistake in the code of one piece of news
 // must not end the hub.
 func (l *Loop) hear(news News, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			l.Log.Error("news failed", "panic", r, "stack", string(debug.Stack()))
-			changes, err = nil, fmt.Errorf("internal error: %v", r)
-		}
-	}()
+	defer panics.CatchThen("news", func(failed error) { changes, err = nil, failed })
 	return news(s, now)
 }
 
-// refreshSeen reads the pulses of the nodes that are going to be looked at: those
+// refreshSeen asks when the nodes were last heard of that are going to be decided on: those
 // whose deadlines have come, or all.
 func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
-	return l.see(s, func(yield func(string) bool) {
-		if l.settler.all {
+	return l.withSeen(s, func(yield func(string) bool) {
+		if l.settler.AsksAll(now) {
 			for n := range s.Nodes() {
 				yield(n.Name)
 			}
 			return
 		}
-		for _, k := range l.settler.Due(0, now) {
-			if k.Kind == state.Nodes {
-				yield(k.Name)
-			}
+		for _, name := range l.settler.DueNodes(now) {
+			yield(name)
 		}
 	})
 }
 
-// see returns the snapshot that knows when each of the nodes was last heard of.
-func (l *Loop) see(s state.Snapshot, nodes iter.Seq[string]) state.Snapshot {
+// withSeen returns the snapshot that knows when each of the nodes was last heard of.
+func (l *Loop) withSeen(s state.Snapshot, nodes iter.Seq[string]) state.Snapshot {
+	if l.Devices == nil {
+		return s
+	}
 	return s.WithAllSeen(func(yield func(string, time.Time) bool) {
 		for node := range nodes {
-			if t, ok := l.lastSeen(node); ok && t.After(s.Seen(node)) {
+			if t, ok := l.Devices.Seen(node); ok && t.After(s.Seen(node)) {
 				yield(node, t)
 			}
 		}
 	})
 }
 
-// remember commits the newest state of every object that changed.
-func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) error {
+// measure notes how many bytes each change has.
+func measure(log []state.Applied, sizes map[state.Key]int) {
+	for i := range log {
+		if log[i].New != nil {
+			log[i].Bytes = sizes[log[i].Key]
+		}
+	}
+}
+
+// remember commits the newest state of every object that changed, and says how many
+// bytes each has.
+func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (sizes map[state.Key]int, err error) {
 	if len(log) == 0 {
-		return nil
+		return nil, nil
 	}
 	newest := make(map[state.Key]state.Applied, len(log))
 	for _, a := range log {
 		newest[a.Key] = a
 	}
 	rows := make([]Row, 0, len(newest))
+	sizes = make(map[state.Key]int, len(newest))
 	for k, a := range newest {
 		row := Row{Key: k, Rev: a.Rev, State: a.New}
 		if a.New != nil {
 			row.UID = string(a.New.GetUID())
 			object, err := json.Marshal(a.New)
 			if err != nil {
-				return fmt.Errorf("encode %s: %w", k, err)
+				return nil, fmt.Errorf("encode %s: %w", k, err)
 			}
-			row.Object = object
+			row.Object, sizes[k] = object, len(object)
 		}
 		rows = append(rows, row)
 	}
@@ -143,10 +205,10 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) er
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
 	if err := l.Store.Commit(ctx, rows, rev); err != nil {
-		return fmt.Errorf("remember %d changes: %w", len(rows), err)
+		return nil, fmt.Errorf("remember %d changes: %w", len(rows), err)
 	}
 	l.commits.Add(1)
-	return nil
+	return sizes, nil
 }
 
 // say writes a change's sentence into the log.

@@ -2,47 +2,76 @@
 //
 // Its loop is the only writer of the fleet: it hears news (devices' reports,
 // people's edits), settles the fleet by asking every decider until none wants
-// anything more, remembers the plan in one transaction, tells the devices concerned,
-// and shows the new snapshot to whoever reads. It decides nothing itself, knows
-// neither MQTT nor HTTP nor SQL, and a lease renewal does not pass through it.
+// anything more, remembers the plan in one transaction, and shows the new snapshot to
+// whoever reads and to the devices. It knows no rule and no protocol: the deciders have
+// the rules, package node the devices' protocol, and a lease renewal does not pass
+// through it.
 package control
 
 import (
+	"slices"
 	"time"
 
-	"github.com/tidwall/btree"
-
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 )
 
-// A Decider looks at the fleet and says what should change.
+// A Decider says what should change.
 type Decider interface {
-	Decide(s state.Snapshot, now time.Time) state.Plan
+	// Touches returns what of a change concerns the decider.
+	Touches(c state.Applied) []state.Subject
+	// Subjects returns everything that the decider can be asked about.
+	Subjects(s state.Snapshot) []state.Subject
+	// Decide says what is to change of the subjects, and when to ask about which again.
+	// Asked about everything, it decides all that it ever decides.
+	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
 // A Settler asks deciders in order, round after round, each seeing what the ones
-// before it decided, until none wants anything. It remembers their alarms and what
-// each has seen already, so that a pass costs what changed and what is due.
+// before it decided, until none has a subject left. It alone keeps what is due, what has
+// changed and what everything is, so that a pass costs what changed and what is due.
 type Settler struct {
+	follows  Follows
 	deciders []Decider
 	alarms   []alarms
 	all      bool
+	unheard  [][]state.Subject // by decider: what a pass that found no end has left
+	again    time.Time         // when to ask about everything after such a pass; zero: there was none
+	patience time.Duration     // from that pass
 }
 
-// NewSettler returns a settler that looks at everything once.
-func NewSettler(deciders ...Decider) *Settler {
-	t := &Settler{deciders: deciders, alarms: make([]alarms, len(deciders))}
-	t.LookAtAll()
+// Follows says what else is changed, in the same transaction, because of what was done:
+// right after every news and every plan. Nil: nothing.
+type Follows func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
+
+// apply makes changes, and what follows from them.
+func (f Follows) apply(s state.Snapshot, changes []state.Change, now time.Time) (next state.Snapshot, done, more []state.Applied) {
+	next, done = state.Apply(s, changes)
+	if f != nil && len(done) > 0 {
+		next, more = state.Apply(next, f(next, done, now))
+	}
+	return next, done, more
+}
+
+// NewSettler returns a settler that asks about everything once.
+func NewSettler(follows Follows, deciders ...Decider) *Settler {
+	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)), unheard: make([][]state.Subject, len(deciders))}
+	t.AskAll()
 	return t
 }
 
-// LookAtAll makes the next pass look at everything, as after a plan that could not
-// be remembered.
-func (t *Settler) LookAtAll() {
+// AskAll makes the next pass ask about everything, as after a plan that could not be
+// remembered.
+func (t *Settler) AskAll() {
 	t.all = true
 	for i := range t.alarms {
 		t.alarms[i] = alarms{}
 	}
+}
+
+// AsksAll tells whether the next pass asks about everything.
+func (t *Settler) AsksAll(now time.Time) bool {
+	return t.all || !t.again.IsZero() && !now.Before(t.again)
 }
 
 // rounds bounds a pass. Deciders that want something for ever are a bug, which
@@ -50,26 +79,39 @@ func (t *Settler) LookAtAll() {
 const rounds = 50
 
 // Settle brings the fleet to rest at one moment. recent is what has changed since
-// the last pass. settled is false when the deciders found no end.
+// the last pass. settled is false when the deciders found no end, or one of them panicked:
+// what they have done until then counts, and after a while they are asked about everything
+// again, with what they have not heard. The others are not held up so long.
 func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
 	log := recent
-	heard := make([]int, len(t.deciders)) // how much of the log each decider has seen
-	all := t.all
-	t.all = false
+	heard := make([]int, len(t.deciders)) // how much of the log each decider has been asked about
+	all := t.AsksAll(now)
+	wasAll := all
+	var left [][]state.Subject // to be heard first
+	failed := false
+	if all {
+		t.all, t.again = false, time.Time{}
+		left, t.unheard = t.unheard, make([][]state.Subject, len(t.deciders))
+	}
 	for range rounds {
 		quiet := true
 		for i, d := range t.deciders {
-			s.Look = state.Look{All: all, Recent: log[heard[i]:], Due: t.alarms[i].due(now)}
+			var every, unheard []state.Subject
+			if all {
+				every, unheard = d.Subjects(s), left[i]
+			}
+			subjects := join(every, unheard, state.Touched(d.Touches, log[heard[i]:]), t.alarms[i].due(now))
 			heard[i] = len(log)
-			if !all && len(s.Look.Recent) == 0 && len(s.Look.Due) == 0 {
+			if len(subjects) == 0 {
 				continue
 			}
 			quiet = false
-			plan := d.Decide(s, now)
-			var done []state.Applied
-			s, done = state.Apply(s, plan.Changes)
-			log = append(log, done...)
-			made = append(made, done...)
+			plan, ok := decide(d, s, subjects, now)
+			failed = failed || !ok
+			var done, more []state.Applied
+			s, done, more = t.follows.apply(s, plan.Changes, now)
+			log = append(append(log, done...), more...)
+			made = append(append(made, done...), more...)
 			for _, a := range plan.Alarms {
 				t.alarms[i].set(a)
 			}
@@ -77,15 +119,79 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 				s = s.Forgive(now)
 			}
 		}
-		all = false
+		if quiet && failed {
+			break
+		}
 		if quiet {
-			s.Look = state.Look{}
+			if wasAll {
+				t.patience = 0
+			}
 			return s, made, true
 		}
+		all = false
 	}
-	s.Look = state.Look{}
+	t.patience = min(max(2*t.patience, leastPatience), mostPatience)
+	t.again = now.Add(t.patience)
+	for i, d := range t.deciders {
+		if rest := state.Touched(d.Touches, log[heard[i]:]); len(t.unheard[i])+len(rest) <= mostUnheard {
+			t.unheard[i] = append(t.unheard[i], rest...)
+		}
+		for _, q := range t.alarms[i].due(now) { // one that asks for this moment again and again
+			t.alarms[i].set(state.Alarm{Subject: q, At: t.again})
+		}
+	}
 	return s, made, false
 }
+
+// decide asks one decider. One that panics decides nothing: the others go on, and the
+// pass counts as one without an end.
+func decide(d Decider, s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+	defer panics.Catch("decider")
+	return d.Decide(s, subjects, now), true
+}
+
+// join joins everything, if that is asked about, with lists of subjects; each comes once.
+// Only what comes with everything is compared with it, and nothing is where only one list
+// has any: at a start everything is much.
+func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
+	var more []state.Subject
+	for _, list := range lists {
+		switch {
+		case len(list) == 0:
+		case more == nil:
+			more = list
+		default:
+			more = state.Distinct(more, list)
+		}
+	}
+	switch {
+	case len(every) == 0:
+		return more
+	case len(more) == 0:
+		return every
+	}
+	also := make(map[ref]bool, len(more))
+	for _, q := range more {
+		also[ref{q.Key, q.Part}] = true
+	}
+	for _, q := range every {
+		if at := (ref{q.Key, q.Part}); also[at] {
+			also[at] = false
+		}
+	}
+	every = slices.Clip(every) // lists are their makers' own
+	for _, q := range more {
+		if q.Was != nil || also[ref{q.Key, q.Part}] {
+			every = append(every, q)
+		}
+	}
+	return every
+}
+
+const (
+	leastPatience, mostPatience = time.Second, 5 * time.Minute
+	mostUnheard                 = 100_000 // subjects: they are asked about everything anyway, these only tell what was before
+)
 
 // Wake returns the moment of the earliest alarm, the zero time if there is none.
 func (t *Settler) Wake() (first time.Time) {
@@ -94,83 +200,21 @@ func (t *Settler) Wake() (first time.Time) {
 			first = at
 		}
 	}
+	if !t.again.IsZero() && (first.IsZero() || t.again.Before(first)) {
+		first = t.again
+	}
 	return first
 }
 
-// Due returns the subjects of the i-th decider whose alarms have rung, without
-// silencing them.
-func (t *Settler) Due(i int, now time.Time) []state.Key { return t.alarms[i].peek(now) }
-
-// alarms are the moments at which a decider wants to look again, one per subject.
-type alarms struct {
-	at    map[state.Key]time.Time
-	queue btree.BTreeG[state.Alarm]
-	ready bool
-}
-
-func sooner(a, b state.Alarm) bool {
-	if !a.At.Equal(b.At) {
-		return a.At.Before(b.At)
+// DueNodes returns the nodes that a decider will be asked about because their time has
+// come, whichever decider: when they were last heard of must be known by then.
+func (t *Settler) DueNodes(now time.Time) (names []string) {
+	for i := range t.alarms {
+		t.alarms[i].peek(now, func(r ref) {
+			if r.key.Kind == state.Nodes && r.key.Name != "" {
+				names = append(names, r.key.Name)
+			}
+		})
 	}
-	if a.Subject.Kind != b.Subject.Kind {
-		return a.Subject.Kind < b.Subject.Kind
-	}
-	if a.Subject.Namespace != b.Subject.Namespace {
-		return a.Subject.Namespace < b.Subject.Namespace
-	}
-	return a.Subject.Name < b.Subject.Name
-}
-
-func (q *alarms) set(a state.Alarm) {
-	if !q.ready {
-		q.at, q.ready = map[state.Key]time.Time{}, true
-		q.queue = *btree.NewBTreeGOptions(sooner, btree.Options{NoLocks: true})
-	}
-	if old, ok := q.at[a.Subject]; ok {
-		if old.Equal(a.At) {
-			return
-		}
-		q.queue.Delete(state.Alarm{Subject: a.Subject, At: old})
-		delete(q.at, a.Subject)
-	}
-	if !a.At.IsZero() {
-		q.at[a.Subject] = a.At
-		q.queue.Set(a)
-	}
-}
-
-func (q *alarms) first() (time.Time, bool) {
-	if !q.ready {
-		return time.Time{}, false
-	}
-	a, ok := q.queue.Min()
-	return a.At, ok
-}
-
-func (q *alarms) peek(now time.Time) (keys []state.Key) {
-	if !q.ready {
-		return nil
-	}
-	q.queue.Scan(func(a state.Alarm) bool {
-		if a.At.After(now) {
-			return false
-		}
-		keys = append(keys, a.Subject)
-		return true
-	})
-	return keys
-}
-
-// due takes the alarms that have rung.
-func (q *alarms) due(now time.Time) (keys []state.Key) {
-	for q.ready {
-		a, ok := q.queue.Min()
-		if !ok || a.At.After(now) {
-			break
-		}
-		q.queue.PopMin()
-		delete(q.at, a.Subject)
-		keys = append(keys, a.Subject)
-	}
-	return keys
+	return names
 }

@@ -13,17 +13,18 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
-	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
-	"flotilla.dev/hub/eviction"
-	"flotilla.dev/hub/lifecycle"
-	"flotilla.dev/hub/schedule"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/serve"
 	"flotilla.dev/hub/state"
-	"flotilla.dev/hub/workload"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -66,6 +67,10 @@ type stage struct {
 	start   time.Time
 	now     time.Time
 	silent  map[string]bool
+	rejects map[string]bool
+	hush    bool           // write nothing down but counts
+	unsaid  map[string]int // first words of what was not written down
+	counted map[string]int
 	out     strings.Builder
 	quiet   int
 	watch   func(s state.Snapshot, made []state.Applied, now time.Time) // nil: nobody
@@ -73,28 +78,21 @@ type stage struct {
 
 var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// deciders are the hub's own, in its order, with its defaults.
-func deciders() []control.Decider {
-	return decidersWith(address.Decider{Cluster: netip.MustParsePrefix("10.64.0.0/12"), Bits: 24})
-}
+// deciders are the hub's own with its defaults.
+func deciders() []control.Decider { return serve.Deciders(config.Default()) }
 
-func decidersWith(blocks address.Decider) []control.Decider {
-	return []control.Decider{
-		lifecycle.Decider{Settings: lifecycle.Defaults},
-		blocks,
-		eviction.Decider{Grace: lifecycle.Defaults.Grace},
-		workload.Decider{Admit: func(p *corev1.Pod) {
-			admission.DefaultPod(p, admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300})
-		}, FinishedPods: 1000},
-		schedule.Decider{},
-	}
+// decidersWith are those with another range of addresses.
+func decidersWith(cluster string, bits int) []control.Decider {
+	cfg := config.Default()
+	cfg.ClusterCIDR, cfg.NodeCIDRMaskSize = netip.MustParsePrefix(cluster), bits
+	return serve.Deciders(cfg)
 }
 
 func newStage(t *testing.T, all ...control.Decider) *stage {
-	all = append(all, control.Deliver{})
+	all = append(all, node.Deliver{})
 	return &stage{
-		t: t, all: all, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{},
-		settler: control.NewSettler(all...),
+		t: t, all: all, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
+		settler: control.NewSettler(node.Ended, all...),
 	}
 }
 
@@ -154,11 +152,47 @@ func (g *stage) do(verb string, args []string) {
 		}
 		site.Spec.DisruptionPolicy = fleet.DisruptionPolicy(opts["policy"])
 		g.put(site)
-	case "cordon", "taint", "untaint":
+	case "drain": // as by kubectl annotate, for one node or for several at one moment
+		order := strings.Join(args[1:], " ")
+		var changes []state.Change
+		for _, name := range expand(args[0]) {
+			n := g.s.Node(name).DeepCopy()
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			if n.Annotations[state.DrainAnnotation] = order; order == "" {
+				n.Annotations[state.DrainAnnotation] = "true"
+			}
+			changes = append(changes, state.Put(n, ""))
+		}
+		g.apply(changes...)
+	case "stop-drain":
 		n := g.s.Node(names[0]).DeepCopy()
+		delete(n.Annotations, state.DrainAnnotation)
+		g.put(n)
+	case "budget":
+		g.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": names[0]}}, MinAvailable: ptr.To(intstr.Parse(opts["min"]))}})
+	case "pod": // that nobody makes again
+		t := template(names[0], opts)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
+		p.Spec.NodeName = opts["node"]
+		g.put(p)
+	case "drains": // what the nodes say of theirs
+		for n := range g.s.DrainMarks() {
+			_, ordered := n.Annotations[state.DrainAnnotation]
+			if st := state.DrainStatusOf(n); st != nil {
+				fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d of %d left, ordered %v, cordoned %v)\n", g.now.Sub(g.start), n.Name, st.State, st.Pods-st.Left, st.Pods, ordered, n.Spec.Unschedulable)
+			}
+		}
+	case "cordon", "uncordon", "taint", "untaint":
+		for _, name := range expand(names[0])[1:] {
+			g.do(verb, append([]string{name}, names[1:]...))
+		}
+		n := g.s.Node(expand(names[0])[0]).DeepCopy()
 		switch verb {
-		case "cordon":
-			n.Spec.Unschedulable = true
+		case "cordon", "uncordon":
+			n.Spec.Unschedulable = verb == "cordon"
 		case "taint":
 			key, effect, _ := strings.Cut(names[1], ":")
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffect(effect)})
@@ -178,12 +212,22 @@ func (g *stage) do(verb string, args []string) {
 		spec := template(names[0], opts)
 		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: appsv1.DaemonSetSpec{
 			Selector: spec.selector, Template: spec.template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
+	case "rejects", "accepts": // the devices do not start what they are sent, as when something else takes their memory
+		for _, n := range g.nodes(names) {
+			g.rejects[n] = verb == "rejects"
+		}
+	case "count": // what the hub says, not what it does
+		said := strings.Count(g.out.String(), "  "+names[0]+" ") + g.unsaid[names[0]]
+		fmt.Fprintf(&g.out, "= %8s  %d times %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), said-g.counted[names[0]], names[0])
+		g.counted[names[0]] = said
+	case "hush", "speak":
+		g.hush = verb == "hush"
 	case "delete-node":
 		g.apply(state.Remove(g.s.Node(names[0]), "delete node "+names[0]))
 	case "restart": // of the hub: what is remembered stays, and everybody counts as seen now
 		g.s = g.s.Forgive(g.now)
 		g.s.Started = g.now
-		g.settler = control.NewSettler(g.all...)
+		g.settler = control.NewSettler(node.Ended, g.all...)
 		g.settle(nil)
 	default:
 		g.t.Fatalf("unknown verb %q", verb)
@@ -233,6 +277,13 @@ type podTemplate struct {
 
 func template(name string, opts map[string]string) podTemplate {
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/" + name + ":" + opts["version"]}}}
+	if v := opts["toleration"]; v != "" { // key:10s, of NoExecute
+		key, of, _ := strings.Cut(v, ":")
+		d, _ := time.ParseDuration(of)
+		seconds := int64(d / time.Second)
+		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+	}
+	spec.NodeName = opts["on"]
 	if v := opts["tolerate"]; v != "" {
 		d, _ := time.ParseDuration(v)
 		seconds := int64(d / time.Second)
@@ -307,18 +358,20 @@ func (g *stage) settle(recent []state.Applied) {
 	if g.watch != nil {
 		g.watch(g.s, made, g.now)
 	}
-	// A second look at the same moment, at everything, wants nothing: incremental = full.
+	// Asked about everything at the same moment they want nothing: incremental = full.
 	// Where nothing happened, only some of the quiet moments are held against it.
 	if g.quiet++; len(recent)+len(made) == 0 && g.quiet%60 != 0 {
 		return
 	}
-	if _, again, _ := control.NewSettler(g.all...).Settle(g.s, nil, g.now); len(again) > 0 {
-		g.t.Fatalf("at %s a full look still wants: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
+	if _, again, _ := control.NewSettler(node.Ended, g.all...).Settle(g.s, nil, g.now); len(again) > 0 {
+		g.t.Fatalf("at %s asked about everything they still want: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
 	}
 }
 
 func (g *stage) say(a state.Applied) {
-	if why := a.Change.Why; why != "" {
+	if why := a.Change.Why; why != "" && g.hush {
+		g.unsaid[strings.Fields(why)[0]]++
+	} else if why != "" {
 		fmt.Fprintf(&g.out, "= %8s  %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), why)
 	}
 }
@@ -350,6 +403,11 @@ func (g *stage) obey() (done []state.Applied) {
 			switch {
 			case p.DeletionTimestamp != nil:
 				changes = append(changes, state.Remove(p, fmt.Sprintf("pod %s on %s has stopped", p.Name, n.Name)))
+			case state.Terminated(p):
+			case g.rejects[n.Name] && p.Status.Phase == corev1.PodPending:
+				p = p.DeepCopy()
+				p.Status.Phase, p.Status.Reason = corev1.PodFailed, "OutOfcpu"
+				changes = append(changes, state.Put(p, fmt.Sprintf("pod %s on %s Failed", p.Name, n.Name)))
 			case p.Status.Phase != corev1.PodRunning || state.PodCondition(p, corev1.PodReady) == nil || state.PodCondition(p, corev1.PodReady).Status != corev1.ConditionTrue && state.ReadyOf(n) == corev1.ConditionTrue:
 				p = p.DeepCopy()
 				p.Status.Phase = corev1.PodRunning

@@ -71,7 +71,7 @@ func words(s string) []string { return strings.Fields(s) }
 // appendix is every command line that people and tools are known to use, in an order
 // in which each finds what it needs: three devices, two workloads, a pod by itself.
 //
-// What is missing has a reason: `certificate approve`, `debug`, `create job`,
+// What is missing has a reason: `debug`, `create job`,
 // `create token` and `autoscale` are here as what they are, refusals of kinds that
 // nothing implements.
 var appendix = []row{
@@ -245,7 +245,7 @@ var appendix = []row{
 	{args: words("get nodes --server-print=false"), want: []string{`NAME\s+AGE`, `sim-0003`}},
 	{args: words("get foo"), code: 1, want: []string{`the server doesn't have a resource type "foo"`}},
 	{args: words("debug solo --image=busybox"), code: 1, want: []string{`pods "solo" not found`}},
-	{args: words("certificate approve x"), code: 1, want: []string{`doesn't have a resource type "certificatesigningrequests"`}},
+	{args: words("certificate approve x"), code: 1, want: []string{`certificatesigningrequests.certificates.k8s.io "x" not found`}},
 	{args: words("cluster-info dump"), code: 1, want: []string{`could not find the requested resource`}},
 	{args: words("api-resources"), want: []string{`(?m)^deployments\s+deploy\s+apps/v1\s+true\s+Deployment`, `(?m)^sites\s+flotilla.dev/v1alpha1\s+false\s+Site`}},
 	{args: words("api-versions"), want: []string{`(?m)^flotilla.dev/v1alpha1$`, `(?m)^metrics.k8s.io/v1beta1$`}},

@@ -171,12 +171,12 @@ func (h *hub) join(site string, e *engine) *device {
 	if !strings.Contains(said, d.node+" on site "+site) {
 		h.t.Fatalf("join printed %q", said)
 	}
-	if e != nil {
-		h.t.Cleanup(func() {
+	h.t.Cleanup(func() {
+		if e != nil {
 			e.remove(h.t, d.node)
-			forgetVolatile(h.t, d.dir)
-		})
-	}
+		}
+		forgetVolatile(h.t, d.dir)
+	})
 	return d
 }
 

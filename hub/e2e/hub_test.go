@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,9 +42,19 @@ func newHub(t testing.TB, args ...string) *hub {
 	h.args = append([]string{
 		"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", h.dev,
 		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", (2 * grace).String(),
+		"--cluster-cidr", ownAddresses(),
 	}, args...)
 	h.start()
 	return h
+}
+
+var hubs atomic.Int64
+
+// ownAddresses are for the pods of one hub's devices: they share a machine and its
+// engines with those of other hubs, and a node whose addresses are taken gets no pods.
+// Podman's own 10.88.0.0/16 is not among them.
+func ownAddresses() string {
+	return fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+hubs.Add(1))%128)
 }
 
 // start starts the hub, again or for the first time, and waits until it serves.

@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a command that ends by itself, or a start, may take here.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // A process is a child that is ours to end.
 type process struct {
@@ -93,8 +93,8 @@ func (p *process) end(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s) // it may have ended just now
 	select {
 	case <-p.over:
-	case <-time.After(15 * time.Second):
-		p.t.Errorf("%s had not ended 15 s after %s", p.name, s)
+	case <-time.After(patience):
+		p.t.Errorf("%s had not ended %s after %s", p.name, patience, s)
 		_ = p.cmd.Process.Kill()
 		<-p.over
 	}

@@ -7,10 +7,10 @@ package eviction
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 
 	"flotilla.dev/hub/state"
 )
@@ -23,96 +23,145 @@ type Decider struct {
 	Grace time.Duration
 }
 
+// Touches says that a change concerns its pod, or its node if that has other NoExecute
+// taints than before. A deleted node is handed over as it was: deadlines that ran then go on.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Pods:
+		return []state.Subject{{Key: c.Key}}
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		switch {
+		case old != nil && next == nil:
+			return []state.Subject{{Key: c.Key, Was: old}}
+		case old == nil || !sameNoExecute(old, next):
+			return []state.Subject{{Key: c.Key}}
+		}
+	}
+	return nil
+}
+
+// Subjects returns the pods that have a node.
+func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
+	for p := range s.Pods("") {
+		if p.Spec.NodeName != "" {
+			all = append(all, state.About(state.KeyOf(p)))
+		}
+	}
+	return all
+}
+
 // Decide evicts every pod whose node carries a NoExecute taint that the pod does
 // not tolerate, or no longer.
-func (d Decider) Decide(s state.Snapshot, now time.Time) (plan state.Plan) {
-	for _, key := range pods(s) {
+func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	keys, deleted := pods(s, subjects)
+	for _, key := range keys {
 		p := s.Pod(key.Namespace, key.Name)
 		if p == nil || p.DeletionTimestamp != nil || p.Spec.NodeName == "" || state.Terminated(p) {
 			plan.Wake(key, time.Time{})
 			continue
 		}
-		node := s.Node(p.Spec.NodeName)
-		if node == nil {
-			plan.Wake(key, time.Time{})
+		leave, written := d.leave(s, p, deleted[p.Spec.NodeName])
+		if leave.Must && now.Before(leave.At) {
+			plan.Wake(key, leave.At)
+			if written {
+				plan.Do(state.Put(withLeaveBy(p, leave.At), ""))
+			}
 			continue
 		}
-		leave := LeaveBy(node.Spec.Taints, p.Spec.Tolerations)
-		if leave.Must && leave.Lifecycle {
-			if earliest := s.Started.Add(d.Grace); leave.At.Before(earliest) && node.CreationTimestamp.Time.Before(s.Started) {
-				leave.At = earliest
+		plan.Wake(key, time.Time{})
+		if !leave.Must {
+			if _, stale := p.Annotations[annotationLeaveBy]; written && stale { // of an earlier deletion
+				p = p.DeepCopy()
+				delete(p.Annotations, annotationLeaveBy)
+				plan.Do(state.Put(p, ""))
 			}
+			continue
 		}
-		switch {
-		case !leave.Must:
-			plan.Wake(key, time.Time{})
-		case now.Before(leave.At):
-			plan.Wake(key, leave.At)
-		default:
-			plan.Wake(key, time.Time{})
-			why := fmt.Sprintf("evict %s from %s: %s", state.Display(p), node.Name, leave.Why)
-			if c, ok := state.Evict(p, now, "DeletionByTaintManager", why); ok {
-				plan.Do(c.Event("TaintManagerEviction"))
-			}
+		why := fmt.Sprintf("evict %s from %s: %s", state.Display(p), p.Spec.NodeName, leave.Why)
+		if c, ok := state.Evict(p, now, "DeletionByTaintManager", why); ok {
+			plan.Do(c.Event("TaintManagerEviction"))
 		}
 	}
 	return plan
 }
 
-// pods returns the pods that need be looked at, each once: those that changed,
-// those whose node's taints changed, and those whose time has come.
-func pods(s state.Snapshot) (keys []state.Key) {
-	seen := map[state.Key]bool{}
-	look := func(k state.Key) {
+// leave returns when a pod must leave its node; old is the node as it was before it was
+// deleted just now, nil: it was not. A deadline that runs then goes on, and so the pod is to
+// remember it: written.
+func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave Leave, written bool) {
+	node := s.Node(p.Spec.NodeName)
+	switch {
+	case node == nil && old == nil:
+		return remembered(p), false
+	case node == nil:
+		leave, written = LeaveBy(old, p), true
+		node = old
+	default:
+		leave = LeaveBy(node, p)
+	}
+	if leave.Must && leave.Lifecycle {
+		if earliest := s.Started.Add(d.Grace); leave.At.Before(earliest) && node.CreationTimestamp.Time.Before(s.Started) {
+			leave.At = earliest
+		}
+	}
+	return leave, written
+}
+
+// annotationLeaveBy is on a pod whose node is gone when its deadline ran then.
+const annotationLeaveBy = "flotilla.dev/leave-by"
+
+func withLeaveBy(p *corev1.Pod, at time.Time) *corev1.Pod {
+	p = p.DeepCopy()
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	p.Annotations[annotationLeaveBy] = at.UTC().Format(time.RFC3339)
+	return p
+}
+
+func remembered(p *corev1.Pod) Leave {
+	at, err := time.Parse(time.RFC3339, p.Annotations[annotationLeaveBy])
+	if err != nil {
+		return Leave{}
+	}
+	return Leave{Must: true, At: at, Why: "tolerated the taints of its node, which is gone, until " + at.UTC().Format(time.TimeOnly)}
+}
+
+// pods returns the pods that the subjects are about, each once: a node is about all of
+// its pods; and the nodes that have been deleted, as they were.
+func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted map[string]*corev1.Node) {
+	seen := make(map[state.Key]bool, len(subjects))
+	add := func(k state.Key) {
 		if !seen[k] {
 			seen[k] = true
 			keys = append(keys, k)
 		}
 	}
-	add := func(p *corev1.Pod) { look(state.KeyOf(p)) }
-	if s.Look.All {
-		for n := range s.Nodes() {
-			for p := range s.PodsOn(n.Name) {
-				add(p)
-			}
+	for _, q := range subjects {
+		if q.Kind == state.Pods {
+			add(q.Key)
+			continue
 		}
-		return keys
-	}
-	for _, a := range s.Look.Recent {
-		switch a.Key.Kind {
-		case state.Pods:
-			look(a.Key)
-		case state.Nodes:
-			if sameNoExecute(a.Old, a.New) {
-				continue
+		if old, ok := q.Was.(*corev1.Node); ok {
+			if deleted == nil {
+				deleted = map[string]*corev1.Node{}
 			}
-			for p := range s.PodsOn(a.Key.Name) {
-				add(p)
-			}
+			deleted[q.Name] = old
+		}
+		for p := range s.PodsOn(q.Name) {
+			add(state.KeyOf(p))
 		}
 	}
-	for _, k := range s.Look.Due {
-		look(k)
-	}
-	return keys
+	return keys, deleted
 }
 
-func sameNoExecute(a, b state.Object) bool {
-	old, _ := a.(*corev1.Node)
-	new, _ := b.(*corev1.Node)
-	if old == nil || new == nil {
-		return false
-	}
-	x, y := noExecute(old.Spec.Taints), noExecute(new.Spec.Taints)
-	if len(x) != len(y) {
-		return false
-	}
-	for i := range x {
-		if !x[i].MatchTaint(&y[i]) || x[i].Value != y[i].Value || !x[i].TimeAdded.Equal(y[i].TimeAdded) {
-			return false
-		}
-	}
-	return true
+func sameNoExecute(old, next *corev1.Node) bool {
+	x, y := noExecute(old.Spec.Taints), noExecute(next.Spec.Taints)
+	return slices.EqualFunc(x, y, func(x, y corev1.Taint) bool {
+		return x.MatchTaint(&y) && x.Value == y.Value && x.TimeAdded.Equal(y.TimeAdded)
+	})
 }
 
 func noExecute(taints []corev1.Taint) (out []corev1.Taint) {
@@ -132,43 +181,69 @@ type Leave struct {
 	Lifecycle bool // because its node is not ready or unreachable, not because somebody tainted it
 }
 
-// LeaveBy returns when a pod with these tolerations must leave a node with these
-// taints.
+// LeaveBy returns when a pod must leave its node because of the node's taints.
 //
 // For each NoExecute taint the first toleration that tolerates it counts. A taint
-// that nothing tolerates: now, that is, when the taint was given. Otherwise each
-// bounded toleration ends its seconds after its taint was given, and the earliest
-// of these counts; a toleration of 0 seconds or less ends at once. No bound at
-// all: never. Counting from the taint, a restart of the hub neither shortens nor
-// lengthens anybody's stay.
-func LeaveBy(taints []corev1.Taint, tolerations []corev1.Toleration) (leave Leave) {
-	for _, t := range noExecute(taints) {
-		var at time.Time
-		if t.TimeAdded != nil {
-			at = t.TimeAdded.Time
-		}
-		lifecycle := t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
-		tol := first(tolerations, &t)
-		var next Leave
-		switch {
-		case tol == nil:
-			next = Leave{true, at, "does not tolerate " + t.ToString(), lifecycle}
-		case tol.TolerationSeconds == nil:
-			continue
-		default:
-			at = at.Add(time.Duration(max(*tol.TolerationSeconds, 0)) * time.Second)
-			next = Leave{true, at, fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)), lifecycle}
-		}
-		if !leave.Must || next.At.Before(leave.At) {
+// that nothing tolerates, or for no time: now. Otherwise each bounded toleration ends
+// its seconds after the later of its taint and the pod's binding, and the earliest of
+// these counts. No bound at all: never. Both moments are remembered, so a restart of the hub
+// neither shortens nor lengthens anybody's stay; and a pod that comes to a node that has
+// long been tainted has its whole time.
+//
+// Where the lifecycle's taint has changed its key, the deadlines of those before it
+// stand for the pods that were there.
+func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
+	bound := state.BoundAt(p)
+	sooner := func(t corev1.Taint) {
+		if next := leaveFor(t, p.Spec.Tolerations, bound); next.Must && (!leave.Must || next.At.Before(leave.At)) {
 			leave = next
+		}
+	}
+	ours := false
+	for _, t := range noExecute(n.Spec.Taints) {
+		ours = ours || lifecycles(t)
+		sooner(t)
+	}
+	if outage := state.OutageOf(n); ours && outage != nil {
+		for _, spell := range outage.Spells {
+			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
+				sooner(t)
+			}
 		}
 	}
 	return leave
 }
 
+func lifecycles(t corev1.Taint) bool {
+	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+}
+
+// leaveFor is what one taint makes of a pod.
+func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) Leave {
+	tol := first(tolerations, &t)
+	switch {
+	case tol == nil:
+		return Leave{Must: true, Why: "does not tolerate " + t.ToString(), Lifecycle: lifecycles(t)}
+	case tol.TolerationSeconds == nil:
+		return Leave{}
+	case *tol.TolerationSeconds <= 0:
+		return Leave{Must: true, Why: "tolerates " + t.Key + " for 0 s", Lifecycle: lifecycles(t)}
+	}
+	at := bound
+	if t.TimeAdded != nil && t.TimeAdded.After(at) {
+		at = t.TimeAdded.Time
+	}
+	at = at.Add(time.Duration(min(*tol.TolerationSeconds, longest)) * time.Second)
+	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)), Lifecycle: lifecycles(t)}
+}
+
+// longest is the most seconds that are counted: a time.Duration holds 292 years.
+const longest = 250 * 365 * 24 * 60 * 60
+
+// first returns the first toleration that tolerates a taint, nil if none does.
 func first(tolerations []corev1.Toleration, t *corev1.Taint) *corev1.Toleration {
 	for i := range tolerations {
-		if tolerations[i].ToleratesTaint(klog.Logger{}, t, false) {
+		if state.Tolerates(tolerations[i:i+1], t) {
 			return &tolerations[i]
 		}
 	}

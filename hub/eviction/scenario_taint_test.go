@@ -112,7 +112,7 @@ func TestScenarioTaintsComeAndGo(t *testing.T) {
 			alarm  bool
 		}{{nil, false}, {[]string{"a"}, false}, {[]string{"a", "b"}, true}, {[]string{"a"}, false}} {
 			y.put(y.pi(step.taints...))
-			at, ok := y.alarms[state.KeyOf(p)]
+			at, ok := y.alarms[state.About(state.KeyOf(p))]
 			if ok != step.alarm || ok && !at.Equal(noon.Add(time.Minute)) {
 				t.Errorf("state %d: alarm %v at %s", i, ok, at)
 			}
@@ -137,8 +137,8 @@ func TestScenarioSmallestToleration(t *testing.T) {
 		{"S8.min.5 one without seconds and 1 s: 1 s", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a"), tolerate("b", 1)}, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := eviction.LeaveBy(tt.taints, tt.tolerations)
-			if got.Must != (tt.want != never) || got.Must && got.At.Sub(noon) != tt.want {
+			got := eviction.LeaveBy(&corev1.Node{Spec: corev1.NodeSpec{Taints: tt.taints}}, pod("pi-1", tt.tolerations...))
+			if got.Must != (tt.want != never) || got.Must && max(got.At.Sub(noon), 0) != tt.want {
 				t.Errorf("%+v, want %s", got, tt.want)
 			}
 		})

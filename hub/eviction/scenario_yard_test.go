@@ -20,13 +20,13 @@ type yard struct {
 	t      *testing.T
 	s      state.Snapshot
 	now    time.Time
-	alarms map[state.Key]time.Time
+	alarms map[state.Subject]time.Time
 	left   map[string]time.Duration // when a pod was told to leave, since noon
 	said   []state.Change
 }
 
 func newYard(t *testing.T) *yard {
-	return &yard{t: t, s: state.Empty("test", noon.Add(-time.Hour)), now: noon, alarms: map[state.Key]time.Time{}, left: map[string]time.Duration{}}
+	return &yard{t: t, s: state.Empty("test", noon.Add(-time.Hour)), now: noon, alarms: map[state.Subject]time.Time{}, left: map[string]time.Duration{}}
 }
 
 func (y *yard) put(objects ...state.Object) *yard {
@@ -43,20 +43,20 @@ func (y *yard) put(objects ...state.Object) *yard {
 
 func (y *yard) settle(recent []state.Applied) {
 	y.t.Helper()
+	d := eviction.Decider{Grace: 40 * time.Second}
 	for range 10 {
-		look := state.Look{Recent: recent}
-		for k, at := range y.alarms {
+		subjects := state.Touched(d.Touches, recent)
+		for q, at := range y.alarms {
 			if !at.After(y.now) {
-				look.Due = append(look.Due, k)
-				delete(y.alarms, k)
+				subjects = append(subjects, q)
+				delete(y.alarms, q)
 			}
 		}
-		if len(look.Recent)+len(look.Due) == 0 {
+		if len(subjects) == 0 {
 			y.whole()
 			return
 		}
-		y.s.Look = look
-		plan := eviction.Decider{Grace: 40 * time.Second}.Decide(y.s, y.now)
+		plan := d.Decide(y.s, subjects, y.now)
 		for _, a := range plan.Alarms {
 			delete(y.alarms, a.Subject)
 			if !a.At.IsZero() {
@@ -75,13 +75,12 @@ func (y *yard) settle(recent []state.Applied) {
 	y.t.Fatal("eviction does not settle")
 }
 
-// whole holds what was decided bit by bit against a look at everything.
+// whole holds what was decided bit by bit against the full recomputation.
 func (y *yard) whole() {
 	y.t.Helper()
-	s := y.s
-	s.Look = state.Look{All: true}
-	if plan := (eviction.Decider{Grace: 40 * time.Second}).Decide(s, y.now); len(plan.Changes) > 0 {
-		y.t.Errorf("a look at everything still wants %s", plan.Changes[0])
+	d := eviction.Decider{Grace: 40 * time.Second}
+	if plan := d.Decide(y.s, d.Subjects(y.s), y.now); len(plan.Changes) > 0 {
+		y.t.Errorf("asked about everything it still wants %s", plan.Changes[0])
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/bound"
 )
 
 // MaxSize bounds a list, in bytes.
@@ -62,6 +64,9 @@ func (l List) Of(node string) (m Machine, ok bool) {
 func Parse(text []byte) (List, error) {
 	if len(text) > MaxSize {
 		return List{}, fmt.Errorf("it has more than %d bytes", MaxSize)
+	}
+	if err := bound.YAML(text, nil); err != nil {
+		return List{}, fmt.Errorf("it cannot be read: %w", err)
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)

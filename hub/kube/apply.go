@@ -73,6 +73,8 @@ func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter 
 	switch {
 	case sub == "status":
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
+	case sub == "approval":
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"), fieldpath.MakePathOrDie("metadata", "annotations"), fieldpath.MakePathOrDie("status", "certificate"))
 	case r.sub("status") != nil && r.kind != state.Nodes:
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
 	default:
@@ -106,6 +108,9 @@ func (a *applier) update(r *resource, live, next state.Object, manager, sub stri
 // applied is the step of a server-side apply: create what is not there, else
 // merge what is sent into it.
 func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write, now time.Time) (step, error) {
+	if err := readable(body, mediaYAML, c.res.GroupVersionKind); err != nil {
+		return step{}, err
+	}
 	patch := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(body, &patch.Object); err != nil {
 		return step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
@@ -159,6 +164,9 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 		return step{}, fmt.Errorf("apply %s %s: merging gave a %T", c.res.singular, c.name, merged)
 	}
 	next = next.DeepCopyObject().(state.Object)
+	if err := keeps(next, c.res.GroupVersionKind, c.name); err != nil {
+		return step{}, err
+	}
 	var st step
 	if live == nil {
 		next.SetName(c.name)
@@ -198,8 +206,13 @@ func (c *call) checkFields(patch *unstructured.Unstructured) ([]string, error) {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	kind := c.res.GroupVersionKind
-	_, _, err = strictJSON.Decode(b, &kind, nil)
+	o, _, err := strictJSON.Decode(b, &kind, nil)
 	strict, ok := runtime.AsStrictDecodingError(err)
+	if err == nil || ok {
+		if err := keeps(o, kind, c.name); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case err == nil:
 		return nil, nil

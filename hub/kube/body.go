@@ -70,6 +70,9 @@ func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (run
 	if len(b) == 0 {
 		return nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
 	}
+	if err := readable(b, media, kind); err != nil {
+		return nil, err
+	}
 	o, have, err := d.Decode(b, &kind, nil)
 	strict, ok := runtime.AsStrictDecodingError(err)
 	if err != nil && !ok {
@@ -80,6 +83,9 @@ func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (run
 	}
 	if *have != kind {
 		return nil, wrongKind(*have, kind)
+	}
+	if err := keeps(o, kind, c.name); err != nil {
+		return nil, err
 	}
 	if ok {
 		switch c.fieldValidation() {
@@ -165,6 +171,9 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 			return nil, err
 		}
 		kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}
+		if err := readable(b, c.contentType(), kind); err != nil {
+			return nil, err
+		}
 		o, _, err := d.Decode(b, &kind, nil)
 		if err != nil && !runtime.IsStrictDecodingError(err) {
 			return nil, apierrors.NewBadRequest("decode DeleteOptions: " + err.Error())

@@ -10,6 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
 )
 
 // A call is one request on its way to its answer.
@@ -23,9 +27,9 @@ type call struct {
 	sub  *sub // nil: the resource itself
 	verb string
 
-	user   string
-	groups []string
-	role   string
+	who access.User
+
+	audited bool // what was decided is in the audit already
 }
 
 // errNotFound is a path that nothing is served under; it is answered in plain
@@ -33,14 +37,8 @@ type call struct {
 var errNotFound = errors.New("404 page not found")
 
 func (c *call) serve() error {
-	var err error
-	if c.user, c.groups, c.role, err = c.Access.Authenticate(c.r); err != nil {
-		var known apierrors.APIStatus
-		if errors.As(err, &known) {
-			return err
-		}
-		c.w.Header().Set("WWW-Authenticate", "Bearer")
-		return apierrors.NewUnauthorized("Unauthorized: " + err.Error())
+	if err := c.authenticate(); err != nil {
+		return err
 	}
 	// Who is to be taken for somebody else must not be answered as himself.
 	for name := range c.r.Header {
@@ -68,10 +66,35 @@ func (c *call) serve() error {
 	if c.sub != nil {
 		what += "/" + c.sub.name
 	}
-	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Access.Allow(c.role, c.verb, what) {
+	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
 	}
 	return c.answer()
+}
+
+// authenticate finds out who asks. What he wants changed is brought to the loop in his name.
+func (c *call) authenticate() error {
+	u, err := c.Access.Authenticate(c.r)
+	switch {
+	case errors.Is(err, access.ErrUnauthenticated):
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+		return apierrors.NewUnauthorized("Unauthorized: " + err.Error())
+	case errors.Is(err, access.ErrTooMany):
+		return apierrors.NewTooManyRequests(err.Error(), 1)
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	}
+	if err := c.Access.CheckForm(c.r, u); err != nil {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", err)
+	}
+	c.who = u
+	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))
+	return nil
+}
+
+// groups are those of a person in Kubernetes' words.
+func groups(u access.User) []string {
+	return []string{"flotilla:" + string(u.Role) + "s", "system:authenticated"}
 }
 
 // Group is the API group of the resource that is asked for.
@@ -81,6 +104,9 @@ func (c *call) Group() string { return c.target.group }
 func (c *call) route() error {
 	if c.res = c.find(c.target); c.res == nil {
 		return errNotFound
+	}
+	if c.res.row.Sealed {
+		c.w.Header().Set("Cache-Control", "no-store") // not on the disk of a browser either
 	}
 	if !c.res.namespaced && c.namespace != "" || c.res.namespaced && c.namespace == "" && c.name != "" {
 		return errNotFound
@@ -125,10 +151,14 @@ func (c *call) route() error {
 	if c.verb == "" || !slices.Contains(verbs, c.verb) {
 		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
 		switch c.res.kind {
-		case services:
+		case state.Services:
 			e.ErrStatus.Message = "services are not implemented: the list is always empty; publish a pod's port with hostPort"
-		case customs:
+		case state.CustomResources:
 			e.ErrStatus.Message = "custom resources are not implemented: the list is always empty"
+		case state.JoinRequests:
+			if c.verb == "create" {
+				e.ErrStatus.Message = onlyAsked
+			}
 		}
 		return e
 	}
@@ -180,6 +210,7 @@ func (c *call) answer() error {
 			return c.scale()
 		}
 	}
+	c.auditReading()
 	switch c.verb {
 	case "get":
 		return c.get()
@@ -207,8 +238,8 @@ func (c *call) forbidden(what string) error {
 		scope = `in the namespace "` + c.namespace + `"`
 	}
 	group := c.res.Group
-	e.ErrStatus.Message = c.plainForbidden() + `: User "` + c.user + `" cannot ` + c.verb + ` resource "` + what +
-		`" in API group "` + group + `" ` + scope + `: role "` + c.role + `" does not allow it`
+	e.ErrStatus.Message = c.plainForbidden() + `: User "` + c.who.Name + `" cannot ` + c.verb + ` resource "` + what +
+		`" in API group "` + group + `" ` + scope + `: role "` + string(c.who.Role) + `" does not allow it`
 	return e
 }
 

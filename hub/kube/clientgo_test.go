@@ -181,7 +181,6 @@ func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	f := seeded()
 	s := newServer(f)
-	s.Access = ruled{}
 	config, _ := serveAsked(t, s, "operator")
 	ann := speak(t, config, nil, "elect", "ann")
 	ann.await("ann leads")

@@ -17,9 +17,12 @@ import (
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 // A fakeFleet is a control loop that decides nothing: it applies what it is told,
@@ -61,7 +64,7 @@ func (f *fakeFleet) Snapshot() state.Snapshot {
 	return f.snap
 }
 
-func (f *fakeFleet) Do(_ context.Context, news News) ([]state.Applied, error) {
+func (f *fakeFleet) Do(_ context.Context, news control.News) ([]state.Applied, error) {
 	if hook := f.before; hook != nil {
 		f.before = nil
 		hook()
@@ -149,44 +152,36 @@ func (f *fakeFleet) Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLo
 }
 
 // Usage is of pi-1, whose device also speaks of a pod that is not its own.
-func (f *fakeFleet) Usage(_ context.Context, node string) (Usage, error) {
+func (f *fakeFleet) Usage(_ context.Context, node string) (wire.Usage, error) {
 	if node != "pi-1" {
-		return Usage{}, errors.New("the device of " + node + " is not connected")
+		return wire.Usage{}, errors.New("the device of " + node + " is not connected")
 	}
-	of := func(name string) PodUsage {
-		u := PodUsage{Namespace: "default", Name: name, Containers: []ContainerUsage{{"main", corev1.ResourceList{"cpu": quantity.MustParse("5m"), "memory": quantity.MustParse("20Mi")}}}}
+	of := func(name string) wire.PodUsage {
+		u := wire.PodUsage{Namespace: "default", Name: name, Containers: []wire.ContainerUsage{{Name: "main", Usage: corev1.ResourceList{"cpu": quantity.MustParse("5m"), "memory": quantity.MustParse("20Mi")}}}}
 		if p := f.Snapshot().Pod("default", name); p != nil {
 			u.UID = p.UID
 		}
 		return u
 	}
-	return Usage{
-		Time: fakeStart, Window: 10 * time.Second, Node: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
-		Pods: []PodUsage{of("guarded"), of("kiosk-1"), of("nope")},
+	return wire.Usage{
+		Time: fakeStart, Window: metav1.Duration{Duration: 10 * time.Second}, Node: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
+		Pods: []wire.PodUsage{of("guarded"), of("kiosk-1"), of("nope")},
 	}, nil
 }
 
 // A fakeAccess knows the tokens admin, operator and viewer by themselves.
 type fakeAccess struct{}
 
-func (fakeAccess) Authenticate(r *http.Request) (string, []string, string, error) {
+func (fakeAccess) Authenticate(r *http.Request) (access.User, error) {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	switch token {
-	case "admin", "operator", "viewer":
-		return token, []string{"system:authenticated", "flotilla:" + token}, token, nil
+	switch role := access.Role(token); role {
+	case access.Admin, access.Operator, access.Viewer:
+		return access.User{Name: token, Role: role}, nil
 	}
-	return "", nil, "", errors.New("no token that is known")
+	return access.User{}, fmt.Errorf("%w: no token that is known", access.ErrUnauthenticated)
 }
 
-func (fakeAccess) Allow(role, verb, resource string) bool {
-	switch role {
-	case "admin":
-		return true
-	case "operator":
-		return resource != "boardprofiles" || verb == "get" || verb == "list" || verb == "watch"
-	}
-	return (verb == "get" || verb == "list" || verb == "watch") && resource != "secrets"
-}
+func (fakeAccess) CheckForm(*http.Request, access.User) error { return nil }
 
 func fakeNode(name, zone string) *corev1.Node {
 	return &corev1.Node{
@@ -237,6 +232,6 @@ func newServer(f *fakeFleet) *Server {
 // certificate is access by what the connection shows by itself.
 type certificate struct{ fakeAccess }
 
-func (certificate) Authenticate(*http.Request) (string, []string, string, error) {
-	return "admin", nil, "admin", nil
+func (certificate) Authenticate(*http.Request) (access.User, error) {
+	return access.User{Name: "admin", Role: access.Admin}, nil
 }

@@ -3,6 +3,8 @@ package kube
 import (
 	"sync"
 	"time"
+
+	"flotilla.dev/hub/panics"
 )
 
 // frames keeps the encodings of the newest changes, so that each is made once
@@ -88,6 +90,7 @@ func (f *frames) later() {
 }
 
 func (f *frames) forget() {
+	defer panics.Catch("watch")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.made, f.queue, f.bytes = map[frameKey]*frame{}, nil, 0

@@ -56,8 +56,7 @@ func (h *health) run(c check) error {
 
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-cache, private")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	guarded(w.Header())
 	what, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
 	q := r.URL.Query()
 	if name != "" {

@@ -11,13 +11,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 )
 
 // stuck is a control loop that hears nobody any more.
 type stuck struct{ *fakeFleet }
 
-func (stuck) Do(ctx context.Context, _ News) ([]state.Applied, error) {
+func (stuck) Do(ctx context.Context, _ control.News) ([]state.Applied, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

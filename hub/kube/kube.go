@@ -15,7 +15,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -26,33 +25,29 @@ import (
 	"golang.org/x/sync/semaphore"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/kube/openapi"
+	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
-
-// News asks for changes to the snapshot that it is given. It is pure; an error
-// means that nothing is to change.
-type News = func(s state.Snapshot, now time.Time) ([]state.Change, error)
 
 // A Fleet is the control loop as this room sees it.
 type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
 	// Do has the only writer run the news, and returns what it did once that is
-	// durable. An error of the news itself comes back as it is; ErrFull says that
-	// there is no room to remember it.
-	Do(ctx context.Context, news News) ([]state.Applied, error)
+	// durable. An error of the news itself comes back as it is.
+	Do(ctx context.Context, news control.News) ([]state.Applied, error)
 	// Since returns every change after the revision, in order, and a channel that
 	// is closed when there is more. It fails only when the history does not reach
 	// back that far.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
-
-// ErrFull is what a Fleet wraps that has no room to remember anything more.
-var ErrFull = errors.New("no room on the hub's disk")
 
 // Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
 type Leases interface {
@@ -73,41 +68,22 @@ type Logs interface {
 // Metrics asks a device what it and its pods use now. That may take seconds; many
 // devices may be asked at once.
 type Metrics interface {
-	Usage(ctx context.Context, node string) (Usage, error)
+	Usage(ctx context.Context, node string) (wire.Usage, error)
 }
 
-// A Usage is what a device measured over a short while. It is only read.
-type Usage struct {
-	Time   time.Time // the end of the while
-	Window time.Duration
-	Node   corev1.ResourceList
-	Pods   []PodUsage // what the device says, of whatever pods
-}
-
-// A PodUsage is one pod of a Usage.
-type PodUsage struct {
-	Namespace, Name string
-	UID             types.UID
-	Containers      []ContainerUsage
-}
-
-// A ContainerUsage is one container of a PodUsage.
-type ContainerUsage struct {
-	Name  string
-	Usage corev1.ResourceList
-}
-
-// Access knows people and their roles.
+// Access knows people.
 type Access interface {
-	// Authenticate tells who asks, by client certificate or bearer token.
-	Authenticate(r *http.Request) (user string, groups []string, role string, err error)
-	// Allow tells whether a role may do a verb to a resource, such as "pods" or "pods/log".
-	Allow(role, verb, resource string) bool
+	// Authenticate tells who asks; an error that is none of access's is the hub's fault.
+	Authenticate(r *http.Request) (access.User, error)
+	// CheckForm refuses what the session of a page sends and was not sent from there.
+	CheckForm(r *http.Request, u access.User) error
 }
 
-// An Audit keeps what people have changed. err is nil where it succeeded.
+// An Audit keeps what people have changed, which secrets they have read, what they
+// have entered, and what was refused to them.
 type Audit interface {
-	Audit(r *http.Request, user, verb, object string, err error)
+	Record(ctx context.Context, a store.Audit) // before it is answered
+	Note(a store.Audit)                        // within a second
 }
 
 // A Config is what a Server needs. Logs, Streams, Metrics and Audit may be nil: what
@@ -116,15 +92,17 @@ type Config struct {
 	Fleet    Fleet
 	Leases   Leases
 	Access   Access
+	Allow    func(role access.Role, verb, resource string) bool // nil: access.Allow
 	Logs     Logs
 	Streams  Streams
 	Online   func(node string) bool // whether a node's device is connected; nil: that shows when it is asked
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings
-	Version  string       // of the hub, such as "1.0.0"; stands behind Kubernetes' version
-	OpenAPI  http.Handler // serves /openapi; nil: the documents of package openapi
-	Log      *slog.Logger // nil: slog.Default()
+	Version  string           // of the hub, such as "1.0.0"; stands behind Kubernetes' version
+	OpenAPI  http.Handler     // serves /openapi; nil: the documents of package openapi
+	Log      *slog.Logger     // nil: slog.Default()
+	Now      func() time.Time // the hub's time, which objects carry; nil: the machine's
 }
 
 // A Server answers the API. It is an http.Handler.
@@ -134,6 +112,9 @@ type Server struct {
 	frames    *frames
 	apply     *applier
 	sessions  *semaphore.Weighted
+	shares    listen.Shares // of sessions
+	answers   *answers
+	sifting   *sifting
 }
 
 // New returns the API of a fleet.
@@ -141,10 +122,16 @@ func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Allow == nil {
+		c.Allow = access.Allow
+	}
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions)}
+	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting()}
 }
 
 // Register mounts the API on the paths that it answers.
@@ -160,15 +147,24 @@ func (s *Server) Register(e *echo.Echo) {
 	}
 }
 
+// guarded tells browsers, which come with a session, that an answer is nothing but what it
+// says, a container's log no page, and that it is no other site's.
+func guarded(h http.Header) {
+	h.Set("Cache-Control", "no-cache, private")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Cache-Control", "no-cache, private")
+	guarded(w.Header())
 	if strings.TrimSuffix(r.URL.Path, "/") == "/version" {
 		s.version(w, r)
 		return
 	}
 	c := &call{Server: s, w: w, r: r}
 	if err := c.serve(); err != nil {
+		c.auditRefusal(err)
 		c.fail(err)
 	}
 }

@@ -134,7 +134,7 @@ func TestKubectlAsViewer(t *testing.T) {
 func TestKubectlWatches(t *testing.T) {
 	f := seeded()
 	config := serveTLS(t, newServer(f), "viewer")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, kubectltest.Build(t, kubectltest.Newest), "get", "pods", "-o", "wide", "-w")
 	cmd.Env = kubectltest.Env(t, config)

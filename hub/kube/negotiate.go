@@ -115,7 +115,7 @@ func unsupportedMedia(have string, want ...string) error {
 
 // media returns the encodings that a resource's objects have.
 func (r *resource) media() []string {
-	if r.plain() {
+	if r.plain {
 		return []string{mediaJSON, mediaYAML}
 	}
 	return []string{mediaJSON, mediaYAML, mediaProto}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -54,11 +55,20 @@ func (c *call) nodeLog() error {
 	if !q.sifts() {
 		return c.copied(out, c.Logs.NodeLogs(c.r.Context(), c.name, o, out), "node", c.name)
 	}
+	leave, err := c.sifting.enter(c.who.Name, c.name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx := c.r.Context()
 	if !q.follow {
 		o.TailLines = nil // they are counted among the lines that are wanted
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, siftTime)
+		defer cancel()
 	}
-	s := &sieve{logQuery: q, out: out}
-	err := c.Logs.NodeLogs(c.r.Context(), c.name, o, s)
+	s := &sieve{logQuery: q, ctx: ctx, out: out}
+	err = c.Logs.NodeLogs(ctx, c.name, o, s)
 	if err == nil {
 		err = s.end()
 	}
@@ -128,7 +138,7 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 		errs = append(errs, field.TooLong(at("pattern"), "", maxPattern))
 	} else if text != "" {
 		var err error
-		if q.pattern, err = regexp.Compile(text); err != nil {
+		if q.pattern, err = compilePattern(text); err != nil {
 			wrong("pattern", err.Error())
 		}
 	}
@@ -150,10 +160,12 @@ func (q logQuery) wants(line []byte) bool {
 // them are, at the end.
 type sieve struct {
 	logQuery
+	ctx  context.Context
 	out  *stream
-	rest []byte   // of a line that has not ended
-	last [][]byte // lines that are held
-	size int      // bytes of them
+	busy time.Duration // looked since the last rest
+	rest []byte        // of a line that has not ended
+	last [][]byte      // lines that are held
+	size int           // bytes of them
 }
 
 func (s *sieve) Write(b []byte) (int, error) {
@@ -168,7 +180,15 @@ func (s *sieve) Write(b []byte) (int, error) {
 		}
 		s.rest, from = append(s.rest, from[:n]...), from[n:]
 		if whole {
+			began := time.Now()
 			through = append(through, s.line()...)
+			if s.busy += time.Since(began); s.busy > 10*time.Millisecond {
+				rest(s.ctx, s.busy)
+				s.busy = 0
+			}
+			if err := s.ctx.Err(); err != nil {
+				return 0, err
+			}
 		}
 	}
 	if len(through) == 0 {

@@ -18,11 +18,19 @@ import (
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 )
 
 // maxPatchOperations bounds a JSON patch, as in Kubernetes: each may copy the
 // whole object.
 const maxPatchOperations = 10000
+
+// A JSON patch may look at the whole object with each operation, and a strategic one
+// looks for each entry of a list among all others: what they may cost together.
+const (
+	maxPatchBytes   = 256 << 20 // operations times the bytes of the object and the patch
+	maxPatchEntries = 8 << 20   // entries of lists times entries of the same list
+)
 
 // A patch may also copy copies of copies: the whole of what it copies is bounded
 // as a request is.
@@ -33,15 +41,8 @@ func (c *call) patch() error {
 	if err != nil {
 		return err
 	}
-	w, err := c.writing(kind)
+	w, f, err := c.changing(kind)
 	if err != nil {
-		return err
-	}
-	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
-	if err != nil {
-		return err
-	}
-	if err := c.ownLeases(); err != nil {
 		return err
 	}
 	body, err := c.body()
@@ -116,7 +117,13 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 // patchJSON applies a patch to an encoded object. like is the object itself: its
 // type says how lists are merged.
 func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]byte, error) {
-	// YAML is read too, as by Kubernetes for all but JSON patches.
+	bounds := bound.YAML // is read too, as by Kubernetes, for all but JSON patches
+	if kind == types.JSONPatchType {
+		bounds = bound.JSON
+	}
+	if err := bounds(patch, nil); err != nil {
+		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
 	if kind != types.JSONPatchType && !json.Valid(patch) {
 		asJSON, err := yaml.YAMLToJSON(patch)
 		if err != nil {
@@ -132,6 +139,10 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 		}
 		if len(p) > maxPatchOperations {
 			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(p)))
+		}
+		if work := len(p) * (len(was) + len(patch)); work > maxPatchBytes {
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+				"%d operations on an object of %d bytes, with a patch of %d bytes, are too much work: send fewer operations, or the whole object", len(p), len(was), len(patch)))
 		}
 		is, err := p.Apply(was)
 		var tooBig *jsonpatch.AccumulatedCopySizeError
@@ -155,6 +166,10 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 	if err := isObject(patch); err != nil {
 		return nil, err
 	}
+	var tree any
+	if err := json.Unmarshal(patch, &tree); err == nil && entries(tree) > maxPatchEntries {
+		return nil, apierrors.NewRequestEntityTooLargeError("the lists of the patch have too many entries to be merged: send a JSON merge patch, which replaces lists, or the whole object")
+	}
 	is, err := strategicpatch.StrategicMergePatch(was, patch, like)
 	switch {
 	case err == nil:
@@ -165,6 +180,22 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return nil, unprocessable(err.Error())
+}
+
+// entries is how many comparisons the lists in a patch may take.
+func entries(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, inside := range v {
+			n += entries(inside)
+		}
+	case []any:
+		n = len(v) * len(v)
+		for _, inside := range v {
+			n += entries(inside)
+		}
+	}
+	return n
 }
 
 // unprocessable is the answer to a patch that can be read, but not applied.
@@ -187,6 +218,9 @@ func isObject(patch []byte) error {
 // kind by mistake, and it has no fields unknown but those of the patch.
 func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
 	kind := c.res.GroupVersionKind
+	if err := readable(b, mediaJSON, kind); err != nil {
+		return nil, nil, unprocessable(err.Error())
+	}
 	o, have, err := strictJSON.Decode(b, &kind, nil)
 	strict, isStrict := runtime.AsStrictDecodingError(err)
 	if err != nil && !isStrict {
@@ -197,6 +231,9 @@ func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
 	}
 	if *have != kind {
 		return nil, nil, wrongKind(*have, kind)
+	}
+	if err := keeps(o, kind, c.name); err != nil {
+		return nil, nil, err
 	}
 	if !isStrict {
 		return o, nil, nil

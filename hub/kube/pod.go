@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/state"
@@ -22,21 +23,27 @@ func (c *call) done(f form) error {
 	}, f.media)
 }
 
+// posted reads a body that is not kept as it is, such as an eviction or a question, and
+// the form in which the answer is wanted.
+func (c *call) posted(kind schema.GroupVersionKind) (o runtime.Object, f form, err error) {
+	if f, err = negotiate(c.r, c.res.media()); err != nil {
+		return nil, f, err
+	}
+	b, err := c.body()
+	if err != nil {
+		return nil, f, err
+	}
+	o, err = c.decode(b, c.contentType(), kind)
+	return o, f, err
+}
+
 // bind places a pod on a node by hand.
 func (c *call) bind() error {
 	w, err := c.writing("")
 	if err != nil {
 		return err
 	}
-	f, err := negotiate(c.r, c.res.media())
-	if err != nil {
-		return err
-	}
-	b, err := c.body()
-	if err != nil {
-		return err
-	}
-	o, err := c.decode(b, c.contentType(), c.sub.kind)
+	o, f, err := c.posted(c.sub.kind)
 	if err != nil {
 		return err
 	}
@@ -57,13 +64,15 @@ func (c *call) bind() error {
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is already assigned to node \""+p.Spec.NodeName+"\""))
 		case p.DeletionTimestamp != nil:
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is being deleted, cannot be assigned to a host"))
+		case len(p.Spec.SchedulingGates) > 0:
+			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" has non-empty .spec.schedulingGates"))
 		case s.Node(node) == nil:
 			return step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 		}
 		next := p.DeepCopy()
 		next.Spec.NodeName = node
-		state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, now)
-		return step{changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+c.user)}, result: next}, nil
+		state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, state.Ceil(now).Time)
+		return step{changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+c.who.Name)}, result: next}, nil
 	})
 	if err != nil {
 		return err
@@ -73,15 +82,7 @@ func (c *call) bind() error {
 
 // evict deletes a pod, unless a disruption budget would not have it.
 func (c *call) evict() error {
-	f, err := negotiate(c.r, c.res.media())
-	if err != nil {
-		return err
-	}
-	b, err := c.body()
-	if err != nil {
-		return err
-	}
-	o, err := c.decode(b, c.contentType(), c.sub.kind)
+	o, f, err := c.posted(c.sub.kind)
 	if err != nil {
 		return err
 	}
@@ -103,17 +104,14 @@ func (c *call) evict() error {
 			return step{}, c.missing()
 		}
 		st := step{result: p}
-		// One that has not begun, or has ended, or is ending, disrupts nobody.
-		if p.DeletionTimestamp == nil && !state.Terminated(p) && p.Status.Phase != corev1.PodPending {
-			if err := permit(s, p); err != nil {
-				return step{}, err
-			}
+		if err := permit(s, p, now); err != nil {
+			return step{}, err
 		}
 		change, ok, err := c.deletion(p, opts, now)
 		if err != nil || !ok {
 			return st, err
 		}
-		change.Why = "evict " + state.Display(p) + " from " + p.Spec.NodeName + ": asked by " + c.user
+		change.Why = "evict " + state.Display(p) + " from " + p.Spec.NodeName + ": asked by " + c.who.Name
 		if gone, isPod := change.Object.(*corev1.Pod); isPod && !change.Delete {
 			state.SetPodCondition(gone, corev1.PodCondition{
 				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",

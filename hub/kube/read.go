@@ -16,6 +16,7 @@ import (
 	metascheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/state"
@@ -24,7 +25,7 @@ import (
 // lookup returns the object that the path names, nil if it is not there.
 func (c *call) lookup(snap state.Snapshot) state.Object {
 	switch {
-	case empty(c.res.kind):
+	case c.res.empty:
 		return nil
 	case c.nodeLease():
 		if l := c.Leases.Lease(c.name); l != nil {
@@ -133,6 +134,25 @@ func (c *call) list() error {
 	} else {
 		from.Rev = snap.Revision
 	}
+	key := fmt.Sprintf("%d %t %s %s %t %s?%s", snap.Revision, c.wantsPretty(), f.media, f.as, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
+	body, release, err := c.answers.share(c.who.Name, key, func() ([]byte, error) {
+		list, err := c.listOf(snap, o, sel, f, m, from)
+		if err != nil {
+			return nil, err
+		}
+		b, err := marshal(list, f.media)
+		return c.pretty(b, f.media), err
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
+	c.send(http.StatusOK, body, f.media)
+	return nil
+}
+
+// listOf makes a page of a list.
+func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *selected, f form, m metav1.ListMeta, from page) (runtime.Object, error) {
 	var objs []state.Object
 	more := int64(0)
 	for obj := range c.walk(snap, sel, from.Namespace, from.Name) {
@@ -152,11 +172,7 @@ func (c *call) list() error {
 			m.RemainingItemCount = &more
 		}
 	}
-	list, err := c.many(objs, f, m)
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, list, f.media)
+	return c.many(objs, f, m)
 }
 
 // checkRev checks the revision that a client wants the answer to be as new as.

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
 )
 
 // A resource is one kind as it is served under one path.
@@ -22,6 +21,9 @@ type resource struct {
 	verbs      []string
 	subs       []sub
 	generation bool // metadata.generation counts the changes of its spec
+	plain      bool // it has no protobuf form
+	empty      bool // it is a list that is always empty
+	row        *state.Row
 }
 
 // A sub is a subresource. Without a kind of its own it is of its resource's.
@@ -47,91 +49,51 @@ func (r *resource) sub(name string) *sub {
 	return &r.subs[i]
 }
 
-var (
-	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	singly     = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
-	readOnly   = []string{"get", "list", "watch"}
-	modify     = []string{"get", "patch", "update"}
-	createOnly = []string{"create"}
-	connect    = []string{"create", "get"}
-
-	statusSub   = sub{name: "status", verbs: modify}
-	scaleSub    = sub{name: "scale", kind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, verbs: modify}
-	evictionSub = sub{name: "eviction", kind: schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, verbs: createOnly}
-	bindingSub  = sub{name: "binding", kind: schema.GroupVersionKind{Version: "v1", Kind: "Binding"}, verbs: createOnly}
-	logSub      = sub{name: "log", verbs: []string{"get"}}
-	execSub     = sub{name: "exec", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodExecOptions"}, verbs: connect}
-	attachSub   = sub{name: "attach", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodAttachOptions"}, verbs: connect}
-	forwardSub  = sub{name: "portforward", kind: schema.GroupVersionKind{Version: "v1", Kind: "PodPortForwardOptions"}, verbs: connect}
-	proxySub    = sub{name: "proxy", kind: schema.GroupVersionKind{Version: "v1", Kind: "NodeProxyOptions"}, verbs: []string{"get"}} // the agent's log
-	finalizeSub = sub{name: "finalize", verbs: []string{"update"}}
-)
-
-// Kinds that are served as the empty list. Nothing implements them, but tools ask for
-// them all the time, and say so when they are not there.
-const (
-	services  state.Kind = "services"
-	customs   state.Kind = "customresourcedefinitions"
-	extension            = "apiextensions.k8s.io"
-)
-
-// empty tells whether a kind is served as the empty list.
-func empty(k state.Kind) bool { return k == services || k == customs }
-
 // served returns every resource that this hub serves, in the order of discovery.
-func served(c Config) []*resource {
-	all := []string{"all"}
-	core := schema.GroupVersion{Version: "v1"}
-	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
-	nodes := []sub{statusSub}
-	pods := []sub{statusSub, evictionSub, bindingSub}
-	if c.Logs != nil {
-		nodes = append(nodes, proxySub)
-		pods = append(pods, logSub)
-	}
-	if c.Streams != nil {
-		pods = append(pods, execSub, attachSub, forwardSub)
-	}
-	list := []*resource{
-		{GroupVersionKind: core.WithKind("ConfigMap"), kind: state.ConfigMaps, short: []string{"cm"}, verbs: everything},
-		{GroupVersionKind: core.WithKind("Event"), kind: state.Events, short: []string{"ev"}, verbs: everything},
-		{GroupVersionKind: core.WithKind("Namespace"), kind: state.Namespaces, short: []string{"ns"}, verbs: singly, subs: []sub{statusSub, finalizeSub}},
-		{GroupVersionKind: core.WithKind("Node"), kind: state.Nodes, short: []string{"no"}, verbs: everything, subs: nodes},
-		{GroupVersionKind: core.WithKind("Pod"), kind: state.Pods, short: []string{"po"}, categories: all, verbs: everything, subs: pods, generation: true},
-		{GroupVersionKind: core.WithKind("Secret"), kind: state.Secrets, verbs: everything},
-		{GroupVersionKind: core.WithKind("Service"), kind: services, short: []string{"svc"}, categories: all, verbs: readOnly},
-		{GroupVersionKind: apps.WithKind("ControllerRevision"), kind: state.ControllerRevisions, verbs: everything},
-		{GroupVersionKind: apps.WithKind("DaemonSet"), kind: state.DaemonSets, short: []string{"ds"}, categories: all, verbs: everything, subs: []sub{statusSub}, generation: true},
-		{GroupVersionKind: apps.WithKind("Deployment"), kind: state.Deployments, short: []string{"deploy"}, categories: all, verbs: everything, subs: []sub{statusSub, scaleSub}, generation: true},
-		{GroupVersionKind: apps.WithKind("ReplicaSet"), kind: state.ReplicaSets, short: []string{"rs"}, categories: all, verbs: everything, subs: []sub{statusSub, scaleSub}, generation: true},
-		{GroupVersionKind: gvk("coordination.k8s.io", "v1", "Lease"), kind: state.Leases, verbs: everything},
-		{GroupVersionKind: gvk("policy", "v1", "PodDisruptionBudget"), kind: state.PodDisruptionBudgets, short: []string{"pdb"}, verbs: everything, subs: []sub{statusSub}, generation: true},
-		{GroupVersionKind: gvk("events.k8s.io", "v1", "Event"), kind: state.Events, short: []string{"ev"}, verbs: everything},
-		{GroupVersionKind: fleetGV.WithKind("Site"), kind: state.Sites, verbs: everything, subs: []sub{statusSub}, generation: true},
-		{GroupVersionKind: fleetGV.WithKind("BoardProfile"), kind: state.BoardProfiles, short: []string{"bp"}, verbs: everything, generation: true},
-		{GroupVersionKind: gvk(extension, "v1", "CustomResourceDefinition"), kind: customs, short: []string{"crd", "crds"}, verbs: readOnly},
-		{GroupVersionKind: gvk("authentication.k8s.io", "v1", "SelfSubjectReview"), plural: "selfsubjectreviews", verbs: createOnly},
-		{GroupVersionKind: gvk("authentication.k8s.io", "v1beta1", "SelfSubjectReview"), plural: "selfsubjectreviews", verbs: createOnly},
-		{GroupVersionKind: gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview"), plural: "selfsubjectaccessreviews", verbs: createOnly},
-		{GroupVersionKind: gvk("authorization.k8s.io", "v1", "SelfSubjectRulesReview"), plural: "selfsubjectrulesreviews", verbs: createOnly},
-	}
-	if c.Metrics != nil {
-		look := []string{"get", "list"}
-		list = append(list,
-			&resource{GroupVersionKind: gvk("metrics.k8s.io", "v1beta1", "NodeMetrics"), plural: "nodes", verbs: look},
-			&resource{GroupVersionKind: gvk("metrics.k8s.io", "v1beta1", "PodMetrics"), plural: "pods", namespaced: true, verbs: look})
-	}
-	for _, r := range list {
-		r.singular = strings.ToLower(r.Kind)
-		if r.kind != "" {
-			r.plural, r.namespaced = string(r.kind), r.kind != customs && r.kind.Namespaced()
+func served(c Config) (list []*resource) {
+	for _, k := range state.Served() {
+		if !c.has(k.Needs) {
+			continue
 		}
+		r := &resource{
+			GroupVersionKind: k.GroupVersionKind(), plural: string(k.Kind), singular: strings.ToLower(k.Name), short: k.Short,
+			namespaced: k.Namespaced, verbs: k.Verbs, generation: k.Spec != nil, plain: k.In.Plain, empty: k.Empty(), row: k.Row,
+		}
+		if k.New != nil || r.empty {
+			r.kind = k.Kind
+		}
+		if k.All {
+			r.categories = []string{"all"}
+		}
+		for _, s := range k.Subs {
+			if c.has(s.Needs) {
+				r.subs = append(r.subs, subOf(s))
+			}
+		}
+		list = append(list, r)
 	}
 	return list
 }
 
-func gvk(group, version, kind string) schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: group, Version: version, Kind: kind}
+func subOf(s state.Sub) sub {
+	out := sub{name: s.Name, verbs: s.Verbs}
+	if s.Group != nil {
+		out.kind = s.Group.WithKind(s.Kind)
+	}
+	return out
+}
+
+// has tells whether the hub has what a resource needs.
+func (c Config) has(p state.Part) bool {
+	switch p {
+	case state.Logs:
+		return c.Logs != nil
+	case state.Streams:
+		return c.Streams != nil
+	case state.Metrics:
+		return c.Metrics != nil
+	}
+	return true
 }
 
 // find returns the resource that a path names, nil if there is none.
@@ -143,6 +105,3 @@ func (s *Server) find(t target) *resource {
 	}
 	return nil
 }
-
-// plain tells whether a kind has no protobuf form: Flotilla's own have none.
-func (r *resource) plain() bool { return r.Group == fleet.Group || r.Group == extension }

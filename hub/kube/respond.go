@@ -40,22 +40,32 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer to %s %s: %w", c.verb, c.resource, err)
 	}
-	c.send(code, c.pretty(b, media), media)
+	b = c.pretty(b, media)
+	release, err := c.answers.hold(c.who.Name, len(b))
+	if err != nil {
+		return err
+	}
+	defer release()
+	c.send(code, b, media)
 	return nil
 }
 
 // pretty indents JSON for people: where the query says so, and for the programs that
 // they type with, unless it says not to.
 func (c *call) pretty(b []byte, media string) []byte {
+	var out bytes.Buffer
+	if !c.wantsPretty() || media != mediaJSON || json.Indent(&out, b, "", "  ") != nil {
+		return b
+	}
+	return out.Bytes()
+}
+
+func (c *call) wantsPretty() bool {
 	want := strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/")
 	if v, ok := c.r.URL.Query()["pretty"]; ok {
 		want = v[0] != "false" && v[0] != "0"
 	}
-	var out bytes.Buffer
-	if !want || media != mediaJSON || json.Indent(&out, b, "", "  ") != nil {
-		return b
-	}
-	return out.Bytes()
+	return want
 }
 
 // send answers with an encoded body.

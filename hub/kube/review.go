@@ -14,19 +14,11 @@ import (
 
 // review answers a client who asks who he is, and what he may do.
 func (c *call) review() error {
-	f, err := negotiate(c.r, c.res.media())
+	o, f, err := c.posted(c.res.GroupVersionKind)
 	if err != nil {
 		return err
 	}
-	b, err := c.body()
-	if err != nil {
-		return err
-	}
-	o, err := c.decode(b, c.contentType(), c.res.GroupVersionKind)
-	if err != nil {
-		return err
-	}
-	who := authnv1.UserInfo{Username: c.user, Groups: c.groups}
+	who := authnv1.UserInfo{Username: c.who.Name, Groups: groups(c.who)}
 	switch o := o.(type) {
 	case *authnv1.SelfSubjectReview:
 		o.Status.UserInfo = who
@@ -58,9 +50,9 @@ func (c *call) mayI(spec authzv1.SelfSubjectAccessReviewSpec) authzv1.SubjectAcc
 		ok = spec.NonResourceAttributes.Verb == "get" && open(spec.NonResourceAttributes.Path)
 	}
 	if ok {
-		return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + c.role + " allows it"}
+		return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + string(c.who.Role) + " allows it"}
 	}
-	return authzv1.SubjectAccessReviewStatus{Reason: "role " + c.role + " does not allow it"}
+	return authzv1.SubjectAccessReviewStatus{Reason: "role " + string(c.who.Role) + " does not allow it"}
 }
 
 // openPaths are read by anyone who is somebody.
@@ -101,7 +93,7 @@ func (c *call) allows(verb, group, resource, sub string) bool {
 	}
 	if !asked {
 		// Of what is not served, only the role can speak.
-		return c.Access.Allow(c.role, verb, resource)
+		return c.Allow(c.who.Role, verb, resource)
 	}
 	return all
 }
@@ -110,7 +102,7 @@ func (c *call) may(r *resource, verb, what string) bool {
 	if r.Group == authnv1.GroupName || r.Group == authzv1.GroupName {
 		return true
 	}
-	return c.Access.Allow(c.role, verb, what)
+	return c.Allow(c.who.Role, verb, what)
 }
 
 func (c *call) myRules() authzv1.SubjectRulesReviewStatus {

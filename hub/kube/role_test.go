@@ -9,16 +9,7 @@ import (
 	"testing"
 
 	authzv1 "k8s.io/api/authorization/v1"
-
-	"flotilla.dev/hub/access"
 )
-
-// ruled is access by the hub's own table of roles.
-type ruled struct{ fakeAccess }
-
-func (ruled) Allow(role, verb, resource string) bool {
-	return access.Allow(access.Role(role), verb, resource)
-}
 
 // requestOf is a request of the verb: it names what is not there, so that who may ask is
 // told that, and nothing changes.
@@ -51,7 +42,7 @@ func requestOf(r *resource, sub, verb string) request {
 // list of all: for every role, resource, subresource and verb they are the same.
 func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 	f := seeded()
-	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: ruled{}, Settings: fakeSettings}
+	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings}
 	s := New(c)
 	before := f.Snapshot().Revision
 	allowed := map[string]int{}

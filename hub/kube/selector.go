@@ -1,12 +1,11 @@
 package kube
 
 import (
+	"fmt"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,68 +22,13 @@ type selected struct {
 	fields    fields.Requirements
 }
 
-// selectors are the field labels that can be selected by, beside name and
-// namespace, for each kind.
-var selectors = map[state.Kind]map[string]func(state.Object) string{
-	state.Nodes: {
-		"spec.unschedulable": func(o state.Object) string { return strconv.FormatBool(o.(*corev1.Node).Spec.Unschedulable) },
-	},
-	state.Namespaces: {
-		"status.phase": func(o state.Object) string { return string(o.(*corev1.Namespace).Status.Phase) },
-	},
-	state.Secrets: {
-		"type": func(o state.Object) string { return string(o.(*corev1.Secret).Type) },
-	},
-	state.Pods:   podFields,
-	state.Events: eventFields,
-}
-
-func podField(f func(*corev1.Pod) string) func(state.Object) string {
-	return func(o state.Object) string { return f(o.(*corev1.Pod)) }
-}
-
-var podFields = map[string]func(state.Object) string{
-	"spec.nodeName":           podField(func(p *corev1.Pod) string { return p.Spec.NodeName }),
-	"spec.restartPolicy":      podField(func(p *corev1.Pod) string { return string(p.Spec.RestartPolicy) }),
-	"spec.schedulerName":      podField(func(p *corev1.Pod) string { return p.Spec.SchedulerName }),
-	"spec.serviceAccountName": podField(func(p *corev1.Pod) string { return p.Spec.ServiceAccountName }),
-	"spec.hostNetwork":        podField(func(p *corev1.Pod) string { return strconv.FormatBool(p.Spec.HostNetwork) }),
-	"status.phase":            podField(func(p *corev1.Pod) string { return string(p.Status.Phase) }),
-	"status.podIP":            podField(func(p *corev1.Pod) string { return p.Status.PodIP }),
-	"status.nominatedNodeName": podField(func(p *corev1.Pod) string {
-		return p.Status.NominatedNodeName
-	}),
-}
-
-func eventField(f func(*corev1.Event) string) func(state.Object) string {
-	return func(o state.Object) string { return f(o.(*corev1.Event)) }
-}
-
-var eventFields = func() map[string]func(state.Object) string {
-	m := map[string]func(state.Object) string{
-		"reason": eventField(func(e *corev1.Event) string { return e.Reason }),
-		"type":   eventField(func(e *corev1.Event) string { return e.Type }),
-		"source": eventField(func(e *corev1.Event) string {
-			if e.Source.Component != "" {
-				return e.Source.Component
-			}
-			return e.ReportingController
-		}),
-		"reportingComponent": eventField(func(e *corev1.Event) string { return e.ReportingController }),
+// fieldsOf are what objects of a kind can be selected by, beside name and namespace.
+func fieldsOf(k state.Kind) map[string]func(state.Object) string {
+	if r := k.Row(); r != nil {
+		return r.Fields
 	}
-	for name, f := range map[string]func(*corev1.ObjectReference) string{
-		"kind":            func(r *corev1.ObjectReference) string { return r.Kind },
-		"namespace":       func(r *corev1.ObjectReference) string { return r.Namespace },
-		"name":            func(r *corev1.ObjectReference) string { return r.Name },
-		"uid":             func(r *corev1.ObjectReference) string { return string(r.UID) },
-		"apiVersion":      func(r *corev1.ObjectReference) string { return r.APIVersion },
-		"resourceVersion": func(r *corev1.ObjectReference) string { return r.ResourceVersion },
-		"fieldPath":       func(r *corev1.ObjectReference) string { return r.FieldPath },
-	} {
-		m["involvedObject."+name] = eventField(func(e *corev1.Event) string { return f(&e.InvolvedObject) })
-	}
-	return m
-}()
+	return nil
+}
 
 // newEventField says how events call a field that events.k8s.io calls so.
 func newEventField(name, value string) (string, string, error) {
@@ -100,20 +44,38 @@ func newEventField(name, value string) (string, string, error) {
 	return name, value, nil
 }
 
+// maxRequirements is how many requirements, and values of theirs, a selector may have:
+// each is held against each object, for each change again where it is watched.
+const maxRequirements = 256
+
+func tooMany(what string, n int) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the %s has %d requirements and values, at most %d are taken: select by fewer, or by another label", what, n, maxRequirements))
+}
+
 // newSelected checks what a client selects by.
 func newSelected(kind state.Kind, namespace string, l labels.Selector, f fields.Selector) (*selected, error) {
 	s := &selected{kind: kind, namespace: namespace, labels: labels.Everything()}
 	if l != nil {
 		s.labels = l
+		rs, _ := l.Requirements()
+		n := len(rs)
+		for _, r := range rs {
+			n += max(len(r.ValuesUnsorted())-1, 0)
+		}
+		if n > maxRequirements {
+			return nil, tooMany("labelSelector", n)
+		}
 	}
 	if f != nil {
-		s.fields = f.Requirements()
+		if s.fields = f.Requirements(); len(s.fields) > maxRequirements {
+			return nil, tooMany("fieldSelector", len(s.fields))
+		}
 	}
 	for _, r := range s.fields {
 		if r.Field == "metadata.name" || r.Field == "metadata.namespace" && kind.Namespaced() {
 			continue
 		}
-		if selectors[kind][r.Field] == nil {
+		if fieldsOf(kind)[r.Field] == nil {
 			return nil, apierrors.NewBadRequest("field label not supported: " + r.Field)
 		}
 	}
@@ -136,7 +98,7 @@ func (s *selected) matches(o state.Object) bool {
 		case "metadata.namespace":
 			have = o.GetNamespace()
 		default:
-			have = selectors[s.kind][r.Field](o)
+			have = fieldsOf(s.kind)[r.Field](o)
 		}
 		if (have == r.Value) == (r.Operator == selection.NotEquals) {
 			return false
@@ -175,7 +137,7 @@ func (c *call) candidates(snap state.Snapshot, sel *selected, afterNamespace, af
 		}
 		return o.GetName() > afterName
 	}
-	if empty(sel.kind) {
+	if sel.kind.Row() == nil {
 		return func(func(state.Object) bool) {}
 	}
 	if sel.kind == state.Leases {

@@ -114,7 +114,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 		}
 		return list, nil
 	}
-	if c.res.kind == customs { // whose types are not part of the hub
+	if c.res.kind == state.CustomResources { // whose types are not part of the hub
 		return &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{Kind: c.res.Kind + "List", APIVersion: c.res.GroupVersion().String()}, ListMeta: m,
 			Items: []metav1.PartialObjectMetadata{},
@@ -127,7 +127,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 	items := make([]runtime.Object, 0, len(objs))
 	for _, o := range objs {
 		item := c.shown(o)
-		if c.res.plain() {
+		if c.res.plain {
 			items = append(items, item) // as Kubernetes does for kinds of others
 			continue
 		}
@@ -154,7 +154,7 @@ var noKind = schema.GroupVersionKind{}
 func (c *call) table(objs []state.Object, f form, headers bool) *metav1.Table {
 	kind := c.res.kind
 	return table.For(kind, objs, table.Options{
-		Include: f.include, NoHeaders: !headers, Now: time.Now(), LastSeen: c.Leases.Seen,
+		Include: f.include, NoHeaders: !headers, Now: c.Now(), LastSeen: c.Leases.Seen,
 		Object: c.shown,
 	})
 }

@@ -33,6 +33,8 @@ const (
 	// maxSessions bounds the commands, attachments, port-forwards and followed logs
 	// under way: each holds memory for as long as its client likes.
 	maxSessions = 256
+	// userSessions is how many of them one user has at most.
+	userSessions = maxSessions / 2
 	// goodbye is how long the sessions have to tell their clients that the hub ends.
 	goodbye = 3 * time.Second
 )
@@ -49,10 +51,15 @@ func (s *Server) Run(ctx context.Context) error {
 
 // enter takes one of the places for sessions, until leave is called.
 func (c *call) enter() (leave func(), err error) {
+	mine, ok := c.shares.Enter(c.who.Name)
+	if !ok {
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs of %s are under way, which is the most that one user has: end some", userSessions, c.who.Name), 10)
+	}
 	if !c.sessions.TryAcquire(1) {
+		mine()
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs are under way, which is the most that this hub serves: end some", maxSessions), 10)
 	}
-	return func() { c.sessions.Release(1) }, nil
+	return func() { c.sessions.Release(1); mine() }, nil
 }
 
 // stream runs a command in a container, joins one, or forwards ports into a pod.
@@ -60,7 +67,7 @@ func (c *call) stream() error {
 	// Kubernetes 1.35 and later want the right to create of a GET, too: a WebSocket
 	// begins with one and does the same as a POST.
 	c.verb = "create"
-	if what := c.resource + "/" + c.sub.name; !c.Access.Allow(c.role, c.verb, what) {
+	if what := c.resource + "/" + c.sub.name; !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
 	}
 	pod := c.Fleet.Snapshot().Pod(c.namespace, c.name)
@@ -90,9 +97,7 @@ func (c *call) stream() error {
 		return err
 	}
 	defer leave()
-	if c.Audit != nil {
-		c.Audit.Audit(c.r, c.user, c.verb, c.entered(o), nil)
-	}
+	c.audit(entered(o), nil)
 	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
 	switch c.sub.name {
 	case "exec":
@@ -108,13 +113,13 @@ func (c *call) stream() error {
 }
 
 // entered says for the audit what a stream is for. A long command is cut.
-func (c *call) entered(o *corev1.PodExecOptions) string {
+func entered(o *corev1.PodExecOptions) string {
 	const most = 1000 // bytes
-	words := []string{c.subject()}
+	words := o.Command
 	if o.Container != "" {
-		words = append(words, "container", o.Container)
+		words = append([]string{"container", o.Container}, words...)
 	}
-	text := strings.Join(append(words, o.Command...), " ")
+	text := strings.Join(words, " ")
 	if len(text) > most {
 		text = text[:most] + "…"
 	}

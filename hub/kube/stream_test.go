@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/ask"
 )
 
@@ -32,9 +33,9 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		want string
 	}{
 		{"no such pod", request{path: "nope/exec?command=a&" + out}, 404, `pods "nope" not found`},
-		{"a viewer may not run a command", request{role: "viewer", path: "kiosk-1/exec?command=a&" + out}, 403, `User "viewer" cannot create resource "pods/exec"`},
-		{"a viewer may not attach", request{role: "viewer", path: "kiosk-1/attach?" + out}, 403, `cannot create resource "pods/attach"`},
-		{"a viewer may not forward", request{role: "viewer", path: "kiosk-1/portforward"}, 403, `cannot create resource "pods/portforward"`},
+		{"a viewer may not run a command", request{role: "viewer", path: "kiosk-1/exec?command=a&" + out}, 403, `resource "pods/exec" in API group "" in the namespace "default": role "viewer" does not allow it`},
+		{"a viewer may not attach", request{role: "viewer", path: "kiosk-1/attach?" + out}, 403, `resource "pods/attach" in API group "" in the namespace "default": role "viewer" does not allow it`},
+		{"a viewer may not forward", request{role: "viewer", path: "kiosk-1/portforward"}, 403, `resource "pods/portforward" in API group "" in the namespace "default": role "viewer" does not allow it`},
 		{"nobody is asked who he is", request{role: "nobody", path: "kiosk-1/exec?command=a&" + out}, 401, "Unauthorized"},
 		{"no command", request{path: "kiosk-1/exec?" + out}, 400, "you must specify a command"},
 		{"an empty command", request{path: "kiosk-1/exec?command=&" + out}, 400, "you must specify a command"},
@@ -72,13 +73,9 @@ func TestStreamsThatAreRefused(t *testing.T) {
 }
 
 // Who may get what a stream is, but not create it, may open it by no method.
-type looker struct{ fakeAccess }
-
-func (looker) Allow(_, verb, _ string) bool { return verb == "get" }
-
 func TestAStreamWantsTheRightToCreateWhateverTheMethod(t *testing.T) {
 	s := streaming()
-	s.Access = looker{}
+	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
 	for _, sub := range []string{"exec?command=a&stdout=1", "attach?stdout=1", "portforward"} {
 		if w := (request{method: "GET", path: ns + "/pods/kiosk-1/" + sub}).do(s); w.Code != http.StatusForbidden {
 			t.Errorf("%s: %d %s", sub, w.Code, w.Body)
@@ -181,10 +178,8 @@ func TestWhatIsAskedForReachesTheDevice(t *testing.T) {
 }
 
 func TestTheAuditCutsLongCommands(t *testing.T) {
-	c := &call{Server: streaming(), sub: &execSub}
-	c.resource, c.namespace, c.name = "pods", "default", "kiosk-1"
-	got := c.entered(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
-	if !strings.HasPrefix(got, "pods/exec default/kiosk-1 container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
+	got := entered(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
+	if !strings.HasPrefix(got, "container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %.100s", len(got), got)
 	}
 }
@@ -232,6 +227,21 @@ func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 			t.Errorf("to a page of %q it said %q", origin, out)
 		}
 	}
+}
+
+func TestOneUserLeavesOthersSessions(t *testing.T) {
+	s := streaming()
+	mine := 0
+	for range maxSessions {
+		if _, err := (&call{Server: s, who: access.User{Name: "vera"}}).enter(); err == nil {
+			mine++
+		}
+	}
+	leave, err := (&call{Server: s, who: access.User{Name: "ola"}}).enter()
+	if mine != userSessions || err != nil {
+		t.Fatalf("one user has %d sessions, and another %v", mine, err)
+	}
+	leave()
 }
 
 func TestSessionsAreBounded(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	certv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,15 +20,8 @@ import (
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
 func (c *call) update() error {
-	w, err := c.writing("")
+	w, f, err := c.changing("")
 	if err != nil {
-		return err
-	}
-	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
-	if err != nil {
-		return err
-	}
-	if err := c.ownLeases(); err != nil {
 		return err
 	}
 	o, err := c.object()
@@ -38,7 +32,7 @@ func (c *call) update() error {
 		next := o.DeepCopyObject().(state.Object)
 		live := c.lookup(s)
 		switch {
-		case live == nil && c.sub == nil && (c.res.kind == state.Leases || c.res.kind == state.Events):
+		case live == nil && c.sub == nil && c.res.row.CreateOnUpdate:
 			next.SetResourceVersion("")
 			return c.creation(s, next, w, now)
 		case live == nil:
@@ -47,7 +41,7 @@ func (c *call) update() error {
 			//lint:ignore ST1005 the words of Kubernetes
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf(
 				"Precondition failed: UID in precondition: %s, UID in object meta: %s", next.GetUID(), live.GetUID()))
-		case next.GetResourceVersion() == "" && (c.res.kind == state.Leases || c.res.kind == state.PodDisruptionBudgets):
+		case next.GetResourceVersion() == "" && c.res.row.Conditional:
 			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
 		}
 		admission.Default(next, c.Settings)
@@ -96,26 +90,54 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 
 	switch {
 	case c.sub == nil && c.res.sub("status") != nil:
-		setStatus(next, live)
+		state.SetStatus(next, live)
 	case c.sub != nil && c.sub.name == "status":
 		with := live.DeepCopyObject().(state.Object)
-		setStatus(with, next)
+		state.SetStatus(with, next)
 		with.SetAnnotations(next.GetAnnotations())
 		with.SetManagedFields(next.GetManagedFields())
 		next = with
+		if p, ok := next.(*corev1.Pod); ok {
+			if n := s.Node(p.Spec.NodeName); n != nil && state.ReadyOf(n) == corev1.ConditionTrue {
+				state.SettleReady(p, now)
+			}
+		}
+	case c.sub != nil && c.sub.name == "approval":
+		next = decided(live.(*certv1.CertificateSigningRequest), next.(*certv1.CertificateSigningRequest), now)
 	}
 	if n, ok := next.(*corev1.Namespace); ok {
 		if old := live.(*corev1.Namespace); c.sub == nil || c.sub.name != "finalize" {
 			n.Spec.Finalizers = old.Spec.Finalizers
 		}
 	}
+	c.signDrain(live, next)
 	warnings, errs := admission.Admit(next, live, c.Settings)
-	if c.res.generation && !equality.Semantic.DeepEqual(specOf(live), specOf(next)) {
+	base := map[state.Key]state.Object{state.KeyOf(live): live}
+	var v admission.Verdict
+	if c.sub == nil && c.res.namespaced {
+		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
+		base[k] = s.Get(k)
+		ns, _ := base[k].(*corev1.Namespace)
+		v = admission.PodSecurity(next, live, ns, c.Settings)
+	}
+	if ns, ok := next.(*corev1.Namespace); ok && len(errs) == 0 {
+		warnings = append(warnings, admission.Relabelled(ns, live.(*corev1.Namespace), s.Pods(ns.Name), c.Settings)...)
+	}
+	if c.res.generation && !equality.Semantic.DeepEqual(state.SpecOf(live), state.SpecOf(next)) {
 		next.SetGeneration(live.GetGeneration() + 1)
 	}
-	st := step{result: live, warnings: warnings, base: map[state.Key]state.Object{state.KeyOf(live): live}}
+	st := step{result: live, warnings: v.Tell(warnings), audit: v.Audit, base: base}
 	if same(live, next) {
 		return st, nil
+	}
+	if v.Refused != "" {
+		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(v.Refused))
+	}
+	if err := c.mayLower(live, next); err != nil {
+		return step{}, err
+	}
+	if err := c.mayOwn(live, next); err != nil {
+		return step{}, err
 	}
 	if len(errs) > 0 {
 		return step{}, c.invalid(errs...)

@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
 )
 
 const (
@@ -142,7 +144,7 @@ func asked(snap state.Snapshot, o state.Object) string {
 // A measurement is what one device has answered.
 type measurement struct {
 	node string
-	Usage
+	wire.Usage
 }
 
 // measure asks devices, and returns what came in time, by name.
@@ -158,6 +160,7 @@ func (c *call) measure(nodes []string) (list []measurement) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer panics.Catch("usage")
 			u, err := c.Metrics.Usage(ctx, node)
 			if err != nil {
 				c.Log.Debug("ask a device what it uses", "node", node, "err", err)
@@ -174,7 +177,7 @@ func (c *call) measure(nodes []string) (list []measurement) {
 }
 
 // pod returns the pod that a device speaks of, nil if it is not one of its own.
-func (s *measurement) pod(snap state.Snapshot, u PodUsage) *corev1.Pod {
+func (s *measurement) pod(snap state.Snapshot, u wire.PodUsage) *corev1.Pod {
 	p := snap.Pod(u.Namespace, u.Name)
 	if p == nil || p.UID != u.UID || p.Spec.NodeName != s.node {
 		return nil
@@ -185,14 +188,14 @@ func (s *measurement) pod(snap state.Snapshot, u PodUsage) *corev1.Pod {
 func (s *measurement) ofNode(n *corev1.Node) metricsv1beta1.NodeMetrics {
 	return metricsv1beta1.NodeMetrics{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: metav1.NewTime(s.Time.UTC())},
-		Timestamp:  metav1.NewTime(s.Time.UTC()), Window: metav1.Duration{Duration: s.Window}, Usage: s.Node,
+		Timestamp:  metav1.NewTime(s.Time.UTC()), Window: s.Window, Usage: s.Node,
 	}
 }
 
-func (s *measurement) ofPod(p *corev1.Pod, u PodUsage) metricsv1beta1.PodMetrics {
+func (s *measurement) ofPod(p *corev1.Pod, u wire.PodUsage) metricsv1beta1.PodMetrics {
 	m := metricsv1beta1.PodMetrics{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, CreationTimestamp: metav1.NewTime(s.Time.UTC())},
-		Timestamp:  metav1.NewTime(s.Time.UTC()), Window: metav1.Duration{Duration: s.Window}, Containers: []metricsv1beta1.ContainerMetrics{},
+		Timestamp:  metav1.NewTime(s.Time.UTC()), Window: s.Window, Containers: []metricsv1beta1.ContainerMetrics{},
 	}
 	for _, ct := range u.Containers {
 		m.Containers = append(m.Containers, metricsv1beta1.ContainerMetrics{Name: ct.Name, Usage: ct.Usage})

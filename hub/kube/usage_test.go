@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"flotilla.dev/shared/wire"
 )
 
 // measurers are devices that take their time to measure.
@@ -22,15 +24,15 @@ type measurers struct {
 	asked []string
 }
 
-func (m *measurers) Usage(ctx context.Context, node string) (Usage, error) {
+func (m *measurers) Usage(ctx context.Context, node string) (wire.Usage, error) {
 	m.mu.Lock()
 	m.asked = append(m.asked, node)
 	m.mu.Unlock()
 	select {
 	case <-time.After(m.takes[node]):
-		return Usage{Time: time.Now(), Node: corev1.ResourceList{"cpu": quantity.MustParse("1")}}, nil
+		return wire.Usage{Time: time.Now(), Node: corev1.ResourceList{"cpu": quantity.MustParse("1")}}, nil
 	case <-ctx.Done():
-		return Usage{}, ctx.Err()
+		return wire.Usage{}, ctx.Err()
 	}
 }
 

@@ -29,6 +29,9 @@ const (
 	// renewals: those are not changes of the fleet and in no feed.
 	leasePeriod = 10 * time.Second
 	flushAbove  = 64 << 10 // bytes
+	// telling is how long a client may take to read everything that is, or what has
+	// changed while it read: the snapshot of then is in memory that long.
+	telling = 2 * time.Minute
 )
 
 // A watcher writes one watch stream.
@@ -38,8 +41,9 @@ type watcher struct {
 	sel  *selected
 	out  sink
 	buf  bytes.Buffer
-	rev  uint64 // everything up to here has been told
-	head bool   // a table's columns have been told
+	late time.Time // when the snapshot must be told; zero: none is being told
+	rev  uint64    // everything up to here has been told
+	head bool      // a table's columns have been told
 
 	leases map[string]time.Time // renewal that was last told, by node; nil: not watched
 }
@@ -117,12 +121,14 @@ func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
 			w.expired()
 			return
 		}
+		w.late = time.Now().Add(telling)
 		for _, a := range events {
 			if !w.tell(a) {
 				return
 			}
 			w.rev = a.Rev
 		}
+		w.late = time.Time{}
 		if !w.flush() {
 			return
 		}
@@ -145,6 +151,8 @@ func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
 // tellAll tells everything that is selected now as added.
 func (w *watcher) tellAll(end bool) bool {
 	snap := w.Fleet.Snapshot()
+	w.late = time.Now().Add(telling)
+	defer func() { w.late = time.Time{} }()
 	for o := range w.walk(snap, w.sel, "", "") {
 		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
 		if err != nil || !w.frame("ADDED", body) {
@@ -209,12 +217,24 @@ func (w *watcher) frame(verb string, body []byte) bool {
 	return w.buf.Len() < flushAbove || w.flush()
 }
 
+// flush sends the frames. They are counted among the answers that their client has not
+// taken; where those are too many, this watch ends, and may go on from where it was.
 func (w *watcher) flush() bool {
 	if w.buf.Len() == 0 {
 		return true
 	}
-	err := w.out.write(w.buf.Bytes())
-	w.buf.Reset()
+	if !w.late.IsZero() && time.Now().After(w.late) {
+		return false
+	}
+	release, err := w.answers.hold(w.who.Name, w.buf.Cap())
+	if err != nil {
+		return false
+	}
+	defer release()
+	err = w.out.write(w.buf.Bytes())
+	if w.buf.Reset(); w.buf.Cap() > 2*flushAbove { // a quiet watch holds none
+		w.buf = bytes.Buffer{}
+	}
 	return err == nil
 }
 

@@ -27,7 +27,7 @@ type watching struct {
 	header http.Header
 	code   int
 	buf    bytes.Buffer
-	gate   chan struct{} // non-nil: no write comes through before it is closed
+	held   chan struct{} // non-nil: no write comes through before it is closed
 }
 
 func (w *watching) Header() http.Header { return w.header }
@@ -40,10 +40,10 @@ func (w *watching) Flush() {}
 
 func (w *watching) Write(b []byte) (int, error) {
 	w.mu.Lock()
-	gate := w.gate
+	held := w.held
 	w.mu.Unlock()
-	if gate != nil {
-		<-gate
+	if held != nil {
+		<-held
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,11 +52,11 @@ func (w *watching) Write(b []byte) (int, error) {
 
 // hold stops the client from reading until the returned function is called.
 func (w *watching) hold() (release func()) {
-	gate := make(chan struct{})
+	held := make(chan struct{})
 	w.mu.Lock()
-	w.gate = gate
+	w.held = held
 	w.mu.Unlock()
-	return func() { close(gate) }
+	return func() { close(held) }
 }
 
 // watch opens a stream inside a bubble.
@@ -457,3 +457,31 @@ func (l pipeListener) Accept() (net.Conn, error) {
 }
 func (l pipeListener) Close() error   { close(l); return nil }
 func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+		var all []*watching
+		for range 100 {
+			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+			defer w.cancel()
+			defer w.hold()()
+			all = append(all, w)
+		}
+		f.touch(fakeNode("pi-1", ""), "a", strings.Repeat("x", 1<<20))
+		synctest.Wait()
+		s.answers.mu.Lock()
+		if held := s.answers.all; held > heldByUser || held < heldByUser/4 {
+			t.Errorf("%d bytes are held for 100 watches that are not read, want at most %d", held, heldByUser)
+		}
+		s.answers.mu.Unlock()
+		ended := 0
+		for _, w := range all {
+			if w.ended() {
+				ended++
+			}
+		}
+		if ended == 0 || ended == len(all) {
+			t.Errorf("%d of %d watches have ended, want those for which there was no room", ended, len(all))
+		}
+	})
+}

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"flotilla.dev/hub/panics"
 )
 
 // Browsers watch and read logs over WebSockets: Headlamp does.
@@ -24,7 +26,9 @@ import (
 // upgrades tells whether a request is to become a WebSocket. A page of another
 // site may not open one with a certificate that the browser holds: a token shows
 // that somebody meant to, and so does an origin that no site can have. Headlamp on
-// the operator's own machine passes its page's origin on beside its certificate.
+// the operator's own machine passes its page's origin on beside its certificate. A
+// cookie shows nothing: browsers send it for every page, those of this machine's other
+// programs included, which are of the same site. So with one the page must be ours.
 func (c *call) upgrades() (bool, error) {
 	if !wsstream.IsWebSocketRequest(c.r) {
 		return false, nil
@@ -33,10 +37,15 @@ func (c *call) upgrades() (bool, error) {
 		return false, apierrors.NewBadRequest("a WebSocket needs HTTP/1.1: the connection speaks " + c.r.Proto)
 	}
 	origin := c.r.Header.Get("Origin")
-	if origin == "" || c.r.Header.Get("Authorization") != "" {
-		return true, nil
-	}
-	if u, err := url.Parse(origin); err == nil && (u.Host == c.r.Host || own(u)) {
+	token := c.r.Header.Get("Authorization") != ""
+	certificate := c.r.TLS != nil && len(c.r.TLS.PeerCertificates) > 0
+	cookie := !token && !certificate && c.r.Header.Get("Cookie") != ""
+	u, err := url.Parse(origin)
+	ours := err == nil && u.Host == c.r.Host && (u.Scheme == "https" || c.r.TLS == nil)
+	switch {
+	case cookie && !ours:
+		return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
+	case token || origin == "" || ours || err == nil && own(u):
 		return true, nil
 	}
 	return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
@@ -71,8 +80,9 @@ func (w *watcher) overWebSocket(ctx context.Context, cancel context.CancelFunc, 
 		},
 		Handler: func(conn *websocket.Conn) {
 			go func() { // what the client sends is not for us, but its end is
+				defer panics.Catch("watch")
+				defer cancel()
 				_, _ = io.Copy(io.Discard, conn)
-				cancel()
 			}()
 			w.out = messages{conn}
 			w.run(ctx, o)
@@ -104,6 +114,7 @@ func (c *call) logOverWebSocket(copy func(ctx context.Context, w io.Writer) erro
 	r, w := io.Pipe()
 	defer func() { _ = r.Close() }()
 	go func() {
+		defer panics.CatchThen("log", func(err error) { _ = w.CloseWithError(err) })
 		err := copy(ctx, w)
 		if err != nil && ctx.Err() == nil {
 			_, _ = io.WriteString(w, "error: "+err.Error()+"\n")

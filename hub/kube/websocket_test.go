@@ -2,11 +2,13 @@ package kube
 
 import (
 	"encoding/base64"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	gorilla "github.com/gorilla/websocket"
 	"github.com/labstack/echo/v4"
 	"golang.org/x/net/websocket"
 )
@@ -31,7 +33,7 @@ func dial(t *testing.T, srv *httptest.Server, path, origin, token string) (*webs
 	conn, err := config.DialContext(t.Context())
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	}
 	return conn, err
 }
@@ -92,5 +94,36 @@ func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	}
 	if _, err := dial(t, srv, "/api/v1/nodes?watch=1", srv.URL, ""); err != nil {
 		t.Errorf("a page of our own cannot open a WebSocket: %v", err)
+	}
+}
+
+// A page of another program on the browser's machine is of the same site as a hub
+// there, so that the browser sends the session's cookie along.
+func TestACookieOpensAWebSocketForOurOwnPageOnly(t *testing.T) {
+	s := streaming()
+	s.Access = certificate{}
+	srv := mounted(s)
+	defer srv.Close()
+	for origin, may := range map[string]bool{
+		"https://hub.example:8443": true, "": false, "null": false, "file://": false, "http://localhost:4466": false, "https://localhost:4466": false,
+		"http://127.0.0.1:4466": false, "http://[::1]:4466": false, "https://evil.example": false,
+	} {
+		for _, path := range []string{"/pods/kiosk-1/exec?command=echo&stdout=1", "/pods?watch=1", "/pods/kiosk-1/log?follow=1"} {
+			h := http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}, "Cookie": {"__Host-flotilla=x"}}
+			if origin == "" {
+				delete(h, "Origin")
+			}
+			d := gorilla.Dialer{}
+			if strings.Contains(path, "exec") {
+				d.Subprotocols = []string{"v5.channel.k8s.io"}
+			}
+			conn, answer, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http")+ns+path, h)
+			if err == nil {
+				_ = conn.Close()
+			}
+			if may != (err == nil) || !may && answer.StatusCode != http.StatusForbidden {
+				t.Errorf("a page of %q opens %s: %v", origin, path, err)
+			}
+		}
 	}
 }

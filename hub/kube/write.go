@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 )
 
@@ -35,6 +37,7 @@ type step struct {
 	result   state.Object // what is answered
 	created  bool
 	warnings []string
+	audit    string // what the audit is to say beside it
 	// base are the objects that the step was made from: while they stand, so does it.
 	base map[state.Key]state.Object
 }
@@ -83,22 +86,64 @@ func manager(userAgent string) string {
 	return string(name)
 }
 
-// commit carries out what make comes to. make is called here first, so that the
-// writer is not kept from its work by decoding and validation, and once more by
-// the writer if what it was made from has changed since.
+// What the writer makes itself when it must be made again: more than that is made
+// outside, and tried so many times.
+const (
+	writersShare = 20 * time.Millisecond
+	remakes      = 10
+)
+
+// errMoved is the writer's word that what a step was made from has changed, and that the
+// step takes too long to be made by it.
+var errMoved = errors.New("the object has been modified while the request was carried out; please apply your changes to the latest version and try again")
+
+// commit carries out what make comes to. make is called outside of the writer first, so
+// that this is not kept from its work by decoding, patching and validation, and once more
+// by the writer if what it was made from has changed since and it took no time.
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step, error)) (step, error) {
-	st, err := make(c.Fleet.Snapshot(), time.Now())
+	st, err := c.attempt(dry, make)
+	for range remakes {
+		if !errors.Is(err, errMoved) {
+			break
+		}
+		st, err = c.attempt(dry, make)
+	}
+	if errors.Is(err, errMoved) {
+		err = apierrors.NewConflict(c.res.groupResource(), c.name, errMoved)
+	}
+	if err != nil {
+		err = c.writeError(err)
+	}
+	c.auditWrite(dry, st, err)
+	if err != nil {
+		return step{}, err
+	}
+	c.warn(st.warnings...)
+	return st, nil
+}
+
+// attempt makes a step once and has the writer carry it out.
+func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (step, error)) (step, error) {
+	began := time.Now()
+	st, err := make(c.Fleet.Snapshot(), c.Now())
+	took := time.Since(began)
 	if err == nil && dry && st.created {
 		st.result.SetUID(uuid.NewUUID()) // as it would have had one
 	}
 	if err == nil && !dry && len(st.changes) > 0 {
 		var applied []state.Applied
 		applied, err = c.Fleet.Do(c.r.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-			if st.stands(s) {
-				return st.changes, nil
-			}
 			var err error
-			st, err = make(s, now)
+			switch {
+			case st.stands(s):
+			case took > writersShare && st.base != nil:
+				return nil, errMoved
+			default:
+				st, err = make(s, now)
+			}
+			for i := range st.changes {
+				st.changes[i].By = c.who.Name
+			}
 			return st.changes, err
 		})
 		if err == nil {
@@ -117,21 +162,7 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 			}
 		}
 	}
-	if err != nil {
-		err = c.writeError(err)
-	}
-	if !dry && c.Audit != nil {
-		about := c
-		if err == nil && st.result != nil && c.verb == "create" {
-			about = c.named(st.result)
-		}
-		c.Audit.Audit(c.r, c.user, c.verb, about.subject(), err)
-	}
-	if err != nil {
-		return step{}, err
-	}
-	c.warn(st.warnings...)
-	return st, nil
+	return st, err
 }
 
 func (st *step) stands(s state.Snapshot) bool {
@@ -143,20 +174,6 @@ func (st *step) stands(s state.Snapshot) bool {
 	return st.base != nil
 }
 
-// subject names what the request is about, for people.
-func (c *call) subject() string {
-	s := c.resource
-	if c.sub != nil {
-		s += "/" + c.sub.name
-	}
-	if c.namespace != "" {
-		s += " " + c.namespace + "/" + c.name
-	} else if c.name != "" {
-		s += " " + c.name
-	}
-	return s
-}
-
 // writeError turns the loop's own failures into answers; those of a step are
 // answers already.
 func (c *call) writeError(err error) error {
@@ -164,7 +181,7 @@ func (c *call) writeError(err error) error {
 	switch {
 	case errors.As(err, &known):
 		return err
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, control.ErrFull):
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
 			Message: "the hub's disk is full: it can remember nothing more; make room on it, or delete something, and try again",
@@ -180,16 +197,21 @@ func (c *call) key(o state.Object) state.Key {
 	return state.Key{Kind: c.res.kind, Namespace: c.namespace, Name: o.GetName()}
 }
 
+// changing reads how a request wants to change an object of the resource, and in which
+// form it wants the answer.
+func (c *call) changing(patch types.PatchType) (w write, f form, err error) {
+	if w, err = c.writing(patch); err != nil {
+		return w, f, err
+	}
+	if f, err = negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata"); err != nil {
+		return w, f, err
+	}
+	return w, f, c.ownLeases()
+}
+
 func (c *call) create() error {
-	w, err := c.writing("")
+	w, f, err := c.changing("")
 	if err != nil {
-		return err
-	}
-	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
-	if err != nil {
-		return err
-	}
-	if err := c.ownLeases(); err != nil {
 		return err
 	}
 	o, err := c.object()
@@ -239,9 +261,10 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	}
 	key := c.key(o)
 	base := map[state.Key]state.Object{key: nil}
+	var ns *corev1.Namespace
 	if c.res.namespaced {
 		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
-		ns, _ := s.Get(k).(*corev1.Namespace)
+		ns, _ = s.Get(k).(*corev1.Namespace)
 		if err := c.open(ns); err != nil {
 			return step{}, err
 		}
@@ -261,15 +284,47 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 		}
 	}
 	c.prepare(o)
+	c.signDrain(nil, o)
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	warnings, errs := admission.Admit(o, nil, c.Settings)
+	v := admission.PodSecurity(o, nil, ns, c.Settings)
+	if v.Refused != "" {
+		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), errors.New(v.Refused))
+	}
+	if err := c.mayLower(nil, o); err != nil {
+		return step{}, err
+	}
 	if len(errs) > 0 {
 		return step{}, apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), o.GetName(), errs)
 	}
 	return step{
 		changes: []state.Change{state.Put(o, c.why("create", o))},
-		result:  o, created: true, warnings: warnings, base: base,
+		result:  o, created: true, warnings: v.Tell(warnings), audit: v.Audit, base: base,
 	}, nil
+}
+
+// mayLower refuses a namespace whose pods are held to less than the hub's default to
+// whoever may not choose that.
+func (c *call) mayLower(live, next state.Object) error {
+	ns, ok := next.(*corev1.Namespace)
+	if !ok || c.Allow(c.who.Role, "update", "podsecurity") {
+		return nil
+	}
+	old, _ := live.(*corev1.Namespace)
+	if why := admission.Lowered(ns, old, c.Settings); why != "" {
+		return apierrors.NewForbidden(c.res.groupResource(), ns.Name, errors.New(why))
+	}
+	return nil
+}
+
+// mayOwn refuses other owners of an object to whoever may not delete it, as Kubernetes'
+// OwnerReferencesPermissionEnforcement: owners that are gone take it with them.
+func (c *call) mayOwn(live, next state.Object) error {
+	if equality.Semantic.DeepEqual(live.GetOwnerReferences(), next.GetOwnerReferences()) || c.Allow(c.who.Role, "delete", c.resource) {
+		return nil
+	}
+	// The words are Kubernetes' own.
+	return apierrors.NewForbidden(c.res.groupResource(), next.GetName(), fmt.Errorf("cannot set an ownerRef on a resource you can't delete: role %q does not allow it", c.who.Role))
 }
 
 // open tells why nothing can be created in a namespace.
@@ -312,7 +367,7 @@ func (c *call) prepare(o state.Object) {
 	if c.res.sub("status") == nil || c.res.kind == state.Nodes {
 		return
 	}
-	setStatus(o, nil)
+	state.SetStatus(o, nil)
 	if p, ok := o.(*corev1.Pod); ok {
 		p.Status.Phase = corev1.PodPending
 	}
@@ -324,7 +379,7 @@ func (c *call) why(verb string, o state.Object) string {
 	if c.sub != nil {
 		what = c.sub.name + " of " + what
 	}
-	return fmt.Sprintf("%s %s %s: asked by %s", verb, what, state.Display(o), c.user)
+	return fmt.Sprintf("%s %s %s: asked by %s", verb, what, state.Display(o), c.who.Name)
 }
 
 // ownLeases refuses writes to the leases that the hub itself keeps.

@@ -1,20 +1,27 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 // send does a request as admin and expects its code; out, if not nil, is the answer.
@@ -233,7 +240,7 @@ func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
 	if !strings.Contains(st.Message, "disk full") || f.Snapshot().Revision != before {
 		t.Errorf("told %q at revision %d", st.Message, f.Snapshot().Revision)
 	}
-	f.fail = fmt.Errorf("remember: %w", ErrFull)
+	f.fail = fmt.Errorf("remember: %w", control.ErrFull)
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
 	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "make room") || f.Snapshot().Revision != before {
 		t.Errorf("told %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
@@ -328,14 +335,27 @@ func FuzzPatch(f *testing.F) {
 }
 
 // An auditing keeps what it is told.
-type auditing struct{ lines []string }
+type auditing struct {
+	lines []string
+	rows  []store.Audit
+}
 
-func (a *auditing) Audit(_ *http.Request, user, verb, object string, err error) {
-	result := "done"
-	if err != nil {
-		result = "refused"
+func (a *auditing) Record(_ context.Context, row store.Audit) { a.Note(row) }
+
+func (a *auditing) Note(row store.Audit) {
+	a.rows = append(a.rows, row)
+	what, result := row.Resource, "done"
+	if row.Namespace != "" {
+		what += " " + row.Namespace + "/" + row.Name
+	} else if row.Name != "" {
+		what += " " + row.Name
 	}
-	a.lines = append(a.lines, strings.Join([]string{user, verb, object, result}, " "))
+	if row.Code >= http.StatusBadRequest {
+		result = "refused"
+	} else if row.Message != "" {
+		what += " " + row.Message
+	}
+	a.lines = append(a.lines, strings.Join([]string{row.Who, row.Verb, what, result}, " "))
 }
 
 func TestWhatPeopleChangeIsKept(t *testing.T) {
@@ -371,5 +391,84 @@ func TestWhatIsBeingDeletedIsWrittenBack(t *testing.T) {
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, &p)
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
 		t.Errorf("it stays: %+v", p.ObjectMeta)
+	}
+}
+
+func TestAConditionOpensAReadinessGate(t *testing.T) {
+	s := newServer(seeded())
+	body := func(name, gate string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"nodeName":"` + gate + `","readinessGates":[{"conditionType":"example.org/served"}],"containers":[{"name":"c","image":"c"}]}}`
+	}
+	const closed = `{"status":{"conditions":[{"type":"ContainersReady","status":"True"},{"type":"Ready","status":"False"}]}}`
+	const open = `{"status":{"conditions":[{"type":"example.org/served","status":"True"}]}}`
+	ready := func(p corev1.Pod) string {
+		c := state.PodCondition(&p, corev1.PodReady)
+		return string(c.Status) + " " + c.Reason
+	}
+	for node, want := range map[string]string{"pi-1": "True ", "nowhere": "False "} {
+		var p corev1.Pod
+		send(t, s, "POST", ns+"/pods", "", body("gated-"+node, node), 201, nil)
+		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, closed, 200, &p)
+		if node == "pi-1" && ready(p) != "False ReadinessGatesNotReady" {
+			t.Errorf("behind its gate it is %s", ready(p))
+		}
+		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, open, 200, &p)
+		if ready(p) != want {
+			t.Errorf("on %s: Ready is %s, want %s", node, ready(p), want)
+		}
+	}
+	send(t, s, "POST", ns+"/pods", "", `{"metadata":{"name":"held"},"spec":{"schedulingGates":[{"name":"a"}],"containers":[{"name":"c","image":"c"}]}}`, 201, nil)
+	send(t, s, "POST", ns+"/pods/held/binding", "", `{"target":{"name":"pi-1"}}`, 409, nil)
+	send(t, s, "PATCH", ns+"/pods/held", jp, `[{"op":"remove","path":"/spec/schedulingGates"}]`, 200, nil)
+	send(t, s, "POST", ns+"/pods/held/binding", "", `{"target":{"name":"pi-1"}}`, 201, nil)
+}
+
+// What takes long is made outside of the writer, however often it must be made again: it
+// would keep every device's news waiting.
+func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		takes time.Duration
+		moves int // times that what the step was made from changes in between
+		makes int // in all
+		there int // of them by the writer
+		want  bool
+	}{
+		{"a slow step of what stands is made once", time.Second, 0, 1, 0, true},
+		{"a quick step of what has moved is made again by the writer", time.Millisecond, 1, 2, 1, true},
+		{"a slow step of what has moved is made again, but not by the writer", time.Second, 1, 2, 0, true},
+		{"a slow step of what moves all the time is a conflict", time.Second, 100, 1 + remakes, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
+				key := state.Key{Kind: state.Nodes, Name: "pi-1"}
+				makes, there := 0, 0
+				step := func(now state.Snapshot, _ time.Time) (step, error) {
+					makes++
+					if !f.mu.TryLock() {
+						there++
+					} else {
+						f.mu.Unlock()
+					}
+					time.Sleep(c.takes)
+					if makes <= c.moves {
+						f.before = func() { f.touch(fakeNode("pi-1", ""), "moved", fmt.Sprint(makes)) }
+					}
+					n := now.Node("pi-1").DeepCopy()
+					n.Labels = map[string]string{"a": "b"}
+					return step{changes: []state.Change{state.Put(n, "")}, result: n, base: map[state.Key]state.Object{key: now.Get(key)}}, nil
+				}
+				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", who: access.User{Name: "ola"}}
+				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
+				caller.res = s.find(caller.target)
+				_, err := caller.commit(false, step)
+				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || there != c.there {
+					t.Errorf("made %d times, %d of them by the writer, %v; want %d, %d, done %v", makes, there, err, c.makes, c.there, c.want)
+				}
+				if done := f.Snapshot().Node("pi-1").Labels["a"] == "b"; done != c.want {
+					t.Errorf("done: %v", done)
+				}
+			})
+		})
 	}
 }

@@ -19,16 +19,38 @@ var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 // A world is a fleet that only lifecycle decides about.
 type world struct {
-	t       *testing.T
-	s       state.Snapshot
-	now     time.Time
-	decider lifecycle.Decider
-	alarms  map[state.Key]time.Time
-	said    []string
+	t      *testing.T
+	s      state.Snapshot
+	now    time.Time
+	set    lifecycle.Settings
+	alarms [3]map[state.Subject]time.Time // by decider
+	said   []string
+	byHand bool // nodes are only written, and no device has reported
 }
 
+// newWorld is one in which nobody waits for the site's judgement; see judge_test.go.
 func newWorld(t *testing.T, set lifecycle.Settings) *world {
-	return &world{t: t, s: state.Empty("test", noon), now: noon, decider: lifecycle.Decider{Settings: set}, alarms: map[state.Key]time.Time{}}
+	set.Judge = 0
+	return &world{t: t, s: state.Empty("test", noon), now: noon, set: set, alarms: noAlarms()}
+}
+
+// A decider is one of the three.
+type decider interface {
+	Touches(c state.Applied) []state.Subject
+	Subjects(s state.Snapshot) []state.Subject
+	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
+}
+
+// deciders are the three in their order.
+func (w *world) deciders() [3]decider {
+	return [3]decider{lifecycle.Flapping{}, lifecycle.Health{Settings: w.set}, lifecycle.Sites{Settings: w.set}}
+}
+
+func noAlarms() (all [3]map[state.Subject]time.Time) {
+	for i := range all {
+		all[i] = map[state.Subject]time.Time{}
+	}
+	return all
 }
 
 func node(name, site string, ready corev1.ConditionStatus) *corev1.Node {
@@ -47,6 +69,9 @@ func (w *world) put(objects ...state.Object) {
 	w.t.Helper()
 	var changes []state.Change
 	for _, o := range objects {
+		if n, ok := o.(*corev1.Node); ok && state.ReadyOf(n) != "" && w.s.Record(n.Name) == nil && !w.byHand {
+			changes = append(changes, state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"}, "")) // a device has said so
+		}
 		changes = append(changes, state.Put(o.DeepCopyObject().(state.Object), ""))
 	}
 	w.apply(changes)
@@ -66,37 +91,50 @@ func (w *world) apply(changes []state.Change) {
 
 func (w *world) settle(recent []state.Applied) {
 	w.t.Helper()
+	var heard [3]int
 	for range 20 {
-		var due []state.Key
-		for k, at := range w.alarms {
-			if !at.After(w.now) {
-				due = append(due, k)
-				delete(w.alarms, k)
+		quiet := true
+		for i, d := range w.deciders() {
+			subjects := state.Touched(d.Touches, recent[heard[i]:])
+			heard[i] = len(recent)
+			for q, at := range w.alarms[i] {
+				if !at.After(w.now) {
+					subjects = append(subjects, q)
+					delete(w.alarms[i], q)
+				}
+			}
+			if len(subjects) == 0 {
+				continue
+			}
+			quiet = false
+			plan := d.Decide(w.s, subjects, w.now)
+			var done []state.Applied
+			w.s, done = state.Apply(w.s, plan.Changes)
+			recent = append(recent, done...)
+			if plan.Forgive {
+				w.s = w.s.Forgive(w.now)
+			}
+			w.wake(i, plan.Alarms)
+			for _, c := range plan.Changes {
+				if c.Why != "" {
+					w.said = append(w.said, fmt.Sprintf("%s %s", w.now.Sub(noon), c.Why))
+				}
 			}
 		}
-		if len(recent) == 0 && len(due) == 0 {
+		if quiet {
 			return
-		}
-		s := w.s
-		s.Look = state.Look{Recent: recent, Due: due}
-		plan := w.decider.Decide(s, w.now)
-		w.s, recent = state.Apply(w.s, plan.Changes)
-		if plan.Forgive {
-			w.s = w.s.Forgive(w.now)
-		}
-		for _, a := range plan.Alarms {
-			delete(w.alarms, a.Subject)
-			if !a.At.IsZero() {
-				w.alarms[a.Subject] = a.At
-			}
-		}
-		for _, c := range plan.Changes {
-			if c.Why != "" {
-				w.said = append(w.said, fmt.Sprintf("%s %s", w.now.Sub(noon), c.Why))
-			}
 		}
 	}
 	w.t.Fatal("lifecycle does not settle")
+}
+
+func (w *world) wake(i int, alarms []state.Alarm) {
+	for _, a := range alarms {
+		delete(w.alarms[i], a.Subject)
+		if !a.At.IsZero() {
+			w.alarms[i][a.Subject] = a.At
+		}
+	}
 }
 
 // wait lets time pass, with a look at each alarm; alive nodes renew their leases.
@@ -105,9 +143,11 @@ func (w *world) wait(d time.Duration, alive ...string) {
 	end := w.now.Add(d)
 	for {
 		next := end
-		for _, at := range w.alarms {
-			if at.Before(next) {
-				next = at
+		for _, alarms := range w.alarms {
+			for _, at := range alarms {
+				if at.Before(next) {
+					next = at
+				}
 			}
 		}
 		if next.After(w.now) {
@@ -288,7 +328,7 @@ func TestTaintsByCondition(t *testing.T) {
 	})
 }
 
-func TestSwappingKeepsTheFirstMoment(t *testing.T) {
+func TestAnotherKeyHasItsOwnMomentAndTheNodeRemembersTheFirst(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
 	w.wait(41*time.Second, "b")
@@ -301,8 +341,28 @@ func TestSwappingKeepsTheFirstMoment(t *testing.T) {
 	state.NodeCondition(sick, corev1.NodeReady).Status = corev1.ConditionFalse
 	w.put(sick)
 	got := state.NoExecuteOf(w.s.Node("a"))
-	if got == nil || got.Key != corev1.TaintNodeNotReady || !got.TimeAdded.Equal(first.TimeAdded) {
-		t.Errorf("after the swap %v at %v, want not-ready at %v", got, got.TimeAdded, first.TimeAdded)
+	if got == nil || got.Key != corev1.TaintNodeNotReady || !got.TimeAdded.Time.Equal(noon.Add(101*time.Second)) {
+		t.Errorf("after the swap %v", got)
+	}
+	past := state.OutageOf(w.s.Node("a"))
+	if past == nil || len(past.Spells) != 1 || past.Spells[0].Key != first.Key || !past.Spells[0].From.Equal(first.TimeAdded) || !past.Spells[0].To.Equal(got.TimeAdded) {
+		t.Errorf("it remembers %v of %v", past, first)
+	}
+	for range 30 { // a device that goes to and fro
+		for _, ready := range []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionFalse} {
+			w.wait(time.Second, "b")
+			w.becomes("a", ready)
+		}
+	}
+	if past := state.OutageOf(w.s.Node("a")); len(past.Spells) > 8 || !past.Spells[0].From.Equal(first.TimeAdded) {
+		t.Errorf("it remembers %d spells, the first since %s", len(past.Spells), past.Spells[0].From)
+	}
+	if n := w.s.Node("a"); !past.Since.Time.Equal(state.OutageOf(n).Since.Time) {
+		t.Errorf("the outage began at %s and now at %s", past.Since, state.OutageOf(n).Since)
+	}
+	w.becomes("a", up)
+	if past := state.OutageOf(w.s.Node("a")); past != nil {
+		t.Errorf("a ready node remembers %v", past)
 	}
 }
 
@@ -482,7 +542,7 @@ func TestLeavingTheDarkEveryNodeCountsAsSeen(t *testing.T) {
 	out.Labels[fleet.LabelExcludeDisruption] = ""
 	w.put(node("a", "oslo", corev1.ConditionTrue), out)
 	w.wait(time.Minute, "b") // a falls silent: every site that counts is dark
-	if got := w.s.Site("oslo").Status.Held; got != state.HeldMaster {
+	if got := w.s.Site("oslo").Status.HeldReason; got != fleet.HeldInMasterDisruption {
 		t.Fatalf("held: %q", got)
 	}
 	w.wait(30 * time.Second) // b falls silent, too
@@ -511,7 +571,7 @@ func TestSilenceTouchesOnlyTheConditionsThatADeviceHasToRenew(t *testing.T) {
 	w.wait(40*time.Second+1, "b")
 	for kind, want := range map[corev1.NodeConditionType]string{
 		corev1.NodeReady: "Unknown NodeStatusUnknown", corev1.NodeMemoryPressure: "Unknown NodeStatusUnknown", corev1.NodeDiskPressure: "Unknown NodeStatusUnknown",
-		corev1.NodePIDPressure: "Unknown NodeStatusNeverUpdated", corev1.NodeNetworkUnavailable: "False Said", fleet.ConditionOutOfDisk: "True Said",
+		corev1.NodePIDPressure: "Unknown NodeStatusNeverUpdated", corev1.NodeNetworkUnavailable: "False Said", fleet.ConditionOutOfDisk: "Unknown NodeStatusUnknown",
 	} {
 		c := state.NodeCondition(w.s.Node("a"), kind)
 		if c == nil || fmt.Sprintf("%s %s", c.Status, c.Reason) != want {
@@ -525,8 +585,8 @@ func TestSilenceTouchesOnlyTheConditionsThatADeviceHasToRenew(t *testing.T) {
 	if c := state.NodeCondition(w.s.Node("a"), corev1.NodeDiskPressure); !c.LastHeartbeatTime.Equal(&earlier) {
 		t.Errorf("the last heartbeat of DiskPressure is %s, want as it was", c.LastHeartbeatTime)
 	}
-	if got, want := w.taints("a"), "out-of-disk:NoSchedule unreachable:NoExecute unreachable:NoSchedule"; got != want {
-		t.Errorf("taints %q, want %q: memory pressure is not known any more", got, want)
+	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:NoSchedule"; got != want {
+		t.Errorf("taints %q, want %q: pressure is not known any more", got, want)
 	}
 }
 
@@ -544,8 +604,11 @@ func TestATaintIsItsKeyAndItsEffect(t *testing.T) {
 	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:PreferNoSchedule unreachable=old:NoSchedule"; got != want {
 		t.Errorf("taints %q, want %q: of not-ready and unreachable one NoExecute, and the user's own", got, want)
 	}
-	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Minute)) {
-		t.Errorf("it counts from %s, want the earlier of the two", got)
+	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Second)) {
+		t.Errorf("it counts from %s, want its own moment", got)
+	}
+	if past := state.OutageOf(w.s.Node("a")); len(past.Spells) != 1 || !past.Spells[0].From.Equal(at(-time.Minute)) {
+		t.Errorf("it remembers %v, want the other of the two", past)
 	}
 	w.becomes("a", up)
 	if got, want := w.taints("a"), "unreachable:PreferNoSchedule"; got != want {
@@ -578,8 +641,12 @@ func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
 	w.becomes("oslo-03", down)
 	w.becomes("oslo-02", up)
 	w.becomes("oslo-01", up) // 2 of 6: Normal
+	if got := w.expel(); !slices.Equal(got, []string{"oslo-00"}) {
+		t.Errorf("back to normal %v are tainted at once: a rate that was 0 has filled no bucket", got)
+	}
+	w.wait(time.Second, "bergen-00", "oslo-01", "oslo-02", "oslo-04", "oslo-05")
 	if got := w.expel(); !slices.Equal(got, []string{"oslo-00", "oslo-03"}) {
-		t.Errorf("back to normal %v are tainted, want the one that waits at once", got)
+		t.Errorf("a second later %v are tainted, want the one that waits", got)
 	}
 }
 
@@ -601,7 +668,7 @@ func TestTheHistoryOfANodeIsNoted(t *testing.T) {
 		}
 		last = turn.At.Time
 	}
-	if want := "[True/false Unknown/true True/false]"; fmt.Sprint(got) != want {
+	if want := "[True/false Unknown/false Unknown/true True/false]"; fmt.Sprint(got) != want {
 		t.Errorf("the history says %v, want %s", got, want)
 	}
 	if rec := w.s.Record("b"); rec != nil && len(rec.History) > 0 {

@@ -49,10 +49,9 @@ func old(n *corev1.Node) *corev1.Node {
 
 // conditionWrites counts the writes of a node's conditions that one look at d from noon wants.
 func (w *world) conditionWrites(name string, after time.Duration) (count int) {
-	s, now := w.s, noon.Add(after)
-	s.Look = state.Look{Due: []state.Key{{Kind: state.Nodes, Name: name}}}
 	have := w.s.Node(name)
-	for _, c := range w.decider.Decide(s, now).Changes {
+	about := []state.Subject{state.About(state.KeyOf(have))}
+	for _, c := range (lifecycle.Health{Settings: w.set}).Decide(w.s, about, noon.Add(after)).Changes {
 		if n, ok := c.Object.(*corev1.Node); ok && n.Name == name {
 			if fmt.Sprint(n.Status.Conditions) != fmt.Sprint(have.Status.Conditions) {
 				count++
@@ -308,7 +307,7 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("then %v", got)
 		}
 	})
-	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, and keeps its moment", func(t *testing.T) {
+	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, each with its own moment", func(t *testing.T) {
 		w, alive := begin(t)
 		w.wait(40*time.Second+1, append(alive, "b")...)
 		first := state.NoExecuteOf(w.s.Node("a")).TimeAdded
@@ -321,8 +320,11 @@ func TestScenarioTaints(t *testing.T) {
 		if got := w.taints("a"); got != "unreachable:NoExecute unreachable:NoSchedule" {
 			t.Errorf("and back: taints %q", got)
 		}
-		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(first) {
+		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
 			t.Errorf("its moment was %s and is %s", first, got)
+		}
+		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.Spells) != 2 || !past.Spells[0].From.Equal(first) {
+			t.Errorf("it remembers %v", past)
 		}
 	})
 	for _, tt := range []struct {

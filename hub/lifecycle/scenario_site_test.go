@@ -234,7 +234,7 @@ func TestScenarioQueue(t *testing.T) {
 		w, _ := silent(t, 5, fleet.SiteSpec{})
 		w.wait(time.Hour)
 		expect(t, w)
-		if st := w.s.Site("z").Status; st.NextEviction != nil || st.EvictionRate != "0" || st.Held != state.HeldMaster {
+		if st := w.s.Site("z").Status; st.NextEviction != nil || st.EvictionRate != "0" || st.HeldReason != fleet.HeldInMasterDisruption {
 			t.Errorf("status %+v", st)
 		}
 	})
@@ -251,13 +251,13 @@ func TestScenarioQueue(t *testing.T) {
 		w.wait(time.Second, alive...)
 		expect(t, w, names("z", 9)...)
 	})
-	t.Run("S7.8 a rate that was 0 and is 5.5 counts at once", func(t *testing.T) {
+	t.Run("S7.8 ours: a rate that was 0 and is 5.5 gives nobody up at once, and then counts", func(t *testing.T) {
 		w, alive := silent(t, 3, fleet.SiteSpec{NodeEvictionRate: new(0.0)})
 		w.wait(time.Minute, alive...)
 		site := w.s.Site("z").DeepCopy()
 		site.Spec.NodeEvictionRate = new(5.5)
 		w.put(site)
-		expect(t, w, "z-00")
+		expect(t, w)
 		w.wait(time.Second, alive...)
 		expect(t, w, "z-00", "z-01", "z-02")
 	})

@@ -7,14 +7,75 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
-// heldSite is why a site without a ready node evicts nothing where it is so wished.
-const heldSite = "fully disrupted, and its disruptionPolicy is Hold"
+// Sites decides on the states of sites, on how fast they may lose their nodes, and so
+// whose turn it is to get a NoExecute taint.
+type Sites struct{ Settings Settings }
+
+// Touches says that a change concerns its site, or the sites that its node was and is in.
+func (Sites) Touches(c state.Applied) (sites []state.Subject) {
+	switch c.Key.Kind {
+	case state.Sites:
+		return []state.Subject{{Key: c.Key}}
+	case state.Nodes:
+		for _, o := range []state.Object{c.Old, c.New} {
+			if n, ok := o.(*corev1.Node); ok {
+				sites = append(sites, aboutSite(state.SiteOf(n)))
+			}
+		}
+	}
+	return sites
+}
+
+func aboutSite(name string) state.Subject {
+	return state.About(state.Key{Kind: state.Sites, Name: name})
+}
+
+// Subjects returns all sites: those that have nodes, and those that only have settings.
+func (Sites) Subjects(s state.Snapshot) (all []state.Subject) {
+	for name := range s.Counts() {
+		all = append(all, aboutSite(name))
+	}
+	for site := range s.All(state.Sites, "") {
+		if s.Count(site.GetName()).Nodes == 0 {
+			all = append(all, aboutSite(site.GetName()))
+		}
+	}
+	return all
+}
+
+// Decide settles sites; the fleet's health has been settled before.
+func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	all := s.Sites()
+	master := all.Counting > 0 && all.Full == all.Counting
+	was := all.Master > 0
+	if master != was { // it concerns every site
+		subjects = append(slices.Clip(subjects), d.Subjects(s)...)
+		plan.Forgive = was
+	}
+	var names []string
+	for _, q := range subjects {
+		names = append(names, q.Name)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		d.site(s, name, master, now, &plan)
+	}
+	return plan
+}
+
+// A hold is why a site evicts nothing; the zero hold: it evicts.
+type hold struct {
+	reason fleet.SiteHold
+	why    string // in words
+	free   bool   // nor do those of its nodes stay given up that were the first to fall silent
+}
 
 // StateOf returns the disruption state of a site.
 func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
@@ -29,45 +90,22 @@ func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 
 // rate returns how many nodes of a site get their NoExecute taint per second, and,
 // where that is none, why.
-func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance, now time.Time) (float64, string) {
+func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance, now time.Time) (float64, hold) {
 	switch {
 	case m != nil && now.Before(m.Until.Time):
-		return 0, fmt.Sprintf("maintenance until %s", m.Until.UTC().Format(time.RFC3339))
+		return 0, hold{fleet.HeldForMaintenance, "maintenance until " + m.Until.UTC().Format(time.RFC3339), true}
 	case st == fleet.SitePartialDisruption && c.Ready+c.NotReady <= set.LargeSite:
-		return 0, fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite)
+		return 0, hold{fleet.HeldPartialDisruption, fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite), false}
 	case st == fleet.SitePartialDisruption:
-		return set.SecondaryRate, ""
+		return set.SecondaryRate, hold{}
 	case st == fleet.SiteFullDisruption && set.Policy == fleet.Hold:
-		return 0, heldSite
+		return 0, hold{fleet.HeldByDisruptionPolicy, "fully disrupted, and its disruptionPolicy is Hold", true}
 	}
-	return set.Rate, ""
+	return set.Rate, hold{}
 }
 
-// sites settles the sites: their states and rates, and whose turn it is to get a
-// NoExecute taint. s is the fleet with the nodes' health already settled.
-func (d Decider) sites(s state.Snapshot, touched []string, now time.Time, plan *state.Plan) {
-	all := s.Sites()
-	master := all.Counting > 0 && all.Full == all.Counting
-	was := all.Master > 0
-	if master != was { // it concerns every site
-		for name := range s.Counts() {
-			touched = append(touched, name)
-		}
-		for site := range s.All(state.Sites, "") {
-			touched = append(touched, site.GetName())
-		}
-		plan.Forgive = plan.Forgive || was
-	}
-	slices.Sort(touched)
-	for _, name := range slices.Compact(touched) {
-		d.site(s, name, verdict{master: master, leaving: was && !master}, now, plan)
-	}
-}
-
-// A verdict is what the state of all sites together means for each.
-type verdict struct{ master, leaving bool }
-
-func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, plan *state.Plan) {
+// site settles one site; master: no site has a ready node.
+func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
 	owes := d.owes(old) // a site that comes back under its name has its rate already
@@ -90,16 +128,14 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 	if m := site.Spec.Maintenance; m != nil && now.Before(m.Until.Time) {
 		wake = m.Until.Time
 	}
-	switch maintained := !wake.IsZero(); {
-	case v.master:
-		perSecond, held = 0, state.HeldMaster
-		d.absolve(s, name, held, plan)
-	case maintained, held == heldSite: // the nodes that were the first to fall silent, too
-		d.absolve(s, name, held, plan)
+	if master {
+		perSecond, held = 0, hold{fleet.HeldInMasterDisruption, "no site has a ready node: the hub itself may be cut off", true}
 	}
-	if v.leaving || st.Held == heldSite && held != heldSite { // the first one waits its turn like every other
-		at := metav1.NewMicroTime(now)
-		st.LastEviction = &at
+	if held.free {
+		d.absolve(s, name, held.why, plan)
+	}
+	if old != nil {
+		d.drain(old, st, perSecond, now)
 	}
 
 	why := ""
@@ -109,12 +145,13 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 		}
 		at := metav1.NewTime(now)
 		st.State, st.Since = next, &at
+		st.Turn(fleet.SiteTurn{Time: at, State: next, Ready: int32(c.Ready), NotReady: int32(c.NotReady)})
 	}
 	st.Ready, st.NotReady, st.NeverSeen, st.Waiting = int32(c.Ready), int32(c.NotReady), int32(c.NeverSeen), int32(c.Waiting)
 	st.EvictionRate = strconv.FormatFloat(perSecond, 'g', -1, 64)
-	st.Held, st.NextEviction = "", nil
-	if held != "" && (c.Waiting > 0 || v.master) {
-		st.Held = held
+	st.HeldReason, st.Held, st.NextEviction = "", "", nil
+	if c.Waiting > 0 || master {
+		st.HeldReason, st.Held = held.reason, held.why
 	}
 	if perSecond > 0 && c.Waiting > 0 {
 		interval := time.Duration(float64(time.Second) / perSecond)
@@ -122,18 +159,25 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 		if st.LastEviction != nil && st.LastEviction.Add(interval).After(now) {
 			turn = st.LastEviction.Add(interval)
 		}
-		if !turn.After(now) {
-			for n := range s.Waiting(name) {
-				d.expel(n, now, plan)
-				break
+		for n := range s.Waiting(name) {
+			if at := judged(s, set, n); at.After(turn) {
+				turn = at
 			}
-			at := metav1.NewMicroTime(now.Truncate(time.Microsecond))
-			st.LastEviction = &at
-			st.Waiting--
-			turn = at.Add(interval)
+			if !turn.After(now) {
+				d.expel(n, now, plan)
+				at := metav1.NewMicroTime(now.Truncate(time.Microsecond))
+				st.LastEviction = &at
+				st.Waiting--
+				if last := len(st.History) - 1; last >= 0 {
+					st.History[last].Given++
+				}
+				turn = at.Add(interval) // the loop asks again for who is judged later than that
+				continue
+			}
+			break
 		}
 		if st.Waiting > 0 {
-			at := metav1.NewMicroTime(turn)
+			at := metav1.NewMicroTime(turn.Truncate(time.Microsecond)) // as it is remembered
 			st.NextEviction = &at
 			wake = earliest(wake, turn)
 		}
@@ -155,25 +199,60 @@ func (d Decider) site(s state.Snapshot, name string, v verdict, now time.Time, p
 }
 
 // owes returns until when a site's rate is used up by its last eviction.
-func (d Decider) owes(site *fleet.Site) time.Time {
-	perSecond := d.Settings.For(site).Rate
-	if site == nil || site.Status.LastEviction == nil || perSecond <= 0 {
+func (d Sites) owes(site *fleet.Site) time.Time {
+	if site == nil || site.Status.LastEviction == nil {
+		return time.Time{}
+	}
+	perSecond, err := strconv.ParseFloat(site.Status.EvictionRate, 64)
+	if err != nil || perSecond <= 0 {
+		perSecond = d.Settings.For(site).Rate
+	}
+	if perSecond <= 0 {
 		return time.Time{}
 	}
 	return site.Status.LastEviction.Add(time.Duration(float64(time.Second) / perSecond))
 }
 
+// judged returns when a node that waits may get NoExecute at the earliest: when every
+// node of its site has been heard since it failed, or is silent too. A hub that has just
+// started has heard nobody: it knows that only after a grace.
+func judged(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
+	at := state.FailedAt(n)
+	if start := s.Started.Add(set.Grace); start.After(at) && n.CreationTimestamp.Time.Before(s.Started) {
+		at = start
+	}
+	wait := set.Judge
+	if lease := state.Lease(s.Record(n.Name), set.Lease); lease > set.Lease {
+		wait = max(wait, JudgeAfter(0, lease))
+	}
+	return at.Add(wait)
+}
+
+// drain empties the bucket of a site whose rate changes, unless it was full: the next
+// node goes 1/rate later. A rate of 0 fills no bucket.
+func (d Sites) drain(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, now time.Time) {
+	was, err := strconv.ParseFloat(old.Status.EvictionRate, 64)
+	if err != nil || was == perSecond {
+		return
+	}
+	full := was > 0 && (st.LastEviction == nil || !st.LastEviction.Add(time.Duration(float64(time.Second)/was)).After(now))
+	if !full {
+		at := metav1.NewMicroTime(now)
+		st.LastEviction = &at
+	}
+}
+
 // expel gives a node its NoExecute taint.
-func (d Decider) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
+func (d Sites) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
 	n = state.Fork(n)
-	t := noExecute(state.ReadyOf(n), metav1.NewTime(now.Truncate(time.Second)))
+	t := noExecute(state.ReadyOf(n), state.Ceil(now))
 	n.Spec.Taints = append(n.Spec.Taints, t)
 	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
 }
 
 // absolve takes the NoExecute taints from every node of a site, and with them the
 // deadlines of their pods.
-func (d Decider) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
+func (d Sites) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
 	for n := range s.NodesIn(site) {
 		t := state.NoExecuteOf(n)
 		if t == nil {
@@ -184,13 +263,14 @@ func (d Decider) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})
+		if o := state.OutageOf(n); o != nil {
+			o.Spells = nil
+			state.SetOutage(n, o)
+		}
 		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, why)).Event("NodeUntainted"))
 	}
 }
 
 func sameStatus(a, b fleet.SiteStatus) bool {
-	same := a.LastEviction.Equal(b.LastEviction) && a.NextEviction.Equal(b.NextEviction) && a.Since.Equal(b.Since)
-	a.LastEviction, a.NextEviction, a.Since = nil, nil, nil
-	b.LastEviction, b.NextEviction, b.Since = nil, nil, nil
-	return same && a == b
+	return equality.Semantic.DeepEqual(a, b)
 }

@@ -27,10 +27,11 @@ var byCondition = []struct {
 
 // taintsFor returns the taints that a node should carry: those of its conditions
 // (NoSchedule, added and removed to match), its user's, and at most one NoExecute
-// taint of ours, which is only moved or removed here: giving it is a question of
-// the site's rate. Moving it keeps its moment, and so every pod's deadline.
-func taintsFor(n *corev1.Node, now time.Time) []corev1.Taint {
-	at := metav1.NewTime(now.Truncate(time.Second))
+// taint of ours, which is only changed or removed here: giving it is a question of
+// the site's rate. The outage remembers what it was changed from, as deadlines that
+// run stand; nil: the node is ready, or not heard of yet.
+func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
+	at := state.Ceil(now)
 	want := map[string]bool{}
 	for _, rule := range byCondition {
 		if c := state.NodeCondition(n, rule.condition); c != nil && c.Status == rule.status {
@@ -49,7 +50,7 @@ func taintsFor(n *corev1.Node, now time.Time) []corev1.Taint {
 	}
 
 	var out []corev1.Taint
-	var leaving *corev1.Taint // our NoExecute taint
+	var leaving []corev1.Taint // our NoExecute taints: one, or what somebody has written
 	for _, t := range n.Spec.Taints {
 		switch {
 		case owned(t):
@@ -58,9 +59,7 @@ func taintsFor(n *corev1.Node, now time.Time) []corev1.Taint {
 				out = append(out, t)
 			}
 		case t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable):
-			if leaving == nil || t.TimeAdded != nil && leaving.TimeAdded != nil && t.TimeAdded.Before(leaving.TimeAdded) {
-				leaving = &t
-			}
+			leaving = append(leaving, t)
 		default:
 			if t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
 				t.TimeAdded = &at // tolerations count from here
@@ -80,14 +79,31 @@ func taintsFor(n *corev1.Node, now time.Time) []corev1.Taint {
 	if want[fleet.TaintFlapping] {
 		out = append(out, corev1.Taint{Key: fleet.TaintFlapping, Effect: corev1.TaintEffectPreferNoSchedule, TimeAdded: &at})
 	}
-	if leaving != nil && ready != corev1.ConditionTrue && ready != "" {
-		moved := noExecute(ready, at)
-		if leaving.TimeAdded != nil {
-			moved.TimeAdded = leaving.TimeAdded
-		}
-		out = append(out, moved)
+	if ready == corev1.ConditionTrue || ready == "" {
+		return out, nil
 	}
-	return out
+	outage := state.OutageOf(n)
+	if outage == nil {
+		outage = &state.Outage{Since: metav1.NewMicroTime(state.FailedAt(n))}
+		if outage.Since.IsZero() || outage.Since.After(now) {
+			outage.Since.Time = now
+		}
+	}
+	if len(leaving) == 0 {
+		outage.Spells = nil // whoever took the taint away has ended its deadlines
+		return out, outage
+	}
+	next := noExecute(ready, at)
+	for _, t := range leaving {
+		switch {
+		case t.TimeAdded == nil:
+		case t.Key == next.Key:
+			next.TimeAdded = t.TimeAdded
+		default:
+			outage.Spells = append(outage.Spells, state.Spell{Key: t.Key, From: *t.TimeAdded, To: at})
+		}
+	}
+	return append(out, next), outage
 }
 
 // owned tells whether a taint follows from a condition or from cordon.

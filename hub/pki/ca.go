@@ -45,17 +45,28 @@ var ErrKey = errors.New("certificate authority unusable")
 
 // An Authority is the hub's CA. Its methods may be called from any goroutine.
 type Authority struct {
-	dir  string
-	root pair
+	// Now is the hub's time; nil: the machine's. Set it before others use the authority.
+	Now func() time.Time
 
-	mu     sync.Mutex
-	middle pair // the intermediate that signs now
+	dir string
+
+	mu         sync.Mutex
+	root       pair
+	middle     pair // the intermediate that signs now
+	former     pair // the root before, while it is trusted
+	cross      *x509.Certificate
+	olds       []*x509.Certificate // intermediates before, while they are trusted
+	revoked    []string            // KeyHash
+	turn       int                 // how often the above have changed
+	passphrase []byte              // nil: keys are stored as they are
 }
 
 // A pair is a certificate with its key.
 type pair struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
+
+	sealed *pem.Block // its key, before Unlock
 }
 
 // Open reads the authority of a directory and makes one where there is none.
@@ -66,26 +77,44 @@ func Open(dir string) (*Authority, error) {
 		return nil, fmt.Errorf("create %s: %w; make the data directory writable", dir, err)
 	}
 	a := &Authority{dir: dir}
-	var err error
+	return a, a.locked(a.open)
+}
+
+func (a *Authority) open() (err error) {
+	if err := a.carryOut(); err != nil {
+		return err
+	}
 	if a.root, err = a.read("root"); errors.Is(err, os.ErrNotExist) {
 		if _, serr := os.Stat(a.path("intermediate.crt")); serr == nil {
-			return nil, fmt.Errorf("read %s: %w: it is missing although intermediate.crt is there, and a new root would lock every device out; restore the directory pki from a copy, or remove all of it to begin anew", a.path("root.crt"), ErrKey)
+			return fmt.Errorf("read %s: %w: it is missing although intermediate.crt is there, and a new root would lock every device out; restore the directory pki from a copy, or remove all of it to begin anew", a.path("root.crt"), ErrKey)
 		}
-		a.root, err = a.newRoot(time.Now())
+		now := time.Now()
+		if a.root, err = a.newRoot(now); err == nil {
+			err = a.write("root", a.root.cert, a.root.key)
+		}
 	}
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if err := a.readRotation(); err != nil {
+		return err
 	}
 	if a.middle, err = a.read("intermediate"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+		return err
 	}
 	if a.middle.cert != nil {
 		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
-			return nil, fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
+			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
 		}
 	}
-	_, err = a.signer(time.Now())
-	return a, err
+	if a.sealed() {
+		return nil // Unlock goes on
+	}
+	now := time.Now()
+	if a.fresh(now) {
+		return nil
+	}
+	return a.begin(now)
 }
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
@@ -93,62 +122,91 @@ func (a *Authority) path(name string) string { return filepath.Join(a.dir, name)
 // newKey is ECDSA P-256: small, and verified fast by the smallest boards.
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-func (a *Authority) newRoot(now time.Time) (pair, error) {
-	return a.make("root", &x509.Certificate{
+func (a *Authority) newRoot(now time.Time) (p pair, err error) {
+	if p.key, err = newKey(); err != nil {
+		return pair{}, err
+	}
+	from, until := a.span(rootLife)
+	t := &x509.Certificate{
 		Subject:   pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla root " + now.UTC().Format("2006-01-02")},
-		NotBefore: now.Add(-backdated), NotAfter: now.Add(rootLife),
+		NotBefore: from, NotAfter: until,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLen: 1,
-	}, nil, now)
+	}
+	p.cert, err = signCA(t, pair{cert: t, key: p.key}, p, now)
+	return p, err
+}
+
+func middleName(now time.Time) pkix.Name {
+	return pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
+}
+
+// fresh tells whether the intermediate still outlives what it signs.
+func (a *Authority) fresh(now time.Time) bool {
+	return a.middle.cert != nil && now.Add(leafLife+30*24*time.Hour).Before(a.middle.cert.NotAfter)
+}
+
+// begin makes the first intermediate, or replaces one whose time has come, while
+// the directory is locked.
+func (a *Authority) begin(now time.Time) error {
+	if a.middle.cert != nil {
+		return nil // the first signature renews it
+	}
+	middle, cross, err := a.newMiddle(a.root, a.former, now)
+	if err != nil {
+		return err
+	}
+	a.middle, a.cross = middle, cross
+	return a.write("intermediate", middle.cert, middle.key)
+}
+
+// now is the hub's time, by which certificates that are shown are judged.
+func (a *Authority) now() time.Time {
+	if a.Now == nil {
+		return time.Now()
+	}
+	return a.Now()
+}
+
+// span is from when to when something of this life is valid. A machine without a
+// clock of its own may have a time in the past when it starts, be set right while the
+// hub keeps the time that it began with, and the other side has a clock of its own:
+// valid is what is valid by the hub's and by the machine's.
+func (a *Authority) span(life time.Duration) (from, until time.Time) {
+	first, last := a.now(), time.Now()
+	if last.Before(first) {
+		first, last = last, first
+	}
+	return first.Add(-backdated), last.Add(life)
 }
 
 // signer is the intermediate, replaced in time.
 func (a *Authority) signer(now time.Time) (pair, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.middle.cert != nil && now.Add(leafLife+30*24*time.Hour).Before(a.middle.cert.NotAfter) {
-		return a.middle, nil
-	}
-	end := now.Add(intermediateLife)
-	if end.After(a.root.cert.NotAfter) {
-		end = a.root.cert.NotAfter
-	}
-	p, err := a.make("intermediate", &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")},
-		NotBefore: now.Add(-backdated), NotAfter: end,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
-	}, &a.root, now)
-	if err == nil {
-		a.middle = p
-	}
-	return p, err
+	return a.signerLocked(now)
 }
 
-// make signs a CA certificate, by itself where signer is nil, and writes key and certificate.
-func (a *Authority) make(name string, t *x509.Certificate, signer *pair, now time.Time) (pair, error) {
-	key, err := newKey()
-	if err != nil {
-		return pair{}, err
+func (a *Authority) signerLocked(now time.Time) (pair, error) {
+	if a.sealed() {
+		return pair{}, fmt.Errorf("sign a certificate: %w; give its file with --ca-passphrase-file", ErrSealed)
 	}
-	p := pair{key: key}
-	t.SerialNumber = serial(now)
-	by := pair{cert: t, key: key}
-	if signer != nil {
-		by = *signer
+	if a.fresh(now) {
+		return a.middle, nil
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, by.cert, key.Public(), by.key)
-	if err != nil {
-		return pair{}, fmt.Errorf("sign %s certificate: %w", name, err)
+	err := a.rotate(a.root, a.former, now)
+	if err != nil && a.middle.cert != nil && now.Before(a.middle.cert.NotAfter) {
+		return a.middle, nil // a full disk must not keep a device out whose certificate is still to be had
 	}
-	if p.cert, err = x509.ParseCertificate(der); err != nil {
-		return pair{}, err
-	}
-	return p, a.write(name, p.cert, key)
+	return a.middle, err
 }
 
 // write stores the key first: a certificate without its key is refused at the
 // next start, a key without its certificate is made anew.
 func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.PrivateKey) error {
 	text, err := encodeKey(key)
+	if name != "server" {
+		text, err = a.keyText(key)
+	}
 	if err != nil {
 		return err
 	}
@@ -197,6 +255,10 @@ func (a *Authority) read(name string) (pair, error) {
 	if text, err = os.ReadFile(keyFile); err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", keyFile, ErrKey, err)
 	}
+	if block, _ := pem.Decode(text); block != nil && block.Type == sealedType {
+		p.sealed = block
+		return p, nil
+	}
 	if p.key, err = decodeKey(text); err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; %s", keyFile, ErrKey, err, restore)
 	}
@@ -235,12 +297,12 @@ func encodeCert(certs ...*x509.Certificate) []byte {
 	return all
 }
 
-// RootPEM is what devices and people trust.
-func (a *Authority) RootPEM() []byte { return encodeCert(a.root.cert) }
+// RootPEM is what devices and people trust: the present root first.
+func (a *Authority) RootPEM() []byte { return encodeCert(a.roots()...) }
 
 // Pin is how a join token names the root: the first 16 bytes of the sha256 over
 // its public key (SPKI), in hex.
-func (a *Authority) Pin() string { return KeyHash(a.root.cert)[:32] }
+func (a *Authority) Pin() string { return KeyHash(a.roots()[0])[:32] }
 
 // KeyHash is the sha256 over a certificate's public key (SPKI), in hex.
 func KeyHash(cert *x509.Certificate) string {

@@ -94,12 +94,13 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
 		return Certificate{}, fmt.Errorf("sign certificate of node %q: %s", node, errs[0])
 	}
-	now := time.Now()
+	now := a.now()
+	from, until := a.span(leafLife)
 	leaf, by, err := a.sign(&x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{organizations[Device]}, CommonName: node},
 		URIs:        []*url.URL{{Scheme: "fleet", Host: "node", Path: "/" + node}},
-		NotBefore:   now.Add(-backdated),
-		NotAfter:    now.Add(leafLife),
+		NotBefore:   from,
+		NotAfter:    until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, r.key, now)
@@ -124,11 +125,12 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 	if err != nil {
 		return nil, nil, err
 	}
-	now := time.Now()
+	now := a.now()
+	from, until := a.span(life)
 	leaf, by, err := a.sign(&x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{org}, CommonName: user},
-		NotBefore:   now.Add(-backdated),
-		NotAfter:    now.Add(life),
+		NotBefore:   from,
+		NotAfter:    until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, key.Public(), now)

@@ -362,7 +362,7 @@ func handshake(t *testing.T, server, client *tls.Config) error {
 	return <-done
 }
 
-func TestTheMQTTDoorIsForDevicesThatMay(t *testing.T) {
+func TestMQTTIsForDevicesThatMay(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 	revoked := errors.New("revoked")
@@ -402,7 +402,7 @@ func TestTheMQTTDoorIsForDevicesThatMay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var seen error
-			server := mqtt.Clone()
+			server := must(mqtt.GetConfigForClient(nil))(t) // as it is for each handshake
 			verify := server.VerifyConnection
 			server.VerifyConnection = func(s tls.ConnectionState) error { seen = verify(s); return seen }
 			client := &tls.Config{RootCAs: roots, ServerName: "hub", MaxVersion: tls.VersionTLS12}

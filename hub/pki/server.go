@@ -27,6 +27,7 @@ type Server struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	looked  time.Time // when names were last compared
+	turn    int       // of the authority, when current was made
 }
 
 const (
@@ -39,33 +40,40 @@ const (
 // and addresses it is reached, see LocalNames.
 func (a *Authority) NewServer(names func() []string, log *slog.Logger) (*Server, error) {
 	s := &Server{authority: a, names: names, log: log}
-	by, err := a.signer(time.Now())
-	if err != nil {
-		return nil, err
-	}
+	chain, by, turn := a.issuers()
+	s.turn = turn
 	p, err := a.read("server")
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		log.Warn("the hub's certificate cannot be used and is made anew", "err", err)
-	case p.cert.CheckSignatureFrom(by.cert) != nil:
+	case p.cert.CheckSignatureFrom(by) != nil:
 		log.Info("the hub's certificate has another issuer and is made anew")
 	default:
-		s.current = pairOf(p.cert, by.cert, p.key)
+		s.current = pairOf(p.cert, chain, p.key)
 	}
 	_, err = s.GetCertificate(nil)
 	return s, err
 }
 
-func pairOf(leaf, by *x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {
-	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, by.Raw}, PrivateKey: key, Leaf: leaf}
+func pairOf(leaf *x509.Certificate, chain [][]byte, key *ecdsa.PrivateKey) *tls.Certificate {
+	return &tls.Certificate{Certificate: append([][]byte{leaf.Raw}, chain...), PrivateKey: key, Leaf: leaf}
 }
 
 // GetCertificate is for tls.Config. When a renewal fails it serves the one it has.
 func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
+	now := time.Now() // by the machine's time: it is others who judge it, by their clocks
+	if chain, by, turn := s.authority.issuers(); s.current != nil && turn != s.turn {
+		if s.turn = turn; s.current.Leaf.CheckSignatureFrom(by) == nil {
+			s.current = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey))
+		} else if fresh, err := s.issue(s.names(), now); err != nil {
+			s.log.Error("the hub's certificate cannot be made anew after a rotation", "err", err)
+		} else {
+			s.current = fresh
+		}
+	}
 	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) {
 		return s.current, nil
 	}
@@ -92,10 +100,11 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
+	from, until := s.authority.span(leafLife)
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla hub"},
-		NotBefore:   now.Add(-backdated),
-		NotAfter:    now.Add(leafLife),
+		NotBefore:   from,
+		NotAfter:    until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -106,14 +115,16 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
-	leaf, by, err := s.authority.sign(t, key.Public(), now)
+	leaf, _, err := s.authority.sign(t, key.Public(), now)
 	if err != nil {
 		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
 	}
 	if err := s.authority.write("server", leaf, key); err != nil {
 		return nil, err
 	}
-	return pairOf(leaf, by, key), nil
+	chain, _, turn := s.authority.issuers()
+	s.turn = turn
+	return pairOf(leaf, chain, key), nil
 }
 
 // Names are those in the certificate that is served now.

@@ -25,13 +25,13 @@ type Holder struct {
 // signed by this authority, of this moment, for clients, with exactly one role.
 // Whether it was revoked is the caller's question.
 func (a *Authority) Verify(shown []*x509.Certificate) (Holder, error) {
-	return a.verify(shown, time.Now())
+	return a.verify(shown, a.now())
 }
 
 // VerifyForRenewal is Verify for the one thing that a device may still do with
 // a certificate which ended up to 90 days ago.
 func (a *Authority) VerifyForRenewal(shown []*x509.Certificate) (Holder, error) {
-	now := time.Now()
+	now := a.now()
 	if len(shown) > 0 {
 		if end := shown[0].NotAfter; now.After(end) && now.Before(end.Add(RenewalGrace)) {
 			now = end
@@ -48,8 +48,7 @@ func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, er
 	if len(shown) == 0 {
 		return Holder{}, ErrNoCertificate
 	}
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
-	roots.AddCert(a.root.cert)
+	roots, between := a.rootPool(), x509.NewCertPool()
 	a.mu.Lock()
 	between.AddCert(a.middle.cert)
 	a.mu.Unlock()
@@ -57,10 +56,14 @@ func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, er
 		between.AddCert(c)
 	}
 	leaf := shown[0]
-	if _, err := leaf.Verify(x509.VerifyOptions{
+	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}); err != nil {
+	})
+	if err != nil {
 		return Holder{}, fmt.Errorf("%w: %w", ErrUntrusted, err)
+	}
+	if !a.good(chains) {
+		return Holder{}, fmt.Errorf("%w: it was signed by an authority of this hub that was revoked; a device joins again, a person gets a new kubeconfig", ErrUntrusted)
 	}
 	if len(leaf.Subject.Organization) == 1 && leaf.Subject.CommonName != "" {
 		for role, org := range organizations {
@@ -99,13 +102,18 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 }
 
 func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
-	hint := x509.NewCertPool() // so that browsers ask nobody for certificates of others
-	hint.AddCert(a.root.cert)
-	return &tls.Config{
+	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		GetCertificate: server.GetCertificate,
 		ClientAuth:     auth,
-		ClientCAs:      hint,
+		ClientCAs:      a.rootPool(), // so that browsers ask nobody for certificates of others
 		NextProtos:     []string{"h2", "http/1.1"},
+		Time:           a.now,
 	}
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { // roots change while the hub runs
+		now := c.Clone()
+		now.GetConfigForClient, now.ClientCAs = nil, a.rootPool()
+		return now, nil
+	}
+	return c
 }

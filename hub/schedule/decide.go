@@ -29,8 +29,9 @@ const Name = corev1.DefaultSchedulerName
 // A Decider decides where pending pods go.
 type Decider struct{}
 
-// everyPod is the subject of the alarm for what is put off in a large fleet.
-var everyPod = state.Key{Kind: state.Pods}
+// everyPod is the subject that all waiting pods together are: in a large fleet what
+// is put off is put off for all of them.
+var everyPod = state.Subject{Key: state.Key{Kind: state.Pods}}
 
 // A pass does no more than so much: what is left comes in the next, so that the hub
 // hears its devices in between, whatever a thousand pods ask of a hundred thousand
@@ -40,13 +41,34 @@ const (
 	mostPlaced = 1_000   // pods
 )
 
+// Touches says that a change concerns a pod that has not been tried as it is now, a node
+// that may take, or refuse, other pods than before, or a namespace, whose labels select
+// for affinities.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		if !sameOffer(old, next) {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.Pods:
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		return touchedByPod(c, old, next)
+	case state.Namespaces:
+		return []state.Subject{{Key: c.Key}}
+	}
+	return nil
+}
+
+// Subjects returns one that stands for all.
+func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{everyPod} }
+
 // Decide binds the pending pods that have become placeable, the most important
 // first, and tells of the others why they wait.
-func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
-	news := notice(s)
-	if news.none() {
-		return state.Plan{}
-	}
+func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
+	news := newsOf(subjects)
 	p := newPass(s, now)
 	queue := p.queue(news)
 	thrifty := s.Len(state.Nodes) > 200 || len(queue) > 100
@@ -65,7 +87,7 @@ func (Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
 		}
 	}
 	if p.put {
-		p.plan.Wake(everyPod, now.Truncate(grid).Add(grid))
+		p.plan.WakeFor(everyPod, now.Truncate(grid).Add(grid))
 	}
 	return p.plan
 }
@@ -94,15 +116,14 @@ type pass struct {
 	classes   map[string]*class        // by likeness
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
 	like      map[types.UID]*like      // where the placed pods of a controller are
-	taints    map[[2]string]string     // see tainted
-	reasons   []string                 // see because
+	reasons   []reason                 // see because
 }
 
 func newPass(s state.Snapshot, now time.Time) *pass {
 	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, like: map[types.UID]*like{}}
 }
 
-// news is what has changed since the last look.
+// news is what the subjects are, by what follows from them.
 type news struct {
 	all   bool
 	fresh map[state.Key]bool // pods that have not been tried as they are now
@@ -110,54 +131,51 @@ type news struct {
 	stir  bool               // namespaces changed: affinities may hold now
 }
 
-func (n news) none() bool { return !n.all && len(n.fresh) == 0 && len(n.nodes) == 0 && !n.stir }
-
-func notice(s state.Snapshot) news {
-	n := news{all: s.Look.All || slices.Contains(s.Look.Due, everyPod), fresh: map[state.Key]bool{}, nodes: map[string]bool{}}
-	for _, k := range s.Look.Due {
-		n.fresh[k] = true
-	}
-	for _, a := range s.Look.Recent {
-		switch a.Key.Kind {
-		case state.Nodes:
-			old, _ := a.Old.(*corev1.Node)
-			now, _ := a.New.(*corev1.Node)
-			if !sameOffer(old, now) {
-				n.nodes[a.Key.Name] = true
-			}
-		case state.Pods:
-			old, _ := a.Old.(*corev1.Pod)
-			now, _ := a.New.(*corev1.Pod)
-			n.pod(a, old, now)
-		case state.Namespaces: // its labels select for affinities
+func newsOf(subjects []state.Subject) news {
+	n := news{fresh: map[state.Key]bool{}, nodes: map[string]bool{}}
+	for _, q := range subjects {
+		switch {
+		case q == everyPod:
+			n.all = true
+		case q.Kind == state.Pods:
+			n.fresh[q.Key] = true
+		case q.Kind == state.Nodes:
+			n.nodes[q.Name] = true
+		default:
 			n.stir = true
 		}
 	}
 	return n
 }
 
-func (n news) placed(p *corev1.Pod) bool {
+func placed(p *corev1.Pod) bool {
 	return p != nil && p.Spec.NodeName != "" && !state.Terminated(p)
 }
 
-func (n news) pod(a state.Applied, old, now *corev1.Pod) {
-	if now != nil && waits(now) && a.Change.Source != Name {
-		n.fresh[a.Key] = true
+// touchedByPod is Touches for a pod: itself, if it waits, and the nodes on which there is
+// other room than before.
+func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) {
+	node := func(name string) {
+		all = append(all, state.About(state.Key{Kind: state.Nodes, Name: name}))
 	}
-	if old != nil && old.Status.NominatedNodeName != "" && (now == nil || !waits(now) || now.Status.NominatedNodeName != old.Status.NominatedNodeName) {
-		n.nodes[old.Status.NominatedNodeName] = true // room was kept for it
+	if next != nil && waits(next) && c.Change.Source != Name {
+		all = append(all, state.About(c.Key))
 	}
-	was, is := n.placed(old), n.placed(now)
-	if was && is && old.Spec.NodeName == now.Spec.NodeName && maps.Equal(old.Labels, now.Labels) &&
-		(old.DeletionTimestamp == nil) == (now.DeletionTimestamp == nil) && old.Generation == now.Generation {
-		return // it only reported how it is
+	if old != nil && old.Status.NominatedNodeName != "" && (next == nil || !waits(next) || next.Status.NominatedNodeName != old.Status.NominatedNodeName) {
+		node(old.Status.NominatedNodeName) // room was kept for it
+	}
+	was, is := placed(old), placed(next)
+	if was && is && old.Spec.NodeName == next.Spec.NodeName && maps.Equal(old.Labels, next.Labels) &&
+		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation {
+		return all // it only reported how it is
 	}
 	if was {
-		n.nodes[old.Spec.NodeName] = true
+		node(old.Spec.NodeName)
 	}
 	if is {
-		n.nodes[now.Spec.NodeName] = true
+		node(next.Spec.NodeName)
 	}
+	return all
 }
 
 // sameOffer tells whether a node takes the same pods as before. What it reports
@@ -208,7 +226,7 @@ func (p *pass) queue(n news) (pods []*corev1.Pod) {
 // untried tells whether the pod has not been tried on every node yet.
 func untried(p *corev1.Pod) bool {
 	c := state.PodCondition(p, corev1.PodScheduled)
-	return c == nil || c.Status != corev1.ConditionFalse
+	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == corev1.PodReasonSchedulingGated
 }
 
 // linked tells whether where a pod may go depends on where others are.
@@ -269,7 +287,7 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 	pod = pod.DeepCopy()
 	pod.Spec.NodeName = node
 	pod.Status.NominatedNodeName = ""
-	state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}, p.now)
+	state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}, state.Ceil(p.now).Time)
 	c := state.Put(pod, fmt.Sprintf("bind %s to %s", state.Display(pod), node)).Event("Scheduled")
 	c.Message = fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	p.do(c)

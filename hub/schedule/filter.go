@@ -2,33 +2,17 @@ package schedule
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/klog/v2"
 
 	"flotilla.dev/hub/state"
 )
 
 type quantity = resource.Quantity
-
-// Kubernetes' reasons for which a node is refused.
-const (
-	unschedulable  = "node(s) were unschedulable"
-	untolerated    = "node(s) had untolerated taint"
-	wrongAffinity  = "node(s) didn't match Pod's node affinity/selector"
-	wrongPorts     = "node(s) didn't have free ports for the requested pod ports"
-	tooManyPods    = "Too many pods"
-	wrongSpread    = "node(s) didn't match pod topology spread constraints"
-	unlabeled      = "node(s) didn't match pod topology spread constraints (missing required label)"
-	wrongNeighbors = "node(s) didn't match pod affinity rules"
-	unwelcome      = "node(s) didn't match pod anti-affinity rules"
-	repelled       = "node(s) didn't satisfy existing pods anti-affinity rules"
-)
 
 // info is a node with what its pods take, the nominated ones not included.
 type info struct {
@@ -45,18 +29,18 @@ type info struct {
 // against returns why the node will not do, nothing if it will. Filters come in
 // Kubernetes' order, and the first that refuses says why. The reasons hold until the
 // next question.
-func (t try) against(node *corev1.Node) (n *info, why []string) {
+func (t try) against(node *corev1.Node) (n *info, why []reason) {
 	p := t.pass
-	if node.Spec.Unschedulable && !tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
-		return nil, p.because(unschedulable)
+	if node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+		return nil, p.because(reason{kind: unschedulable})
 	}
 	for i := range node.Spec.Taints {
-		if taint := &node.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(t.pod.Spec.Tolerations, taint) {
-			return nil, p.because(p.tainted(taint))
+		if taint := &node.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint) {
+			return nil, p.because(reason{untolerated, taint.Key, taint.Value})
 		}
 	}
 	if ok, err := t.fits.Match(node); err != nil || !ok {
-		return nil, p.because(wrongAffinity)
+		return nil, p.because(reason{kind: wrongAffinity})
 	}
 	n = p.infos[node.Name]
 	if n == nil {
@@ -70,61 +54,39 @@ func (t try) against(node *corev1.Node) (n *info, why []string) {
 
 // crowded returns why the node will not do because of the pods that there are: those
 // for which others could make room.
-func (t try) crowded(n *info) []string {
+func (t try) crowded(n *info) []reason {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
-		return t.because(wrongPorts)
+		return t.because(reason{kind: wrongPorts})
 	}
 	if reasons := t.short(n.node, usage); len(reasons) > 0 {
 		return reasons
 	}
 	if t.links != nil {
-		if reason := t.links.against(n.node); reason != "" {
-			return t.because(reason)
+		if kind := t.links.against(n.node); kind != nothing {
+			return t.because(reason{kind: kind})
 		}
 	}
 	return nil
 }
 
 // because is one reason, without making a list for each of a hundred thousand nodes.
-func (p *pass) because(reason string) []string {
-	p.reasons = append(p.reasons[:0], reason)
+func (p *pass) because(r reason) []reason {
+	p.reasons = append(p.reasons[:0], r)
 	return p.reasons
-}
-
-// tainted returns the reason for a taint that is not tolerated.
-func (p *pass) tainted(taint *corev1.Taint) string {
-	key := [2]string{taint.Key, taint.Value}
-	if p.taints == nil {
-		p.taints = map[[2]string]string{}
-	}
-	if p.taints[key] == "" {
-		p.taints[key] = fmt.Sprintf("%s {%s: %s}", untolerated, taint.Key, taint.Value)
-	}
-	return p.taints[key]
-}
-
-// tolerates tells whether any toleration tolerates the taint.
-func tolerates(all []corev1.Toleration, taint *corev1.Taint) bool {
-	for i := range all {
-		if all[i].ToleratesTaint(klog.Logger{}, taint, false) {
-			return true
-		}
-	}
-	return false
 }
 
 // short returns what the node has too little of: first a place among its pods,
 // then each resource. What just fits, fits.
-func (t try) short(node *corev1.Node, usage state.Usage) []string {
+func (t try) short(node *corev1.Node, usage state.Usage) []reason {
 	reasons := t.reasons[:0]
 	if most, ok := node.Status.Allocatable[corev1.ResourcePods]; !ok || usage.Pods+1 > most.Value() {
-		reasons = append(reasons, tooManyPods)
+		reasons = append(reasons, reason{kind: tooManyPods})
 	}
 	for _, need := range t.needs {
 		free, ok := node.Status.Allocatable[need.name]
 		if !ok {
-			reasons = append(reasons, "Insufficient "+string(need.name))
+			reasons = append(reasons, reason{kind: insufficient, of: string(need.name)})
 			continue
 		}
 		if used, ok := usage.Requests[need.name]; ok {
@@ -132,7 +94,7 @@ func (t try) short(node *corev1.Node, usage state.Usage) []string {
 			free.Sub(used)
 		}
 		if need.amount.Cmp(free) > 0 {
-			reasons = append(reasons, "Insufficient "+string(need.name))
+			reasons = append(reasons, reason{kind: insufficient, of: string(need.name)})
 		}
 	}
 	t.reasons = reasons

@@ -23,12 +23,12 @@ type fleet struct {
 	s      state.Snapshot
 	now    time.Time
 	recent []state.Applied
-	alarms map[state.Key]time.Time
+	alarms map[state.Subject]time.Time
 	told   []state.Change
 }
 
 func newFleet(t testing.TB) *fleet {
-	return &fleet{t: t, s: state.Empty("test", start), now: start, alarms: map[state.Key]time.Time{}}
+	return &fleet{t: t, s: state.Empty("test", start), now: start, alarms: map[state.Subject]time.Time{}}
 }
 
 func (f *fleet) apply(changes ...state.Change) {
@@ -48,18 +48,17 @@ func (f *fleet) put(objects ...state.Object) *fleet {
 func (f *fleet) settle() *fleet {
 	f.t.Helper()
 	for range 50 {
-		look := state.Look{Recent: f.recent}
-		for k, at := range f.alarms {
+		subjects := f.touched()
+		for q, at := range f.alarms {
 			if !at.After(f.now) {
-				look.Due = append(look.Due, k)
-				delete(f.alarms, k)
+				subjects = append(subjects, q)
+				delete(f.alarms, q)
 			}
 		}
-		if len(look.Recent)+len(look.Due) == 0 {
+		if f.recent = nil; len(subjects) == 0 {
 			return f
 		}
-		f.s.Look, f.recent = look, nil
-		plan := Decider{}.Decide(f.s, f.now)
+		plan := Decider{}.Decide(f.s, subjects, f.now)
 		for _, a := range plan.Alarms {
 			f.alarms[a.Subject] = a.At
 		}
@@ -68,6 +67,9 @@ func (f *fleet) settle() *fleet {
 	f.t.Fatal("does not settle")
 	return f
 }
+
+// touched is what the recent changes are about.
+func (f *fleet) touched() []state.Subject { return state.Touched(Decider{}.Touches, f.recent) }
 
 // rest lets time pass until nothing is put off any more.
 func (f *fleet) rest() *fleet {
@@ -82,14 +84,12 @@ func (f *fleet) rest() *fleet {
 	return f
 }
 
-// quiet holds the incremental decisions against a look at everything.
+// quiet holds the incremental decisions against the full recomputation.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
-	f.s.Look = state.Look{All: true}
-	for _, c := range (Decider{}).Decide(f.s, f.now).Changes {
-		f.t.Fatalf("a look at everything still wants: %s: %s", state.KeyOf(c.Object), c.Why)
+	for _, c := range (Decider{}).Decide(f.s, Decider{}.Subjects(f.s), f.now).Changes {
+		f.t.Fatalf("asked about everything it still wants: %s: %s", state.KeyOf(c.Object), c.Why)
 	}
-	f.s.Look = state.Look{}
 	return f
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzSchedule changes a fleet at random and holds after each settling that a
-// look at everything wants nothing more, that no node is overfull and that no
+// question about everything wants nothing more, that no node is overfull and that no
 // pod was bound onto a taint that it does not tolerate.
 func FuzzSchedule(f *testing.F) {
 	for seed := range uint64(40) {
@@ -79,7 +79,7 @@ func FuzzSchedule(f *testing.F) {
 					continue
 				}
 				for _, tn := range fl.s.Node(p.Spec.NodeName).Spec.Taints {
-					if tn.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(p.Spec.Tolerations, &tn) {
+					if tn.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(p.Spec.Tolerations, &tn) {
 						t.Fatalf("seed %d: %s bound onto %s in spite of %s", seed, p.Name, p.Spec.NodeName, tn.Key)
 					}
 				}
@@ -241,10 +241,8 @@ func TestReportsCostNothing(t *testing.T) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(start)}}
 	})
 	f.editPod("run", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
-	s := f.s
-	s.Look = state.Look{Recent: f.recent}
-	if n := notice(s); !n.none() {
-		t.Errorf("noticed: %+v", n)
+	if all := f.touched(); len(all) > 0 {
+		t.Errorf("touched: %v", all)
 	}
 }
 
@@ -272,11 +270,10 @@ func BenchmarkPlaceOnePod(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			f := fleetOf(b, n)
 			f.put(pod("new", asks("100m", "64Mi"), owned("rs")))
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
+			subjects := f.touched()
 			b.ReportAllocs()
 			for b.Loop() {
-				if len((Decider{}).Decide(s, f.now).Changes) != 1 {
+				if len((Decider{}).Decide(f.s, subjects, f.now).Changes) != 1 {
 					b.Fatal("not placed")
 				}
 			}
@@ -289,11 +286,10 @@ func BenchmarkDaemonPod(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			f := fleetOf(b, n)
 			f.put(pod("new", asks("100m", "64Mi"), toNode("n-000050")))
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
+			subjects := f.touched()
 			b.ReportAllocs()
 			for b.Loop() {
-				if len((Decider{}).Decide(s, f.now).Changes) != 1 {
+				if len((Decider{}).Decide(f.s, subjects, f.now).Changes) != 1 {
 					b.Fatal("not placed")
 				}
 			}
@@ -316,11 +312,10 @@ func BenchmarkOneNodeChanges(b *testing.B) {
 				}
 				f.s = state.Load(f.s, objects, f.s.Revision)
 				f.editNode("n-000050", taint("k", "v", corev1.TaintEffectNoSchedule))
-				s := f.s
-				s.Look = state.Look{Recent: f.recent}
+				subjects := f.touched()
 				b.ReportAllocs()
 				for b.Loop() {
-					Decider{}.Decide(s, f.now)
+					Decider{}.Decide(f.s, subjects, f.now)
 				}
 			})
 		}
@@ -335,10 +330,9 @@ func BenchmarkPlaceThousand(b *testing.B) {
 			for i := range 1000 {
 				f.put(pod(fmt.Sprintf("new-%d", i), asks("10m", "1Mi"), owned("rs")))
 			}
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
+			subjects := f.touched()
 			for b.Loop() {
-				Decider{}.Decide(s, f.now)
+				Decider{}.Decide(f.s, subjects, f.now)
 			}
 		})
 	}
@@ -353,10 +347,9 @@ func BenchmarkPreemptHundred(b *testing.B) {
 			for i := range 100 {
 				f.put(pod(fmt.Sprintf("new-%d", i), asks("3900m", "1Mi"), priority(5), owned("rs")))
 			}
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
+			subjects := f.touched()
 			for b.Loop() {
-				Decider{}.Decide(s, f.now)
+				Decider{}.Decide(f.s, subjects, f.now)
 			}
 		})
 	}
@@ -373,10 +366,9 @@ func BenchmarkSpreadThousand(b *testing.B) {
 						WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "new"}}}}
 				}))
 			}
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
+			subjects := f.touched()
 			for b.Loop() {
-				Decider{}.Decide(s, f.now)
+				Decider{}.Decide(f.s, subjects, f.now)
 			}
 		})
 	}

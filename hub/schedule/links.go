@@ -20,13 +20,13 @@ type links struct {
 	found  int              // pods that match, over all terms
 	self   bool             // its own pods match: as long as nobody does, any node will do
 	apart  []term           // required anti-affinity
-	away   map[place]int    // where how many pods are that the class avoids
-	shun   map[place]int    // where how many pods are that avoid the class
+	away   map[domain]int   // where how many pods are that the class avoids
+	shun   map[domain]int   // where how many pods are that avoid the class
 	keys   map[string]bool  // of shun
 }
 
-// A place is one value of one topology key.
-type place struct{ key, value string }
+// A domain is one value of one topology key.
+type domain struct{ key, value string }
 
 // A spread is one topology spread constraint with the pods per domain.
 type spread struct {
@@ -120,7 +120,7 @@ func (k *class) link() {
 }
 
 func newLinks() *links {
-	return &links{away: map[place]int{}, shun: map[place]int{}, keys: map[string]bool{}}
+	return &links{away: map[domain]int{}, shun: map[domain]int{}, keys: map[string]bool{}}
 }
 
 // linked tells the class of one more placed pod, and returns whether there may be
@@ -168,7 +168,7 @@ func (l *links) repelled(k *class, pod *corev1.Pod, n *corev1.Node, by int) (hit
 	}
 	for _, raw := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 		if v, ok := n.Labels[raw.TopologyKey]; ok && k.selects(k.term(pod, raw), k.pod) {
-			l.shun[place{raw.TopologyKey, v}] += by
+			l.shun[domain{raw.TopologyKey, v}] += by
 			l.keys[raw.TopologyKey], hit = true, true
 		}
 	}
@@ -232,7 +232,7 @@ func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (awa
 			continue
 		}
 		if v, ok := value(tm.key); ok {
-			l.away[place{tm.key, v}] += by
+			l.away[domain{tm.key, v}] += by
 			away = true
 		}
 	}
@@ -308,7 +308,7 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 	}
 	if c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor {
 		for i := range n.Spec.Taints {
-			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(k.pod.Spec.Tolerations, taint) {
+			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(k.pod.Spec.Tolerations, taint) {
 				return false
 			}
 		}
@@ -316,8 +316,8 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 	return true
 }
 
-// against returns why others keep the pod off the node, "" if they do not.
-func (l *links) against(n *corev1.Node) string {
+// against returns why others keep the pod off the node, nothing if they do not.
+func (l *links) against(n *corev1.Node) refusal {
 	for _, sp := range l.spread {
 		v, ok := n.Labels[sp.TopologyKey]
 		if !ok {
@@ -334,14 +334,14 @@ func (l *links) against(n *corev1.Node) string {
 		}
 	}
 	for _, tm := range l.apart {
-		if v := n.Labels[tm.key]; v != "" && l.away[place{tm.key, v}] > 0 {
+		if v := n.Labels[tm.key]; v != "" && l.away[domain{tm.key, v}] > 0 {
 			return unwelcome
 		}
 	}
 	for key := range l.keys {
-		if v := n.Labels[key]; v != "" && l.shun[place{key, v}] > 0 {
+		if v := n.Labels[key]; v != "" && l.shun[domain{key, v}] > 0 {
 			return repelled
 		}
 	}
-	return ""
+	return nothing
 }

@@ -9,9 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 
@@ -159,11 +156,7 @@ func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool
 func (p *pass) overdrawn(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	broken, left := map[*corev1.Pod]bool{}, map[types.UID]int32{}
 	for _, v := range pods {
-		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, v.Namespace) {
-			sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-			if err != nil || !sel.Matches(labels.Set(v.Labels)) {
-				continue
-			}
+		for _, b := range state.BudgetsOf(p.s, v) {
 			if _, ok := left[b.UID]; !ok {
 				left[b.UID] = b.Status.DisruptionsAllowed
 			}

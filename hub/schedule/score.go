@@ -57,7 +57,7 @@ func (k *class) candidate(n *info) *candidate {
 	}
 	c := &candidate{info: n}
 	for i := range n.node.Spec.Taints {
-		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule && !tolerates(k.pod.Spec.Tolerations, taint) {
+		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule && !state.Tolerates(k.pod.Spec.Tolerations, taint) {
 			c.shy++
 		}
 	}

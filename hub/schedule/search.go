@@ -19,7 +19,7 @@ const atLeast = 500
 // A tally counts the nodes that were refused, by reason.
 type tally struct {
 	nodes int
-	count map[string]int
+	count map[reason]int
 	// curable are the nodes that would do if lower pods went.
 	curable []string
 }
@@ -36,16 +36,11 @@ func (c tally) String() string {
 	return fmt.Sprintf("0/%d nodes are available: %s.", c.nodes, strings.Join(parts, ", "))
 }
 
-func (c *tally) add(node string, reasons []string) {
+func (c *tally) add(node string, reasons []reason) {
 	curable := true
 	for _, r := range reasons {
 		c.count[r]++
-		switch r {
-		case unschedulable, wrongAffinity, unlabeled, wrongNeighbors:
-			curable = false
-		default:
-			curable = curable && !strings.HasPrefix(r, untolerated)
-		}
+		curable = curable && r.curable()
 	}
 	if curable {
 		c.curable = append(c.curable, node)
@@ -61,7 +56,7 @@ func (t try) search() {
 	k := t.class
 	total := k.s.Len(state.Nodes)
 	k.searched, k.partly, k.found, k.at = true, false, nil, map[string]int{}
-	k.tally = tally{nodes: total, count: map[string]int{}}
+	k.tally = tally{nodes: total, count: map[reason]int{}}
 	if k.only != nil {
 		looked := 0
 		for _, name := range slices.Sorted(maps.Keys(k.only)) {
@@ -71,7 +66,7 @@ func (t try) search() {
 			}
 		}
 		if rest := total - looked; rest > 0 {
-			k.tally.count[wrongAffinity] += rest
+			k.tally.count[reason{kind: wrongAffinity}] += rest
 		}
 		return
 	}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,7 +16,7 @@ import (
 type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
-	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare bool }
+	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare, said, drains bool }
 }
 
 func (t *txn) table(k Kind) *table[Object] {
@@ -47,7 +48,7 @@ func (t *txn) swap(old, next Object) {
 	} else {
 		t.table(kind).Set(at, next)
 	}
-	t.swapUID(old, next, place{kind, at})
+	t.swapUID(old, next, location{kind, at})
 	t.swapOwners(old, next, "\x00"+string(kind)+"\x00"+at)
 	switch o.(type) {
 	case *corev1.Pod:
@@ -58,22 +59,37 @@ func (t *txn) swap(old, next Object) {
 		was, _ := old.(*corev1.Node)
 		is, _ := next.(*corev1.Node)
 		t.swapNode(was, is)
+	case *corev1.Event:
+		for i, o := range []Object{old, next} {
+			if e, ok := o.(*corev1.Event); ok && e.Source.Host != "" {
+				key := e.Source.Host + "\x00" + e.LastTimestamp.UTC().Format(time.RFC3339) + "\x00" + at
+				if said := writable(&t.said, &t.own.said); i == 1 {
+					said.Set(key, e)
+				} else {
+					said.Delete(key)
+				}
+			}
+		}
+	case *Record:
+		was, _ := old.(*Record)
+		is, _ := next.(*Record)
+		t.swapRecord(was, is, at)
 	case *fleet.Site:
 		for i, o := range []Object{old, next} {
-			if site, ok := o.(*fleet.Site); ok && site.Status.Held == HeldMaster {
+			if site, ok := o.(*fleet.Site); ok && site.Status.HeldReason == fleet.HeldInMasterDisruption {
 				t.all.Master += 2*i - 1
 			}
 		}
 	}
 }
 
-// A place is where an object stands.
-type place struct {
+// A location is where an object stands.
+type location struct {
 	kind Kind
 	path string
 }
 
-func (t *txn) swapUID(old, next Object, at place) {
+func (t *txn) swapUID(old, next Object, at location) {
 	var was, is types.UID
 	if old != nil {
 		was = old.GetUID()
@@ -181,7 +197,7 @@ func (t *txn) tally(node string) {
 }
 
 func (t *txn) swapNode(old, next *corev1.Node) {
-	was, is := viewOf(old), viewOf(next)
+	was, is := t.viewOf(old), t.viewOf(next)
 	if was.site != is.site || (old == nil) != (next == nil) {
 		set(writable(&t.inSite, &t.own.inSite), was.site, was.name, old != nil, false)
 		set(writable(&t.inSite, &t.own.inSite), is.site, is.name, next != nil, true)
@@ -199,6 +215,24 @@ func (t *txn) swapNode(old, next *corev1.Node) {
 		}
 	}
 	t.swapBlocks(old, next)
+	if drained, drains := DrainMarked(old), DrainMarked(next); drained != drains {
+		set(writable(&t.drains, &t.own.drains), "", was.name, drained, false)
+		set(writable(&t.drains, &t.own.drains), "", is.name, drains, true)
+	}
+}
+
+// swapRecord counts a node anew whose device has been heard for the first time, or is
+// forgotten: in its table the record has been swapped already.
+func (t *txn) swapRecord(old, next *Record, node string) {
+	n := t.Node(node)
+	if n == nil || spoke(old) == spoke(next) {
+		return
+	}
+	was, is := t.viewOf(n), t.viewOf(n)
+	was.count = SiteCount{}
+	was.count.add(n, spoke(old) && ReadyOf(n) != "")
+	t.count(was, -1)
+	t.count(is, 1)
 }
 
 // set writes or deletes one entry of an index of names, if there is one.
@@ -219,12 +253,12 @@ type view struct {
 	count      SiteCount
 }
 
-func viewOf(n *corev1.Node) (v view) {
+func (t *txn) viewOf(n *corev1.Node) (v view) {
 	if n == nil {
 		return v
 	}
 	v.name, v.site = n.Name, SiteOf(n)
-	v.count.add(n)
+	v.count.add(n, Heard(t.Snapshot, n))
 	if v.count.Waiting > 0 {
 		v.waits = v.site + "\x00" + failedAt(n)
 	}

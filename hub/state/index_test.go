@@ -147,8 +147,11 @@ func full(s state.Snapshot) string {
 		w.say("in", site, n.Name, n.ResourceVersion)
 		c := counts[site]
 		c.Nodes++
-		switch state.ReadyOf(n) {
-		case corev1.ConditionTrue:
+		rec := s.Record(n.Name)
+		switch heard := rec != nil && rec.Boot != ""; {
+		case !heard: // whatever somebody has written into its status
+			c.NeverSeen++
+		case state.ReadyOf(n) == corev1.ConditionTrue:
 			c.Ready++
 		default:
 			c.NotReady++
@@ -212,6 +215,13 @@ var ranges = []netip.Prefix{
 
 func anything(r *rand.Rand) state.Change {
 	i, j := r.Intn(4), r.Intn(4)
+	if r.Intn(5) == 0 {
+		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Boot: []string{"", "b", "c"}[r.Intn(3)]}
+		if r.Intn(5) == 0 {
+			return state.Remove(rec, "")
+		}
+		return state.Put(rec, "")
+	}
 	if r.Intn(2) == 0 {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("node", i)), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("s", j)}}}
 		n.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(r.Intn(3)) * time.Second))

@@ -2,21 +2,17 @@ package state
 
 import (
 	"fmt"
+	"reflect"
 
-	appsv1 "k8s.io/api/apps/v1"
-	coordv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"flotilla.dev/shared/fleet"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // A Kind names a kind of object by its plural, as it stands in API paths.
 type Kind string
 
-// The kinds that the hub keeps. Records is our own and is not served.
+// The names by which rules speak of kinds. What a kind is stands in its row alone.
 const (
 	ConfigMaps           Kind = "configmaps"
 	ControllerRevisions  Kind = "controllerrevisions"
@@ -24,6 +20,7 @@ const (
 	Deployments          Kind = "deployments"
 	Events               Kind = "events"
 	Leases               Kind = "leases"
+	Losses               Kind = "losses"
 	Namespaces           Kind = "namespaces"
 	Nodes                Kind = "nodes"
 	PodDisruptionBudgets Kind = "poddisruptionbudgets"
@@ -33,37 +30,43 @@ const (
 	Sites                Kind = "sites"
 	BoardProfiles        Kind = "boardprofiles"
 	Records              Kind = "records"
+	Dismissals           Kind = "dismissals"
+	JoinRequests         Kind = "certificatesigningrequests"
 )
 
-// kinds is every kind in the order of their tables.
-var kinds = [...]Kind{
-	ConfigMaps, ControllerRevisions, DaemonSets, Deployments, Events, Leases, Namespaces, Nodes,
-	PodDisruptionBudgets, Pods, ReplicaSets, Secrets, Sites, BoardProfiles, Records,
-}
-
-// nodesTable is the place of the nodes' table.
-var nodesTable = Nodes.index()
-
 // Kinds returns every kind, always in the same order.
-func Kinds() []Kind { return kinds[:] }
+func Kinds() []Kind { return names }
 
-func (k Kind) index() int {
-	for i, have := range kinds {
-		if have == k {
-			return i
-		}
+// Row returns what is said of the kind, nil for a stranger.
+func (k Kind) Row() *Row {
+	if i := k.index(); i >= 0 {
+		return &kinds[i]
 	}
-	return -1
+	return nil
 }
 
 // Namespaced tells whether objects of the kind live in a namespace.
 func (k Kind) Namespaced() bool {
-	switch k {
-	case Nodes, Namespaces, Sites, BoardProfiles, Records:
-		return false
-	}
-	return true
+	r := k.Row()
+	return r == nil || r.Namespaced
 }
+
+// Served tells whether the API shows objects of the kind. The others are the hub's own.
+func (k Kind) Served() bool {
+	r := k.Row()
+	return r == nil || r.Group != nil
+}
+
+// GroupVersionKind is how the API calls the kind, empty for what it does not serve.
+func (k Kind) GroupVersionKind() schema.GroupVersionKind {
+	if r := k.Row(); r != nil && r.Group != nil {
+		return r.Group.WithKind(r.Name)
+	}
+	return schema.GroupVersionKind{}
+}
+
+// KindNamed returns the kind that a reference calls so ("Pod"), "" for a stranger.
+func KindNamed(name string) Kind { return byName[name] }
 
 // An Object is anything that the hub keeps. One that is in a Snapshot is never
 // changed: whoever wants a change makes a DeepCopy.
@@ -74,76 +77,40 @@ type Object interface {
 
 // New returns an empty object of the kind.
 func New(k Kind) (Object, error) {
-	switch k {
-	case ConfigMaps:
-		return &corev1.ConfigMap{}, nil
-	case ControllerRevisions:
-		return &appsv1.ControllerRevision{}, nil
-	case DaemonSets:
-		return &appsv1.DaemonSet{}, nil
-	case Deployments:
-		return &appsv1.Deployment{}, nil
-	case Events:
-		return &corev1.Event{}, nil
-	case Leases:
-		return &coordv1.Lease{}, nil
-	case Namespaces:
-		return &corev1.Namespace{}, nil
-	case Nodes:
-		return &corev1.Node{}, nil
-	case PodDisruptionBudgets:
-		return &policyv1.PodDisruptionBudget{}, nil
-	case Pods:
-		return &corev1.Pod{}, nil
-	case ReplicaSets:
-		return &appsv1.ReplicaSet{}, nil
-	case Secrets:
-		return &corev1.Secret{}, nil
-	case Sites:
-		return &fleet.Site{}, nil
-	case BoardProfiles:
-		return &fleet.BoardProfile{}, nil
-	case Records:
-		return &Record{}, nil
+	if r := k.Row(); r != nil {
+		return r.New(), nil
 	}
 	return nil, fmt.Errorf("kind %q is not one that the hub keeps", k)
 }
 
 // KindOf returns the kind of an object, "" for a stranger.
-func KindOf(o Object) Kind {
-	switch o.(type) {
-	case *corev1.ConfigMap:
-		return ConfigMaps
-	case *appsv1.ControllerRevision:
-		return ControllerRevisions
-	case *appsv1.DaemonSet:
-		return DaemonSets
-	case *appsv1.Deployment:
-		return Deployments
-	case *corev1.Event:
-		return Events
-	case *coordv1.Lease:
-		return Leases
-	case *corev1.Namespace:
-		return Namespaces
-	case *corev1.Node:
-		return Nodes
-	case *policyv1.PodDisruptionBudget:
-		return PodDisruptionBudgets
-	case *corev1.Pod:
-		return Pods
-	case *appsv1.ReplicaSet:
-		return ReplicaSets
-	case *corev1.Secret:
-		return Secrets
-	case *fleet.Site:
-		return Sites
-	case *fleet.BoardProfile:
-		return BoardProfiles
-	case *Record:
-		return Records
+func KindOf(o Object) Kind { return byType[reflect.TypeOf(o)] }
+
+// What is looked up all the time, made of the rows.
+var (
+	names, indexes, byType, byName = lookups()
+
+	nodesTable = Nodes.index()
+)
+
+func lookups() (names []Kind, indexes map[Kind]int, byType map[reflect.Type]Kind, byName map[string]Kind) {
+	indexes, byType, byName = map[Kind]int{}, map[reflect.Type]Kind{}, map[string]Kind{}
+	for i, r := range kinds {
+		names = append(names, r.Kind)
+		indexes[r.Kind], byType[reflect.TypeOf(r.New())] = i, r.Kind
+		if r.Group != nil {
+			byName[r.Name] = r.Kind
+		}
 	}
-	return ""
+	return names, indexes, byType, byName
+}
+
+// index is the place of the kind's row and of its table, -1 for a stranger.
+func (k Kind) index() int {
+	if i, ok := indexes[k]; ok {
+		return i
+	}
+	return -1
 }
 
 // A Key names one object.

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,19 +19,22 @@ type Plan struct {
 	Forgive bool
 }
 
-// An Alarm asks a decider to look again at one subject at a moment, whatever
-// happens. It replaces the subject's earlier alarm; the zero time ends it.
-// Alarms are recomputed from the snapshot at a restart.
+// An Alarm asks a decider about one subject again at a moment, whatever happens. It
+// replaces the subject's earlier alarm; the zero time ends it. Alarms are recomputed
+// from the snapshot at a restart.
 type Alarm struct {
-	Subject Key
+	Subject Subject
 	At      time.Time
 }
 
 // Do adds changes to the plan.
 func (p *Plan) Do(c ...Change) { p.Changes = append(p.Changes, c...) }
 
-// Wake asks to look at the subject again at t; the zero time forgets it.
-func (p *Plan) Wake(subject Key, t time.Time) { p.Alarms = append(p.Alarms, Alarm{subject, t}) }
+// Wake asks to be asked about an object again at t; the zero time forgets it.
+func (p *Plan) Wake(k Key, t time.Time) { p.WakeFor(Subject{Key: k}, t) }
+
+// WakeFor is Wake for a part of the work on an object.
+func (p *Plan) WakeFor(q Subject, t time.Time) { p.Alarms = append(p.Alarms, Alarm{q, t}) }
 
 // A Change is one step of a plan: an object as it shall be from now on, or one
 // that shall be no more. Objects are whole, so a change can be repeated.
@@ -44,6 +49,7 @@ type Change struct {
 	Warn    bool   // the event is a Warning
 	About   Object // whom the event is about; nil: Object
 	Source  string // the event's component; empty: "flotilla-hub"
+	By      string // the user who wanted it; empty: the hub decided it itself
 }
 
 // Put is the change to an object as given.
@@ -72,14 +78,7 @@ type Applied struct {
 	Key      Key
 	Old, New Object // Old is nil for a creation, New for a deletion
 	Change   Change
-}
-
-// A Look tells a decider what it need look at: what has changed since its last
-// look, its alarms that have rung, or everything.
-type Look struct {
-	All    bool
-	Recent []Applied
-	Due    []Key
+	Bytes    int // of New as it was remembered; 0 for a deletion, and before
 }
 
 // ReadyOf returns the status of a node's Ready condition: True, False or
@@ -126,6 +125,31 @@ func SetPodCondition(p *corev1.Pod, c corev1.PodCondition, now time.Time) {
 		}
 	}
 	p.Status.Conditions = append(p.Status.Conditions, c)
+}
+
+// SettleReady sets Ready of a pod with readiness gates, in place: its containers are ready, and so is what it waits for
+// beside them. Devices do not look at gates: the conditions that open them are written here.
+func SettleReady(p *corev1.Pod, now time.Time) {
+	containers := PodCondition(p, corev1.ContainersReady)
+	if len(p.Spec.ReadinessGates) == 0 || containers == nil {
+		return
+	}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: containers.Status, Reason: containers.Reason, Message: containers.Message}
+	if ready.Status == corev1.ConditionTrue {
+		var shut []string
+		for _, g := range p.Spec.ReadinessGates {
+			switch c := PodCondition(p, g.ConditionType); {
+			case c == nil:
+				shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
+			case c.Status != corev1.ConditionTrue:
+				shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType, c.Status))
+			}
+		}
+		if len(shut) > 0 {
+			ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "ReadinessGatesNotReady", strings.Join(shut, ", ")
+		}
+	}
+	SetPodCondition(p, ready, now)
 }
 
 // Terminated tells whether a pod has finished for good.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,16 +24,31 @@ type Record struct {
 	AgentVersion string   `json:"agentVersion,omitempty"` //
 	Conflict     string   `json:"conflict,omitempty"`     // machine id of a second device that claims to be this node
 
-	// Enrolled: a device has joined with a token, and may use TLS. Site and Labels
-	// are the token's.
+	// Enrolled: a device has joined with a token, and may use TLS. Key is the hash of
+	// its public key, and the only one that speaks for the node; Expires is the end of
+	// its newest certificate. Site and Labels are those of Token, named by its id.
 	Enrolled metav1.Time       `json:"enrolled,omitempty"`
+	Key      string            `json:"key,omitempty"` // sha256 (SPKI), hex; empty: nobody has joined, the development listener may speak
+	Expires  metav1.Time       `json:"expires,omitempty"`
+	Token    string            `json:"token,omitempty"`
 	Site     string            `json:"site,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
+
+	// Extended are the extended resources that the device reports itself: all others in the
+	// Node's status are an administrator's.
+	Extended []string `json:"extended,omitempty"`
+
+	// Labels and taints that the board profile has given the node, and may take again: all others are an
+	// administrator's. Nil: not known, as of a node from before they were noted.
+	Given *Given `json:"given,omitempty"`
 
 	// Generation counts the node's desired states; Digest is the sha256 of the
 	// newest one's content.
 	Generation int64  `json:"generation,omitempty"`
 	Digest     string `json:"digest,omitempty"`
+	// LeaseSeconds is the longest lease interval by which the device may live: until it
+	// says that it has stored a shorter one, the longer one. 0: the hub's own.
+	LeaseSeconds int32 `json:"leaseSeconds,omitempty"`
 	// Unmet: a device has reported for the first time, and has not said yet which
 	// desired state it has stored. Nothing is published to it until it has.
 	Unmet bool `json:"unmet,omitempty"`
@@ -44,11 +60,20 @@ type Record struct {
 	// Transitions are the newest changes of Ready, oldest first, for Flapping.
 	Transitions []metav1.MicroTime `json:"transitions,omitempty"`
 
-	// History are the moments at which the node's health changed, oldest first: those
-	// of the last HistoryAge, and the last one before, so far as there are not too many.
-	History []Turn `json:"history,omitempty"`
+	// History are the moments at which the node's health changed, and Evicted the pods that
+	// had to leave it, oldest first: those of the last HistoryAge, with the last turn before,
+	// so far as there are not too many. They are no events: a night in which everybody has
+	// something to say pushes none of them out.
+	History []Turn    `json:"history,omitempty"`
+	Evicted []Evicted `json:"evicted,omitempty"`
 
 	Hardware json.RawMessage `json:"hardware,omitempty"` // the device's report, as sent
+}
+
+// Given is what a board profile has given a node.
+type Given struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []corev1.Taint    `json:"taints,omitempty"`
 }
 
 // A Turn is a moment at which a node's health changed, and what it was from then on.
@@ -58,11 +83,33 @@ type Turn struct {
 	Out   bool                   `json:"out,omitempty"` // it had the lifecycle's NoExecute taint: its pods had to leave
 }
 
-// How much of a node's history is kept.
+// An Evicted is a pod that had to leave its node, and why.
+type Evicted struct {
+	At     metav1.MicroTime `json:"at"`
+	Pod    string           `json:"pod"`            // namespace/name
+	Reason string           `json:"reason"`         // of its condition DisruptionTarget
+	Text   string           `json:"text,omitempty"` // for people: the condition's message, cut to historyText bytes
+}
+
+// How much of a node's history is kept. It is written with the node's record, so its bounds
+// are those of a row: some 60 KiB of a node that flaps and loses pods all month.
 const (
-	HistoryAge   = 7 * 24 * time.Hour
-	historyTurns = 100
+	HistoryAge     = 30 * 24 * time.Hour
+	historyTurns   = 200
+	historyEvicted = 250 // more than twice the pods that a node can have
+	historyText    = 160
 )
+
+// Evict adds an eviction to the history and forgets what is too old.
+func (r *Record) Evict(e Evicted) {
+	if len(e.Text) > historyText {
+		e.Text = strings.ToValidUTF8(e.Text[:historyText], "")
+	}
+	r.Evicted = append(r.Evicted, e)
+	for len(r.Evicted) > historyEvicted || e.At.Sub(r.Evicted[0].At.Time) >= HistoryAge {
+		r.Evicted = r.Evicted[1:]
+	}
+}
 
 // Turn adds a turn to the history and forgets what is too old. One that is earlier than
 // the last says nothing new; of those at one moment the last counts.
@@ -88,8 +135,10 @@ func (r *Record) DeepCopy() *Record {
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.PastBoots = slices.Clone(r.PastBoots)
 	out.Labels = maps.Clone(r.Labels)
+	out.Extended = slices.Clone(r.Extended)
 	out.Transitions = slices.Clone(r.Transitions)
 	out.History = slices.Clone(r.History)
+	out.Evicted = slices.Clone(r.Evicted)
 	return &out
 }
 

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/shared/fleet"
@@ -38,10 +40,6 @@ type SiteCount struct {
 
 // Full tells whether every node that counts is not ready.
 func (c SiteCount) Full() bool { return c.Ready == 0 && c.NotReady > 0 }
-
-// HeldMaster is why nothing is evicted when no site has a ready node left: the hub
-// itself is more likely cut off than every site at once.
-const HeldMaster = "no site has a ready node: the hub itself may be cut off"
 
 // A SiteTally counts sites by what decides about all of them together.
 type SiteTally struct {
@@ -84,8 +82,9 @@ func Waits(n *corev1.Node) bool {
 	return (ready == corev1.ConditionFalse || ready == corev1.ConditionUnknown) && NoExecuteOf(n) == nil
 }
 
-// add counts a node.
-func (c *SiteCount) add(n *corev1.Node) {
+// add counts a node; one that no device has ever reported as counts for nothing, whatever
+// somebody has written into its status.
+func (c *SiteCount) add(n *corev1.Node, heard bool) {
 	c.Nodes++
 	if Waits(n) {
 		c.Waiting++
@@ -94,19 +93,25 @@ func (c *SiteCount) add(n *corev1.Node) {
 		return
 	}
 	switch {
+	case !heard, NeverReported(n):
+		c.NeverSeen++
 	case ReadyOf(n) == corev1.ConditionTrue:
 		c.Ready++
-	case NeverReported(n):
-		c.NeverSeen++
 	default:
 		c.NotReady++
 	}
 }
 
 // failedAt orders the nodes that wait: by the moment of their failure.
-func failedAt(n *corev1.Node) string {
-	if c := NodeCondition(n, corev1.NodeReady); c != nil {
-		return c.LastTransitionTime.UTC().Format("2006-01-02T15:04:05Z")
+func failedAt(n *corev1.Node) string { return FailedAt(n).UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// FailedAt returns when the Ready of a node, which is not True, left it.
+func FailedAt(n *corev1.Node) time.Time {
+	if o := OutageOf(n); o != nil {
+		return o.Since.Time
 	}
-	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z")
+	if c := NodeCondition(n, corev1.NodeReady); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return n.CreationTimestamp.Time
 }

@@ -33,10 +33,9 @@ type Snapshot struct {
 	Revision uint64    // of the newest change, over all kinds; never goes back
 	Salt     string    // the hub's identity: makes uids unique among hubs
 	Started  time.Time // when this hub process began to listen
-	Look     Look      // what the decider that is being asked need look at
 
 	tables    [len(kinds)]*table[Object]
-	byUID     *table[place]          // uid
+	byUID     *table[location]       // uid
 	owned     *table[Object]         // owner uid, kind, namespace, name
 	onNode    *table[*corev1.Pod]    // node ("" = not placed yet), namespace, name
 	usage     *table[*Usage]         // node
@@ -47,6 +46,8 @@ type Snapshot struct {
 	waits     *table[struct{}]       // site, moment of failure, node
 	blocks    *table[[]string]       // family, size, address: the nodes that have it
 	bare      *table[struct{}]       // creation, node: has no block
+	said      *table[*corev1.Event]  // host that says it, moment, namespace, name
+	drains    *table[struct{}]       // node: carries something of a drain
 	seen      *table[time.Time]      // node
 	all       SiteTally              // all sites together
 	forgiven  time.Time              // every node counts as seen at least then
@@ -58,12 +59,13 @@ func Empty(salt string, started time.Time) Snapshot {
 	for i := range s.tables {
 		s.tables[i] = btree.NewMap[string, Object](degree)
 	}
-	s.byUID, s.owned = btree.NewMap[string, place](degree), btree.NewMap[string, Object](degree)
+	s.byUID, s.owned = btree.NewMap[string, location](degree), btree.NewMap[string, Object](degree)
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
 	s.repelling, s.ranks = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[int32, int](degree)
 	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, SiteCount](degree), btree.NewMap[string, struct{}](degree)
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
-	s.seen = btree.NewMap[string, time.Time](degree)
+	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
+	s.drains = btree.NewMap[string, struct{}](degree)
 	return s
 }
 
@@ -227,6 +229,9 @@ func (s Snapshot) Counts() iter.Seq2[string, SiteCount] { return s.counts.Scan }
 
 // Sites returns the count of all sites together.
 func (s Snapshot) Sites() SiteTally { return s.all }
+
+// SaidBy walks the events that a node's device has sent, the oldest first.
+func (s Snapshot) SaidBy(node string) iter.Seq[*corev1.Event] { return under(s.said, node) }
 
 // Seen returns when a node was last heard of, by the hub's clock. A node that
 // this process has not heard of yet counts as seen at its start.

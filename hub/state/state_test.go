@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,17 +102,27 @@ func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
 		return state.Turn{At: metav1.NewMicroTime(begin.Add(after)), Ready: ready}
 	}
 	r.Turn(at(0, "True"))
-	r.Turn(at(time.Hour, "True"))      // as it was
-	r.Turn(at(time.Hour, "False"))     //
-	r.Turn(at(time.Minute, "True"))    // known already
-	r.Turn(at(9*24*time.Hour, "True")) // the one before still tells how it was a week ago
+	r.Turn(at(time.Hour, "True"))       // as it was
+	r.Turn(at(time.Hour, "False"))      //
+	r.Turn(at(time.Minute, "True"))     // known already
+	r.Turn(at(32*24*time.Hour, "True")) // the one before still tells how it was a month ago
 	if len(r.History) != 2 || r.History[0].Ready != "False" || r.History[1].Ready != "True" {
 		t.Errorf("the history is %v", r.History)
 	}
 	for i := range 300 {
-		r.Turn(at(9*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
+		r.Turn(at(32*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
 	}
-	if len(r.History) != 100 {
-		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 100)
+	if len(r.History) != 200 {
+		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 200)
+	}
+	for i := range 300 {
+		r.Evict(state.Evicted{At: metav1.NewMicroTime(begin.Add(time.Duration(i) * time.Hour)), Pod: fmt.Sprint("default/p-", i), Text: strings.Repeat("ø", 100)})
+	}
+	if n := len(r.Evicted); n != 250 || r.Evicted[n-1].Pod != "default/p-299" || r.Evicted[0].Text != strings.Repeat("ø", 80) {
+		t.Errorf("a node that loses pods all the time remembers %d of them, the last %v", n, r.Evicted[n-1])
+	}
+	r.Evict(state.Evicted{At: metav1.NewMicroTime(begin.Add(36 * 24 * time.Hour)), Pod: "default/last"})
+	if n := len(r.Evicted); n == 0 || begin.Add(6*24*time.Hour).After(r.Evicted[0].At.Time) {
+		t.Errorf("what is older than 30 days is kept: %v", r.Evicted[0])
 	}
 }

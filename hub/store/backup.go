@@ -93,24 +93,31 @@ func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
 	return copies, s.nextBackup(), err
 }
 
+func (s *Store) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
 // BackUpNow makes a backup like the daily ones, and returns its file. The oldest
 // beyond the seventh goes.
 func (s *Store) BackUpNow(ctx context.Context) (string, error) {
-	now := time.Now()
+	now := s.now()
 	return filepath.Join(s.dir, "backups", now.UTC().Format(backupForm)), s.backupNow(ctx, now)
 }
 
 // RunBackups backs the database up every 24 hours, whatever the number of
 // restarts, and keeps the last 7. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {
-	wait := time.Until(s.nextBackup())
+	wait := s.nextBackup().Sub(s.now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(max(wait, time.Minute)): // a start has better things to do
 		}
-		err := s.backupNow(ctx, time.Now())
+		err := s.backupNow(ctx, s.now())
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -118,7 +125,7 @@ func (s *Store) RunBackups(ctx context.Context) error {
 			s.log.Error("daily backup failed, the next try is in an hour", "err", err)
 			wait = time.Hour
 		default:
-			wait = time.Until(s.nextBackup())
+			wait = s.nextBackup().Sub(s.now())
 		}
 	}
 }
@@ -129,7 +136,7 @@ func (s *Store) nextBackup() time.Time {
 	list, _ := backups(s.dir)
 	for _, file := range list {
 		last, err := time.Parse(backupForm, filepath.Base(file))
-		if err == nil && !last.After(time.Now()) {
+		if err == nil && !last.After(s.now()) {
 			return last.Add(backupEvery)
 		}
 	}

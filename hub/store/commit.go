@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+
+	"flotilla.dev/hub/state"
 )
 
 // A Row is one object as it is remembered.
@@ -26,11 +28,17 @@ type Commit struct {
 	Rows []Row  // of two rows of one object the later counts
 }
 
-// Kinds that the store treats apart, by their table.
-const (
-	kindSecrets = "secrets" // sealed
-	kindEvents  = "events"  // records: new ones are left out while the disk is full
-)
+// sealedKind tells whether objects of a kind are unreadable in the database.
+func sealedKind(kind string) bool {
+	r := state.Kind(kind).Row()
+	return r != nil && r.Sealed
+}
+
+// expendableKind tells whether new objects of a kind are left out while the disk is full.
+func expendableKind(kind string) bool {
+	r := state.Kind(kind).Row()
+	return r != nil && r.Expendable
+}
 
 var kindForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
 
@@ -52,7 +60,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		return err
 	}
 	if s.lock == nil {
-		return errors.New("commit: the store was opened beside a hub, which is the only writer of objects; ask the hub through its API")
+		return errors.New("commit: the store is shared with a hub, which is the only writer of objects; ask the hub through its API")
 	}
 	rows := slices.Clone(c.Rows)
 	slices.SortStableFunc(rows, func(a, b Row) int {
@@ -103,12 +111,12 @@ func (s *Store) check(r *Row, rev uint64) error {
 	case r.Rev > rev:
 		return fmt.Errorf("commit %s %s/%s: its revision %d is beyond the commit's %d", r.Kind, r.Namespace, r.Name, r.Rev, rev)
 	}
-	if r.Object != nil && r.Kind == kindSecrets {
-		sealed, err := s.seal.seal(r.Object, identity(*r))
+	if r.Object != nil && sealedKind(r.Kind) {
+		blob, err := s.seal.seal(r.Object, identity(*r))
 		if err != nil {
 			return fmt.Errorf("seal secret %s/%s: %w", r.Namespace, r.Name, err)
 		}
-		r.Object = sealed
+		r.Object = blob
 	}
 	return nil
 }
@@ -149,7 +157,7 @@ func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err err
 		return true, err
 	}
 	var object any = string(r.Object) // JSON as text: people read it with sqlite3
-	if r.Kind == kindSecrets {
+	if sealedKind(r.Kind) {
 		object = r.Object
 	}
 	if grow {
@@ -163,7 +171,7 @@ func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err err
 	if n, err := done.RowsAffected(); err != nil || n > 0 {
 		return true, err
 	}
-	if r.Kind == kindEvents {
+	if expendableKind(r.Kind) {
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: cannot add an object; make space or delete something", ErrFull)
@@ -233,7 +241,7 @@ func (s *Store) loadKind(ctx context.Context, c *sql.Conn, kind string, fn func(
 		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Rev, &r.Node, &r.Phase, &r.Object); err != nil {
 			return err
 		}
-		if kind == kindSecrets {
+		if sealedKind(kind) {
 			if r.Object, err = s.seal.open(r.Object, identity(r)); err != nil {
 				return fmt.Errorf("%s/%s: %w", r.Namespace, r.Name, err)
 			}

@@ -31,7 +31,7 @@ func (s *Store) makeBallast() bool {
 	if free, err := freeBytes(s.dir); err != nil || free < 2*ballastBytes {
 		return false
 	}
-	f, err := os.OpenFile(s.ballast(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(s.ballast(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return false
 	}

@@ -22,18 +22,20 @@ type JoinToken struct {
 	CreatedBy string
 	Expires   time.Time
 	Revoked   time.Time // zero: not revoked
+	Approval  bool      // whoever joins with it waits until somebody approves
 }
 
-// An Enrolment is the one key that speaks for a node. A node without one is not let in.
-type Enrolment struct {
-	Node     string
-	Key      string // sha256 of the public key, hex
-	Machine  string
-	Site     string
-	Labels   map[string]string
-	Token    string // id of the token that it joined with
-	Enrolled time.Time
-	Expires  time.Time // of the newest certificate
+// A Use is a device that has used a token. Who speaks for a node is not here: that is
+// in the node's record, and as long as the Node is.
+type Use struct {
+	Node    string
+	Key     string // sha256 of the public key, hex
+	Machine string
+	Site    string
+	Labels  map[string]string
+	Token   string // id
+	At      time.Time
+	Expires time.Time // of its certificate
 }
 
 // AddJoinToken stores a new token, and forgets those that ended a month ago.
@@ -46,14 +48,14 @@ func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked)
-			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '')`,
-			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires))
+		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
+			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
+			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires), t.Approval)
 		return err
 	})
 }
 
-const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked FROM join_tokens"
+const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval FROM join_tokens"
 
 // JoinToken returns a token, or ErrNotFound.
 func (s *Store) JoinToken(ctx context.Context, id string) (JoinToken, error) {
@@ -69,7 +71,7 @@ func (s *Store) joinTokens(ctx context.Context, query string, args ...any) ([]Jo
 	return list(ctx, s, func(scan func(...any) error) (JoinToken, error) {
 		var t JoinToken
 		var labels, created, expires, revoked string
-		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked)
+		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked, &t.Approval)
 		if err == nil {
 			err = json.Unmarshal([]byte(labels), &t.Labels)
 		}
@@ -92,11 +94,9 @@ func (s *Store) RevokeJoinToken(ctx context.Context, id string, now time.Time) e
 // ErrUsedUp: the token has no use left, or ended a moment ago.
 var ErrUsedUp = errors.New("used up")
 
-// Enrol makes e the enrolment of its node, in the place of any former one, and
-// takes one use of its token, both or neither. A key that already speaks for
-// the node through the same token costs no use: that is the same join again,
-// whose answer got lost.
-func (s *Store) Enrol(ctx context.Context, e Enrolment) error {
+// TakeUse takes one use of a token for a device. A key that has taken one for the same
+// node costs no other: that is the same join again, whose answer got lost.
+func (s *Store) TakeUse(ctx context.Context, e Use) error {
 	labels, err := json.Marshal(e.Labels)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *Store) Enrol(ctx context.Context, e Enrolment) error {
 			return err
 		}
 		if again == 0 {
-			r, err := c.ExecContext(ctx, "UPDATE join_tokens SET used = used + 1 WHERE id = ? AND used < uses AND revoked = '' AND expires > ?", e.Token, stamp(e.Enrolled))
+			r, err := c.ExecContext(ctx, "UPDATE join_tokens SET used = used + 1 WHERE id = ? AND used < uses AND revoked = '' AND expires > ?", e.Token, stamp(e.At))
 			if err != nil {
 				return err
 			}
@@ -118,49 +118,26 @@ func (s *Store) Enrol(ctx context.Context, e Enrolment) error {
 		_, err := c.ExecContext(ctx, `INSERT INTO enrolments (node, key, machine, site, labels, token, enrolled, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (node) DO UPDATE SET key = excluded.key, machine = excluded.machine, site = excluded.site, labels = excluded.labels,
 			token = excluded.token, enrolled = excluded.enrolled, expires = excluded.expires`,
-			e.Node, e.Key, e.Machine, e.Site, string(labels), e.Token, stamp(e.Enrolled), stamp(e.Expires))
+			e.Node, e.Key, e.Machine, e.Site, string(labels), e.Token, stamp(e.At), stamp(e.Expires))
 		return err
 	})
 }
 
-// RenewEnrolment notes that a node's key has a newer certificate. ErrNotFound: that key no longer speaks for it.
-func (s *Store) RenewEnrolment(ctx context.Context, node, key string, expires time.Time) error {
-	n, err := s.exec(ctx, "UPDATE enrolments SET expires = ? WHERE node = ? AND key = ?", stamp(expires), node, key)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("enrolment of %s: %w", node, ErrNotFound)
-	}
-	return err
-}
-
 const selectEnrolments = "SELECT node, key, machine, site, labels, token, enrolled, expires FROM enrolments"
 
-// Enrolment returns who may speak for a node, or ErrNotFound.
-func (s *Store) Enrolment(ctx context.Context, node string) (Enrolment, error) {
-	return one(s.enrolments(ctx, selectEnrolments+" WHERE node = ?", node))
-}
-
-// Enrolments lists them by node.
-func (s *Store) Enrolments(ctx context.Context) ([]Enrolment, error) {
-	return s.enrolments(ctx, selectEnrolments+" ORDER BY node")
-}
-
-func (s *Store) enrolments(ctx context.Context, query string, args ...any) ([]Enrolment, error) {
-	return list(ctx, s, func(scan func(...any) error) (Enrolment, error) {
-		var e Enrolment
-		var labels, enrolled, expires string
-		err := scan(&e.Node, &e.Key, &e.Machine, &e.Site, &labels, &e.Token, &enrolled, &expires)
+// Enrolments lists the newest use for each node: in a database of an earlier version,
+// who spoke for it.
+func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
+	return list(ctx, s, func(scan func(...any) error) (Use, error) {
+		var e Use
+		var labels, at, expires string
+		err := scan(&e.Node, &e.Key, &e.Machine, &e.Site, &labels, &e.Token, &at, &expires)
 		if err == nil {
 			err = json.Unmarshal([]byte(labels), &e.Labels)
 		}
-		e.Enrolled, e.Expires = moment(enrolled), moment(expires)
+		e.At, e.Expires = moment(at), moment(expires)
 		return e, err
-	}, query, args...)
-}
-
-// Expel takes a node's enrolment away: no certificate speaks for it any more.
-func (s *Store) Expel(ctx context.Context, node string) error {
-	_, err := s.exec(ctx, "DELETE FROM enrolments WHERE node = ?", node)
-	return err
+	}, selectEnrolments+" ORDER BY node")
 }
 
 // list runs a query and scans every row of it.

@@ -15,7 +15,7 @@ import (
 // the lock back when the process ends, however it ends; the file stays.
 func takeLock(dir string) (*os.File, error) {
 	file := filepath.Join(dir, "hub.lock")
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory %s: %w; run the hub as the owner of that directory", dir, err)
 	}
@@ -36,3 +36,7 @@ func takeLock(dir string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// Lock takes the lock of a stopped hub's data directory for a command that must not
+// run beside the hub. Closing gives it back.
+func Lock(dir string) (io.Closer, error) { return takeLock(dir) }

@@ -20,6 +20,8 @@ type Recovery struct {
 	From  string    `json:"from"`  // the backup it comes from; "" = it began empty
 	Aside string    `json:"aside"` // where the former database was put; "" = there was none
 	Cause string    `json:"cause"`
+	// Rights: who may do what is as it was last, and not as in the backup.
+	Rights bool `json:"rights,omitempty"`
 }
 
 // Recovered tells whether the database was restored or began anew since
@@ -89,7 +91,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 		return err
 	}
 	defer lock.Close()
-	s := &Store{dir: o.Dir, file: filepath.Join(o.Dir, database), log: logger(o.Log)}
+	s := newStore(o, filepath.Join(o.Dir, database))
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		r.Aside = s.file + ".before-restore-" + fileStamp(r.At)
@@ -106,7 +108,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 // prepare makes hub.db.restore: a checked and migrated copy of r.From, or an
 // empty database, whose revision is beyond every one that was ever given out.
 func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recovery) error {
-	t := &Store{dir: s.dir, file: s.file + ".restore", log: s.log}
+	t := newStore(o, s.file+".restore")
 	for _, end := range []string{"", "-wal", "-shm"} {
 		if err := remove(t.file + end); err != nil {
 			return err
@@ -125,17 +127,63 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 		// Nobody knows where it was. No hub makes a change every second of its life since 1970.
 		rev = max(rev, uint64(r.At.Unix()))
 	}
+	var kept *rights
+	if r.From != "" {
+		kept = t.salvageRights(ctx, s.file)
+	}
+	r.Rights = kept != nil
+	t.audits.put(r.audit(o.By, salvageChain(ctx, s.file)))
 	text, err := json.Marshal(r)
 	if err == nil {
 		err = t.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
 			if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {
 				return err
 			}
-			_, err := c.ExecContext(ctx, setMeta, metaRecovered, string(text))
-			return err
+			if _, err := c.ExecContext(ctx, setMeta, metaRecovered, string(text)); err != nil {
+				return err
+			}
+			return kept.restore(ctx, c, r.At)
 		})
 	}
+	if err == nil && r.From != "" && !r.Rights {
+		s.log.Warn("who may do what is as in the backup: "+asInBackup, "backup", r.From)
+	}
 	return errors.Join(err, t.disconnect())
+}
+
+// audit says in the chain of what is restored that it was, and where the chain of
+// the database before it ended.
+func (r Recovery) audit(by string, before chainEnd) Audit {
+	a := Audit{At: r.At, Who: "the hub", Verb: "restore", Resource: "backups", Name: filepath.Base(r.From), Code: 200, Message: r.Cause}
+	if by != "" {
+		a.Who, a.Via = by, "command line"
+	}
+	if r.From == "" {
+		a.Name, a.Message = "", "it began empty: "+a.Message
+	}
+	if r.From != "" && !r.Rights {
+		a.Message += "; " + asInBackup
+	}
+	if before.id > 0 {
+		a.Message += fmt.Sprintf("; the audit before it ended with record %d, hash %x, in %s", before.id, before.hash, filepath.Base(r.Aside))
+	}
+	return a
+}
+
+// salvageChain reads where the audit of a database ended that may be damaged.
+func salvageChain(ctx context.Context, file string) (e chainEnd) {
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		return e
+	}
+	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
+	if err != nil {
+		return e
+	}
+	defer db.Close()
+	if e, _, err = chainEndOf(ctx, db, metaAuditHead); err != nil {
+		return chainEnd{}
+	}
+	return e
 }
 
 // replace puts hub.db.restore in the place of hub.db. At every moment of it

@@ -198,6 +198,29 @@ func TestAHubThatRestartsOftenStillBacksUpDaily(t *testing.T) {
 	})
 }
 
+// A gateway box without a clock battery begins in the past every time: its backups are
+// of the hub's time, which goes on, or the newest would be the first to be removed.
+func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
+	dir := t.TempDir()
+	for life := range 10 {
+		synctest.Test(t, func(t *testing.T) { // each begins at the same moment
+			s, err := Open(t.Context(), options(t, dir))
+			must(t, err)
+			defer s.Close()
+			ahead := time.Duration(life) * 25 * time.Hour
+			s.Now = func() time.Time { return time.Now().Add(ahead) }
+			ctx, cancel := contextFor(t, 2*time.Minute)
+			defer cancel()
+			must(t, s.RunBackups(ctx))
+			list, err := backups(dir)
+			must(t, err)
+			if want := s.Now().UTC().Format("hub-20060102"); len(list) != min(life+1, keptBackups) || !strings.HasPrefix(filepath.Base(list[0]), want) {
+				t.Fatalf("in life %d there are %v, want the newest of %s", life, list, want)
+			}
+		})
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -213,7 +236,7 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 	results := make(chan error)
 	for i := range 20 {
 		go func() {
-			results <- s.Enrol(t.Context(), Enrolment{Node: fmt.Sprintf("pi-%d", i), Key: fmt.Sprint(i), Token: "tok", Enrolled: now})
+			results <- s.TakeUse(t.Context(), Use{Node: fmt.Sprintf("pi-%d", i), Key: fmt.Sprint(i), Token: "tok", At: now})
 		}()
 	}
 	in, out := 0, 0
@@ -235,21 +258,14 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	// The same key again is the same join: its answer may have been lost.
-	must(t, s.Enrol(t.Context(), all[0]))
+	must(t, s.TakeUse(t.Context(), all[0]))
 	stolen := all[0]
 	stolen.Key = "another"
-	if err := s.Enrol(t.Context(), stolen); !errors.Is(err, ErrUsedUp) {
-		t.Fatal(err)
-	}
-	if e, _ := s.Enrolment(t.Context(), all[0].Node); e.Key != all[0].Key {
-		t.Fatal("a refused join changed the enrolment")
-	}
-	must(t, s.Expel(t.Context(), all[0].Node))
-	if _, err := s.Enrolment(t.Context(), all[0].Node); !errors.Is(err, ErrNotFound) {
+	if err := s.TakeUse(t.Context(), stolen); !errors.Is(err, ErrUsedUp) {
 		t.Fatal(err)
 	}
 	must(t, s.RevokeJoinToken(t.Context(), "tok", now))
-	if err := s.Enrol(t.Context(), Enrolment{Node: "late", Key: "k", Token: "tok", Enrolled: now}); !errors.Is(err, ErrUsedUp) {
+	if err := s.TakeUse(t.Context(), Use{Node: "late", Key: "k", Token: "tok", At: now}); !errors.Is(err, ErrUsedUp) {
 		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
--- The schema after every migration (1), with one table of objects as an example: go test ./hub/store -update
+-- The schema after every migration (3), with one table of objects as an example: go test ./hub/store -update
 
 CREATE TABLE api_tokens (
   id      TEXT PRIMARY KEY,
@@ -21,7 +21,7 @@ CREATE TABLE audit (
   name      TEXT NOT NULL,
   code      INTEGER NOT NULL,  -- as HTTP's
   message   TEXT NOT NULL
-) STRICT;
+, until TEXT NOT NULL DEFAULT '', count INTEGER NOT NULL DEFAULT 1, total INTEGER NOT NULL DEFAULT 0, hash BLOB NOT NULL DEFAULT x'') STRICT;
 
 CREATE INDEX audit_at ON audit (at);
 
@@ -48,7 +48,7 @@ CREATE TABLE join_tokens (
   created_by TEXT NOT NULL,
   expires    TEXT NOT NULL,
   revoked    TEXT NOT NULL     -- '' = not revoked
-) STRICT, WITHOUT ROWID;
+, approval INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;
 
 CREATE TABLE kinds (           -- which tables hold objects
   name TEXT PRIMARY KEY

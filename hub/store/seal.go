@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"flotilla.dev/hub/state"
 )
 
 // A sealer keeps secrets unreadable in the database and in its backups:
@@ -76,7 +78,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	key, err := readKey(file)
 	if errors.Is(err, os.ErrNotExist) {
 		var sealed int
-		if sealed, err = s.count(ctx, kindSecrets); err != nil {
+		if sealed, err = s.countSealed(ctx); err != nil {
 			return nil, err
 		}
 		if sealed > 0 {
@@ -98,7 +100,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 		return nil, err
 	}
 	if known != id {
-		sealed, err := s.count(ctx, kindSecrets)
+		sealed, err := s.countSealed(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -138,6 +140,21 @@ func parseKey(name string, text []byte) ([]byte, error) {
 		return nil, fmt.Errorf("open %s: %w: it must hold %d hex digits; put the right file back", name, ErrKey, 2*keyBytes)
 	}
 	return key, nil
+}
+
+// countSealed is the number of objects that cannot be read without the key.
+func (s *Store) countSealed(ctx context.Context) (all int, err error) {
+	for _, k := range state.Kinds() {
+		if !sealedKind(string(k)) {
+			continue
+		}
+		n, err := s.count(ctx, string(k))
+		if err != nil {
+			return 0, err
+		}
+		all += n
+	}
+	return all, nil
 }
 
 // count is the number of objects of a kind; 0 for one that has no table yet.

@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
@@ -43,16 +44,27 @@ type Options struct {
 	Dir     string       // the hub's data directory
 	Version string       // this program's version, for messages between versions
 	Log     *slog.Logger // nil: slog.Default()
+	// AuditKept is how long records of the audit are kept; 0: 90 days.
+	AuditKept time.Duration
+	By        string // who restores, for the audit; "": the hub itself
 }
 
 // A Store is an open database. Its methods may be called from any goroutine.
 type Store struct {
+	// Now is the hub's time, by which backups are named and kept; nil: the machine's. It
+	// is known once the fleet has been read, and set before anything runs.
+	Now func() time.Time
+
 	dir  string
 	file string // the database
 	log  *slog.Logger
-	lock *os.File // nil: opened beside a running hub
+	lock *os.File // nil: shared with a running hub
 	db   *sql.DB  // one connection, the writer
 	read *sql.DB
+
+	audits                auditor
+	auditKept             time.Duration
+	auditRows, auditBytes int64
 
 	written time.Time // when the database was last written before this store opened it
 
@@ -62,6 +74,8 @@ type Store struct {
 	rev   uint64
 	full  bool // the ballast is given up
 	seal  *sealer
+
+	closing bool // what is still being folded in the audit is written now
 }
 
 const database = "hub.db"
@@ -74,11 +88,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
 	}
+	if err := private(o.Dir, newStore(o, "").log); err != nil {
+		return nil, err
+	}
 	lock, err := takeLock(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: o.Dir, file: filepath.Join(o.Dir, database), log: logger(o.Log), lock: lock}
+	s := newStore(o, filepath.Join(o.Dir, database))
+	s.lock = lock
 	if err := s.open(ctx, o); err != nil {
 		s.Close()
 		return nil, err
@@ -86,17 +104,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// OpenBeside opens the store of a data directory for a command that works while
+// OpenShared opens the store of a data directory for a command that works while
 // the hub runs: it takes no lock, migrates nothing and repairs nothing. Commit
 // is refused: objects have one writer, the hub.
-func OpenBeside(ctx context.Context, o Options) (*Store, error) {
+func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	file := filepath.Join(o.Dir, database)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
 	}
-	s := &Store{dir: o.Dir, file: file, log: logger(o.Log)}
+	s := newStore(o, file)
 	if err := s.connect(ctx); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open %s: %w", file, err)
@@ -114,6 +132,14 @@ func OpenBeside(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+func newStore(o Options, file string) *Store {
+	s := &Store{dir: o.Dir, file: file, log: logger(o.Log), auditKept: o.AuditKept, auditRows: maxAuditRows, auditBytes: maxAuditBytes}
+	if s.auditKept <= 0 {
+		s.auditKept = AuditKept
+	}
+	return s
 }
 
 func logger(l *slog.Logger) *slog.Logger {
@@ -136,7 +162,7 @@ func dsn(file string, pragmas ...string) string {
 // connect makes the writer's connection and the readers' pool. SQLite gives its
 // log and index the mode of the database file, so that is created first, 0600.
 func (s *Store) connect(ctx context.Context) error {
-	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -180,7 +206,12 @@ func (s *Store) disconnect() error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.disconnect()
+	var err error
+	if s.conn != nil && s.audits.stop() {
+		s.closing = true
+		err = s.txLocked(context.Background(), func(context.Context, *sql.Conn) error { return nil })
+	}
+	err = errors.Join(err, s.disconnect())
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
@@ -213,8 +244,15 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *sq
 		return s.explain(err)
 	}
 	err := fn(ctx, s.conn)
+	var audits []*queued
+	if err == nil {
+		audits, err = s.writeAudits(ctx, s.conn)
+	}
 	if err == nil {
 		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err == nil && len(audits) > 0 {
+		s.audits.kept(audits, true, time.Now())
 	}
 	if err != nil {
 		// A full disk has already rolled back by itself; then this one fails, harmlessly.
@@ -246,6 +284,9 @@ const (
 	metaVersion   = "program-version"
 	metaRecovered = "recovered"
 )
+
+// MetaURL is the key under which a hub says where its page and API are.
+const MetaURL = "https-url"
 
 // Meta returns a value that SetMeta has stored, or ErrNotFound.
 func (s *Store) Meta(ctx context.Context, key string) (string, error) {

@@ -146,11 +146,11 @@ func TestASecondHubOnTheSameDirectoryIsRefused(t *testing.T) {
 
 func TestACommandWorksBesideARunningHub(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenBeside(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "serve") {
+	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "serve") {
 		t.Fatal(err)
 	}
 	hub := openIn(t, dir)
-	cli, err := OpenBeside(t.Context(), options(t, dir))
+	cli, err := OpenShared(t.Context(), options(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,10 +270,16 @@ func TestDatabasesOfOlderVersionsOpen(t *testing.T) {
 			if u, err := s.User(t.Context(), "anna"); err != nil || u.Role != "admin" {
 				t.Fatal(u, err)
 			}
-			if e, err := s.Enrolment(t.Context(), "pi-1"); err != nil || e.Site != "oslo" || e.Labels["rack"] != "a" {
+			if e, err := s.Enrolments(t.Context()); err != nil || len(e) != 1 || e[0].Node != "pi-1" || e[0].Site != "oslo" || e[0].Labels["rack"] != "a" {
 				t.Fatal(e, err)
 			}
 			mustCommit(t, s, 8, pod("new", 8))
+			if err := s.AddAudit(t.Context(), did("pi-1")); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Unchained != 1 {
+				t.Fatalf("%v %+v", err, r)
+			}
 		})
 	}
 }
@@ -304,12 +310,12 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 	if !errors.Is(err, ErrNewer) {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"flotilla-hub 1.0 (schema 2)", "this is 0.9 (up to schema 1)", "restore FILE"} {
+	for _, part := range []string{fmt.Sprintf("flotilla-hub 1.0 (schema %d)", latest()+1), fmt.Sprintf("this is 0.9 (up to schema %d)", latest()), "restore FILE"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %q", part, err)
 		}
 	}
-	if _, err := OpenBeside(t.Context(), options(t, dir)); !errors.Is(err, ErrNewer) {
+	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNewer) {
 		t.Fatal(err)
 	}
 

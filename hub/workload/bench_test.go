@@ -48,11 +48,9 @@ func benchmark(b *testing.B, change func(f *fleet)) {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			f := bigFleet(b, n)
 			change(f)
-			s := f.s
-			s.Look = state.Look{Recent: f.recent}
 			b.ReportAllocs()
 			for b.Loop() {
-				f.d.Decide(s, f.now)
+				f.d.Decide(f.s, state.Touched(f.d.Touches, f.recent), f.now)
 			}
 		})
 	}

@@ -2,8 +2,11 @@ package workload
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
 
 	"flotilla.dev/hub/state"
 )
@@ -35,6 +38,53 @@ func TestALargeWorkloadIsMadeInBursts(t *testing.T) {
 				t.Errorf("in the end there are %d pods, want %d", n, many)
 			}
 		})
+	}
+}
+
+// A zero too many costs pods that wait for a node, but not without end; where they get
+// one, more are made.
+func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {
+	f := newFleet(t)
+	f.put(replicaSet("kiosk", 2147483647))
+	f.settle()
+	for range 20 {
+		f.pass(time.Second)
+	}
+	f.quiet()
+	if n := f.s.Len(state.Pods); n != mostUnplaced {
+		t.Fatalf("there are %d pods", n)
+	}
+	get := func() *appsv1.ReplicaSet {
+		return f.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}).(*appsv1.ReplicaSet)
+	}
+	if c := get().Status.Conditions; len(c) != 1 || c[0].Type != appsv1.ReplicaSetReplicaFailure || !strings.Contains(c[0].Message, "have no node yet") {
+		t.Errorf("it says %+v", c)
+	}
+	placed := 0
+	for pod := range f.s.PodsOn("") {
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = "n-1"
+		f.put(pod)
+		if placed++; placed == 100 {
+			break
+		}
+	}
+	f.settle()
+	for range 5 {
+		f.pass(time.Second)
+	}
+	if n := f.s.Len(state.Pods); n != mostUnplaced+100 {
+		t.Errorf("there are %d pods when 100 have a node", n)
+	}
+	rs := get().DeepCopy()
+	rs.Spec.Replicas = new(int32(10))
+	f.put(rs)
+	f.settle()
+	for range 5 {
+		f.pass(time.Second)
+	}
+	if c := get().Status.Conditions; len(c) != 0 {
+		t.Errorf("with ten it says %+v", c)
 	}
 }
 

@@ -156,9 +156,41 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 		}
 	}
 	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
+	refused := ""
+	if ds.DeletionTimestamp == nil && st.CurrentNumberScheduled < st.DesiredNumberScheduled {
+		refused = d.refusal()
+	}
+	told := d.replicaFailure(&st, refused)
 	if !equality.Semantic.DeepEqual(st, ds.Status) {
 		ds = ds.DeepCopy()
 		ds.Status = st
-		d.do(state.Put(ds, ""))
+		c := state.Put(ds, "")
+		if told {
+			c = refusal(ds, refused, "daemonset-controller")
+		}
+		d.do(c)
 	}
+}
+
+// replicaFailure keeps the condition ReplicaFailure, as ReplicaSets have it (ours:
+// Kubernetes tells it of DaemonSets by events only), and tells whether its sentence
+// is new.
+func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool {
+	of := appsv1.ReplicaSetStatus{}
+	var others []appsv1.DaemonSetCondition
+	for _, c := range st.Conditions {
+		if string(c.Type) == string(appsv1.ReplicaSetReplicaFailure) {
+			of.Conditions = append(of.Conditions, appsv1.ReplicaSetCondition{
+				Type: appsv1.ReplicaSetReplicaFailure, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+		} else {
+			others = append(others, c)
+		}
+	}
+	told := d.pass.replicaFailure(&of, refused)
+	for _, c := range of.Conditions {
+		others = append(others, appsv1.DaemonSetCondition{
+			Type: appsv1.DaemonSetConditionType(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+	}
+	st.Conditions = others
+	return told
 }

@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"flotilla.dev/hub/state"
+	api "flotilla.dev/shared/fleet"
 )
 
 var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 
-// A daemon is one look at one DaemonSet.
+// A daemon is the work on one DaemonSet.
 type daemon struct {
 	*pass
 	key     state.Key
@@ -29,43 +29,44 @@ type daemon struct {
 	changes []state.Change
 	later   int // nodes that are put off
 	next    time.Time
+	denied  *string // why its pods may not be created, once somebody has asked
 }
 
-// daemonSet brings one pod onto each node that should have one: on the nodes of
-// the look, or on all.
-func (p *pass) daemonSet(k state.Key, look *daemonLook) {
+// daemonSet brings one pod onto each node that should have one: on the nodes that
+// are named, or on all.
+func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	ds, ok := p.s.Get(k).(*appsv1.DaemonSet)
-	if !ok || p.dying(k.Namespace) {
+	if !ok || p.dying(k.Namespace) || ds.DeletionTimestamp == nil && !finds(ds.Spec.Selector, &ds.Spec.Template) {
 		return
 	}
 	d := &daemon{pass: p, key: k, ds: ds}
 	defer func() {
 		if !d.next.IsZero() {
-			p.wake(k, d.next)
+			p.wakeFor(state.Subject{Key: k, Part: partTurn}, d.next)
 		}
 	}()
 	if ds.DeletionTimestamp != nil {
 		d.status(d.byNode())
 		return
 	}
-	d.claim(look.adopt)
-	fresh := d.revision(look.revise || ds.Status.ObservedGeneration != ds.Generation)
+	d.claim(w.adopt)
+	fresh := d.revision(w.revise || ds.Status.ObservedGeneration != ds.Generation)
 	d.pattern = &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: *ds.Spec.Template.Spec.DeepCopy()}
 	tolerateLikeDaemon(&d.pattern.Spec)
 	d.fits = nodeaffinity.GetRequiredNodeAffinity(d.pattern)
 
-	if look.all {
+	if w.all {
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {
 			d.inTurn(node, func() []*corev1.Pod { return byNode[node] })
 		}
 	} else {
-		for _, node := range slices.Sorted(maps.Keys(look.nodes)) {
+		for _, node := range slices.Sorted(maps.Keys(w.nodes)) {
 			d.inTurn(node, func() []*corev1.Pod { return p.daemonPodsOn(ds, node) })
 		}
 	}
 	d.flush()
-	if d.next = p.hurry(p.s.Len(state.Nodes), look.ringed); !d.next.IsZero() {
+	if d.next = p.hurry(p.s.Len(state.Nodes), w.turn); !d.next.IsZero() {
 		return
 	}
 	pods := d.byNode()
@@ -170,16 +171,12 @@ func (d *daemon) should(n *corev1.Node) (run, stay bool) {
 	run, stay = true, true
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if t.Effect == corev1.TaintEffectPreferNoSchedule || tolerates(d.pattern.Spec.Tolerations, t) {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || state.Tolerates(d.pattern.Spec.Tolerations, t) {
 			continue
 		}
 		run, stay = false, stay && t.Effect != corev1.TaintEffectNoExecute
 	}
 	return run, stay
-}
-
-func tolerates(all []corev1.Toleration, t *corev1.Taint) bool {
-	return slices.ContainsFunc(all, func(tol corev1.Toleration) bool { return tol.ToleratesTaint(klog.Logger{}, t, false) })
 }
 
 // tolerateLikeDaemon adds the tolerations that every DaemonSet's pod has, as
@@ -208,9 +205,19 @@ func tolerateLikeDaemon(spec *corev1.PodSpec) {
 	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+	if critical(spec) { // as long as Kubernetes knew the taint
+		add(api.TaintOutOfDisk, corev1.TaintEffectNoExecute)
+		add(api.TaintOutOfDisk, corev1.TaintEffectNoSchedule)
+	}
 	if spec.HostNetwork {
 		add(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)
 	}
+}
+
+// critical tells whether the pods are of one of the two priority classes of the system.
+func critical(spec *corev1.PodSpec) bool {
+	return spec.PriorityClassName == "system-node-critical" || spec.PriorityClassName == "system-cluster-critical" ||
+		spec.Priority != nil && *spec.Priority >= 2_000_000_000
 }
 
 // inTurn places on a node, or puts it off when this pass has done enough.
@@ -219,7 +226,7 @@ func (d *daemon) inTurn(node string, pods func() []*corev1.Pod) {
 		d.place(node, pods())
 		return
 	}
-	d.wake(d.at(node), d.now.Add(time.Duration(1+d.later/burst)*burstTime))
+	d.wakeFor(d.at(node), d.now.Add(time.Duration(1+d.later/burst)*burstTime))
 	d.later++
 }
 
@@ -257,34 +264,26 @@ func (d *daemon) place(node string, pods []*corev1.Pod) {
 			d.drop(pod, "it should not run on "+node)
 		}
 	case len(live) == 0 && run && !leaving:
-		many, again := d.allowance(1, 1, finished, nil)
-		for range many {
-			d.launch(node)
+		many, again := d.allowance(d.ds, node, 1, nil)
+		if many == 0 { // what has finished stays to tell why
+			d.wakeFor(d.at(node), again)
+			return
 		}
-		d.forget(node, finished, again)
+		d.launch(node)
+		d.clear(finished)
 	default:
-		d.forget(node, finished, time.Time{})
+		d.clear(finished)
 		d.thin(live)
 	}
 }
 
 // at is the subject of the alarms for one node of the DaemonSet.
-func (d *daemon) at(node string) state.Key {
-	return state.Key{Kind: state.DaemonSets, Namespace: d.key.Namespace, Name: d.key.Name + "@" + node}
-}
+func (d *daemon) at(node string) state.Subject { return state.Subject{Key: d.key, Part: node} }
 
-// forget removes finished pods that no longer count against a new trial, and
-// wakes the node for the others or for the next trial.
-func (d *daemon) forget(node string, finished []*corev1.Pod, next time.Time) {
+// clear removes pods that have finished, as another has taken their place.
+func (d *daemon) clear(finished []*corev1.Pod) {
 	for _, pod := range finished {
-		if at := pod.CreationTimestamp.Add(backoffWindow); at.After(d.now) {
-			sooner(&next, at)
-		} else {
-			d.drop(pod, "it has finished")
-		}
-	}
-	if !next.IsZero() {
-		d.wake(d.at(node), next)
+		d.drop(pod, "it has finished")
 	}
 }
 
@@ -317,6 +316,9 @@ func byAge(a, b *corev1.Pod) int {
 // by affinity and the scheduler binds it, so that room, ports and priority count
 // as for any other pod and what is missing stands in its condition.
 func (d *daemon) launch(node string) {
+	if d.refusal() != "" {
+		return
+	}
 	pod := d.newPod(d.ds, daemonSetKind, &d.ds.Spec.Template)
 	tolerateLikeDaemon(&pod.Spec)
 	if pod.Labels == nil {
@@ -337,6 +339,15 @@ func (d *daemon) launch(node string) {
 	c := state.Put(d.admitted(pod), fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
 	d.changes = append(d.changes, c)
+}
+
+// refusal says why no pod of the DaemonSet may be created; empty: they may.
+func (d *daemon) refusal() string {
+	if d.denied == nil {
+		why := d.refused(d.ds, &d.ds.Spec.Template)
+		d.denied = &why
+	}
+	return *d.denied
 }
 
 func (d *daemon) drop(pod *corev1.Pod, because string) {

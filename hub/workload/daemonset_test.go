@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/state"
+	fleetapi "flotilla.dev/shared/fleet"
 )
 
 // Upstream rows: S12, DaemonSet.
@@ -200,5 +201,31 @@ func TestDaemonSetHistory(t *testing.T) {
 		if !recorded(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
 			t.Errorf("revision %d: %s", r.Revision, r.Data.Raw)
 		}
+	}
+}
+
+func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		class    string
+		priority *int32
+		want     bool
+	}{
+		{"a daemon like every other does not", "", nil, false},
+		{"one of high priority does not", "important", new(int32(1_000_000)), false},
+		{"system-node-critical does", "system-node-critical", nil, true},
+		{"system-cluster-critical does", "system-cluster-critical", nil, true},
+		{"so does the priority of the system", "", new(int32(2_000_000_000)), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ds := daemonSet()
+			ds.Spec.Template.Spec.PriorityClassName, ds.Spec.Template.Spec.Priority = tt.class, tt.priority
+			full := node("pi-1")
+			full.Spec.Taints = []corev1.Taint{{Key: fleetapi.TaintOutOfDisk, Effect: corev1.TaintEffectNoSchedule}}
+			f := newFleet(t).put(full, ds).settle()
+			if got := len(f.livePods()) == 1; got != tt.want {
+				t.Errorf("it has a pod: %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

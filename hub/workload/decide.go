@@ -6,7 +6,7 @@
 // It follows Kubernetes' controllers in rule, reason and name. It never says
 // where a pod runs (package schedule does; a DaemonSet's pod names its node in
 // its affinity) and never sends a pod away because of its node (package eviction
-// does). It looks only at what has changed, and writes only what differs.
+// does). It writes only what differs.
 package workload
 
 import (
@@ -30,6 +30,9 @@ type Decider struct {
 	// Admit gives a pod the defaults and default tolerations that it would have
 	// got through the API. Nil: none.
 	Admit func(*corev1.Pod)
+	// Refuse says why such a pod may not be created in its namespace; empty: it
+	// may. Nil: every one may.
+	Refuse func(*corev1.Pod, *corev1.Namespace) string
 	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
 	FinishedPods int
 	// Quarantine is how long the pods of a node that is gone are kept, in case
@@ -42,10 +45,11 @@ type Decider struct {
 }
 
 // Decide answers with the pods to create and to delete, and with the status of
-// the workloads, for what has changed since the last look.
-func (d Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
+// the workloads that the subjects concern.
+func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}}
-	w := p.notice(s.Look)
+	w := p.workOf(subjects)
+	p.remember(w)
 	p.collect(w)
 	for _, k := range w.replicaSets.sorted() {
 		p.replicaSet(k, w.orphans[k])
@@ -54,10 +58,13 @@ func (d Decider) Decide(s state.Snapshot, now time.Time) state.Plan {
 		p.deployment(k, w.orphans[k])
 	}
 	for _, k := range w.daemons.sorted() {
-		p.daemonSet(k, w.daemonLook[k])
+		p.daemonSet(k, w.daemonWork[k])
 	}
 	for _, k := range w.budgets.sorted() {
-		p.budget(k)
+		p.budget(k, w.turns[k])
+	}
+	for _, k := range w.quiet.sorted() {
+		p.forgetLoss(k)
 	}
 	return p.plan
 }
@@ -99,18 +106,20 @@ func (p *pass) do(changes ...state.Change) {
 }
 
 // wake asks for the subject again at t, if that lies ahead.
-func (p *pass) wake(k state.Key, t time.Time) {
+func (p *pass) wake(k state.Key, t time.Time) { p.wakeFor(state.About(k), t) }
+
+func (p *pass) wakeFor(q state.Subject, t time.Time) {
 	if t.After(p.now) {
-		p.plan.Wake(k, t)
+		p.plan.WakeFor(q, t)
 	}
 }
 
 // hurry returns the moment for something that costs a walk over n objects: the
 // zero time, which means now, or in a large fleet the next full second or seconds,
-// so that its cost stays below a hundredth of a core however much happens. asked
+// so that its cost stays below a hundredth of a core however much happens. turn
 // is whether that moment has come.
-func (p *pass) hurry(n int, asked bool) time.Time {
-	if n <= 1000 || asked {
+func (p *pass) hurry(n int, turn bool) time.Time {
+	if n <= 1000 || turn {
 		return time.Time{}
 	}
 	return until(p.now, time.Duration(1+n/10_000)*time.Second)

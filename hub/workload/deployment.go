@@ -28,7 +28,7 @@ const (
 
 var deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment")
 
-// A rollout is one look at one Deployment. Its objects are copies that it may change.
+// A rollout is the work on one Deployment. Its objects are copies that it may change.
 type rollout struct {
 	*pass
 	d           *appsv1.Deployment   // as it shall be
@@ -43,7 +43,7 @@ type rollout struct {
 // deployment takes the next steps of a Deployment's rollout.
 func (p *pass) deployment(k state.Key, orphans []state.Object) {
 	before, ok := p.s.Get(k).(*appsv1.Deployment)
-	if !ok || p.dying(k.Namespace) {
+	if !ok || p.dying(k.Namespace) || before.DeletionTimestamp == nil && !finds(before.Spec.Selector, &before.Spec.Template) {
 		return
 	}
 	r := &rollout{pass: p, before: before, d: before.DeepCopy(), was: map[string]*appsv1.ReplicaSet{}, why: map[string]state.Change{}}

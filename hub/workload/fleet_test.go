@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,13 +27,13 @@ type fleet struct {
 	s      state.Snapshot
 	now    time.Time
 	recent []state.Applied
-	alarms map[state.Key]time.Time
+	alarms map[state.Subject]time.Time
 	log    []string
 	told   []state.Change
 }
 
 func newFleet(t testing.TB) *fleet {
-	return &fleet{t: t, s: state.Empty("test", start), now: start, alarms: map[state.Key]time.Time{}}
+	return &fleet{t: t, s: state.Empty("test", start), now: start, alarms: map[state.Subject]time.Time{}}
 }
 
 func (f *fleet) apply(changes ...state.Change) {
@@ -66,19 +67,18 @@ func (f *fleet) remove(k state.Key) *fleet {
 func (f *fleet) settle() *fleet {
 	f.t.Helper()
 	for range 200 {
-		look := state.Look{Recent: f.recent}
-		for _, k := range slices.SortedFunc(maps.Keys(f.alarms), byKey) {
-			if !f.alarms[k].After(f.now) {
-				look.Due = append(look.Due, k)
-				delete(f.alarms, k)
+		subjects := state.Touched(f.d.Touches, f.recent)
+		bySubject := func(a, b state.Subject) int { return cmp.Or(byKey(a.Key, b.Key), strings.Compare(a.Part, b.Part)) }
+		for _, q := range slices.SortedFunc(maps.Keys(f.alarms), bySubject) {
+			if !f.alarms[q].After(f.now) {
+				subjects = append(subjects, q)
+				delete(f.alarms, q)
 			}
 		}
-		if len(look.Recent)+len(look.Due) == 0 {
+		if f.recent = nil; len(subjects) == 0 {
 			return f
 		}
-		f.recent = nil
-		f.s.Look = look
-		f.carry(f.d.Decide(f.s, f.now))
+		f.carry(f.d.Decide(f.s, subjects, f.now))
 	}
 	f.t.Fatalf("does not settle; the last steps:\n%s", strings.Join(f.log[max(0, len(f.log)-20):], "\n"))
 	return f
@@ -105,14 +105,12 @@ func (f *fleet) carry(plan state.Plan) {
 	}
 }
 
-// quiet holds the incremental decisions against a look at everything.
+// quiet holds the incremental decisions against the full recomputation.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
-	f.s.Look = state.Look{All: true}
-	for _, c := range f.d.Decide(f.s, f.now).Changes {
-		f.t.Fatalf("a look at everything still wants: %s %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why, c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
+	for _, c := range f.d.Decide(f.s, f.d.Subjects(f.s), f.now).Changes {
+		f.t.Fatalf("asked about everything it still wants: %s %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why, c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
 	}
-	f.s.Look = state.Look{}
 	return f
 }
 

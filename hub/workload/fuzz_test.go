@@ -16,7 +16,7 @@ import (
 )
 
 // FuzzWorkload changes a fleet at random and holds after each settling that a
-// look at everything wants nothing more, that nothing that was deleted is
+// question about everything wants nothing more, that nothing that was deleted is
 // written again, and that no ReplicaSet has more live pods than it asks for.
 func FuzzWorkload(f *testing.F) {
 	for seed := range uint64(40) {

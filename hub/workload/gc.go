@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
 )
@@ -95,15 +96,8 @@ func (p *pass) dropOwners(o state.Object) bool {
 	return true
 }
 
-// ownerKinds are the kinds that the hub keeps, by their name in a reference.
-var ownerKinds = map[string]state.Kind{
-	"ConfigMap": state.ConfigMaps, "ControllerRevision": state.ControllerRevisions, "DaemonSet": state.DaemonSets,
-	"Deployment": state.Deployments, "Event": state.Events, "Lease": state.Leases, "Namespace": state.Namespaces,
-	"Node": state.Nodes, "PodDisruptionBudget": state.PodDisruptionBudgets, "Pod": state.Pods,
-	"ReplicaSet": state.ReplicaSets, "Secret": state.Secrets, "Site": state.Sites, "BoardProfile": state.BoardProfiles,
-}
-
-func keeps(r metav1.OwnerReference) bool { return ownerKinds[r.Kind] != "" }
+// keeps tells whether a reference is to a kind that the hub keeps.
+func keeps(r metav1.OwnerReference) bool { return state.KindNamed(r.Kind) != "" }
 
 // dependentsGone deletes what depends on an object that goes in the foreground,
 // and tells whether nothing is left of it that blocks.
@@ -120,24 +114,41 @@ func (p *pass) dependentsGone(o state.Object) bool {
 		if p.s.Get(state.KeyOf(d)) == nil {
 			continue
 		}
-		for _, r := range d.GetOwnerReferences() {
-			if r.UID == o.GetUID() && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion {
-				gone = false
-			}
+		if blocks(d, o) && !p.waitsFor(d, o, map[types.UID]bool{}) {
+			gone = false
 		}
 	}
 	return gone
+}
+
+// blocks tells whether an owner that goes in the foreground has to wait for a dependent.
+func blocks(dependent, owner state.Object) bool {
+	return slices.ContainsFunc(dependent.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+		return r.UID == owner.GetUID() && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
+	})
+}
+
+// waitsFor tells whether an object that goes in the foreground waits for another one, over however many others. Where
+// that one waits for it, too, their owners are a circle, in which all would wait for ever.
+func (p *pass) waitsFor(o, other state.Object, seen map[types.UID]bool) bool {
+	if seen[o.GetUID()] || o.GetDeletionTimestamp() == nil || !slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) {
+		return false
+	}
+	seen[o.GetUID()] = true
+	for d := range p.s.Dependents(o.GetUID()) {
+		if blocks(d, o) && (d.GetUID() == other.GetUID() || p.waitsFor(d, other, seen)) {
+			return true
+		}
+	}
+	return false
 }
 
 // deleteForeground deletes an object after its own dependents.
 func (p *pass) deleteForeground(o state.Object, why string) {
 	for range p.s.Dependents(o.GetUID()) {
 		o = o.DeepCopyObject().(state.Object)
-		at := p.stamp()
-		o.SetDeletionTimestamp(&at)
 		o.SetFinalizers(append(o.GetFinalizers(), metav1.FinalizerDeleteDependents))
-		p.do(state.Put(o, why))
-		return
+		break
 	}
 	p.removeObject(o, why)
 }
@@ -223,10 +234,3 @@ func (p *pass) emptyNamespace(k state.Key) {
 		p.do(state.Put(ns, ""))
 	}
 }
-
-// allPods and allEvents are the subjects of the alarms for what concerns the
-// whole kind.
-var (
-	allPods   = state.Key{Kind: state.Pods}
-	allEvents = state.Key{Kind: state.Events}
-)

@@ -41,9 +41,8 @@ func TestOrphans(t *testing.T) {
 		}, 2},
 		{"a restart of the hub begins the quarantine anew", func(f *fleet) {
 			f.remove(gone).pass(30 * time.Second)
-			f.alarms = map[state.Key]time.Time{}
-			f.s.Look = state.Look{All: true}
-			f.carry(f.d.Decide(f.s, f.now))
+			f.alarms = map[state.Subject]time.Time{}
+			f.carry(f.d.Decide(f.s, f.d.Subjects(f.s), f.now))
 			f.pass(39 * time.Second)
 			if len(f.pods()) != 2 {
 				f.t.Error("too early")
@@ -168,6 +167,50 @@ func TestOwners(t *testing.T) {
 	f.edit(state.KeyOf(blocked), func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if has("blocked") {
 		t.Error("not removed when its finalizer is gone")
+	}
+}
+
+func TestOwnersInACircleGo(t *testing.T) {
+	const size = 3
+	for _, start := range []string{"p-0", "p-1", "p-2"} {
+		for _, running := range []bool{false, true} {
+			f := newFleet(t).put(node("pi-1"))
+			var pods []*corev1.Pod
+			for i := range size {
+				p := bare(fmt.Sprintf("p-%d", i))
+				if running {
+					p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodRunning
+				}
+				f.put(p)
+				pods = append(pods, f.s.Get(state.KeyOf(p)).(*corev1.Pod))
+			}
+			for i, p := range pods {
+				owner := pods[(i+size-1)%size]
+				f.edit(state.KeyOf(p), func(o state.Object) {
+					o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: new(true)}})
+				})
+			}
+			f.settle().quiet()
+			if len(f.pods()) != size {
+				t.Fatalf("before anybody deletes: %v", f.pods())
+			}
+			f.edit(state.Key{Kind: state.Pods, Namespace: "default", Name: start}, func(o state.Object) {
+				leaving(o.(*corev1.Pod))
+				o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+			}).settle().quiet()
+			for _, p := range pods { // the device has stopped them
+				if live, ok := f.s.Get(state.KeyOf(p)).(*corev1.Pod); ok && running {
+					if live.DeletionTimestamp == nil || live.DeletionGracePeriodSeconds == nil && live.Name != start {
+						t.Fatalf("%s is not asked to stop in its grace: %v", live.Name, live.ObjectMeta)
+					}
+					f.edit(state.KeyOf(p), func(o state.Object) { o.(*corev1.Pod).Status.Phase = corev1.PodFailed }).settle()
+				}
+			}
+			f.quiet()
+			if left := f.pods(); len(left) > 0 {
+				t.Errorf("from %s, running %v: left %v", start, running, left)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -41,6 +42,26 @@ func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
 		p.Admit(pod)
 	}
 	return pod
+}
+
+// refused says why a workload's pod may not be created, in Kubernetes' words; empty:
+// it may. Nothing is tried again by the clock: what refuses can change with the
+// template, with the labels of the namespace, and with a restart of the hub, and each
+// of them is seen.
+func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
+	if p.Refuse == nil {
+		return ""
+	}
+	pod := p.admitted(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: t.Annotations,
+			OwnerReferences: []metav1.OwnerReference{{UID: owner.GetUID(), Name: owner.GetName()}}},
+		Spec: *t.Spec.DeepCopy(),
+	})
+	ns, _ := p.s.Get(state.Key{Kind: state.Namespaces, Name: pod.Namespace}).(*corev1.Namespace)
+	if why := p.Refuse(pod, ns); why != "" {
+		return fmt.Sprintf("pods %q is forbidden: %s", owner.GetName()+"-", why)
+	}
+	return ""
 }
 
 // active tells whether a pod counts for its workload: one that has finished or

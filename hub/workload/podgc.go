@@ -42,7 +42,7 @@ func (p *pass) quarantine(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
 		return
 	}
-	p.plan.Wake(state.KeyOf(pod), p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
+	p.plan.WakeFor(state.Subject{Key: state.KeyOf(pod), Part: partLost}, p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
 }
 
 // lost removes a pod whose quarantine is over, unless its node has come back.
@@ -79,7 +79,7 @@ const finishedGrid = 20 * time.Second
 
 func (p *pass) wakeFinished() {
 	if p.FinishedPods > 0 {
-		p.plan.Wake(allPods, until(p.now, finishedGrid))
+		p.plan.WakeFor(allPods, until(p.now, finishedGrid))
 	}
 }
 
@@ -116,16 +116,16 @@ const eventGrid = 10 * time.Minute
 
 func (p *pass) wakeEvents() {
 	if p.s.Len(state.Events) > 0 {
-		p.plan.Wake(allEvents, until(p.now, eventGrid))
+		p.plan.WakeFor(allEvents, until(p.now, eventGrid))
 	}
 }
 
-// noticeEvent makes sure that a new event will be removed one day, and asks to
+// eventMade makes sure that a new event will be removed one day, and asks to
 // remove some at the next second when there are too many by a twentieth.
-func (p *pass) noticeEvent() {
+func (p *pass) eventMade() {
 	limit := cmp.Or(p.EventLimit, DefaultEventLimit)
 	if p.s.Len(state.Events) > limit+limit/20 {
-		p.plan.Wake(allEvents, until(p.now, time.Second))
+		p.plan.WakeFor(allEvents, until(p.now, time.Second))
 	} else {
 		p.wakeEvents()
 	}

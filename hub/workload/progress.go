@@ -43,6 +43,7 @@ func (r *rollout) status() {
 	} else {
 		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
 	}
+	r.failure(existing)
 	complete := r.complete()
 	if !r.d.Spec.Paused && r.d.DeletionTimestamp == nil {
 		r.progress(was, complete)
@@ -53,6 +54,23 @@ func (r *rollout) status() {
 	if equality.Semantic.DeepEqual(was, st) {
 		r.d.Status = *was
 	}
+}
+
+// failure says of the Deployment what its ReplicaSets say of the pods that they may
+// not create.
+func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
+	for _, rs := range sets {
+		for _, c := range rs.Status.Conditions {
+			if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
+				if have := r.condition(appsv1.DeploymentReplicaFailure); have != nil && have.Message != c.Message {
+					r.dropCondition(appsv1.DeploymentReplicaFailure)
+				}
+				r.setCondition(appsv1.DeploymentReplicaFailure, corev1.ConditionTrue, c.Reason, c.Message)
+				return
+			}
+		}
+	}
+	r.dropCondition(appsv1.DeploymentReplicaFailure)
 }
 
 func (r *rollout) complete() bool {

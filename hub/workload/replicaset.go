@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,10 +19,10 @@ var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 // its status to what there is. orphans are pods that it may adopt.
 func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
 	rs, ok := p.s.Get(k).(*appsv1.ReplicaSet)
-	if !ok {
+	if !ok || rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
 		return
 	}
-	var live, finished []*corev1.Pod
+	var live []*corev1.Pod
 	var leaving int32
 	for o := range p.s.Owned(rs.UID, state.Pods) {
 		pod := o.(*corev1.Pod)
@@ -33,20 +34,27 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
 			}
 		case active(pod):
 			live = append(live, pod)
-		case state.Terminated(pod):
-			finished = append(finished, pod)
-		default:
+		case !state.Terminated(pod):
 			leaving++
 		}
 	}
 	var next time.Time
+	refused := ""
 	if rs.DeletionTimestamp == nil && !p.dying(rs.Namespace) {
 		live = append(live, p.adoptPods(rs, replicaSetKind, rs.Spec.Selector, orphans)...)
-		var asked int32
-		live, asked, next = p.replicate(rs, live, finished)
-		leaving += asked
+		if len(live) < int(replicasOf(rs)) {
+			refused = p.refused(rs, &rs.Spec.Template)
+		}
+		if refused == "" && len(live) < int(replicasOf(rs)) && unplaced(live) >= mostUnplaced {
+			refused = fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
+		}
+		if refused == "" {
+			var asked int32
+			live, asked, next = p.replicate(rs, live)
+			leaving += asked
+		}
 	}
-	p.replicaSetStatus(rs, live, leaving, &next)
+	p.replicaSetStatus(rs, live, leaving, refused, &next)
 	if !next.IsZero() {
 		p.wake(k, next)
 	}
@@ -69,8 +77,8 @@ func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSel
 
 // replicate creates the pods that are missing or deletes those that are too many,
 // and returns those that there are then, how many of the others have yet to stop,
-// and when to look again.
-func (p *pass) replicate(rs *appsv1.ReplicaSet, live, finished []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
+// and when to be asked again.
+func (p *pass) replicate(rs *appsv1.ReplicaSet, live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
 	var changes []state.Change
 	defer func() { p.do(changes...) }()
 	tell := func(c state.Change, reason string) {
@@ -80,8 +88,9 @@ func (p *pass) replicate(rs *appsv1.ReplicaSet, live, finished []*corev1.Pod) (l
 	}
 	want := int(replicasOf(rs))
 	if len(live) <= want {
-		n, again := p.allowance(want-len(live), want, finished, live)
-		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // a second look at this moment makes no more
+		n, again := p.allowance(rs, "", want-len(live), live)
+		n = min(n, mostUnplaced-unplaced(live))
+		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // asked again at this moment, no more are made
 			n, again = room, until(p.now, time.Second)
 		}
 		for range n {
@@ -101,6 +110,19 @@ func (p *pass) replicate(rs *appsv1.ReplicaSet, live, finished []*corev1.Pod) (l
 		}
 	}
 	return live[spare:], leaving, time.Time{}
+}
+
+// mostUnplaced bounds the pods of a ReplicaSet that wait for a node: a zero too many in
+// its replicas must not fill the hub's memory.
+const mostUnplaced = 2 * burst
+
+func unplaced(pods []*corev1.Pod) (n int) {
+	for _, pod := range pods {
+		if pod.Spec.NodeName == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // madeAt counts the pods that were created at a moment.
@@ -142,7 +164,7 @@ func replicasOf(rs *appsv1.ReplicaSet) int32 {
 	return *rs.Spec.Replicas
 }
 
-func (p *pass) replicaSetStatus(rs *appsv1.ReplicaSet, live []*corev1.Pod, leaving int32, next *time.Time) {
+func (p *pass) replicaSetStatus(rs *appsv1.ReplicaSet, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
 	if p.born[state.KeyOf(rs)] {
 		return
 	}
@@ -160,9 +182,42 @@ func (p *pass) replicaSetStatus(rs *appsv1.ReplicaSet, live []*corev1.Pod, leavi
 			st.AvailableReplicas++
 		}
 	}
+	told := p.replicaFailure(st, refused)
 	if !equality.Semantic.DeepEqual(&rs.Status, st) {
 		rs = rs.DeepCopy()
 		rs.Status = *st
-		p.do(state.Put(rs, ""))
+		c := state.Put(rs, "")
+		if told {
+			c = refusal(rs, refused, "replicaset-controller")
+		}
+		p.do(c)
 	}
+}
+
+// replicaFailure keeps the condition ReplicaFailure, and tells whether its sentence
+// is new.
+func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool {
+	at := slices.IndexFunc(st.Conditions, func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure })
+	switch {
+	case refused == "" && at >= 0:
+		st.Conditions = slices.Delete(st.Conditions, at, at+1)
+		return false
+	case refused == "" || at >= 0 && st.Conditions[at].Message == refused:
+		return false
+	case at < 0:
+		at = len(st.Conditions)
+		st.Conditions = append(st.Conditions, appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, LastTransitionTime: p.stamp()})
+	}
+	c := &st.Conditions[at]
+	c.Status, c.Reason, c.Message = corev1.ConditionTrue, failedCreate, refused
+	return true
+}
+
+const failedCreate = "FailedCreate"
+
+// refusal is the change of a workload's status that tells why it has no pods.
+func refusal(o state.Object, refused, source string) state.Change {
+	c := state.Put(o, fmt.Sprintf("create no pod for %s: %s", o.GetName(), refused)).Warning(failedCreate)
+	c.Message, c.Source = "Error creating: "+refused, source
+	return c
 }

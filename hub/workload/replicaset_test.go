@@ -119,9 +119,9 @@ func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
 		replicas int
 		in, most int // pods after so many minutes
 	}{
-		{"one replica", replicaSet("kiosk", 1), 1, 30, 12},
+		{"one replica", replicaSet("kiosk", 1), 1, 30, 15},
 		{"ten replicas", replicaSet("kiosk", 10), 10, 30, 27},
-		{"a daemon", daemonSet(), 1, 30, 12},
+		{"a daemon", daemonSet(), 1, 30, 15},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), c.owner).settle()
@@ -131,7 +131,11 @@ func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
 					made++
 					f.edit(state.KeyOf(pod), func(o state.Object) {
 						pod := o.(*corev1.Pod)
-						pod.Spec.NodeName, pod.Status.Phase, pod.Status.Reason = "pi-1", corev1.PodFailed, "OutOfcpu"
+						pod.Spec.NodeName = "pi-1"
+					})
+					f.edit(state.KeyOf(pod), func(o state.Object) {
+						pod := o.(*corev1.Pod)
+						pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu"
 					})
 				}
 				f.settle().quiet()
@@ -187,7 +191,7 @@ func TestBudget(t *testing.T) {
 			if st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status; st.CurrentHealthy != int32(c.ready)-1 {
 				t.Errorf("with one disrupted: %+v", st)
 			}
-			f.pass(disruptedFor).quiet()
+			f.pass(state.DisruptedFor).quiet()
 			if st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status; st.CurrentHealthy != int32(c.ready) || len(st.DisruptedPods) != 0 {
 				t.Errorf("2 min later: %+v", st)
 			}

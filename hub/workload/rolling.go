@@ -78,7 +78,7 @@ func (r *rollout) roll() {
 	r.shrinkOld()
 }
 
-// born tells whether the ReplicaSet is made by this very look.
+// born tells whether the ReplicaSet is made in this very pass.
 func (r *rollout) born(rs *appsv1.ReplicaSet) bool { return r.was[rs.Name] == nil }
 
 func (r *rollout) shrinkOld() {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/shared/bound"
 )
 
 // A BoardProfile says how a kind of board is to be treated: what it is known
@@ -31,6 +33,24 @@ type BoardProfileSpec struct {
 	Resources BoardResources    `json:"resources,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"` // become board.flotilla.dev/<key>
 	Taints    []corev1.Taint    `json:"taints,omitempty"`
+
+	Peripherals []Peripheral `json:"peripherals,omitempty"`
+}
+
+// A Peripheral is something connected to the board that has a name of its own: pods ask for flotilla.dev/<name>, and it
+// is not counted with others of its type any more.
+type Peripheral struct {
+	Name string `json:"name"`
+	Type string `json:"type"` // one of PeripheralTypes
+	ByID string `json:"byID"` // the device's id, as flotilla-device probe prints it; * and ? stand for any characters
+}
+
+// PeripheralTypes are the resources whose devices can have names of their own, sorted.
+var PeripheralTypes = []string{"serial", "video"}
+
+// ResourceName is the extended resource by which pods ask for a device.
+func ResourceName(device string) corev1.ResourceName {
+	return corev1.ResourceName(Group + "/" + device)
 }
 
 // A BoardMatch selects boards: all that is set must hold, and the most specific
@@ -95,7 +115,7 @@ func ParseThreshold(signal, value string) (Threshold, error) {
 		t.Percent = percent
 		return t, nil
 	}
-	q, err := resource.ParseQuantity(value)
+	q, err := bound.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 {
 		return Threshold{}, fmt.Errorf("%q is neither a quantity of 0 or more, such as 100Mi, nor a percentage, such as 10%%", value)
 	}
@@ -111,7 +131,7 @@ func ParseReserved(name, value string) (resource.Quantity, error) {
 	if !slices.Contains(ReservableResources, name) {
 		return resource.Quantity{}, fmt.Errorf("%q cannot be reserved: use one of %s", name, strings.Join(ReservableResources, ", "))
 	}
-	q, err := resource.ParseQuantity(value)
+	q, err := bound.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 {
 		return resource.Quantity{}, fmt.Errorf("%q is not a quantity of 0 or more, such as 200m of cpu or 160Mi of memory", value)
 	}
@@ -124,6 +144,9 @@ type BoardResources struct {
 	SystemReserved map[string]string `json:"systemReserved,omitempty"`
 	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
 	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
+
+	// Sharing says how many containers may have a device of a resource at a time, such as i2c-1: 4; without it one.
+	Sharing map[string]int64 `json:"sharing,omitempty"`
 }
 
 // DeepCopy returns a copy that shares nothing.
@@ -141,6 +164,8 @@ func (b *BoardProfile) DeepCopy() *BoardProfile {
 	s.Resources.SystemReserved = maps.Clone(s.Resources.SystemReserved)
 	s.Resources.AgentReserved = maps.Clone(s.Resources.AgentReserved)
 	s.Resources.EvictionHard = maps.Clone(s.Resources.EvictionHard)
+	s.Resources.Sharing = maps.Clone(s.Resources.Sharing)
+	s.Peripherals = slices.Clone(s.Peripherals)
 	s.Labels = maps.Clone(s.Labels)
 	s.Taints = slices.Clone(s.Taints)
 	for i := range s.Taints {

@@ -8,7 +8,11 @@ const (
 	ConditionStorageHealthy = "StorageHealthy" // no disk or card wears out
 	ConditionClockSynced    = "ClockSynced"    // the clock follows a time server
 	ConditionMemoryLimits   = "MemoryLimits"   // the kernel can limit the memory of containers
+	ConditionStateStored    = "StateStored"    // what the device must know after a reboot without network is on its disk, whole
 )
+
+// ConditionDevicesPresent is the condition of a pod that has devices: whether all of them are plugged in.
+const ConditionDevicesPresent corev1.PodConditionType = "flotilla.dev/DevicesPresent"
 
 // A Meaning is what it means that a node's condition is True.
 type Meaning int
@@ -24,7 +28,7 @@ const (
 var meanings = map[corev1.NodeConditionType]Meaning{
 	corev1.NodeMemoryPressure: Trouble, corev1.NodeDiskPressure: Trouble, corev1.NodePIDPressure: Trouble, corev1.NodeNetworkUnavailable: Trouble,
 	ConditionOutOfDisk: Trouble, ConditionFlapping: Trouble, ConditionIdentityConflict: Trouble,
-	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionPodCIDRAvailable: Health,
+	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionStateStored: Health, ConditionPodCIDRAvailable: Health,
 	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature,
 }
 

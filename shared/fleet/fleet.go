@@ -11,10 +11,12 @@ const (
 	Group   = "flotilla.dev"
 	Version = "v1alpha1"
 
-	LabelBoard       = "flotilla.dev/board"    // short name of the board, such as raspberrypi4
-	LabelProfile     = "flotilla.dev/profile"  // name of the matched BoardProfile
-	LabelBoardPrefix = "board.flotilla.dev/"   // labels of a BoardProfile
-	TaintFlapping    = "flotilla.dev/flapping" // PreferNoSchedule
+	LabelBoard       = "flotilla.dev/board"   // short name of the board, such as raspberrypi4
+	LabelProfile     = "flotilla.dev/profile" // name of the matched BoardProfile
+	LabelBoardPrefix = "board.flotilla.dev/"  // labels of a BoardProfile
+
+	LabelHardwarePrefix = "hardware.flotilla.dev/" // what a device has measured of itself; they follow it
+	TaintFlapping       = "flotilla.dev/flapping"  // PreferNoSchedule
 
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"

@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"slices"
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -22,6 +25,7 @@ type SiteSpec struct {
 	Description string `json:"description,omitempty"`
 	Location    string `json:"location,omitempty"`
 
+	LeaseInterval             *metav1.Duration `json:"leaseInterval,omitempty"` // whole seconds, 1s to 5m; the graces are four of them at least
 	NodeMonitorGracePeriod    *metav1.Duration `json:"nodeMonitorGracePeriod,omitempty"`
 	NodeStartupGracePeriod    *metav1.Duration `json:"nodeStartupGracePeriod,omitempty"`
 	NodeEvictionRate          *float64         `json:"nodeEvictionRate,omitempty"`          // nodes per second
@@ -59,6 +63,17 @@ const (
 	SiteFullDisruption    SiteState = "FullDisruption"
 )
 
+// A SiteHold is the reason why a site evicts nothing.
+type SiteHold string
+
+// Reasons of a hold.
+const (
+	HeldForMaintenance     SiteHold = "Maintenance"
+	HeldPartialDisruption  SiteHold = "PartialDisruption" // of a site that is not large
+	HeldByDisruptionPolicy SiteHold = "DisruptionPolicy"
+	HeldInMasterDisruption SiteHold = "MasterDisruption" // no site has a ready node: the hub itself is more likely cut off than every site at once
+)
+
 // A SiteStatus is what the hub concludes about a site.
 type SiteStatus struct {
 	State        SiteState         `json:"state,omitempty"`
@@ -67,10 +82,36 @@ type SiteStatus struct {
 	NotReady     int32             `json:"notReady"`        // all others that count
 	NeverSeen    int32             `json:"neverSeen,omitempty"`
 	EvictionRate string            `json:"evictionRate,omitempty"` // nodes per second now, as a decimal
-	Held         string            `json:"held,omitempty"`         // why nothing is evicted although nodes wait
+	HeldReason   SiteHold          `json:"heldReason,omitempty"`   // why nothing is evicted although nodes wait
+	Held         string            `json:"held,omitempty"`         // HeldReason in words, for people
 	Waiting      int32             `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
 	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"` // when a node was last given its NoExecute taint: the site's token bucket
 	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // when the next one can be
+	// History are the changes of State of the last 30 days, oldest first, with the last
+	// one before, so far as there are not more than 100. Events come and go; these stay.
+	History []SiteTurn `json:"history,omitempty"`
+}
+
+// A SiteTurn is a moment at which the state of a site changed.
+type SiteTurn struct {
+	Time     metav1.Time `json:"time"`
+	State    SiteState   `json:"state"`           // from then on
+	Ready    int32       `json:"ready"`           // nodes then
+	NotReady int32       `json:"notReady"`        // nodes then
+	Given    int32       `json:"given,omitempty"` // nodes that got their NoExecute taint in this state
+}
+
+const (
+	siteHistoryAge = 30 * 24 * time.Hour
+	siteTurns      = 100
+)
+
+// Turn adds a turn to the history and forgets what is too old.
+func (st *SiteStatus) Turn(t SiteTurn) {
+	st.History = append(slices.Clip(st.History), t)
+	for len(st.History) > 1 && (len(st.History) > siteTurns || t.Time.Sub(st.History[1].Time.Time) >= siteHistoryAge) {
+		st.History = st.History[1:]
+	}
 }
 
 // DeepCopyInto copies s into out.
@@ -78,6 +119,7 @@ func (s *Site) DeepCopyInto(out *Site) {
 	*out = *s
 	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	sp := &out.Spec
+	sp.LeaseInterval = clone(s.Spec.LeaseInterval)
 	sp.NodeMonitorGracePeriod = clone(s.Spec.NodeMonitorGracePeriod)
 	sp.NodeStartupGracePeriod = clone(s.Spec.NodeStartupGracePeriod)
 	sp.NodeEvictionRate = clone(s.Spec.NodeEvictionRate)
@@ -88,6 +130,7 @@ func (s *Site) DeepCopyInto(out *Site) {
 	out.Status.Since = s.Status.Since.DeepCopy()
 	out.Status.LastEviction = s.Status.LastEviction.DeepCopy()
 	out.Status.NextEviction = s.Status.NextEviction.DeepCopy()
+	out.Status.History = slices.Clone(s.Status.History)
 }
 
 // DeepCopy returns a copy that shares nothing.

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/json"
+
+	"flotilla.dev/shared/bound"
 )
 
 // A payload is bytes to be read, with what the error is to call them.
@@ -17,6 +20,10 @@ type payload struct {
 	max  int // bytes
 }
 
+// bytesPerValue: a payload as long as it may be can have as many objects and lists as
+// if each took so many bytes. In those that hubs and devices send one takes 50 or more.
+const bytesPerValue = 32
+
 // decode reads a payload as Kubernetes reads its own: field names are case
 // sensitive, unknown ones are ignored, doubled ones are refused. Size, encoding
 // and nesting are checked before anything is allocated for the content.
@@ -24,7 +31,19 @@ func decode(p payload, into any) error {
 	if len(p.data) > p.max {
 		return fmt.Errorf("%s: payload has %d bytes, at most %d are read", p.name, len(p.data), p.max)
 	}
-	if err := scan(p.data); err != nil {
+	apart := false // pod by pod: the device runs those that can be
+	switch into.(type) {
+	case *desiredApart, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
+		apart = true
+	}
+	err := scan(p.data, apart)
+	if err == nil {
+		err = bound.JSON(p.data, into)
+	}
+	if err == nil {
+		err = bound.Values(p.data, p.max/bytesPerValue)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	strict, err := json.UnmarshalStrict(p.data, into, json.DisallowDuplicateFields)
@@ -34,39 +53,42 @@ func decode(p payload, into any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %s", p.name, plainWords(err))
 	}
+	if t, ok := into.(tamed); ok {
+		t.tame()
+	}
+	if apart {
+		return nil
+	}
+	if err := bound.Object(into); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
 	return nil
 }
+
+// A payload that is tamed says more than is kept of it, or what people cannot read: that
+// is no reason not to hear the rest of it.
+type tamed interface{ tame() }
 
 var nulEscape = []byte(`\u0000`)
 
 // scan refuses what a JSON decoder would let through: invalid UTF-8 (it is
-// replaced silently), NUL in strings, anything but an object, and nesting that
-// costs stack.
-func scan(data []byte) error {
+// replaced silently), NUL in strings unless that is left to the reader, and anything
+// but an object.
+func scan(data []byte, nul bool) error {
 	if !utf8.Valid(data) {
 		return errors.New("payload is not valid UTF-8")
 	}
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return errors.New("payload is not a JSON object")
 	}
-	depth, inString := 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case inString && c == '\\':
-			if bytes.HasPrefix(data[i:], nulEscape) {
-				return errors.New("payload has a NUL character in a string")
-			}
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > MaxDepth {
-				return fmt.Errorf("payload is nested deeper than %d", MaxDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
+	for i := 0; i < len(data) && !nul; i++ {
+		if data[i] != '\\' {
+			continue
 		}
+		if bytes.HasPrefix(data[i:], nulEscape) {
+			return errors.New("payload has a NUL character in a string")
+		}
+		i++ // outside of strings there is no backslash
 	}
 	return nil
 }

@@ -8,8 +8,12 @@ import (
 
 func write(v any) []byte { b, _ := json.Marshal(v); return b }
 
-func FuzzParseStatus(f *testing.F)   { fuzz(f, "status", anyParser(ParseStatus), write) }
-func FuzzParsePods(f *testing.F)     { fuzz(f, "pods", anyParser(ParsePods), write) }
+func FuzzParseStatus(f *testing.F) { fuzz(f, "status", anyParser(ParseStatus), write) }
+func FuzzParsePods(f *testing.F) {
+	f.Add(zip(string(golden(f, "pods"))))
+	fuzz(f, "pods", anyParser(ParsePods), write)
+}
+
 func FuzzParseEvent(f *testing.F)    { fuzz(f, "event", anyParser(ParseEvent), write) }
 func FuzzParsePresence(f *testing.F) { fuzz(f, "presence", anyParser(ParsePresence), write) }
 func FuzzParseDesired(f *testing.F)  { fuzz(f, "desired", anyParser(ParseDesired), write) }

@@ -15,7 +15,8 @@ const (
 	PathJoin  = "/join"       // POST a JoinRequest, answered by a JoinAnswer
 	PathRenew = "/join/renew" // POST a RenewRequest with the client certificate, answered by a JoinAnswer
 
-	MaxJoin = 32 << 10 // bytes
+	MaxJoin   = 32 << 10 // bytes
+	MaxSerial = 64       // bytes
 )
 
 // A JoinRequest asks for a node's certificate. A device sends it only to a hub
@@ -25,8 +26,10 @@ type JoinRequest struct {
 	Node         string `json:"node,omitempty"`      // the name that the device's owner asks for
 	Hostname     string `json:"hostname,omitempty"`  // where neither the token nor the owner names one
 	MachineID    string `json:"machineID,omitempty"` // 16 hex digits, see ClientID
+	Serial       string `json:"serial,omitempty"`    // of the board, for whoever is to approve; at most MaxSerial bytes
 	AgentVersion string `json:"agentVersion,omitempty"`
-	CSR          string `json:"csr"` // PEM; its subject is ignored
+	Waiting      string `json:"waiting,omitempty"` // the request for approval that the device waits with already
+	CSR          string `json:"csr"`               // PEM; its subject is ignored
 }
 
 // A RenewRequest asks for a new certificate for the same node. The same key
@@ -48,8 +51,12 @@ type JoinAnswer struct {
 }
 
 // A JoinRefusal says in one sentence why there is no JoinAnswer, and what to do.
+// One whose code is 202 says that the device is to come again, as Retry-After says, until
+// somebody has approved of it.
 type JoinRefusal struct {
-	Error string `json:"error"`
+	Error     string     `json:"error"`
+	Dismissed *Dismissed `json:"dismissed,omitempty"` // to a renewal: the enrolment has ended
+	Waiting   string     `json:"waiting,omitempty"`   // with 202: the request by which an administrator approves
 }
 
 // ParseJoinRequest reads a JoinRequest: at most MaxJoin bytes.
@@ -58,7 +65,11 @@ func ParseJoinRequest(data []byte) (JoinRequest, error) {
 	if err := decode(payload{"join request", data, MaxJoin}, &r); err != nil {
 		return JoinRequest{}, err
 	}
-	return r, check("join request", ValidMachine(r.MachineID))
+	err := ValidMachine(r.MachineID)
+	if len(r.Serial) > MaxSerial || len(r.Waiting) > 253 {
+		err = errors.Join(err, fmt.Errorf("serial has %d bytes and waiting %d, at most %d and 253 are read", len(r.Serial), len(r.Waiting), MaxSerial))
+	}
+	return r, check("join request", err)
 }
 
 // ParseRenewRequest reads a RenewRequest: at most MaxJoin bytes.

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// maxStored leaves room for the hub, which goes on from what a device says it has stored.
+const maxStored = 1 << 62
+
 // ParseLease reads a lease payload: at most MaxLease bytes.
 //
 // Leases are the hot path: thousands a second. So a payload in the form that
@@ -25,8 +28,8 @@ func decodeLease(data []byte) (Lease, error) {
 		return Lease{}, err
 	}
 	err := ValidBoot(l.Boot)
-	if l.Desired < 0 {
-		err = fmt.Errorf("desired is %d, but generations start at 0", l.Desired)
+	if l.Desired < 0 || l.Desired > maxStored {
+		err = fmt.Errorf("desired is %d, but generations start at 0, and none is above %d", l.Desired, int64(maxStored))
 	}
 	return l, check("lease", err)
 }
@@ -41,7 +44,11 @@ func scanLease(data []byte) (l Lease, ok bool) {
 	l.Seq = r.number(`,"seq":`)
 	l.Status = r.number(`,"status":`)
 	l.Pods = r.number(`,"pods":`)
-	l.Desired = int64(r.number(`,"desired":`))
+	desired := r.number(`,"desired":`)
+	if desired > maxStored {
+		return Lease{}, false
+	}
+	l.Desired = int64(desired)
 	stamp := r.text(`,"time":"`)
 	r.literal(`}`)
 	if !r.ok || len(r.rest) != 0 || len(boot) == 0 || len(boot) > MaxBoot {

@@ -7,12 +7,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"flotilla.dev/shared/bound"
 )
 
 // Limits of what is in a payload.
 const (
-	MaxBoot      = 64   // bytes of a boot id
-	MaxDepth     = 64   // nesting
+	MaxBoot      = 64 // bytes of a boot id
+	MaxDepth     = bound.Depth
 	MaxPods      = 1024 // pods in one list
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
@@ -20,21 +23,29 @@ const (
 	MaxWords     = 4096 // of a command
 )
 
-// ParseStatus reads a status payload: at most MaxFromDevice bytes of JSON.
+// ParseStatus reads a status payload: at most MaxFromDevice bytes of JSON, or of gzip.
 // Unknown fields are ignored; what is wrong is told in one sentence.
 func ParseStatus(data []byte) (Status, error) {
 	var s Status
-	if err := decode(payload{"status", data, MaxFromDevice}, &s); err != nil {
+	p, err := unpack(payload{"status", data, MaxFromDevice}, MaxUnpacked)
+	if err == nil {
+		err = decode(p, &s)
+	}
+	if err != nil {
 		return Status{}, err
 	}
 	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID))
 }
 
-// ParsePods reads a pods payload: at most MaxFromDevice bytes, MaxPods pods, each
-// with uid, namespace and name.
+// ParsePods reads a pods payload: at most MaxFromDevice bytes of JSON or gzip, MaxPods
+// pods, each with uid, namespace and name.
 func ParsePods(data []byte) (Pods, error) {
 	var p Pods
-	if err := decode(payload{"pods", data, MaxFromDevice}, &p); err != nil {
+	text, err := unpack(payload{"pods", data, MaxFromDevice}, MaxUnpacked)
+	if err == nil {
+		err = decode(text, &p)
+	}
+	if err != nil {
 		return Pods{}, err
 	}
 	return p, check("pods", ValidBoot(p.Boot), p.valid())
@@ -48,13 +59,20 @@ func (p *Pods) valid() error {
 	if p.Generation < 0 {
 		return fmt.Errorf("generation is %d, but generations start at 0", p.Generation)
 	}
+	if err := validPart(p.Part, p.Parts); err != nil {
+		return err
+	}
+	if p.Base > 0 && p.Base >= p.Seq {
+		return fmt.Errorf("base is %d, but it must be a list before this one, %d", p.Base, p.Seq)
+	}
 	seen := make(map[types.UID]bool, len(p.Pods))
 	for i, pod := range p.Pods {
 		switch {
-		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
-			return fmt.Errorf("pods[%d] must have uid, namespace and name", i)
 		case seen[pod.UID]:
 			return fmt.Errorf("pods[%d]: uid %.64q stands twice in one list", i, pod.UID)
+		case pod.AsBefore() && p.Base > 0:
+		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
+			return fmt.Errorf("pods[%d] must have uid, namespace and name", i)
 		}
 		seen[pod.UID] = true
 	}
@@ -75,6 +93,8 @@ func ParseEvent(data []byte) (Event, error) {
 		err = fmt.Errorf("reason %.150q must be 1 to %d letters and digits in CamelCase", e.Reason, MaxReason)
 	case len(e.Message) > MaxMessage:
 		err = fmt.Errorf("message has %d bytes, at most %d are read", len(e.Message), MaxMessage)
+	case e.Container != "" && len(validation.IsDNS1123Label(e.Container)) > 0: // it is shown beside the pod, as it stands
+		err = fmt.Errorf("container %.40q must be the name of one, such as web", e.Container)
 	}
 	return e, check("event", err)
 }
@@ -93,14 +113,39 @@ func ParsePresence(data []byte) (Presence, error) {
 	return p, check("presence", err)
 }
 
-// ParseDesired reads a desired payload: at most MaxToDevice bytes.
+// validPart checks the number of a part: 1 to parts, or nothing where all is in one.
+func validPart(part, parts int) error {
+	if part == 0 && parts == 0 || part >= 1 && part <= parts && parts <= MaxParts {
+		return nil
+	}
+	return fmt.Errorf("this is part %d of %d, but parts are counted from 1, and at most %d are read", part, parts, MaxParts)
+}
+
+// ParseDesired reads a desired payload, or a part of one: at most MaxToDevice bytes of
+// JSON, or MaxFromDevice of gzip. Its pods are read one by one: see Unreadable.
 func ParseDesired(data []byte) (Desired, error) {
-	var d Desired
-	if err := decode(payload{"desired", data, MaxToDevice}, &d); err != nil {
+	var all desiredApart
+	p, err := unpack(payload{"desired", data, MaxToDevice}, MaxToDevice)
+	if err == nil {
+		err = decode(p, &all)
+	}
+	if err == nil {
+		err = check("desired", validPart(all.Part, all.Parts))
+	}
+	if err != nil {
 		return Desired{}, err
 	}
-	var err error
+	d := all.joined()
+	rest := d
+	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // what these hold is a matter of the pods that use them
+	err = bound.Object(rest)
 	switch {
+	case err != nil:
+	case d.Dismissed != nil:
+		d = Desired{Dismissed: d.Dismissed}
+		if d.Dismissed.Time.IsZero() || len(d.Dismissed.By) > MaxMessage || len(d.Dismissed.Reason) > MaxMessage {
+			err = fmt.Errorf("dismissed must have a time, and by and reason of at most %d bytes", MaxMessage)
+		}
 	case d.Generation < 0:
 		err = fmt.Errorf("generation is %d, but generations start at 0", d.Generation)
 	case d.Hub == "":
@@ -111,11 +156,11 @@ func ParseDesired(data []byte) (Desired, error) {
 	return d, check("desired", err)
 }
 
-// ParseRequest reads a request payload: at most MaxToDevice bytes. A type that
+// ParseRequest reads a request payload: at most MaxRequest bytes. A type that
 // this version does not know is no error here: the device answers it.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
-	if err := decode(payload{"request", data, MaxToDevice}, &r); err != nil {
+	if err := decode(payload{"request", data, MaxRequest}, &r); err != nil {
 		return Request{}, err
 	}
 	return r, check("request", r.Valid())

@@ -21,6 +21,9 @@ func TestEveryParserRefusesInOneSentence(t *testing.T) {
 		{"trailing bytes", `{} {}`, "after top-level value"},
 	} {
 		for _, g := range goldens {
+			if g.name == "desired" && c.want == "NUL" {
+				continue // see TestAPodThatIsWrongLeavesTheOthersAlone
+			}
 			t.Run(g.name+" "+c.name, func(t *testing.T) {
 				_, err := g.parse([]byte(c.data))
 				sentence(t, err, c.want)
@@ -57,6 +60,7 @@ func TestWrongValuesAreToldByField(t *testing.T) {
 		{"a seq of 1e308", `{"boot":"b","seq":1e308}`, "seq is a number 1e308", anyParser(ParseLease)},
 		{"a seq of NaN", `{"boot":"b","seq":NaN}`, "invalid character", anyParser(ParseLease)},
 		{"a field twice", `{"boot":"b","seq":1,"seq":2}`, `duplicate field "seq"`, anyParser(ParseLease)},
+		{"a desired after which there is none", `{"boot":"b","seq":1,"status":1,"pods":1,"desired":9223372036854775807}`, "none is above", anyParser(ParseLease)},
 		{"a desired below zero", `{"boot":"b","seq":1,"desired":-1}`, "generations start at 0", anyParser(ParseLease)},
 		{"a lease over 1 KiB", `{"boot":"b","x":"` + strings.Repeat("x", 1024) + `"}`, "at most 1024", anyParser(ParseLease)},
 		{"a time that is none", status(`"time":"yesterday"`), "yesterday", anyParser(ParseStatus)},

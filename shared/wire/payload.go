@@ -9,6 +9,7 @@ package wire
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,7 @@ const (
 	MaxToDevice   = 4 << 20   // a payload to a device
 	MaxWill       = 512       // a will
 	MaxUsage      = 1 << 20   // a Usage, which comes in chunks
+	MaxRequest    = 512 << 10 // a request to a device
 	MaxInput      = 32 << 10  // data of one stdin request
 )
 
@@ -50,6 +52,8 @@ type Status struct {
 	Registration Registration      `json:"registration"`
 	Status       corev1.NodeStatus `json:"status"`
 	Hardware     json.RawMessage   `json:"hardware,omitempty"` // board, sensors, buses, storage
+
+	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
 }
 
 // A Registration is used once, when the hub creates the Node object.
@@ -63,19 +67,28 @@ type Registration struct {
 // absent is not there any more: for a pod being deleted that is the
 // confirmation that it has stopped.
 type Pods struct {
-	Boot       string      `json:"boot"`
-	Seq        uint64      `json:"seq"`
-	Generation int64       `json:"generation"` // the desired generation that this list reflects
-	Pods       []PodStatus `json:"pods"`
+	Boot       string `json:"boot"`
+	Seq        uint64 `json:"seq"`
+	Part       int    `json:"part,omitempty"`  // from 1, of a list that comes in Parts; each has pods of its own
+	Parts      int    `json:"parts,omitempty"` //
+	Generation int64  `json:"generation"`      // the desired generation that this list reflects
+	// Base is the seq of an earlier list that the hub has acknowledged: entries with
+	// nothing but their uid are as they were in it. To a hub that does not know Base such
+	// entries are mistakes, and it asks for all of them.
+	Base uint64      `json:"base,omitempty"`
+	Pods []PodStatus `json:"pods"`
 }
 
 // A PodStatus is one pod of Pods.
 type PodStatus struct {
 	UID       types.UID        `json:"uid"`
-	Namespace string           `json:"namespace"`
-	Name      string           `json:"name"`
-	Status    corev1.PodStatus `json:"status"`
+	Namespace string           `json:"namespace,omitempty"`
+	Name      string           `json:"name,omitempty"`
+	Status    corev1.PodStatus `json:"status,omitzero"`
 }
+
+// AsBefore tells whether the entry only says that the pod is as it was.
+func (p *PodStatus) AsBefore() bool { return p.UID != "" && p.Namespace == "" && p.Name == "" }
 
 // An Event is something that a device found worth telling.
 type Event struct {
@@ -107,7 +120,9 @@ const (
 // it acts and lives from it while it is offline.
 type Desired struct {
 	Generation           int64               `json:"generation"`
-	Hub                  string              `json:"hub"` // identity of the hub: generations compare within one hub only
+	Hub                  string              `json:"hub"`             // identity of the hub: generations compare within one hub only
+	Part                 int                 `json:"part,omitempty"`  // from 1, of one that comes in Parts; each has objects of its own
+	Parts                int                 `json:"parts,omitempty"` //
 	Pods                 []corev1.Pod        `json:"pods"`
 	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
 	Secrets              []corev1.Secret     `json:"secrets"`
@@ -115,6 +130,16 @@ type Desired struct {
 	PodCIDR              string              `json:"podCIDR,omitempty"` // addresses of the pods that have a network of their own; empty: the engine's choice
 	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
 	Time                 time.Time           `json:"time"`
+	// Dismissed: the device's enrolment has ended. There is nothing else in it then.
+	Dismissed *Dismissed `json:"dismissed,omitempty"`
+}
+
+// A Dismissed tells a device that it belongs to its hub no more: it stops and removes
+// its workloads, and waits to be joined again.
+type Dismissed struct {
+	Time   time.Time `json:"time"`
+	By     string    `json:"by,omitempty"` // the person, token or machinery that ended it; empty: not known
+	Reason string    `json:"reason"`
 }
 
 // A Request asks a device for something now; its id is in the topic.
@@ -139,6 +164,7 @@ type Request struct {
 	Port            int32      `json:"port,omitempty"`  // port-forward
 	Width           uint16     `json:"width,omitempty"` // resize
 	Height          uint16     `json:"height,omitempty"`
+	NewBoot         bool       `json:"newBoot,omitempty"` // refresh: under a new boot id, because another has followed the device's
 }
 
 // Types of a Request. The inputs (stdin, resize, close-stdin) go to an exec, an
@@ -165,6 +191,9 @@ const (
 // not know.
 func Unsupported(kind string) string { return fmt.Sprintf("unsupported request %q", kind) }
 
+// ErrUnsupported is what an Unsupported answer means to the hub.
+var ErrUnsupported = errors.New("unsupported request")
+
 // Windows: how many chunks go ahead of their acknowledgements.
 const (
 	ReplyWindow = 64 // of one reply
@@ -188,6 +217,18 @@ type Reply struct {
 	Error    string `json:"error,omitempty"`    // with eof: what went wrong
 	ExitCode int32  `json:"exitCode,omitempty"` // with eof: of the command
 	Ack      uint64 `json:"ack,omitempty"`      // the newest input that was taken: it leaves room for one more
+}
+
+// Err is what went wrong with a request of that type, nil for nothing. A device that does
+// not know the type is too old for it: ErrUnsupported.
+func (r Reply) Err(kind string) error {
+	switch r.Error {
+	case "":
+		return nil
+	case Unsupported(kind):
+		return fmt.Errorf("%w %q", ErrUnsupported, kind)
+	}
+	return errors.New(r.Error)
 }
 
 // A Usage is what a device and its pods use now, as asked for by a usage request:

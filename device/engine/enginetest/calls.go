@@ -207,6 +207,19 @@ func (t *Twin) findImage(ref string) *image {
 	return nil
 }
 
+// ImageUser implements engine.Engine.
+func (t *Twin) ImageUser(ctx context.Context, ref string) (string, error) {
+	if err := t.enter(ctx, "ImageUser", ref); err != nil {
+		return "", err
+	}
+	defer t.mu.Unlock()
+	i := t.findImage(ref)
+	if i == nil {
+		return "", fmt.Errorf("look at image %s: %w", ref, engine.ErrNoImage)
+	}
+	return i.user, nil
+}
+
 // HasImage implements engine.Engine.
 func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
 	if err := t.enter(ctx, "HasImage", ref); err != nil {

@@ -119,6 +119,13 @@ func (k *kit) await(id string, want engine.State) engine.Container {
 	return c
 }
 
+// speaks waits until a container has said something: it has come to where signals are
+// its own business, which a busy machine takes a while for.
+func (k *kit) speaks(id string) {
+	k.Helper()
+	k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+}
+
 func (k *kit) eventually(done func() bool, why func() string) {
 	k.Helper()
 	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {

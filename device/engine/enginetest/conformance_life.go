@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +61,7 @@ var lifeCases = []conformanceCase{
 		s.Args = nil
 		id := k.start(s)
 		k.equal(k.look(id).State, engine.Running)
+		k.speaks(id)
 		k.must(k.Stop(k.ctx, id, 10*time.Second))
 		k.equal(k.await(id, engine.Exited).ExitCode, 0)
 	}},
@@ -126,7 +128,8 @@ var lifeCases = []conformanceCase{
 		k.must(k.Remove(k.ctx, id))
 	}},
 	{"a stopped container ends with its own exit code, without waiting for the grace", func(k *kit) {
-		id := k.start(k.spec("wait"))
+		id := k.start(k.spec("print here then wait"))
+		k.speaks(id)
 		begin := time.Now()
 		k.must(k.Stop(k.ctx, id, 30*time.Second))
 		if took := time.Since(begin); took > 10*time.Second {
@@ -138,7 +141,7 @@ var lifeCases = []conformanceCase{
 	}},
 	{"a container that ignores its stop signal is killed after the grace", func(k *kit) {
 		id := k.start(k.spec("print here then stubborn"))
-		k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+		k.speaks(id)
 		begin := time.Now()
 		k.must(k.Stop(k.ctx, id, time.Second))
 		if took := time.Since(begin); took < time.Second || took > 6*time.Second {
@@ -150,7 +153,7 @@ var lifeCases = []conformanceCase{
 	}},
 	{"a grace of nothing kills at once", func(k *kit) {
 		id := k.start(k.spec("print here then stubborn"))
-		k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+		k.speaks(id)
 		k.must(k.Stop(k.ctx, id, 0))
 		k.equal(k.look(id).ExitCode, 137)
 	}},
@@ -207,7 +210,8 @@ var lifeCases = []conformanceCase{
 		k.mustBe(err, engine.ErrUnsupported)
 	}},
 	{"two containers cannot have one port of the device", func(k *kit) {
-		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(20000 + time.Now().UnixNano()/1000%10000), ContainerPort: 80, Protocol: "TCP"}}
+		// Below the ports that other tests' hubs listen on.
+		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(10000 + time.Now().UnixNano()/1000%10000), ContainerPort: 80, Protocol: "TCP"}}
 		first, second := k.spec("wait"), k.spec("wait")
 		first.Ports, second.Ports = port, port
 		k.start(first)
@@ -225,9 +229,12 @@ var lifeCases = []conformanceCase{
 		s.MemoryBytes = 64 << 20
 		c := k.await(k.start(s), engine.Exited)
 		k.equal(c.ExitCode, 137)
-		if info.Name != "podman" { // on cgroup v1 Podman does not tell why
-			k.equal(c.OOMKilled, true)
+		if log, err := os.Open("/dev/kmsg"); err == nil {
+			_ = log.Close()
+		} else if !c.OOMKilled {
+			k.Skip("the engine has heard of the end before its reason, as it does now and then, and the kernel's log cannot be read here: ", err)
 		}
+		k.equal(c.OOMKilled, true)
 	}},
 	{"images are listed with their names, their size and whether they are in use", func(k *kit) {
 		k.create(k.spec("wait"))
@@ -243,6 +250,11 @@ var lifeCases = []conformanceCase{
 		if again, ok, err := k.HasImage(k.ctx, id); err != nil || !ok || again != id {
 			k.Fatalf("by its id it is %q %v %v", again, ok, err)
 		}
+		if user, err := k.ImageUser(k.ctx, ToolImage); err != nil || user != "" {
+			k.Fatalf("it runs as %q, %v, and names nobody", user, err)
+		}
+		_, err = k.ImageUser(k.ctx, "flotilla.test/missing:1")
+		k.mustBe(err, engine.ErrNoImage)
 	}},
 	{"an image that is not there is not an error, nor is removing it", func(k *kit) {
 		_, ok, err := k.HasImage(k.ctx, "flotilla.test/missing:1")

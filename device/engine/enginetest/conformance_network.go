@@ -116,6 +116,19 @@ var networkCases = []conformanceCase{
 			k.Fatal("they have")
 		}
 	}},
+	{"a network does not get the addresses of the engine's own, whether that is in use or not", func(k *kit) {
+		c := k.await(k.start(k.spec("wait")), engine.Running)
+		ip, err := netip.ParseAddr(c.IP)
+		k.must(err)
+		n := k.network("")
+		n.CIDR = netip.PrefixFrom(ip, 24).Masked().String()
+		for range 2 {
+			if err := k.EnsureNetwork(k.ctx, n); err == nil {
+				k.Fatalf("it has %s", n.CIDR)
+			}
+			k.must(k.Remove(k.ctx, c.ID))
+		}
+	}},
 	{"what is no block of addresses makes no network", func(k *kit) {
 		for _, cidr := range []string{"", "10.64.0.0", "10.64.0.1/24", "ten"} {
 			if err := k.EnsureNetwork(k.ctx, engine.Network{Name: "flotilla-test-nothing", CIDR: cidr}); err == nil {

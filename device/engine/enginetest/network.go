@@ -9,6 +9,9 @@ import (
 	"flotilla.dev/device/engine"
 )
 
+// ownNetwork has the addresses of containers that are on no network that was made.
+var ownNetwork = netip.MustParsePrefix("172.17.0.0/16")
+
 // EnsureNetwork implements engine.Engine.
 func (t *Twin) EnsureNetwork(ctx context.Context, n engine.Network) error {
 	if err := t.enter(ctx, "EnsureNetwork", n.Name); err != nil {
@@ -26,6 +29,9 @@ func (t *Twin) EnsureNetwork(ctx context.Context, n engine.Network) error {
 		if err := t.dropNetwork(have, n.Labels); err != nil {
 			return err
 		}
+	}
+	if ownNetwork.Overlaps(want) {
+		return fmt.Errorf("make network %s: its addresses %s overlap those of network bridge", n.Name, n.CIDR)
 	}
 	for _, other := range t.networks {
 		if netip.MustParsePrefix(other.CIDR).Overlaps(want) {

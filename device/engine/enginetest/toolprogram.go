@@ -25,7 +25,7 @@ func (t *Twin) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
 
 // ToolProgram plays the test image: the verbs of package tool that need no files and no network.
 func ToolProgram(s engine.Spec, _ int) Play {
-	entrypoint, args := []string{"/tool"}, []string{"wait"}
+	entrypoint, args := []string{"/tool"}, []string{"print", "ready", "then", "wait"}
 	if s.Entrypoint != nil {
 		entrypoint, args = s.Entrypoint, nil
 	}

@@ -91,6 +91,7 @@ type Twin struct {
 type image struct {
 	ref, id string
 	size    int64
+	user    string
 	program Program
 }
 
@@ -121,6 +122,9 @@ func (t *Twin) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
 func (t *Twin) AddImage(ref string, size int64, program Program) {
 	t.do(func() { t.addImage(ref, Offer{Size: size, Program: program}) })
 }
+
+// SetImageUser says as whom the programs of an image run that is there.
+func (t *Twin) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
 
 func (t *Twin) addImage(ref string, o Offer) {
 	t.images[ref] = &image{ref: ref, id: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))), size: o.Size, program: o.Program}

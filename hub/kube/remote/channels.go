@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 
 	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/panics"
 )
 
 // channels is a command's client on a WebSocket: the first byte of each message
@@ -53,6 +54,7 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 // listen reads until the client has left. While the command does not take what was
 // typed nothing more is read: that the client has left then shows at the next ping.
 func (c *channels) listen() {
+	defer panics.Catch("stream")
 	defer c.leave()
 	defer c.input.close()
 	buf := make([]byte, 32<<10)

@@ -15,6 +15,8 @@ import (
 	"github.com/moby/spdystream"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
+
+	"flotilla.dev/hub/panics"
 )
 
 // maxConnections is how many connections one client may have through one request
@@ -119,6 +121,7 @@ func (f *forwarding) accept(s *spdystream.Stream) {
 	}
 	if p.data != nil && p.fault != nil && p.late.Stop() {
 		f.running.Go(func() {
+			defer panics.CatchThen("port-forward", func(error) { f.drop(id, p) })
 			p.run(f.ctx, f.dial)
 			f.forget(id)
 		})
@@ -127,6 +130,7 @@ func (f *forwarding) accept(s *spdystream.Stream) {
 
 // drop gives up a pair whose other stream has not come.
 func (f *forwarding) drop(id string, p *pair) {
+	defer panics.Catch("port-forward")
 	f.forget(id)
 	p.reset()
 }
@@ -170,8 +174,8 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 	} else {
 		go func() { _, _ = io.Copy(io.Discard, p.data) }()
 	}
-	if ctx.Err() != nil {
-		err = errStopping // or nobody reads it
+	if why := stopped(ctx); why != nil {
+		err = why // or nobody reads it
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(p.fault, "%v", err)
@@ -199,6 +203,7 @@ func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 // send copies what the client sends, and its end. A client that wants no answer any
 // more resets the stream, which reads as its end too.
 func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
+	defer panics.CatchThen("port-forward", func(error) { _ = conn.Close() })
 	if _, err := io.Copy(conn, p.data); err != nil {
 		_, _ = io.Copy(io.Discard, p.data)
 		return

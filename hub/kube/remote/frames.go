@@ -2,31 +2,56 @@ package remote
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
+
+	"flotilla.dev/hub/panics"
 )
 
-// Limits of what a SPDY client may send. kubectl sends frames of 32 KiB.
+// Limits of what a SPDY client may send. kubectl sends frames of data of 32 KiB, and
+// three short headers to open a stream.
 const (
 	frameHeader = 8       // bytes
-	maxFrame    = 1 << 20 // bytes behind it
+	maxFrame    = 1 << 20 // bytes of data behind it
+	maxControl  = 2 << 10 // bytes of anything else behind it
+	maxHeaders  = 8       // of a stream
+	maxHeader   = 256     // bytes, of a header's name or value
+	// piece is how much data the library is given at once. It keeps up to 255 frames of
+	// a connection for streams that nobody reads.
+	piece = 1 << 10
+)
+
+// Types of control frames, SPDY/3.1 section 2.6.
+const (
+	synStream    = 1
+	rstStream    = 3
+	settings     = 4
+	ping         = 6
+	goAway       = 7
+	windowUpdate = 9
 )
 
 // framed is a connection that carries SPDY/3.1. The library writes each frame in
-// pieces and takes frames of any length: here each frame is one write, which is one
-// packet or one message, and one that is too long ends the connection. Its beat is
-// a ping of its own, for the library's waits for the answer.
+// pieces: here each is one write, which is one packet or one message. It also keeps what
+// it has read until somebody takes it, frame by frame and of any length: here it gets
+// data in small pieces, and of control frames only those that a client of streams
+// needs; one that is too long, or that the library would answer from a goroutine of its own,
+// ends the connection. Its beat is a ping of its own, for the library's waits for the answer.
 type framed struct {
 	net.Conn
 	stop chan struct{}
 	once sync.Once
 
 	// of the reader
-	header [frameHeader]byte
-	have   int // bytes of the header that were read
-	rest   int // bytes of the frame that were not
+	next   []byte // of a frame or a piece of one, not read yet
+	buf    [frameHeader + maxControl]byte
+	head   [frameHeader]byte // of the frame of data that goes on
+	rest   int               // bytes of it that have not come
+	stream uint32            // the newest that the client has opened
 
 	writing sync.Mutex
 	frame   []byte // not complete yet
@@ -45,25 +70,78 @@ func (f *framed) Close() error {
 	return f.Conn.Close()
 }
 
-// Read reads no further than to the end of a frame or of its header.
+// Read reads no further than to the end of a frame or of a piece of it.
 func (f *framed) Read(p []byte) (int, error) {
-	most := f.rest
-	if most == 0 {
-		most = frameHeader - f.have
-	}
-	n, err := f.Conn.Read(p[:min(len(p), most)])
-	if f.rest > 0 {
-		f.rest -= n
-		return n, err
-	}
-	f.have += copy(f.header[f.have:], p[:n])
-	if f.have == frameHeader {
-		f.have, f.rest = 0, length(f.header[:])
-		if f.rest > maxFrame {
-			return 0, fmt.Errorf("the client sends a frame of %d bytes, at most %d are read", f.rest, maxFrame)
+	for len(f.next) == 0 {
+		if err := f.fill(); err != nil {
+			return 0, err
 		}
 	}
-	return n, err
+	n := copy(p, f.next)
+	f.next = f.next[n:]
+	return n, nil
+}
+
+// fill reads the next control frame or piece of data. It keeps nothing of a frame that
+// says nothing here.
+func (f *framed) fill() error {
+	if f.rest > 0 {
+		return f.data()
+	}
+	if _, err := io.ReadFull(f.Conn, f.head[:]); err != nil {
+		return err
+	}
+	size := length(f.head[:])
+	if f.head[0]&0x80 == 0 {
+		if size > maxFrame {
+			return fmt.Errorf("the client sends a frame of %d bytes, at most %d are read", size, maxFrame)
+		}
+		f.rest = size
+		return f.data()
+	}
+	if size > maxControl {
+		return fmt.Errorf("the client sends a control frame of %d bytes, at most %d are read", size, maxControl)
+	}
+	frame := f.buf[:frameHeader+size]
+	copy(frame, f.head[:])
+	if _, err := io.ReadFull(f.Conn, frame[frameHeader:]); err != nil {
+		return err
+	}
+	switch kind := binary.BigEndian.Uint16(frame[2:]); kind {
+	case synStream:
+		if size < 4 {
+			return errors.New("the client opens a stream without a number")
+		}
+		id := binary.BigEndian.Uint32(frame[frameHeader:]) & 0x7fffffff
+		if id%2 == 0 || id <= f.stream {
+			return fmt.Errorf("the client opens stream %d after %d", id, f.stream)
+		}
+		f.stream = id
+	case rstStream, ping, goAway:
+	case settings, windowUpdate:
+		return nil
+	default:
+		return fmt.Errorf("the client sends a control frame of type %d, which no client of streams needs", kind)
+	}
+	f.next = frame
+	return nil
+}
+
+// data reads a piece of a frame of data, and makes it a frame: that the stream ends
+// with it stands in the last.
+func (f *framed) data() error {
+	n := min(f.rest, piece)
+	frame := f.buf[:frameHeader+n]
+	copy(frame, f.head[:4])
+	binary.BigEndian.PutUint32(frame[4:], uint32(n))
+	if _, err := io.ReadFull(f.Conn, frame[frameHeader:]); err != nil {
+		return err
+	}
+	if f.rest -= n; f.rest == 0 {
+		frame[4] = f.head[4]
+	}
+	f.next = frame
+	return nil
 }
 
 // Write keeps what it is given until it is a whole frame.
@@ -89,6 +167,7 @@ func length(header []byte) int { return int(binary.BigEndian.Uint32(header[4:]) 
 
 // beat sends pings, between two frames.
 func (f *framed) beat() {
+	defer panics.CatchThen("stream", func(error) { _ = f.Close() })
 	t := time.NewTicker(beatEvery)
 	defer t.Stop()
 	for {

@@ -6,8 +6,9 @@
 // It turns an HTTP request into streams and runs on them what it is given; it knows
 // no pods, no devices and no people. A session stays open as long as its client and
 // what it runs: pings keep proxies from closing one that is silent, and nothing
-// here has a write timeout, for a client may pause. A client that has gone ends
-// the session, and so does the end of the request's context, which is the server's.
+// here has a write timeout, for a client may pause: how long is the listener's rule.
+// A client that has gone ends the session, and so does the end of the request's context,
+// which is the server's, or that of the right to have it; its cause is told.
 package remote
 
 import (
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 
 	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/panics"
 )
 
 const (
@@ -79,6 +81,7 @@ func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx conte
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	go func() {
+		defer panics.Catch("stream")
 		select {
 		case <-l.gone():
 			cancel()
@@ -86,21 +89,33 @@ func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx conte
 		}
 	}()
 	err = run(ctx, l.io())
-	l.end(outcome(err, r.Context().Err() != nil))
+	l.end(outcome(err, stopped(r.Context())))
 	return nil
 }
 
+// stopped is why a request's context has ended; nil: it has not.
+func stopped(ctx context.Context) error {
+	switch cause := context.Cause(ctx); {
+	case ctx.Err() == nil:
+		return nil
+	case errors.Is(cause, context.Canceled):
+		return errStopping
+	default:
+		return cause
+	}
+}
+
 // outcome is the Status that tells how a command ended. What else ends with the
-// server has no other reason.
-func outcome(err error, stopping bool) *metav1.Status {
+// request has no other reason.
+func outcome(err, stopped error) *metav1.Status {
 	st := &metav1.Status{Status: metav1.StatusSuccess}
 	if err == nil {
 		return st
 	}
 	var exit *ask.ExitError
 	var known apierrors.APIStatus
-	if stopping && !errors.As(err, &exit) {
-		err = errStopping
+	if stopped != nil && !errors.As(err, &exit) {
+		err = stopped
 	}
 	st.Status, st.Message = metav1.StatusFailure, err.Error()
 	switch {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"flotilla.dev/hub/panics"
 )
 
 // A socket is a WebSocket with one writer at a time and a beat. Nothing that it
@@ -48,6 +50,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 
 // beat writes pings and answers those of the client until it has left.
 func (s *socket) beat() {
+	defer panics.CatchThen("stream", func(error) { s.leave() })
 	t := time.NewTicker(beatEvery)
 	defer t.Stop()
 	for {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 
 	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/panics"
 )
 
 const (
@@ -67,20 +68,27 @@ func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
 func serveSPDY(c net.Conn, accept func(*spdystream.Stream)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
-		spdy.WithMaxControlFramePayloadSize(64<<10), spdy.WithMaxHeaderFieldSize(8<<10), spdy.WithMaxHeaderCount(32))
+		spdy.WithMaxControlFramePayloadSize(maxControl), spdy.WithMaxHeaderFieldSize(maxHeader), spdy.WithMaxHeaderCount(maxHeaders))
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
 	}
 	left := make(chan struct{})
 	go func() {
+		defer panics.Catch("stream")
 		defer close(left)
 		select {
 		case <-s.CloseChan():
 		case <-conn.stop:
 		}
 	}()
-	go s.Serve(accept)
+	go func() {
+		defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
+		s.Serve(func(s *spdystream.Stream) { // on a goroutine of the library
+			defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
+			accept(s)
+		})
+	}()
 	return conn, left, nil
 }
 
@@ -166,6 +174,7 @@ func (c *streams) accept(s *spdystream.Stream) {
 }
 
 func (c *streams) listen(s *spdystream.Stream) {
+	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
 	defer c.input.close()
 	buf := make([]byte, 32<<10)
 	for {
@@ -180,6 +189,7 @@ func (c *streams) listen(s *spdystream.Stream) {
 }
 
 func (c *streams) watch(s *spdystream.Stream) {
+	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
 	for d := json.NewDecoder(s); c.resize(d) == nil; {
 	}
 }

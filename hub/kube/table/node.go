@@ -10,7 +10,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-var nodeColumns = columns("Name Status Roles Age Version (w)Internal-IP (w)External-IP (w)OS-Image (w)Kernel-Version (w)Container-Runtime (w)Site (w)Board (w)Last-Seen")
+func init() {
+	show(state.Nodes, columns("Name Status Roles Age Version (w)Internal-IP (w)External-IP (w)OS-Image (w)Kernel-Version (w)Container-Runtime (w)Site (w)Board (w)Last-Seen"), nodeCells)
+}
 
 func nodeCells(obj state.Object, o *Options) []any {
 	n := obj.(*corev1.Node)

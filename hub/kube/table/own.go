@@ -5,23 +5,21 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	coordv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	certv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
-var (
-	siteColumns = columns("Name State Ready(i) Not-Ready(i) Waiting(i) Rate Age " +
-		"(w)Never-Seen(i) (w)Policy (w)Since (w)Next-Eviction (w)Held (w)Maintenance (w)Location")
-	profileColumns = columns("Name Title Platforms Age (w)Compatible (w)Memory (w)Reserved (w)Eviction-Hard")
-)
+func init() {
+	show(state.Sites, columns("Name State Ready(i) Not-Ready(i) Waiting(i) Rate Age "+
+		"(w)Never-Seen(i) (w)Policy (w)Since (w)Next-Eviction (w)Held (w)Maintenance (w)Location"), siteCells)
+	show(state.JoinRequests, columns("Name Age SignerName Requestor RequestedDuration Condition (w)Site (w)Machine-ID (w)Serial (w)From"), requestCells)
+	show(state.BoardProfiles, columns("Name Title Platforms Age (w)Compatible (w)Memory (w)Reserved (w)Eviction-Hard"), profileCells)
+}
 
 func siteCells(obj state.Object, o *Options) []any {
 	s := obj.(*fleet.Site)
@@ -72,6 +70,33 @@ func profileCells(obj state.Object, o *Options) []any {
 	}
 }
 
+// requestCells are those of Kubernetes; who the device says that it is stands behind -o wide.
+func requestCells(obj state.Object, o *Options) []any {
+	r := obj.(*certv1.CertificateSigningRequest)
+	life := "<none>"
+	if r.Spec.ExpirationSeconds != nil {
+		life = duration.HumanDuration(time.Duration(*r.Spec.ExpirationSeconds) * time.Second)
+	}
+	condition := "Pending"
+	switch {
+	case state.RequestCondition(r, certv1.CertificateDenied) != nil:
+		condition = "Denied"
+	case state.RequestCondition(r, certv1.CertificateApproved) != nil:
+		condition = "Approved"
+	}
+	if state.RequestCondition(r, certv1.CertificateFailed) != nil {
+		condition += ",Failed"
+	}
+	if len(r.Status.Certificate) > 0 {
+		condition += ",Issued"
+	}
+	a := r.Annotations
+	return []any{
+		r.Name, age(r.CreationTimestamp, o), or(r.Spec.SignerName, "<none>"), r.Spec.Username, life, condition,
+		orNone(a[state.RequestSite]), orUnknown(a[state.RequestMachine]), orUnknown(a[state.RequestSerial]), orUnknown(a[state.RequestSource]),
+	}
+}
+
 // pairs writes a map in the order of its keys.
 func pairs(between string, m map[string]string) string {
 	var out []string
@@ -79,22 +104,4 @@ func pairs(between string, m map[string]string) string {
 		out = append(out, k+between+m[k])
 	}
 	return orNone(strings.Join(out, ","))
-}
-
-// gvks is under what each kind is kept.
-var gvks = map[state.Kind]schema.GroupVersionKind{
-	state.ConfigMaps:           corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-	state.ControllerRevisions:  appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
-	state.DaemonSets:           appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
-	state.Deployments:          appsv1.SchemeGroupVersion.WithKind("Deployment"),
-	state.Events:               corev1.SchemeGroupVersion.WithKind("Event"),
-	state.Leases:               coordv1.SchemeGroupVersion.WithKind("Lease"),
-	state.Namespaces:           corev1.SchemeGroupVersion.WithKind("Namespace"),
-	state.Nodes:                corev1.SchemeGroupVersion.WithKind("Node"),
-	state.PodDisruptionBudgets: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"),
-	state.Pods:                 corev1.SchemeGroupVersion.WithKind("Pod"),
-	state.ReplicaSets:          appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
-	state.Secrets:              corev1.SchemeGroupVersion.WithKind("Secret"),
-	state.Sites:                {Group: fleet.Group, Version: fleet.Version, Kind: "Site"},
-	state.BoardProfiles:        {Group: fleet.Group, Version: fleet.Version, Kind: "BoardProfile"},
 }

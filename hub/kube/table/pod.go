@@ -11,7 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var podColumns = columns("Name", "Ready", "Status", "Restarts", "Age", "(w)IP", "(w)Node", "(w)Nominated Node", "(w)Readiness Gates")
+func init() {
+	show(state.Pods, columns("Name", "Ready", "Status", "Restarts", "Age", "(w)IP", "(w)Node", "(w)Nominated Node", "(w)Readiness Gates"), podCells)
+}
 
 func podCells(obj state.Object, o *Options) []any {
 	p := obj.(*corev1.Pod)

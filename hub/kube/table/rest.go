@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var (
-	namespaceColumns = columns("Name Status Age")
-	configMapColumns = columns("Name Data Age")
-	secretColumns    = columns("Name Type Data Age")
-	leaseColumns     = columns("Name Holder Age")
-	serviceColumns   = columns("Name Type Cluster-IP External-IP Port(s) Age (w)Selector")
-	eventColumns     = columns("Last Seen", "Type", "Reason", "Object", "(w)Subobject", "(w)Source", "Message",
-		"(w)First Seen", "(w)Count", "(w)Name")
-)
+func init() {
+	show(state.Namespaces, columns("Name Status Age"), namespaceCells)
+	show(state.ConfigMaps, columns("Name Data Age"), configMapCells)
+	show(state.Secrets, columns("Name Type Data Age"), secretCells)
+	show(state.Leases, columns("Name Holder Age"), leaseCells)
+	show(state.Services, columns("Name Type Cluster-IP External-IP Port(s) Age (w)Selector"), nil) // always empty
+	show(state.Events, columns("Last Seen", "Type", "Reason", "Object", "(w)Subobject", "(w)Source", "Message",
+		"(w)First Seen", "(w)Count", "(w)Name"), eventCells)
+}
 
 func namespaceCells(obj state.Object, o *Options) []any {
 	n := obj.(*corev1.Namespace)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -98,6 +99,20 @@ func samples(k state.Kind) []state.Object {
 		between := &fleet.BoardProfile{ObjectMeta: meta("between")}
 		between.Spec.Match.MemoryMiB = &fleet.MiBBounds{Min: 512, Max: 1024}
 		return []state.Object{p, small, between}
+	case state.JoinRequests:
+		r := func(name string, conditions ...certv1.RequestConditionType) *certv1.CertificateSigningRequest {
+			r := &certv1.CertificateSigningRequest{ObjectMeta: meta(name), Spec: certv1.CertificateSigningRequestSpec{SignerName: state.SignerDevice, Username: "join-token:abcdefgh"}}
+			for _, c := range conditions {
+				r.Status.Conditions = append(r.Status.Conditions, certv1.CertificateSigningRequestCondition{Type: c, Status: corev1.ConditionTrue})
+			}
+			return r
+		}
+		waits := r("waits")
+		waits.Annotations = map[string]string{state.RequestSite: "oslo", state.RequestMachine: "0011223344556677", state.RequestSerial: "100000001234abcd", state.RequestSource: "10.0.0.7"}
+		issued := r("issued", certv1.CertificateApproved)
+		issued.Status.Certificate = []byte("x")
+		issued.Spec.ExpirationSeconds = ptr(int32(3600))
+		return []state.Object{waits, r("approved", certv1.CertificateApproved), issued, r("denied", certv1.CertificateDenied), r("failed", certv1.CertificateApproved, certv1.CertificateFailed)}
 	case "widgets": // a kind without a layout
 		return []state.Object{&corev1.ConfigMap{ObjectMeta: meta("stranger")}}
 	}

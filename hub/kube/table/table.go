@@ -44,23 +44,12 @@ type layout struct {
 	cells   func(state.Object, *Options) []any // one for each column
 }
 
-var layouts = map[state.Kind]layout{
-	state.ConfigMaps:           {configMapColumns, configMapCells},
-	state.ControllerRevisions:  {revisionColumns, revisionCells},
-	state.DaemonSets:           {daemonSetColumns, daemonSetCells},
-	state.Deployments:          {deploymentColumns, deploymentCells},
-	state.Events:               {eventColumns, eventCells},
-	state.Leases:               {leaseColumns, leaseCells},
-	state.Namespaces:           {namespaceColumns, namespaceCells},
-	state.Nodes:                {nodeColumns, nodeCells},
-	state.PodDisruptionBudgets: {budgetColumns, budgetCells},
-	state.Pods:                 {podColumns, podCells},
-	state.ReplicaSets:          {replicaSetColumns, replicaSetCells},
-	state.Secrets:              {secretColumns, secretCells},
-	state.Sites:                {siteColumns, siteCells},
-	state.BoardProfiles:        {profileColumns, profileCells},
+// layouts are kept by the files that know the cells.
+var layouts = map[state.Kind]layout{}
 
-	"services": {columns: serviceColumns}, // served, always empty
+// show says how objects of a kind are shown. Without cells there are never any.
+func show(k state.Kind, columns []metav1.TableColumnDefinition, cells func(state.Object, *Options) []any) {
+	layouts[k] = layout{columns, cells}
 }
 
 // any other kind
@@ -100,7 +89,7 @@ func rowObject(obj state.Object, o *Options) runtime.Object {
 		return o.Object(obj)
 	case o.Include == metav1.IncludeObject:
 		whole := obj.DeepCopyObject()
-		whole.GetObjectKind().SetGroupVersionKind(gvks[state.KindOf(obj)])
+		whole.GetObjectKind().SetGroupVersionKind(state.KindOf(obj).GroupVersionKind())
 		return whole
 	}
 	m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{

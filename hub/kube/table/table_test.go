@@ -58,7 +58,7 @@ func TestEveryKindLooksAsItsGoldenFile(t *testing.T) {
 	}
 	kinds := append([]state.Kind{"services", "widgets"}, state.Kinds()...)
 	for _, k := range kinds {
-		if k == state.Records {
+		if !k.Served() {
 			continue // not served
 		}
 		t.Run(string(k), func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestEveryKindLooksAsItsGoldenFile(t *testing.T) {
 
 func TestEveryRowHasACellForEveryColumnOfTheRightType(t *testing.T) {
 	for _, k := range state.Kinds() {
-		if k == state.Records {
+		if !k.Served() {
 			continue
 		}
 		empty, err := state.New(k)

@@ -15,14 +15,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var (
-	deploymentColumns = columns("Name Ready Up-to-date Available Age (w)Containers (w)Images (w)Selector")
-	replicaSetColumns = columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector")
-	daemonSetColumns  = columns("Name", "Desired(i)", "Current(i)", "Ready(i)", "Up-to-date(i)", "Available(i)",
-		"Node Selector", "Age", "(w)Containers", "(w)Images", "(w)Selector")
-	revisionColumns = columns("Name Controller Revision Age")
-	budgetColumns   = columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions(i)", "Age")
-)
+func init() {
+	show(state.Deployments, columns("Name Ready Up-to-date Available Age (w)Containers (w)Images (w)Selector"), deploymentCells)
+	show(state.ReplicaSets, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), replicaSetCells)
+	show(state.DaemonSets, columns("Name", "Desired(i)", "Current(i)", "Ready(i)", "Up-to-date(i)", "Available(i)",
+		"Node Selector", "Age", "(w)Containers", "(w)Images", "(w)Selector"), daemonSetCells)
+	show(state.ControllerRevisions, columns("Name Controller Revision Age"), revisionCells)
+	show(state.PodDisruptionBudgets, columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions(i)", "Age"), budgetCells)
+}
 
 func deploymentCells(obj state.Object, o *Options) []any {
 	d := obj.(*appsv1.Deployment)

@@ -54,7 +54,7 @@ func write(to io.Writer, arch string, tags []string) error {
 		"created":      "2026-01-01T00:00:00Z",
 		"config": map[string]any{
 			"Entrypoint":  []string{"/tool"},
-			"Cmd":         []string{"wait"},
+			"Cmd":         []string{"print", "ready", "then", "wait"},
 			"Env":         []string{"PATH=/", "FROM_IMAGE=yes"},
 			"WorkingDir":  "/data",
 			"Volumes":     map[string]any{"/volume": map[string]any{}},

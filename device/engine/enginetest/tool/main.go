@@ -40,6 +40,9 @@ const usage = `tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]...
   rm FILE...            remove files
   exists FILE           exit code 1 if there is no such file
   ls DIRECTORY          names in a directory
+  mkdir DIRECTORY       make it, with its parents
+  link TARGET NAME      make a symbolic link
+  exchange A B DURATION let two names change places, as fast as the kernel can; ends with each in its own
   readlink FILE         such as /proc/self/ns/net
   id                    uid, gid, groups
   hostname              the host's name
@@ -161,6 +164,12 @@ func do(verb string, args []string) error {
 			fmt.Println(e.Name())
 		}
 		return err
+	case "mkdir":
+		return os.MkdirAll(arg(0), 0o755)
+	case "link":
+		return os.Symlink(arg(0), arg(1))
+	case "exchange":
+		return exchange(arg(0), arg(1), arg(2))
 	case "readlink":
 		target, err := os.Readlink(arg(0))
 		fmt.Println(target)
@@ -203,6 +212,21 @@ func size(columns, rows string) error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+func exchange(a, b, duration string) error {
+	d, err := time.ParseDuration(duration)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		for range 1000 { // even: each gets its own name back
+			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func lines(count, interval string) error {

@@ -211,7 +211,7 @@ var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shard
 // silent tells whether the hub does not speak a media type to those who use the resource.
 func (r resource) silent(media string) bool {
 	proto := strings.Contains(media, "vnd.kubernetes.protobuf")
-	return strings.Contains(media, "cbor") || proto && (r.plain() || strings.Contains(media, "stream=watch"))
+	return strings.Contains(media, "cbor") || proto && (r.plain || strings.Contains(media, "stream=watch"))
 }
 
 // truthful takes out of a path item the media types that are silent and the parameters that are unread.

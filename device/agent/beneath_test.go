@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func made(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree makes directories (a name that ends in /), links (with an arrow) and files.
+func tree(t *testing.T, root string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		path := filepath.Join(root, name)
+		made(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if name[len(name)-1] == '/' {
+			made(t, os.MkdirAll(path, 0o755))
+		} else {
+			made(t, os.WriteFile(path, []byte(name), 0o644))
+		}
+	}
+}
+
+func link(t *testing.T, target, name string) {
+	t.Helper()
+	made(t, os.Symlink(target, name))
+}
+
+func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
+	out := outside(t)
+	for _, c := range []struct {
+		name, sub string
+		readOnly  bool
+		leads     string // in the volume; empty: it is refused
+	}{
+		{"a directory", "a/b", false, "a/b"},
+		{"a file", "a/f", false, "a/f"},
+		{"the volume itself", ".", false, "."},
+		{"what is missing is made", "new/dir", false, "new/dir"},
+		{"what is missing in a volume of files is not made", "new/dir", true, ""},
+		{"a link inside", "in", false, "a"},
+		{"what lies behind a link inside", "in/b", false, "a/b"},
+		{"a link that leads up and comes back", "a/up", false, "a/b"},
+		{"something to be made behind a link inside", "in/new", false, "a/new"},
+		{"up", "../x", false, ""},
+		{"up from inside", "a/../../b", false, ""},
+		{"an absolute path", "/etc", false, ""},
+		{"a link out", "out", false, ""},
+		{"what lies behind a link out", "out/canary", false, ""},
+		{"something to be made behind a link out", "out/new", false, ""},
+		{"a link to the root of the device", "root", false, ""},
+		{"a link up", "dotdot", false, ""},
+		{"a chain of links that ends outside", "chain", false, ""},
+		{"a link to itself", "self", false, ""},
+		{"a link that leads nowhere", "nowhere", false, ""},
+		{"the magic link of a process", "magic", false, ""},
+		{"a file on the way", "a/f/x", false, ""},
+		{"nothing", "", false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, err := filepath.EvalSymlinks(t.TempDir())
+			made(t, err)
+			root := filepath.Join(dir, "v")
+			tree(t, root, "a/b/", "a/f")
+			link(t, "a", filepath.Join(root, "in"))
+			link(t, "../a/../a/b", filepath.Join(root, "a/up"))
+			link(t, out, filepath.Join(root, "out"))
+			link(t, "/", filepath.Join(root, "root"))
+			link(t, "..", filepath.Join(root, "dotdot"))
+			link(t, "in/../chain2", filepath.Join(root, "chain"))
+			link(t, "a/../../..", filepath.Join(root, "chain2"))
+			link(t, "self", filepath.Join(root, "self"))
+			link(t, "none", filepath.Join(root, "nowhere"))
+			link(t, "/proc/self/cwd", filepath.Join(root, "magic"))
+			v, err := hold(root)
+			made(t, err)
+			defer v.Close()
+			f, err := within(v, c.sub, c.readOnly)
+			if err != nil {
+				if c.leads != "" {
+					t.Fatal(err)
+				}
+				return
+			}
+			defer f.Close()
+			if at, err := pathOf(f); c.leads == "" || err != nil || at != filepath.Join(root, c.leads) {
+				t.Errorf("it leads to %s (%v), want %q", at, err, c.leads)
+			}
+		})
+	}
+	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
+		t.Errorf("what no container was given holds %v now", got)
+	}
+}
+
+// The hint may be as old as it likes: a walk follows nothing.
+func TestAWalkFollowsNoLink(t *testing.T) {
+	out := outside(t)
+	root := t.TempDir()
+	tree(t, root, "a/b/")
+	link(t, out, filepath.Join(root, "out"))
+	link(t, "a", filepath.Join(root, "in"))
+	dir, err := hold(root)
+	made(t, err)
+	defer dir.Close()
+	for _, rel := range []string{"out", "out/canary", "out/new", "in", "in/b", "..", "../x", "a/../..", "/etc"} {
+		if f, err := walk(dir, rel, &making{mode: 0o755}); err == nil {
+			t.Errorf("%s leads to %s", rel, viaProc(f))
+		}
+	}
+	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
+		t.Errorf("what no container was given holds %v now", got)
+	}
+}
+
+func TestWhatIsMadeHasItsModeWhateverTheUmaskIs(t *testing.T) {
+	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
+		root := t.TempDir()
+		made(t, os.Chmod(root, 0o777|os.ModeSetgid))
+		dir, err := hold(root)
+		made(t, err)
+		old := umask(mask)
+		f, err := within(dir, "a/b", false)
+		umask(old)
+		made(t, err)
+		for _, name := range []string{"a", "a/b"} {
+			info, err := os.Stat(filepath.Join(root, name))
+			made(t, err)
+			if info.Mode() != os.ModeDir|0o777|os.ModeSetgid {
+				t.Errorf("under umask %03o, %s is %v, want that of its volume", mask, name, info.Mode())
+			}
+		}
+		made(t, f.Close())
+		made(t, dir.Close())
+	}
+}
+
+func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
+	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	made(t, err)
+	allowed, also, other := base+"/allowed", base+"/also", base+"/other"
+	tree(t, base, "allowed/dir/", "allowed/f", "also/x/", "other/canary", "owner/real/x/")
+	link(t, other, allowed+"/out")
+	link(t, other+"/canary", allowed+"/outfile")
+	link(t, also, allowed+"/across")
+	link(t, allowed+"/dir", allowed+"/in")
+	link(t, base+"/owner/real", base+"/owners") // the owner's own link
+	link(t, allowed+"/turned", base+"/alias")   // the owner's, through what pods can write
+	link(t, other, allowed+"/turned")           // and a pod has written there
+	link(t, other, allowed+"/nested")           // as it has here
+	policy := allowing(allowed, also, base+"/owners", base+"/alias", allowed+"/nested", base+"/missing", base+"/new.conf")
+	for _, c := range []struct {
+		name  string
+		h     corev1.HostPathVolumeSource
+		leads string // empty: it is refused
+		fixed bool
+	}{
+		{"an allowed place itself", corev1.HostPathVolumeSource{Path: allowed}, allowed, true},
+		{"something in it", corev1.HostPathVolumeSource{Path: allowed + "/dir"}, allowed + "/dir", false},
+		{"a directory that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, allowed + "/a/b", false},
+		{"a file that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/g", Type: kind(corev1.HostPathFileOrCreate)}, allowed + "/g", false},
+		{"an allowed place that is missing is made", corev1.HostPathVolumeSource{Path: base + "/missing/x", Type: kind(corev1.HostPathDirectoryOrCreate)}, base + "/missing/x", false},
+		{"an allowed file that is missing is made", corev1.HostPathVolumeSource{Path: base + "/new.conf", Type: kind(corev1.HostPathFileOrCreate)}, base + "/new.conf", true},
+		{"a link to another allowed place", corev1.HostPathVolumeSource{Path: allowed + "/across/x"}, also + "/x", false},
+		{"a link inside", corev1.HostPathVolumeSource{Path: allowed + "/in"}, allowed + "/dir", false},
+		{"an allowed place that is the owner's link", corev1.HostPathVolumeSource{Path: base + "/owners/x"}, base + "/owner/real/x", false},
+		{"a file is not a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectory)}, "", false},
+		{"a file is not one to be made as a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectoryOrCreate)}, "", false},
+		{"a directory is no socket", corev1.HostPathVolumeSource{Path: allowed + "/dir", Type: kind(corev1.HostPathSocket)}, "", false},
+		{"a directory that must exist and does not", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, "", false},
+		{"a link out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/out"}, "", false},
+		{"a link to a file out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/outfile", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
+		{"something behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/canary"}, "", false},
+		{"something to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, "", false},
+		{"a file to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
+		{"an allowed place inside of another that a pod has turned", corev1.HostPathVolumeSource{Path: allowed + "/nested/canary"}, "", false},
+		{"an allowed place whose way a pod has turned", corev1.HostPathVolumeSource{Path: base + "/alias/canary"}, "", false},
+		{"what is not allowed", corev1.HostPathVolumeSource{Path: other}, "", false},
+		{"up and out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/../other"}, "", false},
+		{"a relative path", corev1.HostPathVolumeSource{Path: "etc"}, "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, fixed, err := hostPath(&c.h, policy)
+			if err != nil {
+				if c.leads != "" {
+					t.Error(err)
+				}
+				return
+			}
+			defer f.Close()
+			if at, err := pathOf(f); err != nil || at != c.leads || fixed != c.fixed {
+				t.Errorf("it leads to %s (fixed: %v), want %q (%v)", at, fixed, c.leads, c.fixed)
+			}
+		})
+	}
+	if got := names(t, other); !slices.Equal(got, []string{"canary"}) {
+		t.Errorf("what is not allowed holds %v now", got)
+	}
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// faults are what can happen to a file of the agent's while the device is off.
+var faults = map[string]func(path string) error{
+	"truncated": func(path string) error { return os.Truncate(path, 150) },
+	"flipped": func(path string) error {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			b[bytes.IndexByte(b, '\n')+20] ^= 4
+			err = os.WriteFile(path, b, 0o600)
+		}
+		return err
+	},
+	"empty":   func(path string) error { return os.Truncate(path, 0) },
+	"missing": os.Remove,
+}
+
+// Each file of the agent's, with each fault, at a reboot without network: what ran runs
+// again, what had ended stays so where that is known, and the node says what is wrong.
+func TestNoFaultOfAFileTakesThePods(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		runs []string // after the reboot, of "first" (in both copies), "second" (in the newer one) and "job", which has ended
+		says bool
+	}{
+		{"desired.0.state", []string{"first"}, true}, // the newer one
+		{"desired.1.state", []string{"first", "second"}, true},
+		{"journal.0.state", []string{"first", "second"}, true},
+		{"journal.1.state", []string{"first", "second"}, true},
+		{"verified.state", []string{"first", "second"}, false}, // there is none: nothing is signed here
+	} {
+		for _, fault := range slices.Sorted(maps.Keys(faults)) {
+			t.Run(c.file+" is "+fault, func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) { rebootWith(t, d, c.file, fault, c.runs, c.says) })
+			})
+		}
+	}
+}
+
+func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says bool) {
+	first, second, job := makePod("first", "wait"), makePod("second", "wait"), makePod("job", "exit 0")
+	job.Spec.RestartPolicy = corev1.RestartPolicyNever
+	d.desire(3, first, job)
+	time.Sleep(time.Second)
+	d.desire(4, first, second, job)
+	time.Sleep(5 * time.Second)
+	d.wantPhase("job", corev1.PodSucceeded, "")
+	d.end()
+	d.twin.PowerCut()
+	d.board.set(func(b *board) { b.boot = "boot-2" })
+	path := d.dir + "/" + file
+	if err := faults[fault](path); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	d.start()
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if got := d.running(); !slices.Equal(got, runs) {
+		t.Errorf("after the reboot %q run, want %q", got, runs)
+	}
+	d.wantPhase("job", corev1.PodSucceeded, "") // its container or its note says so
+	cond := d.stateStored()
+	if says && (cond.Status != corev1.ConditionFalse || !strings.Contains(cond.Message, file)) {
+		t.Errorf("StateStored is %s: %q, want False and %s in it", cond.Status, cond.Message, file)
+	}
+	// The hub is back.
+	d.desire(5, first, second, job)
+	time.Sleep(5 * time.Second)
+	d.wantPhase("first", corev1.PodRunning, "")
+	d.wantPhase("second", corev1.PodRunning, "")
+	if cond := d.stateStored(); strings.HasPrefix(file, "desired") && cond.Status != corev1.ConditionTrue {
+		t.Errorf("with the hub's next word StateStored is %s: %s", cond.Status, cond.Message)
+	}
+}
+
+func (d *device) stateStored() (c corev1.NodeCondition) {
+	for _, c := range d.agent.Status().Status.Conditions {
+		if c.Type == fleet.ConditionStateStored {
+			return c
+		}
+	}
+	d.t.Error(fmt.Sprint("no such condition: ", d.agent.Status().Status.Conditions))
+	return c
+}
+
+// A disk that takes nothing is a disk all the same: the agent starts from it, what it has
+// stored runs, and the node says what is wrong. Where room was kept, the next desired state
+// is taken.
+func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		spoil, mend  func(dir string) error
+		takes        bool
+		runs         []string // after the hub has wanted "second", too
+		saysOfDesire string
+	}{
+		{"read-only", remount(unix.MS_RDONLY), remount(0), false, []string{"first"}, "read-only file system"},
+		{"full", fillUp, func(dir string) error { return os.Remove(dir + "/filler") }, true, []string{"first", "second"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDevice(t)
+				if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
+					t.Skip("no small disk can be made here: ", err)
+				}
+				t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+				d.start()
+				first, second, job := makePod("first", "wait"), makePod("second", "wait"), makePod("job", "exit 0")
+				job.Spec.RestartPolicy = corev1.RestartPolicyNever
+				d.desire(3, first, job)
+				time.Sleep(5 * time.Second)
+				d.end()
+				d.twin.PowerCut()
+				d.board.set(func(b *board) { b.boot = "boot-2" })
+				if err := c.spoil(d.dir); err != nil {
+					t.Fatal(err)
+				}
+				d.start()
+				time.Sleep(time.Minute)
+				d.wantPhase("first", corev1.PodRunning, "")
+				d.wantPhase("job", corev1.PodSucceeded, "")
+				want := wire.Desired{Generation: 4, Hub: "hub", Pods: []corev1.Pod{first, second, job}}
+				if err := d.agent.Store(want); (err == nil) != c.takes {
+					t.Errorf("the next desired state: %v", err)
+				}
+				time.Sleep(time.Minute)
+				if got := d.running(); !slices.Equal(got, c.runs) {
+					t.Errorf("%q run, want %q", got, c.runs)
+				}
+				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.takes || !strings.Contains(cond.Message, c.saysOfDesire) {
+					t.Errorf("StateStored is %s: %s", cond.Status, cond.Message)
+				}
+				d.end()
+				if err := c.mend(d.dir); err != nil {
+					t.Fatal(err)
+				}
+				d.start()
+				want.Generation = 5
+				if err := d.agent.Store(want); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+				if cond := d.stateStored(); cond.Status != corev1.ConditionTrue || !slices.Equal(d.running(), []string{"first", "second"}) {
+					t.Errorf("when it is well again %q run, StateStored is %s: %s", d.running(), cond.Status, cond.Message)
+				}
+				d.end()
+			})
+		})
+	}
+}
+
+func remount(flags uintptr) func(string) error {
+	return func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "") }
+}
+
+// fillUp writes to a disk until it is full.
+func fillUp(dir string) error {
+	if err := os.WriteFile(dir+"/filler", make([]byte, 16<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("the disk is not full: %w", err)
+	}
+	return nil
+}
+
+// running are the pods whose containers run.
+func (d *device) running() (out []string) {
+	for _, c := range d.containers() {
+		if name, rest, _ := strings.Cut(c, "/"); strings.HasSuffix(rest, "running") && !strings.HasPrefix(rest, "POD") {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// With both copies gone and no hub, what ran before the reboot runs: what had ended does
+// not, and when the hub is back it has its way.
+func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		one, pair, job, crashed := makePod("one", "wait"), makePod("pair", "wait", "wait"), makePod("job", "exit 0"), makePod("crashed", "exit 1")
+		pair.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		job.Spec.RestartPolicy, crashed.Spec.RestartPolicy = corev1.RestartPolicyNever, corev1.RestartPolicyNever
+		d.desire(1, one, pair, job, crashed)
+		time.Sleep(time.Minute)
+		d.end()
+		d.twin.PowerCut()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		for _, copy := range []string{"/desired.0.state", "/desired.1.state"} {
+			if err := os.WriteFile(d.dir+copy, []byte("not what was written\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.start()
+		time.Sleep(time.Minute)
+		d.wantContainers("crashed/c0#0 exited", "job/c0#0 exited", "one/c0#0 running", "pair/POD#0 running", "pair/c0#0 running", "pair/c1#0 running", "pair/init#0 exited")
+		if c := d.stateStored(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "waits for the hub") {
+			t.Errorf("StateStored is %s: %s", c.Status, c.Message)
+		}
+		d.twin.Record()
+		time.Sleep(time.Hour)
+		if calls := d.twin.Calls(); len(calls) > 0 {
+			t.Errorf("and then it did %q", calls)
+		}
+		d.desire(2, one, pair)
+		time.Sleep(time.Minute)
+		for _, name := range []string{"one", "pair"} {
+			if st := d.wantPhase(name, corev1.PodRunning, ""); !ready(&st) {
+				t.Errorf("pod %s is not ready", name)
+			}
+		}
+		if _, held := d.pod("job"); held {
+			t.Error("a pod that the hub has forgotten is held")
+		}
+	})
+}
+
+// A pod that has ended for the hub has ended, whatever the journal has lost.
+func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		job := makePod("job", "exit 0")
+		job.Spec.RestartPolicy = corev1.RestartPolicyNever
+		d.desire(1, job)
+		time.Sleep(5 * time.Second)
+		d.end()
+		d.twin.Lose("flotilla_c0_job_default_uid-job_0")
+		for _, copy := range []string{"/journal.0.state", "/journal.1.state"} {
+			if err := os.Truncate(d.dir+copy, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.start()
+		job.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
+		late := makePod("late", "wait")
+		late.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeLost"}
+		d.desire(2, job, late)
+		time.Sleep(time.Minute)
+		d.wantPhase("job", corev1.PodSucceeded, "")
+		d.wantPhase("late", corev1.PodFailed, "NodeLost")
+		d.wantContainers()
+	})
+}

@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Leave stops and removes every workload within its own grace, durably: after a
+// restart of the agent it goes on. The list of Pods is empty when all are gone. It is
+// for a device whose enrolment has ended; nothing else makes a device stop its
+// workloads without its hub.
+func (a *Agent) Leave() error {
+	d, ok := a.c.Memory.Desired()
+	if !ok {
+		return nil
+	}
+	now := time.Now()
+	d.Pods = slices.Clone(d.Pods)
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		grace := int64(30)
+		if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
+			grace = max(*g, 1)
+		}
+		at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second))
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
+	}
+	return a.Store(d)
+}

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// endingPods are pods that end after a minute, each in its way, while a container of
+// theirs takes 20 s to stop.
+func endingPods() map[string]corev1.Pod {
+	grace, deadline := int64(20), int64(60)
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := corev1.Container{Name: "helper", Image: enginetest.ToolImage, Args: []string{"stubborn"}, RestartPolicy: &always}
+	fails := corev1.Container{Name: "init", Image: enginetest.ToolImage, Args: strings.Fields("sleep 1m then exit 1")}
+	pod := func(change func(*corev1.PodSpec), commands ...string) corev1.Pod {
+		p := makePod("old", commands...)
+		p.Spec.TerminationGracePeriodSeconds = &grace
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+		change(&p.Spec)
+		return p
+	}
+	never := func(init ...corev1.Container) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) { s.RestartPolicy, s.InitContainers = corev1.RestartPolicyNever, init }
+	}
+	late := func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = &deadline }
+	return map[string]corev1.Pod{
+		"its deadline":                          pod(late, "stubborn"),
+		"its deadline, with a sandbox":          pod(late, "stubborn", "wait"),
+		"its last container, but for a sidecar": pod(never(sidecar), "sleep 1m then exit 1"),
+		"its init container, but for a sidecar": pod(never(sidecar, fails), "wait"),
+	}
+}
+
+// The hub hears of a pod's end when nothing of it runs any more, and another pod gets its
+// port then: what takes its place would meet it on its volumes and ports.
+func TestAPodIsOverWhenNothingOfItRuns(t *testing.T) {
+	for name, p := range endingPods() {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the agent restarts meanwhile %v", name, restart), func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) { endsOnce(t, d, p, restart) })
+			})
+		}
+	}
+}
+
+func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
+	next := makePod("next", "wait")
+	next.Spec.Containers[0].Ports = p.Spec.Containers[0].Ports
+	d.desire(1, p)
+	runs := true
+	for tick := 0; runs && tick < 1000; tick++ { // of 100 ms
+		time.Sleep(100 * time.Millisecond)
+		switch {
+		case tick == 650: // it ends since 5 s
+			d.desire(2, p, next)
+		case tick == 700 && restart:
+			d.end()
+			d.start()
+		}
+		synctest.Wait()
+		runs = tick < 600 || slices.ContainsFunc(d.containers(), func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
+		if st, _ := d.pod("old"); runs && ended(st.Phase) {
+			t.Fatalf("after %d ms the pod is %s (%s), and %q are there", tick*100, st.Phase, st.Reason, d.containers())
+		}
+		if st, _ := d.pod("next"); runs && st.Phase == corev1.PodRunning {
+			t.Fatalf("after %d ms the next pod has the port, and %q are there", tick*100, d.containers())
+		}
+	}
+	time.Sleep(time.Second)
+	st, _ := d.pod("old")
+	if runs || st.Phase != corev1.PodFailed {
+		t.Fatalf("in the end the pod is %s (%s), and %q are there", st.Phase, st.Reason, d.containers())
+	}
+	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
+		if c.Ready || c.State.Running != nil {
+			t.Errorf("in the end container %s is ready=%v, %+v", c.Name, c.Ready, c.State)
+		}
+	}
+	time.Sleep(5 * time.Second)
+	d.wantPhase("next", corev1.PodRunning, "")
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// hostPath opens a path of the device and makes it where its type says so. What the
+// policy allows is asked of where the path really leads, and what is opened lies there
+// whoever changes links meanwhile. fixed: no pod can turn the path elsewhere.
+func hostPath(h *corev1.HostPathVolumeSource, policy Policy) (f *os.File, fixed bool, err error) {
+	kind := corev1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	if !path.IsAbs(h.Path) || !policy.AllowsPath(h.Path) {
+		return nil, false, fmt.Errorf("hostPath %q is not allowed by this device's policy", h.Path)
+	}
+	f, fixed, err = policy.open(path.Clean(h.Path), kind)
+	if err != nil {
+		return nil, false, fmt.Errorf("hostPath %s: %w", h.Path, err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	mode := info.Mode()
+	ok := true
+	switch kind {
+	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
+		ok = mode.IsDir()
+	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
+		ok = mode.IsRegular()
+	case corev1.HostPathSocket:
+		ok = mode&fs.ModeSocket != 0
+	case corev1.HostPathCharDev:
+		ok = mode&fs.ModeCharDevice != 0
+	case corev1.HostPathBlockDev:
+		ok = mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0
+	}
+	if !ok {
+		return nil, false, errors.Join(fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind), f.Close())
+	}
+	return f, fixed, nil
+}
+
+// open opens an allowed path of the device from the allowed place that it leads to.
+func (p Policy) open(name string, kind corev1.HostPathType) (*os.File, bool, error) {
+	var create *making
+	switch kind {
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines differ in what they do with a missing one
+		create = &making{mode: 0o755}
+	case corev1.HostPathFileOrCreate:
+		create = &making{mode: 0o755, file: true}
+	}
+	places := p.places()
+	for _, place := range places {
+		if _, ok := below(place, name); ok && create != nil {
+			if err := create.place(place, place == name); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+	real, err := follow(name)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, place := range places {
+		root, err := hold(place)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		f, fixed, err := openBelow(root, real, create)
+		if err := errors.Join(err, root.Close()); err != nil {
+			return nil, false, err
+		}
+		if f != nil {
+			return f, fixed, nil
+		}
+	}
+	if _, err := os.Lstat(name); err != nil {
+		return nil, false, err
+	}
+	return nil, false, fmt.Errorf("it leads to %s, which this device's policy does not allow", real)
+}
+
+// openBelow opens a real path if it lies at or below a directory; nil if it does not.
+func openBelow(root *os.File, real string, create *making) (*os.File, bool, error) {
+	at, err := pathOf(root)
+	if err != nil {
+		return nil, false, err
+	}
+	rel, ok := below(at, real)
+	if !ok {
+		return nil, false, nil
+	}
+	f, err := walk(root, rel, create)
+	return f, rel == ".", err
+}
+
+// place makes an allowed place itself where it is still missing; the way to it is the
+// owner's.
+func (m *making) place(path string, whole bool) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return nil // whatever else is wrong shows when it is opened
+	}
+	if !m.file || !whole {
+		return os.MkdirAll(path, m.mode)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), m.mode); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// places are the allowed host paths that no pod can turn elsewhere: neither lie they
+// inside another one, which allows them anyway, nor do they lead through a link there.
+func (p Policy) places() []string {
+	var outer Policy
+	for _, h := range slices.Sorted(slices.Values(p.HostPaths)) {
+		if path.IsAbs(h) && !outer.AllowsPath(h) {
+			outer.HostPaths = append(outer.HostPaths, h)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(outer.HostPaths), func(h string) bool {
+		for _, link := range linksOf(h) {
+			if slices.ContainsFunc(outer.HostPaths, func(o string) bool {
+				real, _ := filepath.EvalSymlinks(o) // "" where it does not exist
+				_, in := below(o, link)
+				_, really := below(real, link)
+				return o != h && (in || really && real != "")
+			}) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// linksOf are the symbolic links that a path leads through.
+func linksOf(name string) (links []string) {
+	at, rest := "/", strings.Split(strings.Trim(name, "/"), "/")
+	for len(rest) > 0 && len(links) < 40 {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		target, err := os.Readlink(next)
+		if err != nil { // it is none, or is not there
+			at = next
+			continue
+		}
+		links = append(links, next)
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		rest = append(strings.Split(strings.Trim(target, "/"), "/"), rest...)
+	}
+	return links
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/device/signature"
+	"flotilla.dev/shared/policy"
+)
+
+// Reasons why there is no image, in the kubelet's words.
+const (
+	errImagePull         = "ErrImagePull"
+	errImageNeverPull    = "ErrImageNeverPull"
+	signatureInvalid     = "SignatureValidationFailed"
+	pullFailedUsePresent = "PullFailedUsingPresent"
+)
+
+// A Verify function tells which digest an image has and whether one of the keys has
+// signed it (signature.Verify).
+type Verify func(ctx context.Context, image string, keys []policy.Key, c signature.Credentials) (signature.Verified, error)
+
+// bring sees to it that the image is there, by the container's pull policy, and
+// returns the name to run it by. Ours: where the policy is Always and the registry
+// cannot be reached, an image that is there already will do, with an event: a device
+// must start again without network.
+func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, error) {
+	if _, err := reference.ParseDockerRef(c.Image); err != nil { // it would be part of a path of the engine's API
+		err = fmt.Errorf("failed to parse image name %q: %w", c.Image, err)
+		a.event(corev1.EventTypeWarning, "InspectFailed", j.step.Pod, c.Name, "%v", err)
+		return "", &runError{"InvalidImageName", err}
+	}
+	image := a.c.Policy.imageOf(c.Image)
+	always, never := c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && latest(c.Image), c.ImagePullPolicy == corev1.PullNever
+	keys, known := a.c.Policy.Signers(c.Image)
+	verified := false // in this very moment
+	var unreachable error
+	if !known { // its pod was not admitted: this is a mistake of ours, and must not run
+		return "", a.noImage(j, c, signatureInvalid, fmt.Errorf("no rule of this device's policy says who must have signed image %q", c.Image))
+	}
+	if len(keys) > 0 {
+		var err error
+		if image, verified, err = a.trusted(ctx, j, image, keys, always && j.step.Spec != nil); image == "" {
+			return "", a.noSignature(ctx, j, c, err)
+		}
+		unreachable = err
+	}
+	had, present, err := j.engine.HasImage(ctx, image)
+	switch {
+	case err != nil:
+		return "", &runError{"ImageInspectError", err}
+	case present && unreachable != nil:
+		a.event(corev1.EventTypeWarning, pullFailedUsePresent, j.step.Pod, c.Name, "%v; the image that is on the device is used", unreachable)
+		return image, nil
+	case present && (!always || verified || j.step.Spec == nil): // by a digest that was looked at just now there is nothing newer
+		if j.step.Spec != nil {
+			a.event(corev1.EventTypeNormal, "Pulled", j.step.Pod, c.Name, "Container image %q already present on machine", c.Image)
+		}
+		return image, nil
+	case never:
+		return "", a.noImage(j, c, errImageNeverPull, fmt.Errorf("container image %q is not present with pull policy of Never", c.Image))
+	}
+	return image, a.pull(ctx, j, c, image, had)
+}
+
+// trusted is the name, by digest, under which an image may run that needs a signature:
+// one that was verified before and is still what the pull policy wants, or what its
+// registry has now. An empty name comes with why there is none, and a name with an
+// error was verified before, and its registry does not answer now.
+func (a *Agent) trusted(ctx context.Context, j job, image string, keys []policy.Key, always bool) (name string, now bool, err error) {
+	last, known := a.c.Memory.Verified(image)
+	known = known && slices.ContainsFunc(keys, func(k policy.Key) bool { return k.ID == last.Key })
+	if known && !always {
+		return last.Image, false, nil
+	}
+	var who signature.Credentials
+	if auth := j.src.registryAuth(image); auth != nil {
+		who = signature.Credentials{Username: auth.Username, Password: auth.Password}
+	}
+	v, err := a.c.Verify(ctx, image, keys, who)
+	switch {
+	case err == nil:
+		if err := a.c.Memory.SetVerified(memory.Verified{Asked: image, Image: v.Image, Key: v.Key}); err != nil {
+			a.log.Error("a verified image", "err", err)
+		}
+		return v.Image, true, nil
+	case known && !errors.Is(err, signature.ErrUntrusted):
+		return last.Image, false, err
+	}
+	return "", false, err
+}
+
+// noSignature is the failure of a container whose image was not found to be signed.
+func (a *Agent) noSignature(ctx context.Context, j job, c *corev1.Container, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, signature.ErrUntrusted):
+		return a.noImage(j, c, signatureInvalid, err)
+	}
+	return a.noImage(j, c, errImagePull, fmt.Errorf("its signature cannot be checked: %w", err))
+}
+
+func (a *Agent) noImage(j job, c *corev1.Container, reason string, err error) error {
+	told := "Failed"
+	if reason == errImageNeverPull {
+		told = reason
+	}
+	a.event(corev1.EventTypeWarning, told, j.step.Pod, c.Name, "%v", err)
+	return &runError{reason, err}
+}
+
+// pull pulls an image. One that is present already, had, will do where that fails.
+func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had string) error {
+	select {
+	case a.pulls <- struct{}{}:
+		defer func() { <-a.pulls }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	pod := j.step.Pod
+	a.event(corev1.EventTypeNormal, "Pulling", pod, c.Name, "Pulling image %q", image)
+	began := time.Now()
+	err := j.engine.Pull(ctx, image, j.src.registryAuth(image))
+	switch {
+	case err == nil:
+		a.notePulled(ctx, j.engine, image, had)
+		a.event(corev1.EventTypeNormal, "Pulled", pod, c.Name, "Successfully pulled image %q in %s", image, time.Since(began).Round(time.Millisecond))
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, engine.ErrUnavailable):
+		return err
+	case had != "":
+		a.event(corev1.EventTypeWarning, pullFailedUsePresent, pod, c.Name, "Failed to pull image %q: %v; the image that is on the device is used", image, err)
+		return nil
+	}
+	a.event(corev1.EventTypeWarning, "Failed", pod, c.Name, "Failed to pull image %q: %v", image, err)
+	return &runError{errImagePull, err}
+}
+
+// notePulled notes that an image is here because of us. What was here before is whose it was.
+func (a *Agent) notePulled(ctx context.Context, e engine.Engine, image, had string) {
+	id, present, err := e.HasImage(ctx, image)
+	if err != nil || !present || id == had {
+		return // then it is taken for the owner's
+	}
+	if err := a.c.Memory.SetPulled(memory.Pulled{Name: image, ID: id}); err != nil {
+		a.log.Error("a pulled image", "err", err)
+	}
+}
+
+// pulledByUs tells whether an image is here because of us only: the device's owner may use the
+// same engine, and has given it no name of their own.
+func pulledByUs(im engine.Image, pulled []memory.Pulled) bool {
+	is := func(name string) bool {
+		return slices.ContainsFunc(pulled, func(p memory.Pulled) bool {
+			return (p.ID == im.ID || p.ID == "") && (name == "" && p.ID != "" || name != "" && fullName(p.Name) == fullName(name))
+		})
+	}
+	if len(im.Tags) == 0 {
+		return is("")
+	}
+	return !slices.ContainsFunc(im.Tags, func(tag string) bool { return !is(tag) })
+}

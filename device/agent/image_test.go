@@ -1,0 +1,254 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/signature"
+	"flotilla.dev/shared/policy"
+	"flotilla.dev/shared/policy/policytest"
+)
+
+// A notary stands for a registry with signatures: what it says of an image.
+type notary struct {
+	mu     sync.Mutex
+	digest string // the tag's, now
+	err    error
+	asked  int
+	key    string
+}
+
+func (n *notary) verify(_ context.Context, image string, keys []policy.Key, _ signature.Credentials) (signature.Verified, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked++
+	if n.err != nil {
+		return signature.Verified{}, n.err
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(image, "registry.example.org/"), ":")
+	return signature.Verified{Image: "registry.example.org/" + name + "@" + n.digest, Digest: n.digest, Key: n.key}, nil
+}
+
+// says makes it say something else from now on.
+func (n *notary) says(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+}
+
+// times is how often it was asked.
+func (n *notary) times() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
+func digestOf(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+// What is signed runs by the digest that was verified, also without network; what is
+// not waits, with the reason and a sentence.
+func TestSignedImages(t *testing.T) {
+	sign := func(key string) policy.Document {
+		d := policy.Default()
+		d.Signatures = []policy.Signature{{Images: []string{"registry.example.org"}, Keys: []string{key}}}
+		return d
+	}
+	keyID := func(pem string) string {
+		keys, err := policy.ParseKeys(pem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys[0].ID
+	}
+	untrusted := fmt.Errorf("image registry.example.org/web:1: %w: it is not signed", signature.ErrUntrusted)
+	offline := errors.New("dial tcp: no route to host")
+	offered := enginetest.Offer{Program: toolOrPause}
+	setUp := func(t *testing.T, pull corev1.PullPolicy, commands ...string) (*device, *notary, corev1.Pod) {
+		d := newDevice(t)
+		n := &notary{digest: digestOf("a"), key: keyID(policytest.Ed25519)}
+		d.config.Policy, d.config.Verify = Policy{sign(policytest.Ed25519)}, n.verify
+		for _, letter := range []string{"a", "b"} {
+			d.twin.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
+		}
+		d.twin.OfferImage("registry.example.org/web:1", offered) // what a tag would bring
+		pod := makePod("web", commands...)
+		for i := range pod.Spec.Containers {
+			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy = "registry.example.org/web:1", pull
+		}
+		return d, n, pod
+	}
+	images := func(d *device) (all []string) {
+		list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list {
+			all = append(all, c.Image+" "+string(c.State))
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	waiting := func(t *testing.T, d *device, reason string) string {
+		t.Helper()
+		st, _ := d.pod("web")
+		if len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].State.Waiting == nil || st.ContainerStatuses[0].State.Waiting.Reason != reason {
+			t.Fatalf("the pod says %+v, want a container that waits: %s", st.ContainerStatuses, reason)
+		}
+		return st.ContainerStatuses[0].State.Waiting.Message
+	}
+	first, second := "registry.example.org/web@"+digestOf("a"), "registry.example.org/web@"+digestOf("b")
+
+	for _, c := range []struct {
+		name string
+		f    func(t *testing.T)
+	}{
+		{"a signed image runs by its digest, its sandbox too", func(t *testing.T) {
+			d, _, pod := setUp(t, corev1.PullIfNotPresent, "wait", "wait")
+			d.start()
+			defer func() { d.end() }()
+			d.desire(1, pod)
+			time.Sleep(20 * time.Second)
+			if got := images(d); !slices.Equal(got, []string{first + " running"}) {
+				t.Errorf("images %q", got)
+			}
+		}},
+		{"an image that is not signed waits, and runs when somebody has signed it", func(t *testing.T) {
+			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
+			n.says(func() { n.err = untrusted })
+			d.start()
+			defer func() { d.end() }()
+			d.desire(1, pod)
+			time.Sleep(15 * time.Second)
+			if m := waiting(t, d, "SignatureValidationFailed"); !strings.Contains(m, "registry.example.org/web:1: signature validation failed: it is not signed") {
+				t.Errorf("message %q", m)
+			}
+			if got := images(d); len(got) != 0 || !slices.Contains(d.reasons(), "Failed") {
+				t.Errorf("images %q, events %q", got, d.reasons())
+			}
+			n.says(func() { n.err = nil })
+			time.Sleep(6 * time.Minute)
+			if got := images(d); !slices.Equal(got, []string{first + " running"}) {
+				t.Errorf("images %q", got)
+			}
+		}},
+		{"without network a verified image starts again after a restart of the agent and a power cut", func(t *testing.T) {
+			for _, pull := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullNever} {
+				d, n, pod := setUp(t, pull, "wait")
+				if pull == corev1.PullNever {
+					d.twin.AddImage(first, 1, toolOrPause)
+				}
+				d.start()
+				d.desire(1, pod)
+				time.Sleep(20 * time.Second)
+				d.end()
+				n.says(func() { n.err = offline })
+				d.twin.PowerCut()
+				d.board.set(func(b *board) { b.boot = "boot-2" })
+				d.start()
+				time.Sleep(time.Minute)
+				if got := images(d); !slices.Contains(got, first+" running") {
+					t.Errorf("%s: images %q", pull, got)
+				}
+				if used := slices.Contains(d.reasons(), "PullFailedUsingPresent"); used != (pull == corev1.PullAlways) {
+					t.Errorf("%s: events %q", pull, d.reasons())
+				}
+				d.end()
+			}
+		}},
+		{"without network an image that was never verified waits as one that cannot be pulled", func(t *testing.T) {
+			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
+			d.twin.AddImage("registry.example.org/web:1", 1, toolOrPause) // somebody has brought the tag
+			n.says(func() { n.err = offline })
+			d.start()
+			defer func() { d.end() }()
+			d.desire(1, pod)
+			time.Sleep(5 * time.Second)
+			if m := waiting(t, d, "ErrImagePull"); !strings.Contains(m, "its signature cannot be checked: dial tcp: no route to host") {
+				t.Errorf("message %q", m)
+			}
+		}},
+		{"a tag that has moved to a signed image is followed with Always, and not with IfNotPresent", func(t *testing.T) {
+			for pull, want := range map[corev1.PullPolicy]string{corev1.PullAlways: second, corev1.PullIfNotPresent: first} {
+				d, n, pod := setUp(t, pull, "wait")
+				d.start()
+				d.desire(1, pod)
+				time.Sleep(20 * time.Second)
+				n.says(func() { n.digest = digestOf("b") })
+				d.twin.Exit(d.newest(t, "web"), 1)
+				time.Sleep(time.Minute)
+				if got := images(d); !slices.Contains(got, want+" running") {
+					t.Errorf("%s: images %q, want %s", pull, got, want)
+				}
+				d.end()
+			}
+		}},
+		{"a tag that has moved to an image that is not signed does not start with Always", func(t *testing.T) {
+			d, n, pod := setUp(t, corev1.PullAlways, "wait")
+			d.start()
+			defer func() { d.end() }()
+			d.desire(1, pod)
+			time.Sleep(20 * time.Second)
+			n.says(func() { n.err = untrusted })
+			d.twin.Exit(d.newest(t, "web"), 1)
+			time.Sleep(15 * time.Second)
+			waiting(t, d, "SignatureValidationFailed")
+		}},
+		{"a key that its owner has taken away counts no more, with network or without", func(t *testing.T) {
+			for _, err := range []error{untrusted, offline} {
+				d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
+				d.start()
+				d.desire(1, pod)
+				time.Sleep(20 * time.Second)
+				d.end()
+				d.config.Policy, n.err = Policy{sign(policytest.ECDSA)}, err
+				d.twin.Exit(d.newest(t, "web"), 1)
+				d.start()
+				time.Sleep(15 * time.Second)
+				if got := images(d); slices.Contains(got, first+" running") {
+					t.Errorf("%v: images %q", err, got)
+				}
+				d.end()
+			}
+		}},
+		{"what is verified once is not asked for again", func(t *testing.T) {
+			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
+			d.start()
+			defer func() { d.end() }()
+			d.desire(1, pod)
+			time.Sleep(20 * time.Second)
+			d.twin.Exit(d.newest(t, "web"), 1)
+			time.Sleep(time.Minute)
+			if n.times() != 1 {
+				t.Errorf("asked %d times", n.times())
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { synctest.Test(t, c.f) })
+	}
+}
+
+// newest is the name of the newest container of a pod, in the engine.
+func (d *device) newest(t *testing.T, pod string) string {
+	t.Helper()
+	list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.Labels[LabelPodName] == pod && c.State == "running" && c.Labels[LabelContainer] != "" {
+			return c.Name
+		}
+	}
+	t.Fatalf("no container of %s runs", pod)
+	return ""
+}

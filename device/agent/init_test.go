@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// What happens to a pod that has run its init containers, and how often they have run
+// in the end.
+var initAccidents = []struct {
+	name string
+	runs int
+	do   func(d *device)
+}{
+	{"nothing", 1, func(*device) {}},
+	{"the engine restarts", 2, func(d *device) { d.twin.PowerCut() }},
+	{"the engine restarts twice", 3, func(d *device) {
+		d.twin.PowerCut()
+		time.Sleep(time.Minute)
+		d.twin.PowerCut()
+	}},
+	{"the engine restarts while the agent is away", 2, func(d *device) {
+		d.end()
+		d.twin.PowerCut()
+		d.start()
+	}},
+	{"the sandbox dies", 2, func(d *device) { d.twin.Exit("flotilla_POD_web_default_uid-web_0", 137) }},
+	{"one container dies", 1, func(d *device) { d.twin.Exit("flotilla_c0_web_default_uid-web_0", 137) }},
+	{"all containers die", 1, func(d *device) {
+		d.twin.Exit("flotilla_c0_web_default_uid-web_0", 137)
+		d.twin.Exit("flotilla_c1_web_default_uid-web_0", 137)
+	}},
+	{"somebody removes the dead init containers", 1, func(d *device) {
+		d.twin.Lose("flotilla_first_web_default_uid-web_0")
+		d.twin.Lose("flotilla_second_web_default_uid-web_0")
+	}},
+}
+
+// Init containers run once for the network of their pod, and that they have is known
+// whatever happens afterwards.
+func TestInitContainersRunOncePerSandbox(t *testing.T) {
+	for _, c := range initAccidents {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, then the agent restarts %v", c.name, restart), func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) {
+					runs := map[string]int{}
+					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
+						runs[s.Labels[LabelContainer]]++
+						return toolOrPause(s, run)
+					})
+					p := makePod("web", "wait", "wait")
+					for _, name := range []string{"first", "second"} {
+						p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: enginetest.ToolImage, Args: strings.Fields("sleep 2s")})
+					}
+					d.desire(1, p)
+					time.Sleep(time.Minute)
+					c.do(d)
+					time.Sleep(time.Minute)
+					if restart {
+						d.end()
+						d.start()
+						time.Sleep(time.Minute)
+					}
+					st := d.wantPhase("web", corev1.PodRunning, "")
+					if !ready(&st) || st.Conditions[0].Type != corev1.PodInitialized || st.Conditions[0].Status != corev1.ConditionTrue {
+						t.Errorf("it is not ready: %+v", st.Conditions)
+					}
+					for _, c := range st.InitContainerStatuses {
+						if s := c.State.Terminated; s == nil || s.Reason != "Completed" || s.ExitCode != 0 || !c.Ready {
+							t.Errorf("init container %s: ready %v, %+v", c.Name, c.Ready, c.State)
+						}
+					}
+					if runs["first"] != c.runs || runs["second"] != c.runs {
+						t.Errorf("the init containers have run %v, want %d times", runs, c.runs)
+					}
+				})
+			})
+		}
+	}
+}

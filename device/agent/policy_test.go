@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/policy/policytest"
+)
+
+func underPolicy(c policytest.Case, spec corev1.PodSpec) (corev1.Pod, Policy) {
+	pod := makePod("b", "wait")
+	pod.Spec.Volumes, pod.Spec.SecurityContext = spec.Volumes, spec.SecurityContext
+	pod.Spec.HostNetwork, pod.Spec.HostPID = spec.HostNetwork, spec.HostPID
+	pod.Spec.InitContainers, pod.Spec.Containers = spec.InitContainers, spec.Containers
+	return pod, Policy{c.Policy()}
+}
+
+// The table is the hub's too: see package policytest. Whatever the hub sends, by
+// whatever way, what the policy forbids does not run.
+func TestThePolicyHolds(t *testing.T) {
+	for _, c := range policytest.Table {
+		t.Run(c.Name, func(t *testing.T) {
+			pod, p := underPolicy(c, c.Spec())
+			rejects := func(how string, w *world, field string) {
+				t.Helper()
+				got := sentences(w.look())
+				want := "reject default/b: PolicyForbidden: " + c.Field(field)
+				refused := slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) })
+				if c.Refused == "" {
+					refused = slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "PolicyForbidden") })
+				}
+				if refused != (c.Refused != "") {
+					t.Errorf("%s: steps %q, want %q", how, got, want)
+				}
+			}
+			w := newWorld(pod)
+			w.o.Policy = p
+			rejects("a new pod", w, "spec.containers[0]")
+
+			if strings.Contains(c.Refused, "WEB") {
+				first, _ := underPolicy(c, c.InInit())
+				w = newWorld(first)
+				w.o.Policy = p
+				rejects("an init container", w, "spec.initContainers[0]")
+			}
+
+			w = newWorld(pod) // its owner has written another policy while the agent was off
+			w.o.Policy.Document = everything
+			w.settle(t)
+			w.o.Pods, w.o.Policy = nil, p
+			rejects("another policy after a restart", w, "spec.containers[0]")
+
+			before := makePod("b", "wait")
+			before.Spec.Containers[0].Name, before.Spec.Containers[0].Image = "web", "registry.example.org/team/before@sha256:"+strings.Repeat("b", 64)
+			w = newWorld(before) // the hub changes a pod that runs
+			w.o.Policy = p
+			w.settle(t)
+			w.d.Pods = []corev1.Pod{pod}
+			rejects("a pod that was changed", w, "spec.containers[0]")
+		})
+	}
+}
+
+var everything = func() (d policytest.Case) {
+	d.Document = "{privileged: true, hostNetwork: true, hostPID: true, hostPaths: [/], allowNewPrivileges: true}"
+	return d
+}().Policy()
+
+func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
+	yes := true
+	pod := with(makePod("b", "wait"), func(p *corev1.Pod) {
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+	})
+	w := newWorld(pod, makePod("a", "wait"))
+	w.o.Policy.Document = everything
+	w.settle(t)
+	w.o.Pods, w.o.Policy = nil, DefaultPolicy()
+	w.settle(t)
+	if got, want := w.states(), []string{"a/c0#0 running", "b/c0#0 exited"}; !slices.Equal(got, want) {
+		t.Fatalf("in the end %q, want %q", got, want)
+	}
+	w.now = w.now.Add(time.Hour)
+	if got := sentences(w.look()); len(got) > 0 {
+		t.Errorf("later %q", got)
+	}
+}
+
+func TestAPodThatHasEndedIsNotJudgedAgain(t *testing.T) {
+	yes := true
+	pod := with(makePod("b", "exit 0"), func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+	})
+	w := newWorld(pod)
+	w.ends = func(string, *corev1.Pod) (int, bool) { return 0, true }
+	w.o.Policy.Document = everything
+	w.settle(t)
+	w.o.Policy = DefaultPolicy()
+	if got := sentences(w.look()); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "PolicyForbidden") }) {
+		t.Errorf("steps %q of a pod that has succeeded", got)
+	}
+}
+
+// Engines take an id, or the beginning of one, for a name: where the policy speaks of
+// images, the engine is asked for the whole name.
+func TestAnImageIsAskedForByTheNameThatWasJudged(t *testing.T) {
+	id := strings.Repeat("a", 64)
+	for document, cases := range map[string]map[string]string{
+		"":                        {"nginx": "nginx", "3f2a1b": "3f2a1b"},
+		"registries: [docker.io]": {"nginx": "docker.io/library/nginx:latest", "3f2a1b": "docker.io/library/3f2a1b:latest", "sha256:" + id: "docker.io/library/sha256:" + id, "a/b:1@sha256:" + id: "docker.io/a/b@sha256:" + id},
+	} {
+		p, err := ParsePolicy([]byte(document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for image, want := range cases {
+			if got := p.imageOf(image); got != want {
+				t.Errorf("%q: %s is %s, want %s", document, image, got, want)
+			}
+		}
+	}
+}

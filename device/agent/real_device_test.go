@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"golang.org/x/sys/unix"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/wire"
+)
+
+// A rooted board has the devices of a root directory, in which the device nodes are real.
+type rooted struct {
+	*board
+	root string
+}
+
+func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
+	r, err := b.board.Probe(ctx, "")
+	if err != nil {
+		return r, err
+	}
+	found, err := hardware.Probe(ctx, hardware.Options{Root: b.root})
+	r.Devices = found.Devices
+	return r, err
+}
+
+func (b rooted) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
+
+// fakeChip puts a GPIO chip into a root, whose node is one of /dev/null's or its like, for this group only.
+func fakeChip(t *testing.T, root, name string, minor uint32, group int) {
+	t.Helper()
+	node := filepath.Join(root, "dev", name)
+	for _, dir := range []string{filepath.Join(root, "sys/bus/gpio/devices", name), filepath.Dir(node)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mknod(node, unix.S_IFCHR|0o660, int(unix.Mkdev(1, minor))); err != nil {
+		t.Skip("making device nodes takes root: ", err)
+	}
+	if err := os.Chown(node, 0, group); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(node, 0o660); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exec runs the tool in the newest container of a pod.
+func (d *realDevice) exec(pod string, command ...string) (output string, code int) {
+	d.t.Helper()
+	eng, err := engine.Open(d.t.Context(), d.socket)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = eng.Close() }()
+	for _, c := range d.list() {
+		if c.Labels[LabelPodName] == pod && c.State == engine.Running {
+			var out bytes.Buffer
+			code, err := eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...), engine.Streams{Stdout: &out, Stderr: &out})
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			return strings.TrimSpace(out.String()), code
+		}
+	}
+	d.t.Fatalf("pod %s does not run", pod)
+	return "", 0
+}
+
+// A container that is not root opens the device that it asked for, and nothing else; who asked for none has none; who
+// comes too late is turned away, also by an agent that was away meanwhile.
+func TestRealEngineGivesDevices(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		d.end()
+		const group = 4242
+		root := t.TempDir()
+		fakeChip(t, root, "gpiochip0", 3, group) // null
+		fakeChip(t, root, "gpiochip1", 5, group) // zero
+		d.board = rooted{newBoard(), root}
+		d.start()
+
+		user := int64(1000)
+		pods := []corev1.Pod{requesting("one", "gpiochip", "1", "write /dev/gpiochip0 x then wait"), requesting("two", "gpiochip", "1", "write /dev/gpiochip1 x then wait"), makePod("stranger", "wait")}
+		for i := range pods {
+			pods[i].UID = types.UID("uid-" + pods[i].Name + d.node)
+			pods[i].Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
+			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		d.await("all run, and those that write to their devices could", func() bool {
+			return ready(d.pod("one")) && ready(d.pod("two")) && ready(d.pod("stranger"))
+		})
+		for _, c := range []struct {
+			pod, command, want string
+			code               int
+		}{
+			{"one", "env FLOTILLA_GPIOCHIP", "/dev/gpiochip0", 0}, {"two", "env FLOTILLA_GPIOCHIP", "/dev/gpiochip1", 0},
+			{"one", "id", fmt.Sprint(group), 0}, {"one", "exists /dev/gpiochip1", "", 1}, {"two", "exists /dev/gpiochip0", "", 1},
+			{"stranger", "exists /dev/gpiochip0", "", 1},
+		} {
+			if got, code := d.exec(c.pod, strings.Fields(c.command)...); code != c.code || !strings.Contains(got, c.want) {
+				t.Errorf("%s: %s: %q, exit code %d; want %q, %d", c.pod, c.command, got, code, c.want, c.code)
+			}
+		}
+
+		d.end()
+		d.start()
+		late := requesting("late", "gpiochip", "1", "wait")
+		late.UID = types.UID("uid-late" + d.node)
+		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: append(pods, late)}))
+		d.await("who comes too late is turned away", func() bool {
+			st := d.pod("late")
+			return st != nil && st.Reason == "OutOfflotilla.dev/gpiochip"
+		})
+		if got, _ := d.exec("one", "env", "FLOTILLA_GPIOCHIP"); got != "/dev/gpiochip0" {
+			t.Errorf("after a restart of the agent it has %s", got)
+		}
+
+		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{pods[1], late}}))
+		heir := requesting("heir", "gpiochip", "1", "write /dev/gpiochip0 x then wait")
+		heir.UID = types.UID("uid-heir" + d.node)
+		heir.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
+		made(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
+		d.await("what is given back can be had", func() bool { return ready(d.pod("heir")) })
+	})
+}

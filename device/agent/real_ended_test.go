@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/wire"
+)
+
+// A pod that is past its deadline is over when its container has stopped, and not before.
+func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		p := makePod("late", "stubborn")
+		p.UID = types.UID("uid-late-" + d.node)
+		grace, deadline := int64(4), int64(3)
+		p.Spec.TerminationGracePeriodSeconds, p.Spec.ActiveDeadlineSeconds = &grace, &deadline
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
+			t.Fatal(err)
+		}
+		stopping := false
+		d.await("the pod is over", func() bool {
+			st := d.pod("late")
+			if st == nil || !ended(st.Phase) {
+				stopping = stopping || st != nil && st.Reason == "DeadlineExceeded"
+				return false
+			}
+			if slices.ContainsFunc(d.list(), func(c engine.Container) bool { return c.State == engine.Running }) {
+				t.Fatalf("the pod is %s, and its container runs", st.Phase)
+			}
+			return true
+		})
+		if !stopping {
+			t.Error("it was not seen while it stopped")
+		}
+		time.Sleep(time.Second)
+		if st := d.pod("late"); st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" || st.ContainerStatuses[0].State.Terminated == nil {
+			t.Errorf("it ended as %+v", st)
+		}
+	})
+}
+
+// A pod whose network has died gets a new one, runs its init containers again, and knows
+// of them after a restart of the agent.
+func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		p := makePod("again", "wait")
+		p.UID = types.UID("uid-again-" + d.node)
+		grace := int64(1)
+		p.Spec.TerminationGracePeriodSeconds = &grace
+		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
+			t.Fatal(err)
+		}
+		d.await("the pod is ready", func() bool { return ready(d.pod("again")) })
+		first := d.pod("again").InitContainerStatuses[0].ContainerID
+		eng, err := engine.Open(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = eng.Close() }()
+		for _, c := range d.list() {
+			if c.Labels[LabelKind] == KindSandbox {
+				if err := eng.Stop(t.Context(), c.ID, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		d.await("the pod has a new sandbox", func() bool {
+			return ready(d.pod("again")) && slices.ContainsFunc(d.list(), func(c engine.Container) bool {
+				return c.Labels[LabelKind] == KindSandbox && c.Labels[LabelRestarts] == "1"
+			})
+		})
+		d.end()
+		d.start()
+		d.await("the pod is ready again", func() bool { return ready(d.pod("again")) })
+		c := d.pod("again").InitContainerStatuses[0]
+		if c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.ContainerID == first || c.ContainerID == "" {
+			t.Errorf("its init container is %+v, was %s", c, first)
+		}
+	})
+}

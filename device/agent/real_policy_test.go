@@ -1,0 +1,278 @@
+package agent
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	corev1 "k8s.io/api/core/v1"
+	k8stypes "k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/policy"
+	"flotilla.dev/shared/wire"
+)
+
+// pidsOf reads a number of the pids cgroup that a process is in; -1 for "max".
+func pidsOf(t *testing.T, pid int, file string) int {
+	t.Helper()
+	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(lines)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		dir := "/sys/fs/cgroup"
+		if parts[1] == "pids" {
+			dir = "/sys/fs/cgroup/pids"
+		} else if parts[0] != "0" || parts[2] == "/" {
+			continue
+		}
+		body, err := os.ReadFile(filepath.Join(dir, parts[2], file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := strings.TrimSpace(string(body)); s != "max" {
+			n, err := strconv.Atoi(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		return -1
+	}
+	t.Skip("this machine has no pids cgroup")
+	return 0
+}
+
+// A container that makes processes without end gets no more than the limit, and one
+// whose owner takes the limit away has none.
+func TestRealEngineLimitsProcesses(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		for _, limit := range []int64{0, 64, policy.Unlimited} {
+			d := newRealDevice(t, socket)
+			d.end()
+			d.policy.PodPidsLimit = limit
+			d.start()
+			pod := makePod("bomb", "wait")
+			pod.UID = k8stypes.UID("uid-bomb-" + d.node)
+			pod.Spec.TerminationGracePeriodSeconds = new(int64)
+			d.desire(1, pod)
+			d.await("the pod runs", func() bool { return ready(d.pod("bomb")) })
+			pid := 0
+			for _, c := range d.list() {
+				pid = max(pid, c.Pid)
+			}
+			want := int(d.policy.PidsLimit())
+			if got := pidsOf(t, pid, "pids.max"); got != want {
+				t.Errorf("podPidsLimit %d: the kernel's limit is %d, want %d", limit, got, want)
+			}
+			if limit == 64 {
+				bomb(t, d, pid, want)
+			}
+			d.end()
+		}
+	})
+}
+
+// bomb tries to have 30 commands, of some six threads each, in a container at once.
+func bomb(t *testing.T, d *realDevice, pid, limit int) {
+	eng, err := engine.Open(t.Context(), d.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = eng.Close() }()
+	var failed, most atomic.Int64
+	var g sync.WaitGroup
+	id := d.list()[0].ID
+	for range 30 {
+		g.Go(func() {
+			code, err := eng.Exec(t.Context(), id, []string{"/tool", "sleep", "5s"}, engine.Streams{Stdout: io.Discard, Stderr: io.Discard})
+			if err != nil || code != 0 {
+				failed.Add(1)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { g.Wait(); close(done) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(20 * time.Millisecond):
+			most.Store(max(most.Load(), int64(pidsOf(t, pid, "pids.current"))))
+		}
+	}
+	// What an engine brings in from outside is not held back by the kernel, what it makes there is.
+	if failed.Load() == 0 || most.Load() > int64(limit)+30 || most.Load() < 16 {
+		t.Errorf("%d of 30 commands failed, with %d threads at most; want some to fail, and %d threads or fewer", failed.Load(), most.Load(), limit+30)
+	}
+	if st := d.pod("bomb"); !ready(st) {
+		t.Error("the pod itself did not survive")
+	}
+}
+
+// desire stores a desired state of these pods.
+func (d *realDevice) desire(generation int64, pods ...corev1.Pod) {
+	d.t.Helper()
+	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// pauseImage is an image of the sandbox's program alone; what tells two apart.
+func pauseImage(t *testing.T, what string) v1.Image {
+	t.Helper()
+	program, err := PauseProgram(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for name, body := range map[string][]byte{"pause": program, "what": []byte(what)} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = w.Write(body)
+	}
+	_ = w.Close()
+	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(buf.Bytes(), types.DockerUncompressedLayer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.OS, file.Architecture, file.Config.Cmd = "linux", runtime.GOARCH, []string{"/pause"}
+	if img, err = mutate.ConfigFile(img, file); err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// The whole way with a real engine: a registry with an image that is signed and then
+// another one under the same tag that is not, which comes between looking and pulling.
+func TestRealEngineRunsWhatIsSigned(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	realEngines(t, func(t *testing.T, socket string) {
+		var moved atomic.Bool
+		var move func()
+		handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handler.ServeHTTP(w, r)
+			if strings.HasSuffix(r.URL.Path, ".sig") && r.Method == http.MethodGet && moved.CompareAndSwap(false, true) {
+				move() // the signature has been read: now the tag means something else
+			}
+		}))
+		defer server.Close()
+		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, evil := pauseImage(t, "good "+tag.String()), pauseImage(t, "evil "+tag.String())
+		digest, err := good.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(tag name.Tag, img v1.Image) {
+			if err := remote.Write(tag, img); err != nil {
+				t.Error(err)
+			}
+		}
+		move = func() { put(tag, evil) }
+		moved.Store(true)
+		put(tag, good)
+		payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, digest.String())
+		signed, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1), mutate.Addendum{
+			Layer:       static.NewLayer(payload, "application/vnd.dev.cosign.simplesigning.v1+json"),
+			Annotations: map[string]string{"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(ed25519.Sign(private, payload))},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(tag.Context().Tag("sha256-"+digest.Hex+".sig"), signed)
+		moved.Store(false)
+
+		d := newRealDevice(t, socket)
+		d.end()
+		d.policy.Signatures = []policy.Signature{{Images: []string{tag.RegistryStr()}, Keys: []string{string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}}}
+		d.start()
+		pinned := tag.Context().String() + "@" + digest.String()
+		t.Cleanup(func() {
+			if eng, err := engine.Open(t.Context(), socket); err == nil {
+				_ = eng.RemoveImage(t.Context(), pinned)
+				_ = eng.Close()
+			}
+		})
+		pod := makePod("web", "")
+		pod.UID = k8stypes.UID("uid-web-" + d.node)
+		pod.Spec.TerminationGracePeriodSeconds = new(int64)
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Args = tag.String(), corev1.PullIfNotPresent, nil
+		d.desire(1, pod)
+		d.await("the signed image runs", func() bool { return ready(d.pod("web")) })
+		if got := d.list(); len(got) != 1 || got[0].Image != pinned || !moved.Load() {
+			t.Errorf("runs %+v, want %s; the tag has moved: %v", got, pinned, moved.Load())
+		}
+
+		other := pod.DeepCopy()
+		other.Name, other.UID = "evil", k8stypes.UID("uid-evil-"+d.node)
+		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // the tag's image of now
+		d.desire(2, pod, *other)
+		d.await("the image that is not signed waits", func() bool {
+			st := d.pod("evil")
+			return st != nil && len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].State.Waiting != nil &&
+				st.ContainerStatuses[0].State.Waiting.Reason == "SignatureValidationFailed"
+		})
+
+		server.Close() // no registry any more: what was verified starts again all the same
+		d.end()
+		eng, err := engine.Open(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := eng.Stop(t.Context(), d.list()[0].ID, 0); err != nil {
+			t.Error(err)
+		}
+		_ = eng.Close()
+		d.start()
+		defer func() { d.end() }()
+		d.await("the signed image runs again", func() bool {
+			st := d.pod("web")
+			return ready(st) && st.ContainerStatuses[0].RestartCount > 0
+		})
+	})
+}

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/policy"
+	"flotilla.dev/shared/wire"
+)
+
+// A hub checks what it is told, and a device does not trust it to: whoever has taken a
+// hub, or changed its database, is still held to what the device's owner allows. So
+// names that become parts of paths, of containers' names and of labels are checked when
+// they arrive, and a pod that is wrong in itself is rejected without its neighbours.
+
+// Most of what a pod may have here. Kubernetes has no such limits; more is no pod that
+// a device could run, and what is compared with each other must not be many.
+const (
+	maxContainers = 128
+	maxVolumes    = 512
+	maxPerVolume  = 4096     // files that a volume names
+	maxVolumeSize = 16 << 20 // bytes of a volume of files
+)
+
+// addressable tells whether the hub can be told how a pod is. One that has no proper
+// uid, namespace or name is nobody's pod.
+func addressable(pod *corev1.Pod) bool {
+	for _, s := range []string{string(pod.UID), pod.Namespace, pod.Name} {
+		if s == "" || len(s) > validation.DNS1123SubdomainMaxLength || bound.Hidden(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// sift returns a desired state with those of its pods that can be told apart and spoken
+// of, and what speaks against the others.
+func sift(d wire.Desired) (kept wire.Desired, left []string) {
+	kept = d
+	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
+	seen := make(map[types.UID]bool, len(d.Pods))
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		who := fmt.Sprintf("pod %.64q in namespace %.64q with uid %.64q", pod.Name, pod.Namespace, pod.UID)
+		switch {
+		case len(kept.Pods) == wire.MaxPods:
+			return kept, append(left, fmt.Sprintf("these are more pods than a device takes: the first %d are run", wire.MaxPods))
+		case !addressable(pod):
+			left = append(left, who+": these are no names")
+		case seen[pod.UID]:
+			left = append(left, who+": there is another one with that uid")
+		default:
+			seen[pod.UID] = true
+			kept.Pods = append(kept.Pods, *pod)
+		}
+	}
+	if len(d.Pods) == len(kept.Pods) {
+		kept.Pods = d.Pods
+	}
+	return kept, left
+}
+
+// malformed says what is wrong with a pod in itself, whoever runs it; empty: nothing.
+func malformed(pod *corev1.Pod) string {
+	if why := pod.Annotations[wire.Unreadable]; why != "" {
+		return "the device cannot read the pod: " + why
+	}
+	if err := bound.Object(pod); err != nil {
+		return err.Error()
+	}
+	if !isUID(pod.UID) {
+		return fmt.Sprintf("metadata.uid: %q cannot be part of a path: it must be letters, digits, '-', '_' and '.'", pod.UID)
+	}
+	if wrong := validation.IsDNS1123Label(pod.Namespace); len(wrong) > 0 {
+		return fmt.Sprintf("metadata.namespace: %q: %s", pod.Namespace, wrong[0])
+	}
+	if wrong := validation.IsDNS1123Subdomain(pod.Name); len(wrong) > 0 {
+		return fmt.Sprintf("metadata.name: %q: %s", pod.Name, wrong[0])
+	}
+	if why := malformedContainers(pod); why != "" {
+		return why
+	}
+	return malformedVolumes(pod)
+}
+
+func malformedContainers(pod *corev1.Pod) string {
+	all := everyContainer(pod)
+	if len(pod.Spec.Containers) == 0 {
+		return "spec.containers: a pod has at least one"
+	}
+	if len(all) > maxContainers {
+		return fmt.Sprintf("spec.containers: %d are more than the %d that a device takes", len(all), maxContainers)
+	}
+	names := map[string]bool{}
+	for _, w := range all {
+		c := w.spec
+		if wrong := validation.IsDNS1123Label(c.Name); len(wrong) > 0 {
+			return fmt.Sprintf("container %q: name: %s", c.Name, wrong[0])
+		}
+		if names[c.Name] {
+			return fmt.Sprintf("container %s: there is another one with that name", c.Name)
+		}
+		names[c.Name] = true
+		if n := len(c.VolumeMounts); n > maxVolumes {
+			return fmt.Sprintf("container %s: volumeMounts: %d are more than the %d that a device takes", c.Name, n, maxVolumes)
+		}
+		for _, m := range c.VolumeMounts {
+			if m.MountPath == "" {
+				return fmt.Sprintf("container %s: volume %q is mounted nowhere: mountPath is missing", c.Name, m.Name)
+			}
+			if why := policy.MountPath(m.MountPath); why != "" {
+				return fmt.Sprintf("container %s: volume %q: mountPath %q %s", c.Name, m.Name, m.MountPath, why)
+			}
+		}
+		if dir := path.Clean(c.WorkingDir); dir == "/proc" || strings.HasPrefix(dir, "/proc/") {
+			// Through /proc/self/fd older runtimes let a container out (CVE-2024-21626).
+			return fmt.Sprintf("container %s: workingDir %q must not be /proc or below it", c.Name, c.WorkingDir)
+		}
+		for _, e := range c.Env {
+			if e.Name == "" || strings.Contains(e.Name, "=") {
+				return fmt.Sprintf("container %s: env: %q is no name of a variable", c.Name, e.Name)
+			}
+		}
+	}
+	return ""
+}
+
+func malformedVolumes(pod *corev1.Pod) string {
+	if n := len(pod.Spec.Volumes); n > maxVolumes {
+		return fmt.Sprintf("spec.volumes: %d are more than the %d that a device takes", n, maxVolumes)
+	}
+	names := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if wrong := validation.IsDNS1123Label(v.Name); len(wrong) > 0 {
+			return fmt.Sprintf("volume %q: name: %s", v.Name, wrong[0])
+		}
+		if names[v.Name] {
+			return fmt.Sprintf("volume %s: there is another one with that name", v.Name)
+		}
+		names[v.Name] = true
+		if n := filesNamed(v); n > maxPerVolume {
+			return fmt.Sprintf("volume %s: it names %d files, more than the %d that a device takes", v.Name, n, maxPerVolume)
+		}
+	}
+	return ""
+}
+
+func filesNamed(v *corev1.Volume) (n int) {
+	add := func(c *corev1.ConfigMapProjection, s *corev1.SecretProjection, d *corev1.DownwardAPIProjection) {
+		if c != nil {
+			n += len(c.Items)
+		}
+		if s != nil {
+			n += len(s.Items)
+		}
+		if d != nil {
+			n += len(d.Items)
+		}
+	}
+	switch {
+	case v.ConfigMap != nil:
+		n = len(v.ConfigMap.Items)
+	case v.Secret != nil:
+		n = len(v.Secret.Items)
+	case v.DownwardAPI != nil:
+		n = len(v.DownwardAPI.Items)
+	case v.Projected != nil:
+		n = len(v.Projected.Sources)
+		for _, p := range v.Projected.Sources {
+			add(p.ConfigMap, p.Secret, p.DownwardAPI)
+		}
+	}
+	return n
+}
+
+// isUID tells whether a pod's uid can be part of a path and of a label.
+func isUID(uid types.UID) bool {
+	if uid == "" || len(uid) > 128 || uid == "." || uid == ".." {
+		return false
+	}
+	for _, c := range string(uid) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,258 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// wrongPods are pods that are wrong in themselves, by what is said about them.
+func wrongPods() map[string]func(p *corev1.Pod) {
+	return map[string]func(p *corev1.Pod){
+		"env[0].value":     func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "X", Value: "a\x00b"}} },
+		"command[1]":       func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"/tool", "a\x00"} },
+		"labels":           func(p *corev1.Pod) { p.Labels = map[string]string{"a": "\x00"} },
+		"metadata.uid":     func(p *corev1.Pod) { p.UID = "." },
+		"part of a path":   func(p *corev1.Pod) { p.UID = "../../x" },
+		"metadata.name":    func(p *corev1.Pod) { p.Name = "../x" },
+		"namespace":        func(p *corev1.Pod) { p.Namespace = "a/b" },
+		`container "../c"`: func(p *corev1.Pod) { p.Spec.Containers[0].Name = "../c" },
+		`container ""`:     func(p *corev1.Pod) { p.Spec.Containers[0].Name = "" },
+		"at least one":     func(p *corev1.Pod) { p.Spec.Containers = nil },
+		"another one with that name": func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{p.Spec.Containers[0]}
+		},
+		`volume "../../.."`:        func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} },
+		"is no name of a variable": func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A=B"}} },
+		"mounted nowhere": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v"}}
+		},
+		`mountPath "/m,source=/etc"`: func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/m,source=/etc"}}
+		},
+		`workingDir "/x/../proc/self/fd/8"`: func(p *corev1.Pod) { p.Spec.Containers[0].WorkingDir = "/x/../proc/self/fd/8" },
+		`mountPath "/proc/self"`: func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/proc/self"}}
+		},
+		"volume v: there is another one": func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("v", ""), secretVolume("v")} },
+		"volumeMounts: 2000 are more than": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
+			for i := range 2000 {
+				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprint("/", i)})
+			}
+		},
+		"more than the 512": func(p *corev1.Pod) {
+			for i := range 2000 {
+				p.Spec.Volumes = append(p.Spec.Volumes, emptyDir(fmt.Sprint("v", i), ""))
+			}
+		},
+		"more than the 128": func(p *corev1.Pod) {
+			for i := range 2000 {
+				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "x"})
+			}
+		},
+		"more than the 4096": func(p *corev1.Pod) {
+			v := secretVolume("v")
+			v.Secret.Items = make([]corev1.KeyToPath, 5000)
+			p.Spec.Volumes = []corev1.Volume{v}
+		},
+		"cannot read the pod: pods[3]": func(p *corev1.Pod) {
+			p.Annotations = map[string]string{wire.Unreadable: "pods[3]: something"}
+			p.Spec = corev1.PodSpec{}
+		},
+	}
+}
+
+// created is how many containers were made.
+func (d *device) created() (n int) {
+	for _, r := range d.reasons() {
+		if r == "Created" {
+			n++
+		}
+	}
+	return n
+}
+
+// Whatever is wrong with one pod, the others run, and those to be deleted go.
+func TestAPodThatIsWrongIsRejectedAlone(t *testing.T) {
+	for want, spoil := range wrongPods() {
+		t.Run(want, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				old := makePod("old", "wait")
+				d.desire(1, old)
+				time.Sleep(5 * time.Second)
+				bad := makePod("bad", "wait")
+				spoil(&bad)
+				d.desire(2, leaving(old, 1), bad, makePod("good", "wait"))
+				time.Sleep(10 * time.Second)
+				var names []string
+				for _, p := range d.agent.Pods().Pods {
+					names = append(names, p.Name)
+					if p.Name != bad.Name || p.UID != bad.UID {
+						continue
+					}
+					if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Invalid" || !strings.Contains(p.Status.Message, want) || strings.Contains(p.Status.Message, "\x00") {
+						t.Errorf("it is %s because of %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
+					}
+				}
+				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got, slices.Sorted(slices.Values([]string{bad.Name, "good"}))) {
+					t.Errorf("the device holds %v", got)
+				}
+				if n := d.created(); n != 2 {
+					t.Errorf("%d containers were made, want old and good", n)
+				}
+				d.end() // and after a restart of the agent
+				d.start()
+				time.Sleep(5 * time.Second)
+				if n := d.created(); n != 2 {
+					t.Errorf("%d containers were made in the end", n)
+				}
+				d.desire(3, makePod("good", "wait"))
+				time.Sleep(5 * time.Second)
+				if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.Phase != corev1.PodRunning {
+					t.Errorf("once it is gone, the device holds %+v", pods)
+				}
+			})
+		})
+	}
+}
+
+// A pod that runs is no leave for what the hub makes of it afterwards.
+func TestAPodThatRunsIsHeldToTheRules(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(p *corev1.Pod)
+		reason string // of the pod, or of its container
+	}{
+		{"a name that leads elsewhere", func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} }, "Invalid"},
+		{"more rights than the owner allows", func(p *corev1.Pod) {
+			yes := true
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+		}, "PolicyForbidden"},
+		{"a host path that the owner does not allow", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: onHost("/etc")}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		}, "PolicyForbidden"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := makePod("web", "wait")
+				d.desire(1, p)
+				time.Sleep(5 * time.Second)
+				p = *p.DeepCopy()
+				c.change(&p)
+				d.desire(2, p)
+				time.Sleep(time.Second)
+				d.twin.Exit(d.name("web"), 1) // what comes after it is made of what is desired now
+				time.Sleep(time.Minute)
+				st := d.agent.Pods().Pods[0].Status
+				got := st.Reason
+				if w := st.ContainerStatuses; got == "" && len(w) > 0 && w[0].State.Waiting != nil {
+					got = w[0].State.Waiting.Reason
+				}
+				if got != c.reason {
+					t.Errorf("it is %+v, want %s", st, c.reason)
+				}
+				if n := d.created(); n != 1 {
+					t.Errorf("%d containers were made, want the first only", n)
+				}
+			})
+		})
+	}
+}
+
+// Multiplied, the longest grace that can be written became none at all.
+func TestALongGraceIsALongGrace(t *testing.T) {
+	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second), 1 << 40} {
+		p := makePod("web", "wait")
+		p.Spec.TerminationGracePeriodSeconds, p.Spec.ActiveDeadlineSeconds = &seconds, &seconds
+		if g := deletionGrace(&p); g < 24*time.Hour {
+			t.Errorf("%d s of grace are %s", seconds, g)
+		}
+		if g := deletionGrace(new(leaving(p, seconds))); g < 24*time.Hour {
+			t.Errorf("%d s of grace of its deletion are %s", seconds, g)
+		}
+		bubble(t, func(t *testing.T, d *device) {
+			d.desire(1, p)
+			time.Sleep(time.Minute)
+			d.wantPhase("web", corev1.PodRunning, "")
+		})
+	}
+	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
+		t.Errorf("of an orphan it is %s", g)
+	}
+}
+
+// It may take its whole grace to stop, and is not counted on meanwhile.
+func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "stubborn")
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		if st := d.agent.Pods().Pods[0].Status; !ready(&st) || !st.ContainerStatuses[0].Ready {
+			t.Fatalf("it is not ready in the first place: %+v", st)
+		}
+		p = *p.DeepCopy()
+		yes := true
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+		d.desire(2, p)
+		time.Sleep(5 * time.Second)
+		st := d.agent.Pods().Pods[0].Status
+		if st.Reason != policyForbidden || st.ContainerStatuses[0].State.Running == nil {
+			t.Fatalf("it is %+v, want one that is forbidden and still stops", st)
+		}
+		if ready(&st) || st.ContainerStatuses[0].Ready {
+			t.Errorf("it is ready: %+v", st)
+		}
+	})
+}
+
+func TestPodsThatCannotBeSpokenOfAreLeftOut(t *testing.T) {
+	good := makePod("good", "wait")
+	twin, noUID, noName, nul := makePod("twin", "wait"), makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait")
+	twin.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
+	kept, left := sift(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, twin, noUID, noName, nul}})
+	if len(kept.Pods) != 1 || kept.Pods[0].Name != "good" || kept.Generation != 3 || len(left) != 4 {
+		t.Errorf("kept %v, left out %q", kept.Pods, left)
+	}
+	many := make([]corev1.Pod, 40_000)
+	for i := range many {
+		many[i].ObjectMeta = metav1.ObjectMeta{Name: "x", Namespace: "y", UID: types.UID(fmt.Sprint(i))}
+	}
+	if kept, left := sift(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(left) != 1 {
+		t.Errorf("kept %d, left out %q", len(kept.Pods), left)
+	}
+}
+
+// Bytes of a secret that no program can be given are a matter of that container.
+func TestANULInASecretIsNoEnvironment(t *testing.T) {
+	src := sourcesFor("uid-1")
+	src.secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: src.pod.Namespace}, Data: map[string][]byte{"key": []byte("a\x00b")}}}
+	c := &src.pod.Spec.Containers[0]
+	for name, from := range map[string]func(){
+		"by its key": func() {
+			c.Env = []corev1.EnvVar{{Name: "key", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "key"}}}}
+		},
+		"as a whole": func() {
+			c.Env, c.EnvFrom = nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+		},
+	} {
+		from()
+		if _, _, err := src.environment(c); err == nil || !strings.Contains(err.Error(), "environment variable key") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

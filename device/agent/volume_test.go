@@ -1,0 +1,380 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func umask(mask int) int { return syscall.Umask(mask) }
+
+// newDisk is the disk of an agent that mounts, which only root may.
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	made(t, err)
+	d := &disk{root: filepath.Join(base, "state"), memory: filepath.Join(base, "run")}
+	d.mounts.may = true
+	t.Cleanup(func() {
+		if err := RemoveVolumes(d.root, d.memory); err != nil {
+			t.Error(err)
+		}
+	})
+	made(t, d.prepare())
+	if d.mounts.why != "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(d.mounts.why)
+		}
+		t.Skip(d.mounts.why)
+	}
+	return d
+}
+
+// same tells whether two paths lead to one file.
+func sameFile(t *testing.T, a, b string) bool {
+	t.Helper()
+	x, err := os.Stat(a)
+	made(t, err)
+	y, err := os.Stat(b)
+	made(t, err)
+	return os.SameFile(x, y)
+}
+
+func mountsUnder(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	made(t, err)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); f[4] == dir || strings.HasPrefix(f[4], dir+"/") {
+			list = append(list, f[4])
+		}
+	}
+	return list
+}
+
+// sourcesFor are the sources of a pod with some volumes, mounted by its first container.
+func sourcesFor(uid string, volumes ...corev1.Volume) sources {
+	p := makePod("p", "wait")
+	p.UID = types.UID(uid)
+	p.Spec.Volumes = volumes
+	for _, v := range volumes {
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
+	return sources{pod: &p, memoryBytes: 64 << 20,
+		secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
+}
+
+func emptyDir(name string, medium corev1.StorageMedium) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
+}
+
+func secretVolume(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}
+}
+
+// What is mounted is what was found, although the path leads elsewhere by the time at
+// which the engine looks.
+func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
+	d := newDisk(t)
+	out := outside(t)
+	shared := t.TempDir()
+	src := sourcesFor("uid-1", emptyDir("v", ""), corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/d")})
+	policy := allowing(shared)
+	c := &src.pod.Spec.Containers[0]
+	c.VolumeMounts[0].SubPath = "d/file"
+	empty := d.dir(&src.pod.Spec.Volumes[0], "uid-1")
+	tree(t, empty, "d/file")
+	tree(t, shared, "d/inside")
+	m, err := d.prepareMounts(src, c, policy)
+	made(t, err)
+	tree(t, out, "file")
+	for _, dir := range []string{empty, shared} {
+		made(t, os.Rename(dir+"/d", dir+"/was"))
+		link(t, out, dir+"/d")
+	}
+	if got := m.mounts[0].Source; !sameFile(t, got, empty+"/was/file") {
+		t.Errorf("the subPath is %s, which is not what was found", got)
+	}
+	if got := m.mounts[1].Source; !sameFile(t, got, shared+"/was") {
+		t.Errorf("the host path is %s, which is not what was found", got)
+	}
+	for _, x := range m.mounts {
+		if !strings.HasPrefix(x.Source, d.memory+"/") {
+			t.Errorf("%s lies where containers write", x.Source)
+		}
+	}
+	made(t, m.close())
+	if left := names(t, filepath.Join(d.memory, bindsDir)); len(left) > 0 {
+		t.Errorf("binds are left: %v", left)
+	}
+	if got := names(t, shared+"/was"); !slices.Equal(got, []string{"inside"}) {
+		t.Errorf("what was mounted holds %v after that", got)
+	}
+	if _, err := d.prepareMounts(src, c, policy); err == nil {
+		t.Error("and now it leads out, and is mounted")
+	}
+}
+
+// What a crash leaves is taken off by the next agent, and what was mounted stays.
+func TestBindsOfACrashAreTakenOff(t *testing.T) {
+	d := newDisk(t)
+	shared := t.TempDir()
+	tree(t, shared, "d/precious")
+	made(t, unix.Mount("x", shared+"/d", "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { made(t, unix.Unmount(shared+"/d", unix.MNT_DETACH)) })
+	tree(t, shared, "d/on-another-disk")
+	src := sourcesFor("uid-1", corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")}, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory))
+	src.pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
+	if _, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
+		t.Fatal(err)
+	}
+	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 2 {
+		t.Fatalf("mounts before: %v", got)
+	}
+	next := &disk{root: d.root, memory: d.memory}
+	next.mounts.may = true
+	made(t, next.prepare())
+	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 1 {
+		t.Errorf("mounts after: %v", got)
+	}
+	if !isMounted(next.dir(&src.pod.Spec.Volumes[2], "uid-1")) {
+		t.Error("the volume in memory has gone")
+	}
+	if b, err := os.ReadFile(next.dir(&src.pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
+		t.Errorf("the secret is %q (%v)", b, err)
+	}
+	made(t, next.clean("uid-1"))
+	if got := names(t, shared+"/d"); !slices.Equal(got, []string{"on-another-disk"}) {
+		t.Errorf("the device's own directory holds %v", got)
+	}
+}
+
+// Other users of the device see nothing of pods' volumes, also where an earlier
+// version has left them open; the modes inside are the pods'.
+func TestVolumesAreNobodyElsesBusiness(t *testing.T) {
+	for _, mask := range []int{0, 0o022, 0o077} {
+		d := newDisk(t)
+		made(t, RemoveVolumes(d.root, d.memory))
+		tree(t, d.root, "pods/old/data/x")
+		tree(t, d.memory, "pods/")
+		for _, dir := range []string{d.root + "/pods", d.memory, d.memory + "/pods"} {
+			made(t, os.Chmod(dir, 0o755))
+		}
+		old := umask(mask)
+		t.Cleanup(func() { umask(old) })
+		made(t, d.prepare())
+		group := int64(4321)
+		src := sourcesFor("uid-1", emptyDir("v", ""), emptyDir("m", corev1.StorageMediumMemory), secretVolume("s"))
+		src.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+		m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+		made(t, err)
+		made(t, m.close())
+		umask(old)
+		for path, want := range map[string]os.FileMode{
+			d.root + "/pods":                  0o700,
+			d.root + "/pods/uid-1":            0o700,
+			d.root + "/pods/uid-1/v":          0o777 | os.ModeSetgid,
+			d.memory:                          0o700,
+			d.memory + "/binds":               0o700,
+			d.memory + "/pods":                0o700,
+			d.memory + "/pods/uid-1":          0o700,
+			d.memory + "/pods/uid-1/m":        0o777 | os.ModeSetgid,
+			d.memory + "/pods/uid-1/s":        0o755,
+			d.memory + "/pods/uid-1/s/..data": 0o755,
+			d.memory + "/pods/uid-1/s/key":    0o644,
+		} {
+			if info, err := os.Stat(path); err != nil || info.Mode()&^os.ModeDir != want {
+				t.Errorf("under umask %03o, %s is %v (%v), want %v", mask, path, info.Mode(), err, want)
+			}
+		}
+		for _, path := range []string{d.memory + "/pods/uid-1/s/key", d.memory + "/pods/uid-1/m"} {
+			var st unix.Statfs_t
+			made(t, unix.Statfs(path, &st))
+			if st.Type != unix.TMPFS_MAGIC {
+				t.Errorf("%s is on file system %x, want a tmpfs", path, st.Type)
+			}
+		}
+		made(t, d.clean("uid-1"))
+		if got := mountsUnder(t, d.memory+"/pods"); len(got) > 0 {
+			t.Errorf("mounts are left: %v", got)
+		}
+	}
+}
+
+func TestAVolumeInMemoryHasItsSize(t *testing.T) {
+	limit := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+	for _, c := range []struct {
+		name      string
+		sizeLimit *resource.Quantity
+		memory    string // limit of the container
+		want      string
+	}{
+		{"as the volume says", limit("1Mi"), "", "size=1048576"},
+		{"no more than the pod may use", limit("1Gi"), "32Mi", "size=33554432"},
+		{"no more than the device has for pods", nil, "", "size=67108864"},
+		{"a size of nothing is none", limit("0"), "", "size=67108864"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
+			src.pod.Spec.Volumes[0].EmptyDir.SizeLimit = c.sizeLimit
+			if c.memory != "" {
+				src.pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *limit(c.memory)}
+			}
+			if got := memorySize(src, &src.pod.Spec.Volumes[0]); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+	d := newDisk(t)
+	src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
+	src.pod.Spec.Volumes[0].EmptyDir.SizeLimit = limit("1Mi")
+	m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+	made(t, err)
+	defer func() { made(t, m.close()) }()
+	if err := os.WriteFile(m.mounts[0].Source+"/big", make([]byte, 2<<20), 0o600); err == nil {
+		t.Error("2 MiB fit into a volume of one")
+	}
+}
+
+// An agent that cannot mount runs what it can run safely, and says why not the rest.
+func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	made(t, err)
+	d := &disk{root: base, memory: filepath.Join(base, "volatile")}
+	made(t, d.prepare())
+	if c := d.mounts.condition(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "run it as root") {
+		t.Errorf("the node says %s, %s: %s", c.Type, c.Status, c.Message)
+	}
+	shared := t.TempDir()
+	tree(t, shared, "d/")
+	policy := allowing(shared)
+	host := func(path string) corev1.Volume { return corev1.Volume{Name: "h", VolumeSource: onHost(path)} }
+	for _, c := range []struct {
+		name   string
+		volume corev1.Volume
+		sub    string
+		ok     bool
+	}{
+		{"an emptyDir", emptyDir("v", ""), "", true},
+		{"an emptyDir in memory", emptyDir("v", corev1.StorageMediumMemory), "", true},
+		{"a secret", secretVolume("s"), "", true},
+		{"a file of a secret", secretVolume("s"), "key", true},
+		{"an allowed host path", host(shared), "", true},
+		{"a subPath of an emptyDir", emptyDir("v", ""), "d", false},
+		{"a host path below an allowed one", host(shared + "/d"), "", false},
+		{"a subPath of an allowed host path", host(shared), "d", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			src := sourcesFor("uid-1", c.volume)
+			src.pod.Spec.Containers[0].VolumeMounts[0].SubPath = c.sub
+			m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], policy)
+			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "does not run as root") {
+				t.Error(err)
+			}
+			made(t, m.close())
+		})
+	}
+}
+
+// Whatever a hub names its pods and volumes: nothing outside is made, bound or removed.
+func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
+	for _, c := range []struct{ uid, volume string }{
+		{"uid-1", "../../.."}, {"uid-1", ".."}, {"uid-1", "."}, {"uid-1", ""}, {"uid-1", "a/b"}, {"uid-1", "/"}, {"uid-1", ".new-v"},
+		{"..", "v"}, {".", "v"}, {"", "v"}, {"../../x", "v"}, {"a/b", "v"}, {"a\x00b", "v"},
+	} {
+		for _, kind := range []corev1.Volume{emptyDir(c.volume, ""), emptyDir(c.volume, corev1.StorageMediumMemory), secretVolume(c.volume)} {
+			base := t.TempDir()
+			d := &disk{root: filepath.Join(base, "x/state"), memory: filepath.Join(base, "x/run")}
+			made(t, d.prepare())
+			tree(t, base, "precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious")
+			src := sourcesFor(c.uid, kind)
+			if m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{}); err == nil {
+				t.Errorf("volume %q of pod %q is at %s", c.volume, c.uid, m.mounts[0].Source)
+			}
+			if err := d.refresh(src); err != nil {
+				t.Log(err)
+			}
+			if !isUID(types.UID(c.uid)) {
+				made(t, d.clean(types.UID(c.uid)))
+			}
+			for _, name := range []string{"precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious"} {
+				if _, err := os.Stat(filepath.Join(base, name)); err != nil {
+					t.Errorf("volume %q of pod %q: %v", c.volume, c.uid, err)
+				}
+			}
+		}
+	}
+}
+
+// A link in the place of a pod's directory is removed, and not what it leads to.
+func TestCleaningFollowsNoLink(t *testing.T) {
+	d := newDisk(t)
+	out := outside(t)
+	link(t, out, d.root+"/pods/uid-1")
+	link(t, out, d.memory+"/pods/uid-1")
+	tree(t, d.root, "pods/uid-2/v/")
+	link(t, out, d.root+"/pods/uid-2/v/link")
+	made(t, d.clean("uid-1"))
+	made(t, d.clean("uid-2"))
+	if got := names(t, d.root+"/pods"); len(got) > 0 {
+		t.Errorf("left: %v", got)
+	}
+	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
+		t.Errorf("what the link leads to holds %v", got)
+	}
+}
+
+// What somebody with too many rights has put into a volume of files does not turn
+// what the agent writes there.
+func TestFilesAreWrittenInsideOfTheirVolumeOnly(t *testing.T) {
+	for _, plant := range []string{dataLink, dataLink + "_tmp", "key"} {
+		d := newDisk(t)
+		out := outside(t)
+		src := sourcesFor("uid-1", secretVolume("s"))
+		dir := d.dir(&src.pod.Spec.Volumes[0], "uid-1")
+		tree(t, dir, "x")
+		link(t, out, filepath.Join(dir, plant))
+		_, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+		made(t, err)
+		if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
+			t.Errorf("behind a planted %s: %v", plant, got)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, dataLink, "key")); err != nil || string(b) != "hush" {
+			t.Errorf("behind a planted %s, the key is %q (%v)", plant, b, err)
+		}
+	}
+}
+
+// A volume may name the same secret as often as it likes: what comes of it fills no memory.
+func TestAVolumeOfFilesHasABound(t *testing.T) {
+	d := newDisk(t)
+	v := secretVolume("s")
+	src := sourcesFor("uid-1", v)
+	src.secrets[0].Data["key"] = make([]byte, 1<<20)
+	for i := range 17 {
+		v.Secret.Items = append(v.Secret.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprint("copy-", i)})
+	}
+	if _, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
+		t.Error(err)
+	}
+	v.Secret.Items = v.Secret.Items[:16]
+	_, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+	made(t, err)
+}
+
+// allowing is the policy of an owner who lets pods mount these.
+func allowing(paths ...string) Policy {
+	p := DefaultPolicy()
+	p.HostPaths = paths
+	return p
+}

@@ -1,0 +1,200 @@
+package hardware
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Device is a piece of hardware that a container can be given: what a pod asks for, and the device nodes that come
+// with it. A node belongs to one device, and a piece of hardware is one device, by whatever way it could be reached:
+// so who has it has it alone.
+type Device struct {
+	Resource string   `json:"resource"`        // after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, render, can0, usb-0bda-2838
+	ID       string   `json:"id"`              // which of them; stays through a reboot, and where it can through unplugging
+	Nodes    []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
+	Title    string   `json:"title,omitempty"`
+
+	root tree
+}
+
+// A Node is a device node as it is now.
+type Node struct {
+	Path  string // in the container
+	Host  string // on the device
+	Group int    // that may open it
+}
+
+// Same tells whether two are the same piece of hardware, be it elsewhere now.
+func (d Device) Same(e Device) bool { return d.ID == e.ID && d.Nodes == nil == (e.Nodes == nil) }
+
+// Look looks for the device again and returns where it is now: what was plugged in elsewhere has other nodes, and
+// another device may have those that it had. An error says that it is not there.
+func (d Device) Look() (Device, []Node, error) {
+	for _, now := range devices(cmp.Or(d.root, "/")) {
+		if !now.Same(d) {
+			continue
+		}
+		var nodes []Node
+		for _, p := range now.Nodes {
+			var st unix.Stat_t
+			if err := unix.Stat(now.root.path(p), &st); err != nil {
+				return now, nil, fmt.Errorf("look at %s: %w", p, err)
+			}
+			nodes = append(nodes, Node{Path: p, Host: now.root.path(p), Group: int(st.Gid)})
+		}
+		now.Resource = d.Resource // it may have a name of its own
+		return now, nodes, nil
+	}
+	return d, nil, fmt.Errorf("%s is unplugged, or its driver has gone", d.ID)
+}
+
+// devices is what containers can be given. /sys tells what there is; what has no node in /dev cannot be given.
+func devices(t tree) []Device {
+	list := slices.Concat(numbered(t, "/sys/bus/gpio/devices/gpiochip*", ""), numbered(t, "/sys/class/i2c-dev/i2c-*", ""), spiBuses(t),
+		serialPorts(t), cameras(t), numbered(t, "/sys/class/drm/renderD*", "dri/"), canBuses(t), usbDevices(t))
+	for i := range list {
+		list[i].root = t
+	}
+	slices.SortFunc(list, func(a, b Device) int {
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.ID, b.ID))
+	})
+	return few(list)
+}
+
+// node tells whether a device node is there. A fake root may hold plain files in their place.
+func (t tree) node(p string) bool {
+	st, err := os.Stat(t.path(p))
+	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
+}
+
+// numbered are devices with one node each, whose name in /sys is that in /dev. A GPIO chip and a render node are as
+// good as another, a bus is not: what is connected differs.
+func numbered(t tree, pattern, below string) (list []Device) {
+	for _, dir := range t.glob(pattern) {
+		name := path.Base(dir)
+		d := Device{Resource: name, ID: name, Nodes: []string{"/dev/" + below + name}, Title: t.text(dir + "/name")}
+		switch {
+		case strings.HasPrefix(name, "gpiochip"):
+			d.Resource, d.Title = "gpiochip", t.text(dir+"/of_node/name")
+		case strings.HasPrefix(name, "renderD"):
+			d.Resource, d.Title = "render", t.link(dir+"/device/driver")
+		}
+		if t.node(d.Nodes[0]) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// spiBuses are one device for each bus, whatever is on its chip selects: they share its clock.
+func spiBuses(t tree) (list []Device) {
+	for _, dir := range t.glob("/sys/class/spidev/spidev*.*") {
+		bus, _, _ := strings.Cut(strings.TrimPrefix(path.Base(dir), "spidev"), ".")
+		node := "/dev/" + path.Base(dir)
+		if !t.node(node) {
+			continue
+		}
+		if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == "spi"+bus }); i >= 0 {
+			list[i].Nodes = append(list[i].Nodes, node)
+			continue
+		}
+		list = append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}})
+	}
+	return list
+}
+
+// serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of what is plugged in
+// says which of several it is; without one it is known by its place.
+func serialPorts(t tree) (list []Device) {
+	consoles := strings.Fields(t.text("/sys/class/tty/console/active"))
+	byID := map[string]string{}
+	for _, l := range t.glob("/dev/serial/by-id/*") {
+		if target, err := os.Readlink(t.path(l)); err == nil {
+			byID[path.Base(target)] = path.Base(l)
+		}
+	}
+	for _, dir := range t.glob("/sys/class/tty/*") {
+		name := path.Base(dir)
+		if !t.exists(dir+"/device") || slices.Contains(consoles, name) {
+			continue
+		}
+		if kind, err := t.number(dir + "/type"); err == nil && kind == 0 || strings.HasPrefix(name, "hvc") {
+			continue // no chip behind it; the console of a virtual machine
+		}
+		if t.node("/dev/" + name) {
+			list = append(list, Device{Resource: "serial", ID: cmp.Or(byID[name], name), Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product")})
+		}
+	}
+	return list
+}
+
+// cameras are one device for all nodes of one piece of hardware: a camera has one for its frames and one for their
+// description, a codec one for each direction.
+func cameras(t tree) (list []Device) {
+	for _, dir := range t.glob("/sys/class/video4linux/video*") {
+		id, node := cmp.Or(t.link(dir+"/device"), path.Base(dir)), "/dev/"+path.Base(dir)
+		if !t.node(node) {
+			continue
+		}
+		if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == id }); i >= 0 {
+			list[i].Nodes = append(list[i].Nodes, node)
+			continue
+		}
+		list = append(list, Device{Resource: "video", ID: id, Nodes: []string{node}, Title: t.text(dir + "/name")})
+	}
+	return list
+}
+
+// canBuses are network interfaces and have no node.
+func canBuses(t tree) (list []Device) {
+	for _, dir := range t.glob("/sys/class/net/*") {
+		if kind, err := t.number(dir + "/type"); err == nil && kind == unix.ARPHRD_CAN {
+			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir)})
+		}
+	}
+	return list
+}
+
+// usbDevices are those that no driver of the kernel has made into something else: a disk, a network card or a radio is
+// the system's, and a serial port or a camera is given as such.
+func usbDevices(t tree) (list []Device) {
+	const hub = "09"
+	for _, dir := range t.glob("/sys/bus/usb/devices/*") {
+		name := path.Base(dir)
+		if strings.HasPrefix(name, "usb") || strings.Contains(name, ":") || t.text(dir+"/bDeviceClass") == hub {
+			continue
+		}
+		taken := false
+		for _, below := range []string{"host*", "net", "bluetooth", "tty", "tty*", "video4linux", "ieee80211"} {
+			taken = taken || len(t.glob(dir+"/"+name+":*/"+below)) > 0
+		}
+		vendor, product := t.text(dir+"/idVendor"), t.text(dir+"/idProduct")
+		node := fmt.Sprintf("/dev/bus/usb/%03d/%03d", t.integer(dir+"/busnum"), t.integer(dir+"/devnum"))
+		if taken || !hex4(vendor) || !hex4(product) || !t.node(node) {
+			continue
+		}
+		list = append(list, Device{Resource: "usb-" + vendor + "-" + product, ID: name, Nodes: []string{node},
+			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product"))})
+	}
+	return list
+}
+
+func hex4(s string) bool {
+	return len(s) == 4 && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+}
+
+// link is the name of what a path leads to; empty where it leads nowhere.
+func (t tree) link(p string) string {
+	full, err := filepath.EvalSymlinks(t.path(p))
+	if err != nil {
+		return ""
+	}
+	return path.Base(full)
+}

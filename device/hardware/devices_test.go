@@ -1,0 +1,118 @@
+package hardware
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// serialRoot has a UART, a console, a port without a chip and two adapters, one of which has udev's name.
+func serialRoot(t *testing.T) string {
+	root := rootOf(t, map[string]string{
+		"sys/class/tty/console/active": "tty0 ttyS0\n", "sys/class/tty/ptmx/dev": "5:2",
+		"sys/class/tty/ttyS0/device/x": "", "sys/class/tty/ttyS0/type": "4", "dev/ttyS0": "",
+		"sys/class/tty/ttyS1/device/x": "", "sys/class/tty/ttyS1/type": "0", "dev/ttyS1": "",
+		"sys/class/tty/ttyS2/device/x": "", "sys/class/tty/ttyS2/type": "4", "dev/ttyS2": "",
+		"sys/class/tty/hvc0/device/x": "", "dev/hvc0": "",
+		"sys/class/tty/ttyUSB0/device/x": "", "dev/ttyUSB0": "",
+		"sys/class/tty/ttyUSB1/device/x": "", "dev/ttyUSB1": "",
+		"sys/class/tty/ttyUSB7/device/x": "", // its node has gone
+	})
+	link(t, "../../ttyUSB1", filepath.Join(root, "dev/serial/by-id/usb-RAK_1"))
+	return root
+}
+
+func link(t *testing.T, to, name string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(to, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func said(list []Device) string {
+	var out []string
+	for _, d := range list {
+		out = append(out, strings.Join(append([]string{d.Resource, d.ID}, d.Nodes...), " "))
+	}
+	return strings.Join(out, "; ")
+}
+
+func TestWhatContainersCanBeGiven(t *testing.T) {
+	usb := map[string]string{}
+	for _, d := range []struct{ name, class, product, has string }{
+		{"1-1", "09", "0001", ""}, {"1-1.1", "00", "0002", "net/eth0/x"}, {"1-1.2", "00", "0003", "host0/x"}, {"1-1.3", "00", "0004", "ttyUSB0/x"},
+		{"1-1.4", "ef", "0005", "video4linux/video0/x"}, {"1-2", "e0", "0006", "bluetooth/hci0/x"}, {"1-3", "00", "0007", "ep_81/x"}, {"1-4", "00", "x", ""},
+	} {
+		dir := "sys/bus/usb/devices/" + d.name
+		usb[dir+"/bDeviceClass"], usb[dir+"/idVendor"], usb[dir+"/idProduct"], usb[dir+"/busnum"], usb[dir+"/devnum"] = d.class, "1d50", d.product, "1", "9"
+		if d.has != "" {
+			usb[dir+"/"+d.name+":1.0/"+d.has] = ""
+		}
+	}
+	usb["dev/bus/usb/001/009"] = ""
+	camera := rootOf(t, map[string]string{"sys/devices/cam/x": "", "dev/video0": "", "dev/video1": "", "dev/video2": "", "sys/class/video4linux/video2/name": "codec"})
+	link(t, "../../../devices/cam", filepath.Join(camera, "sys/class/video4linux/video0/device"))
+	link(t, "../../../devices/cam", filepath.Join(camera, "sys/class/video4linux/video1/device"))
+	for _, c := range []struct{ rule, root, want string }{
+		{"of the serial ports neither the console nor those without a chip or a node", serialRoot(t), "serial ttyS2 /dev/ttyS2; serial ttyUSB0 /dev/ttyUSB0; serial usb-RAK_1 /dev/ttyUSB1"},
+		{"of what is on USB neither hubs nor what the system or another resource has", rootOf(t, usb), "usb-1d50-0007 1-3 /dev/bus/usb/001/009"},
+		{"a camera with all of its nodes", camera, "video cam /dev/video0 /dev/video1; video video2 /dev/video2"},
+		{"a bus with all of its chip selects", rootOf(t, map[string]string{"sys/class/spidev/spidev0.0/x": "", "sys/class/spidev/spidev0.1/x": "", "sys/class/spidev/spidev10.0/x": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/spidev10.0": ""}),
+			"spi0 spi0 /dev/spidev0.0 /dev/spidev0.1; spi10 spi10 /dev/spidev10.0"},
+		{"nothing without a node", rootOf(t, map[string]string{"sys/class/i2c-dev/i2c-1/name": "x", "sys/bus/gpio/devices/gpiochip0/x": ""}), ""},
+		{"of network interfaces a CAN bus", rootOf(t, map[string]string{"sys/class/net/can0/type": "280", "sys/class/net/eth0/type": "1"}), "can0 can0"},
+	} {
+		if got := said(devices(tree(c.root))); got != c.want {
+			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
+		}
+	}
+}
+
+// A device is looked for again by what it is, not by where it was.
+func TestLookAgain(t *testing.T) {
+	root := serialRoot(t)
+	var rak Device
+	for _, d := range devices(tree(root)) {
+		if d.ID == "usb-RAK_1" {
+			rak = d
+		}
+	}
+	rak.Resource = "lorawan-gateway"
+	if now, nodes, err := rak.Look(); err != nil || now.Resource != rak.Resource || len(nodes) != 1 || nodes[0].Path != "/dev/ttyUSB1" || nodes[0].Host != root+"/dev/ttyUSB1" {
+		t.Errorf("%+v %+v %v", now, nodes, err)
+	}
+	by := filepath.Join(root, "dev/serial/by-id/usb-RAK_1")
+	if err := os.Remove(by); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := rak.Look(); err == nil || !strings.Contains(err.Error(), "unplugged") {
+		t.Errorf("another adapter is taken for it: %v", err)
+	}
+	link(t, "../../ttyUSB0", by)
+	if now, _, err := rak.Look(); err != nil || now.Nodes[0] != "/dev/ttyUSB0" {
+		t.Errorf("plugged in elsewhere: %+v %v", now, err)
+	}
+}
+
+func TestNamesAndSharingOfTheBoardProfile(t *testing.T) {
+	found := devices(tree(serialRoot(t)))
+	p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{
+		Peripherals: []fleet.Peripheral{{Name: "lorawan-gateway", Type: "serial", ByID: "usb-RAK_*"}, {Name: "modem", Type: "serial", ByID: "usb-Quectel*"}, {Name: "eye", Type: "video", ByID: "*"}},
+		Resources:   fleet.BoardResources{Sharing: map[string]int64{"serial": 3}},
+	}}
+	amounts := NodeStatus(Report{}, Limits{}, Software{}, Resources(found, p)...).Allocatable
+	for name, want := range map[string]int64{"serial": 6, "lorawan-gateway": 1, "modem": 0, "eye": 0} {
+		if q, has := amounts[fleet.ResourceName(name)]; !has || q.Value() != want {
+			t.Errorf("of %s there are %s, want %d", name, q.String(), want)
+		}
+	}
+	if q := NodeStatus(Report{}, Limits{}, Software{}, Resources(found, nil)...).Capacity["flotilla.dev/serial"]; q.Value() != 3 {
+		t.Errorf("without a profile there are %s serial ports", q.String())
+	}
+}

@@ -1,0 +1,66 @@
+package hardware
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// known are the features of processors for which programs are built: of ARM and of x86.
+var known = []string{
+	"neon", "vfpv3", "vfpv4", "asimd", "asimdhp", "asimddp", "atomics", "crc32", "pmull", "sha1", "sha2", "sve", "aes",
+	"avx", "avx2", "avx512f", "bmi2", "f16c", "fma", "sha_ni", "sse4_1", "sse4_2", "vmx", "svm",
+}
+
+// features are those of the first processor.
+func features(t tree) (list []string) {
+	b, err := t.read("/proc/cpuinfo")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		k, v, _ := strings.Cut(line, ":")
+		if k = strings.TrimSpace(k); k != "flags" && k != "Features" {
+			continue
+		}
+		for name := range strings.FieldsSeq(v) {
+			if slices.Contains(known, name) {
+				list = append(list, name)
+			}
+		}
+		break
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Labels are what a scheduler can ask for, measured: hardware.flotilla.dev/cpu-neon, page-size, gpio, i2c, spi, serial,
+// video, render, can, wifi, bluetooth and the USB devices. All of them are "true", but for the page size in bytes.
+func Labels(r Report) map[string]string {
+	labels := map[string]string{}
+	add := func(key, value string) { labels[fleet.LabelHardwarePrefix+key] = value }
+	if r.Host.PageSize > 0 {
+		add("page-size", strconv.Itoa(r.Host.PageSize))
+	}
+	for _, f := range r.Host.Features {
+		add("cpu-"+f, "true")
+	}
+	for _, d := range r.Devices {
+		kind := d.Resource
+		switch {
+		case kind == "gpiochip":
+			kind = "gpio"
+		case len(d.Nodes) == 0:
+			kind = "can"
+		case !strings.HasPrefix(kind, "usb-"):
+			kind, _, _ = strings.Cut(strings.TrimRight(kind, "0123456789"), "-")
+		}
+		add(kind, "true")
+	}
+	for _, x := range r.Radios {
+		add(x.Kind, "true")
+	}
+	return labels
+}

@@ -1,0 +1,26 @@
+package hardware
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLabelsAreMeasured(t *testing.T) {
+	root := rootOf(t, map[string]string{
+		"proc/cpuinfo":                     "processor : 0\nFeatures : half thumb neon aes crc32 nothing\n\nprocessor : 1\nFeatures : sve\n",
+		"sys/bus/gpio/devices/gpiochip0/x": "", "dev/gpiochip0": "", "sys/class/i2c-dev/i2c-10/x": "", "dev/i2c-10": "",
+		"sys/class/spidev/spidev0.0/x": "", "dev/spidev0.0": "", "sys/class/net/vcan7/type": "280", "sys/class/net/wlan0/wireless/x": "",
+	})
+	r, err := Probe(t.Context(), Options{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host.PageSize = 16384
+	labels := Labels(r)
+	got := strings.ReplaceAll(strings.Join(slices.Sorted(maps.Keys(labels)), " "), "hardware.flotilla.dev/", "")
+	if want := "can cpu-aes cpu-crc32 cpu-neon gpio i2c page-size spi wifi"; got != want || labels["hardware.flotilla.dev/page-size"] != "16384" {
+		t.Errorf("%s; want %s", got, want)
+	}
+}

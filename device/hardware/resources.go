@@ -1,0 +1,56 @@
+package hardware
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A Resource is an extended resource of the node: a name that pods ask for, and the devices that they get.
+type Resource struct {
+	Name    corev1.ResourceName
+	Devices []Device
+	Sharing int64 // how many containers may have one of the devices at a time
+}
+
+// Amount is how many of the resource there are to give out.
+func (r Resource) Amount() int64 { return int64(len(r.Devices)) * r.Sharing }
+
+// Resources are what a device offers to pods, by name: its devices, with the names and the sharing that the board
+// profile, which may be nil, gives them. What the profile names and is not there is there with no devices.
+func Resources(devices []Device, p *fleet.BoardProfile) []Resource {
+	var named []fleet.Peripheral
+	var sharing map[string]int64
+	if p != nil {
+		named, sharing = p.Spec.Peripherals, p.Spec.Resources.Sharing
+	}
+	var list []Resource
+	add := func(name string, d ...Device) {
+		i := slices.IndexFunc(list, func(r Resource) bool { return r.Name == fleet.ResourceName(name) })
+		if i < 0 {
+			i = len(list)
+			list = append(list, Resource{Name: fleet.ResourceName(name), Sharing: max(sharing[name], 1)})
+		}
+		list[i].Devices = append(list[i].Devices, d...)
+	}
+	for _, p := range named {
+		add(p.Name)
+	}
+	for _, d := range devices {
+		if i := slices.IndexFunc(named, func(p fleet.Peripheral) bool { return isOne(d, p) }); i >= 0 {
+			d.Resource = named[i].Name
+		}
+		add(d.Resource, d)
+	}
+	slices.SortFunc(list, func(a, b Resource) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return list
+}
+
+func isOne(d Device, p fleet.Peripheral) bool {
+	ok, err := path.Match(p.ByID, d.ID)
+	return err == nil && ok && d.Resource == p.Type
+}

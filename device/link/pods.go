@@ -1,0 +1,95 @@
+package link
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A podList is the list of pods that is on its way to the hub, and the one that it has.
+// What has not changed since that one is not said again: a pod that crashes all the time
+// among many costs what it says itself.
+type podList struct {
+	rest  [][]byte // parts that are still to be sent
+	seq   uint64
+	sums  map[types.UID]digest
+	size  int    // bytes as text
+	whole bool   // nothing in it is left to an earlier one
+	base  uint64 // the newest list that the hub has acknowledged; 0: none
+	known map[types.UID]digest
+}
+
+type digest = [sha256.Size]byte
+
+// again notes that the hub does not have what it was sent. A list that is being sent in
+// parts and leaves nothing to an earlier one goes on; another one follows it.
+func (p *podList) again(t *tracked) {
+	p.base, p.known = 0, nil
+	if !p.whole || len(p.rest) == 0 {
+		t.token, p.rest, p.seq = nil, nil, 0
+	}
+}
+
+// sendPods sends the list of pods, or its first part. Its number goes into the leases
+// when all of it is sent: before, the hub would ask for what is coming.
+func (s *session) sendPods() {
+	l := s.l
+	s.pods.due = false
+	p := l.cfg.Source.Pods()
+	l.numbers.list++
+	p.Boot, p.Seq = l.bootID(), l.numbers.list
+	next := podList{seq: p.Seq, sums: make(map[types.UID]digest, len(p.Pods)), whole: true, base: s.list.base, known: s.list.known}
+	entries := make([]json.RawMessage, len(p.Pods))
+	for i := range p.Pods {
+		pod := p.Pods[i]
+		entry, err := json.Marshal(pod)
+		if err != nil {
+			l.log.Error("send a pod to the hub", "node", l.cfg.Node, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+			return
+		}
+		sum := sha256.Sum256(entry)
+		next.sums[pod.UID] = sum
+		if was, ok := next.known[pod.UID]; ok && was == sum {
+			entry, _ = json.Marshal(wire.PodStatus{UID: pod.UID}) // a string
+			next.whole = false
+		}
+		entries[i] = entry
+		next.size += len(entry)
+	}
+	if !next.whole {
+		p.Base = next.base
+	}
+	var err error
+	if next.rest, err = wire.PackPods(p, entries); err != nil {
+		l.log.Error("send to the hub", "node", l.cfg.Node, "channel", wire.ChannelPods, "err", err)
+		return
+	}
+	s.list = next
+	s.sendPart()
+}
+
+// sendPart sends the next part of the list of pods.
+func (s *session) sendPart() {
+	part := s.list.rest[0]
+	if s.list.rest = s.list.rest[1:]; len(s.list.rest) == 0 {
+		s.l.numbers.pods = s.list.seq
+	}
+	s.track(&s.pods, wire.ChannelPods, part)
+	if s.list.size > wire.MaxFromDevice {
+		s.pods.after = time.Now().Add(longPause)
+	}
+}
+
+// podsAcked takes in what has become of a part of the list of pods.
+func (s *session) podsAcked(err error) {
+	switch {
+	case err != nil:
+		s.list, s.pods.due = podList{}, true
+	case len(s.list.rest) == 0 && s.list.seq > 0:
+		s.list.base, s.list.known = s.list.seq, s.list.sums
+	}
+}

@@ -1,0 +1,130 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+)
+
+var errKilled = errors.New("the agent was killed")
+
+// A mortal disk does so many calls, and none after them: its agent was killed there. Of a
+// write that it is killed in, half is done where it tears.
+type mortal struct {
+	kernel
+	left  int
+	tears bool
+}
+
+func (d *mortal) dead() bool { d.left--; return d.left < 0 }
+
+func (d *mortal) Open(path string) (*os.File, error) {
+	if d.dead() {
+		return nil, errKilled
+	}
+	return d.kernel.Open(path)
+}
+
+func (d *mortal) Room(f *os.File, bytes int64) error {
+	if d.dead() {
+		return errKilled
+	}
+	return d.kernel.Room(f, bytes)
+}
+
+func (d *mortal) WriteAt(f *os.File, text []byte) error {
+	if d.dead() {
+		if d.tears && d.left == -1 {
+			_ = d.kernel.WriteAt(f, text[:len(text)/2])
+		}
+		return errKilled
+	}
+	return d.kernel.WriteAt(f, text)
+}
+
+func (d *mortal) Sync(f *os.File) error {
+	if d.dead() {
+		return errKilled
+	}
+	return d.kernel.Sync(f)
+}
+
+func (d *mortal) SyncDir(path string) error {
+	if d.dead() {
+		return errKilled
+	}
+	return d.kernel.SyncDir(path)
+}
+
+func (d *mortal) Replace(path string, text []byte) error {
+	if d.dead() {
+		return errKilled
+	}
+	return d.kernel.Replace(path, text)
+}
+
+func (d *mortal) Remove(path string) error {
+	if d.dead() {
+		return errKilled
+	}
+	return d.kernel.Remove(path)
+}
+
+// At every call that changes a file: what was acknowledged before is there at the next
+// start, and it is what was written, or the one before where nothing was acknowledged.
+func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
+	for _, tears := range []bool{false, true} {
+		for n := 0; ; n++ {
+			dir := t.TempDir()
+			d := &mortal{left: n, tears: tears}
+			m, err := openOn(d, dir, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Each step writes one thing, some of them the first time.
+			var generation, notes, images int // acknowledged
+			for i := 1; i <= 3; i++ {
+				if m.SetDesired(desired(int64(i), "hub", "a")) == nil {
+					generation = i
+				}
+				if m.SetNotes([]Note{{UID: "u"}, {UID: "v"}, {UID: "w"}}[:i]) == nil {
+					notes = i
+				}
+				if m.SetVerified(Verified{Asked: fmt.Sprint("image", i), Image: "x"}) == nil {
+					images = i
+				}
+			}
+			_ = m.Close()
+			m, said := open(t, dir)
+			got, _ := m.Desired()
+			for what, is := range map[string][2]int{"generation": {int(got.Generation), generation}, "notes": {len(m.Notes()), notes}, "images": {len(m.verified), images}} {
+				if is[0] != is[1] && is[0] != is[1]+1 {
+					t.Errorf("killed at call %d (torn: %v): %s %d, but %d was acknowledged", n, tears, what, is[0], is[1])
+				}
+			}
+			first := got.Generation == 1 && m.slots.seq == 1 || len(m.Notes()) == 1 && m.journal.seq == 1 // there is one copy only
+			if trouble := m.Trouble(); trouble != "" && !tears && !first {
+				t.Errorf("killed at call %d: %s", n, trouble)
+			}
+			for i := 4; i <= 5; i++ { // the next agent writes as if nothing had been
+				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")), m.SetNotes([]Note{{UID: "x"}}[:i-4])); err != nil {
+					t.Errorf("killed at call %d: then %v", n, err)
+				}
+			}
+			_ = m.Close()
+			m, _ = open(t, dir)
+			if got, _ := m.Desired(); got.Generation != 5 || len(m.Notes()) != 1 || m.Trouble() != "" {
+				t.Errorf("killed at call %d: in the end generation %d, %d notes, trouble %q (at first %q)", n, got.Generation, len(m.Notes()), m.Trouble(), said)
+			}
+			_ = m.Close()
+			if d.left >= 0 {
+				if n < 30 {
+					t.Errorf("only %d calls were met", n)
+				}
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package memory
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// damage is what can happen to a file.
+var damage = map[string]func(path string, b []byte) error{
+	"truncated": func(path string, b []byte) error { return os.Truncate(path, 200) },
+	"empty":     func(path string, b []byte) error { return os.Truncate(path, 0) },
+	"missing":   func(path string, b []byte) error { return os.Remove(path) },
+	"zeros":     func(path string, b []byte) error { return os.WriteFile(path, make([]byte, len(b)), 0o600) },
+	"flipped in its text": func(path string, b []byte) error {
+		b[bytes.IndexByte(b, '{')+3] ^= 1
+		return os.WriteFile(path, b, 0o600)
+	},
+	"flipped in its number": func(path string, b []byte) error { b[40] ^= 1; return os.WriteFile(path, b, 0o600) },
+	"somebody else's":       func(path string, b []byte) error { return os.WriteFile(path, []byte("hello\n"), 0o600) },
+	"a directory": func(path string, b []byte) error {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		return os.Mkdir(path, 0o700)
+	},
+}
+
+// Whatever happens to one of the two copies, the device has a desired state: the newest,
+// or the one before. It says so, and takes the next one, after which all is well again.
+func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
+	for name, spoil := range damage {
+		for slot, want := range []int64{3, 4} { // generation 4 is in the first, 3 in the second
+			t.Run(fmt.Sprintf("copy %d is %s", slot, name), func(t *testing.T) {
+				dir := t.TempDir()
+				m, _ := open(t, dir)
+				for g := range int64(4) {
+					if err := m.SetDesired(desired(g+1, "hub", "a")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_ = m.Close()
+				path := m.slots.path(slot)
+				b, err := os.ReadFile(path)
+				if err == nil {
+					err = spoil(path, b)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				m, said := open(t, dir)
+				if d, ok := m.Desired(); !ok || d.Generation != want {
+					t.Fatalf("it has generation %d, want %d: %s", d.Generation, want, said)
+				}
+				if got := m.Trouble(); !strings.Contains(got, path) || !strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(said.String(), "level=ERROR") {
+					t.Errorf("trouble %q, said %q", got, said)
+				}
+				if name == "a directory" { // nothing can be written there, and the good copy is not touched
+					if err := m.SetDesired(desired(5, "hub", "b")); err == nil {
+						t.Error("it claims to have stored another one")
+					}
+					return
+				}
+				for g := range int64(3) { // both are written again
+					if err := m.SetDesired(desired(5+g, "hub", "b")); err != nil || m.Trouble() != "" {
+						t.Fatalf("the next one: %v, trouble %q", err, m.Trouble())
+					}
+				}
+				_ = m.Close()
+				m, said = open(t, dir)
+				if d, _ := m.Desired(); d.Generation != 7 || m.Trouble() != "" || said.Len() > 0 {
+					t.Errorf("in the end generation %d, trouble %q, said %q", d.Generation, m.Trouble(), said)
+				}
+			})
+		}
+	}
+}
+
+// Also the very first desired state is there twice.
+func TestTheFirstDesiredStateIsThereTwice(t *testing.T) {
+	for slot := range 2 {
+		dir := t.TempDir()
+		m, _ := open(t, dir)
+		if err := m.SetDesired(desired(1, "hub", "a")); err != nil {
+			t.Fatal(err)
+		}
+		_ = m.Close()
+		if err := os.Remove(m.slots.path(slot)); err != nil {
+			t.Fatal(err)
+		}
+		m, _ = open(t, dir)
+		if d, ok := m.Desired(); !ok || d.Generation != 1 || m.Trouble() == "" {
+			t.Errorf("without copy %d: %v, generation %d, trouble %q", slot, ok, d.Generation, m.Trouble())
+		}
+	}
+}
+
+// A power cut leaves any part of what was being written.
+func TestATornWriteLeavesTheOneBefore(t *testing.T) {
+	dir := t.TempDir()
+	m, _ := open(t, dir)
+	for g := range int64(3) {
+		if err := m.SetDesired(desired(g+1, "hub", strings.Repeat("a", 50))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := m.slots.path(m.slots.next)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetDesired(desired(4, "hub", strings.Repeat("b", 80))); err != nil {
+		t.Fatal(err)
+	}
+	_ = m.Close()
+	after, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := len(bytes.TrimRight(after, "\x00"))
+	for cut := range end + 1 {
+		torn := append(bytes.Clone(after[:cut]), before[cut:]...)
+		if err := os.WriteFile(path, torn, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m, err := Open(dir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, ok := m.Desired()
+		if want := int64(3); !ok || d.Generation != want && cut < end || d.Generation != 4 && cut == end {
+			t.Fatalf("cut after %d of %d bytes: generation %d", cut, end, d.Generation)
+		}
+		_ = m.Close()
+	}
+}
+
+// A full disk keeps no desired state out that is about as large as the last one, or
+// smaller: what is to go must be able to go.
+func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
+		t.Skip("no small disk can be made here: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	m, _ := open(t, dir)
+	if err := m.SetDesired(desired(1, "hub", "a", "b", "c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 2<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	for g := range int64(4) {
+		if err := m.SetDesired(desired(2+g, "hub", "a", "b", "c", fmt.Sprint("new", g))); err != nil {
+			t.Errorf("generation %d: %v", 2+g, err)
+		}
+	}
+	large := desired(9, "hub", strings.Repeat("x", 1<<20))
+	if err := m.SetDesired(large); err == nil || !strings.Contains(err.Error(), "no space") || !strings.Contains(m.Trouble(), "no space") {
+		t.Errorf("one that is too large: %v, trouble %q", err, m.Trouble())
+	}
+	if err := m.SetDesired(desired(10, "hub")); err != nil || m.Trouble() != "" {
+		t.Errorf("one without pods: %v, trouble %q", err, m.Trouble())
+	}
+	_ = m.Close()
+	m, _ = open(t, dir)
+	if d, _ := m.Desired(); d.Generation != 10 {
+		t.Errorf("after a restart generation %d, want 10", d.Generation)
+	}
+}
+
+// The file of an agent before the slots counts until there is something newer.
+func TestAnOlderAgentsDesiredStateIsTakenOver(t *testing.T) {
+	dir := t.TempDir()
+	if err := write(kernel{}, filepath.Join(dir, desiredFile), []byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
+		t.Fatal(err)
+	}
+	m, _ := open(t, dir)
+	d, ok := m.Desired()
+	if !ok || d.Generation != 7 {
+		t.Fatalf("it has %v, generation %d", ok, d.Generation)
+	}
+	if err := m.SetDesired(d); err != nil { // the same again
+		t.Fatal(err)
+	}
+	_ = m.Close()
+	if _, err := os.Stat(filepath.Join(dir, desiredFile)); err == nil {
+		t.Error("it is still there")
+	}
+	m, said := open(t, dir)
+	if d, _ := m.Desired(); d.Generation != 7 || said.Len() > 0 {
+		t.Errorf("after a restart generation %d, said %q", d.Generation, said)
+	}
+}

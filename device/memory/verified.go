@@ -1,0 +1,61 @@
+package memory
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+const (
+	verifiedFile = "verified.state"
+	maxVerified  = 512 // images; the oldest is forgotten
+)
+
+// A Verified is an image whose signature was verified: the device may run it again
+// without network, as long as its key counts.
+type Verified struct {
+	Asked string `json:"asked"` // whole name, as pods ask for it
+	Image string `json:"image"` // the same by its digest, which was verified
+	Key   string `json:"key"`   // who had signed it
+}
+
+// Verified is what was verified last under a name.
+func (m *Memory) Verified(asked string) (Verified, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.verified, func(v Verified) bool { return v.Asked == asked })
+	if i < 0 {
+		return Verified{}, false
+	}
+	return m.verified[i], true
+}
+
+// SetVerified remembers durably that an image was verified; what is known already
+// writes nothing.
+func (m *Memory) SetVerified(v Verified) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Contains(m.verified, v) {
+		return nil
+	}
+	next := slices.DeleteFunc(slices.Clone(m.verified), func(old Verified) bool { return old.Asked == v.Asked })
+	next = append(next, v)
+	next = next[max(0, len(next)-maxVerified):]
+	m.verified = next // also where it cannot be written: it holds for as long as the agent runs
+	if m.dir == "" {
+		return nil
+	}
+	body, err := json.Marshal(next)
+	if err == nil {
+		err = write(m.disk, filepath.Join(m.dir, verifiedFile), body)
+	}
+	if m.note(verifiedFile, err); err != nil {
+		return fmt.Errorf("remember that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
+	}
+	return nil
+}
+
+func (m *Memory) readVerified() {
+	m.read(filepath.Join(m.dir, verifiedFile), &m.verified, "images are verified again, which needs their registries")
+}

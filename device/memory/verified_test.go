@@ -1,0 +1,62 @@
+package memory
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestVerifiedImagesAreRememberedOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *Memory {
+		m, err := Open(dir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	m := open()
+	for i := range maxVerified + 2 {
+		if err := m.SetVerified(Verified{fmt.Sprint("web:", i), "web@sha256:old", "key"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := Verified{"web:9", "web@sha256:new", "key"}
+	if err := m.SetVerified(last); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, verifiedFile)
+	before, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetVerified(last); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(file); err != nil || !os.SameFile(before, after) || after.Mode() != 0o600 {
+		t.Errorf("what is known was written again, or for others to read: %v, %v", after, err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m = open()
+	if v, ok := m.Verified("web:9"); !ok || v != last || len(m.verified) != maxVerified {
+		t.Errorf("%+v %v of %d", v, ok, len(m.verified))
+	}
+	if _, ok := m.Verified("web:0"); ok {
+		t.Error("the oldest is not forgotten")
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("zeros"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m = open()
+	defer func() { _ = m.Close() }()
+	if _, ok := m.Verified("web:9"); ok {
+		t.Error("a broken file is believed")
+	}
+}

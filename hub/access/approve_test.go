@@ -1,0 +1,191 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
+)
+
+func TestNobodyJoinsWithoutApprovalWhereItIsAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		waiting string // what the device says that it waits with
+		await   func(a Applicant) (Verdict, error)
+		want    error // nil: it joined
+		code    int
+		says    string
+	}{
+		{"one who waits", "", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Waiting: 1}, nil }, nil, http.StatusAccepted, "`kubectl certificate approve pi-1-aa`"},
+		{"one who begins to wait", "", func(a Applicant) (Verdict, error) {
+			if !a.Begin {
+				return Verdict{}, ErrNoRequest
+			}
+			return Verdict{Request: "pi-1-aa", Begun: true, Waiting: 1}, nil
+		}, nil, http.StatusAccepted, "pi-1-aa"},
+		{"one whose request has ended", "pi-1-aa", func(a Applicant) (Verdict, error) {
+			if a.Begin {
+				return Verdict{Request: "pi-1-aa", Begun: true}, nil
+			}
+			return Verdict{}, ErrNoRequest
+		}, ErrForbidden, http.StatusForbidden, "with which this device waited, has ended"},
+		{"one who was denied", "pi-1-aa", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Denied: "not ours"}, nil }, ErrForbidden, http.StatusForbidden, "was denied: not ours"},
+		{"one who was denied after somebody had approved", "pi-1-aa", func(Applicant) (Verdict, error) {
+			return Verdict{Request: "pi-1-aa", Denied: "not ours", Approved: true}, nil
+		}, ErrForbidden, http.StatusForbidden, "was denied"},
+		{"one too many", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "as many devices wait"},
+		{"whom the hub refuses", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: another key waits", ErrRefused) }, ErrForbidden, http.StatusForbidden, "another key waits"},
+		{"who asks for what cannot be", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: a subject", ErrInvalid) }, ErrInvalid, http.StatusBadRequest, "a subject"},
+		{"of whom the hub cannot know", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
+	} {
+		for _, by := range []string{"the hub", "the token"} {
+			t.Run(c.name+", by "+by, func(t *testing.T) {
+				g := guard(t, t.TempDir())
+				g.RequireApproval, g.hub.await = by == "the hub", c.await
+				q := joinRequest(t, token(t, g, NewJoinToken{Approval: by == "the token"}).Text(), "pi-1", newMachine(t))
+				q.Waiting = c.waiting
+				_, err := g.Join(t.Context(), q, "10.0.0.2")
+				w := httptest.NewRecorder()
+				refuse(w, err)
+				if c.want != nil && !errors.Is(err, c.want) || w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
+					t.Errorf("%v: %d %s", err, w.Code, w.Body)
+				}
+				if (w.Header().Get("Retry-After") != "") != (c.code == http.StatusAccepted || c.code == http.StatusTooManyRequests) {
+					t.Error(w.Header())
+				}
+				if row, err := g.Store.JoinToken(t.Context(), strings.Split(q.Token, ".")[2]); err != nil || row.Used != 0 || len(g.hub.joined) > 0 {
+					t.Error("it is in, or has used the token up:", row, err, g.hub.joined)
+				}
+			})
+		}
+	}
+}
+
+func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
+	g := guard(t, t.TempDir())
+	g.RequireApproval = true
+	g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Approved: true}, nil }
+	k, m := token(t, g, NewJoinToken{Uses: 2}), newMachine(t)
+	q := joinRequest(t, k.Text(), "pi-1", m)
+	q.MachineID, q.Serial = "00112233445566aa", "S1"
+	if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
+		t.Fatal(err)
+	}
+	e := g.hub.joined[0]
+	if e.Request != "pi-1-aa" || len(e.Certificate) == 0 {
+		t.Errorf("%+v", e)
+	}
+	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID || a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
+		t.Errorf("%+v", a)
+	}
+	// Its answer got lost: the key speaks for the node already, and nobody is asked again. Another key is another device.
+	g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "other"}, nil }
+	if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
+		t.Error(err)
+	}
+	var w *waiting
+	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-2", newMachine(t)), "10.0.0.2"); !errors.As(err, &w) {
+		t.Error(err)
+	}
+}
+
+func TestOneTokenBeginsSoManyRequests(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		g.RequireApproval = true
+		g.hub.await = func(a Applicant) (Verdict, error) { // each of them is deleted at once
+			if !a.Begin {
+				return Verdict{}, ErrNoRequest
+			}
+			return Verdict{Request: "r", Begun: true}, nil
+		}
+		m, flooder, other := newMachine(t), token(t, g, NewJoinToken{Uses: 2}), token(t, g, NewJoinToken{})
+		ask := func(k wire.JoinToken) error {
+			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", m), "10.0.0.2")
+			return err
+		}
+		for g.requests.take(flooder.ID) {
+		}
+		var w *waiting
+		if err := ask(flooder); !errors.Is(err, ErrBusy) {
+			t.Error("it goes on:", err)
+		}
+		if err := ask(other); !errors.As(err, &w) {
+			t.Error("another token:", err)
+		}
+		time.Sleep(requestEvery)
+		if err := ask(flooder); !errors.As(err, &w) {
+			t.Error("later:", err)
+		}
+	})
+}
+
+// A device that waits asks every few seconds, for a day: that is one record.
+func TestWaitingIsNotedOnce(t *testing.T) {
+	g := guard(t, t.TempDir())
+	g.RequireApproval = true
+	begun := true
+	g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "r", Begun: begun}, nil }
+	q := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
+	for range 20 {
+		_, _ = g.Join(t.Context(), q, "10.0.0.2")
+		begun = false
+	}
+	found, err := g.Store.FindAudits(t.Context(), store.AuditQuery{Resources: []string{"enrolments"}, Limit: 99})
+	if err != nil || len(found) != 1 || found[0].Code != http.StatusAccepted || found[0].Name != "pi-1" {
+		t.Errorf("%v %+v", err, found)
+	}
+}
+
+// Nobody shall approve of what can come to nothing.
+func TestARequestOfOneWhoMayNotJoinIsWithdrawn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(t *testing.T, g fixture, k wire.JoinToken)
+		says string
+	}{
+		{"its token was revoked", func(t *testing.T, g fixture, k wire.JoinToken) { must(t, g.RevokeJoinToken(t.Context(), k.ID)) }, "was revoked at"},
+		{"its token has ended", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "ended at"},
+		{"its token is used up", func(t *testing.T, g fixture, k wire.JoinToken) {
+			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-9", newMachine(t)), "10.0.0.9")
+			must(t, err)
+		}, "is used up"},
+		{"its name is another's by now", func(t *testing.T, g fixture, _ wire.JoinToken) {
+			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
+			must(t, err)
+		}, "is another machine"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				g := guard(t, dir)
+				g.RequireApproval = true
+				g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "r", Approved: true}, nil }
+				k := token(t, g, NewJoinToken{})
+				c.do(t, g, k)
+				if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil {
+					t.Fatal("it joined")
+				}
+				if len(g.hub.withdrawn) != 1 || !strings.HasPrefix(g.hub.withdrawn[0], k.ID+": ") || !strings.Contains(g.hub.withdrawn[0], c.says) {
+					t.Errorf("%q", g.hub.withdrawn)
+				}
+			})
+		})
+	}
+	// Who has not got the secret ends nobody's request.
+	g := guard(t, t.TempDir())
+	k := token(t, g, NewJoinToken{})
+	must(t, g.RevokeJoinToken(t.Context(), k.ID))
+	k.Secret = newSecret()
+	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil || len(g.hub.withdrawn) > 0 {
+		t.Error(err, g.hub.withdrawn)
+	}
+}

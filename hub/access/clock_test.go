@@ -1,0 +1,48 @@
+package access
+
+import (
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// Sessions, tokens and their ends are by the hub's one time, whatever the machine's
+// is: it may be set by months while the hub runs.
+func TestEverythingBeginsAndEndsByTheHubsTime(t *testing.T) {
+	for name, off := range map[string]time.Duration{"months behind the machine's": -200 * 24 * time.Hour, "months ahead": 200 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			g := guard(t, t.TempDir())
+			var later time.Duration
+			g.Now = func() time.Time { return time.Now().Add(off + later) }
+			cookie := anna(t, g)
+			if !cookie.Expires.IsZero() && cookie.MaxAge == 0 {
+				t.Errorf("the browser judges the cookie's end %s by its own clock", cookie.Expires)
+			}
+			text, err := g.CreateAPIToken(t.Context(), NewAPIToken{User: "anna", Note: "n", Life: time.Hour})
+			must(t, err)
+			made := token(t, g, NewJoinToken{Site: "oslo", Uses: 1, Life: time.Hour, By: "anna"})
+			believed := func() (session, api bool) {
+				with := httptest.NewRequest("GET", "/", nil)
+				with.AddCookie(cookie)
+				_, serr := g.Authenticate(with)
+				bearer := httptest.NewRequest("GET", "/", nil)
+				bearer.TLS = from(nil).TLS
+				bearer.Header.Set("Authorization", "Bearer "+text)
+				_, aerr := g.Authenticate(bearer)
+				return serr == nil, aerr == nil
+			}
+			if s, a := believed(); !s || !a {
+				t.Errorf("what has just begun is over: session %v, token %v", s, a)
+			}
+			list, err := g.JoinTokens(t.Context())
+			must(t, err)
+			if left := list[0].Expires.Sub(g.Now()); left < 59*time.Minute || left > time.Hour {
+				t.Errorf("the join token %v ends in %s by the hub's time", made, left)
+			}
+			later = 2 * time.Hour
+			if _, a := believed(); a {
+				t.Error("a token of an hour is believed after two")
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Attempts count before they are looked at: any number at once is no more than ten.
+func TestGuessesAtOnceAreNoMoreThanOneAfterTheOther(t *testing.T) {
+	g := guard(t, t.TempDir())
+	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
+	var looked atomic.Int64
+	var wg sync.WaitGroup
+	for range 300 {
+		wg.Go(func() {
+			_, err := g.Login(t.Context(), "anna", "wrong wrong wrong", "10.0.0.66")
+			if errors.Is(err, ErrUnauthenticated) {
+				looked.Add(1)
+			} else if !errors.Is(err, ErrTooMany) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := looked.Load(); n != maxStrikes {
+		t.Errorf("%d of 300 passwords were looked at, want %d", n, maxStrikes)
+	}
+	if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
+		t.Error("the owner elsewhere:", err)
+	}
+}
+
+func TestWhoHasAnAccountGuessesNoMoreThanOthers(t *testing.T) {
+	g := guard(t, t.TempDir())
+	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
+	must(t, g.CreateUser(t.Context(), NewUser{"eve", goodPassword, Viewer}))
+	looked := 0
+	for range maxStrikes + 2 {
+		if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", "10.0.0.66"); errors.Is(err, ErrUnauthenticated) {
+			looked++
+		}
+		_, _ = g.Login(t.Context(), "eve", goodPassword, "10.0.0.66")
+	}
+	if looked != maxStrikes {
+		t.Errorf("%d guesses were looked at, want %d: a login of one's own makes them good", looked, maxStrikes)
+	}
+}
+
+func TestNobodyElsewhereLocksAPersonOut(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		anna(t, g) // from 10.0.0.1
+		looked := 0
+		for i := range 4 {
+			for range maxStrikes + 1 {
+				if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", fmt.Sprintf("10.6.6.%d", i)); errors.Is(err, ErrUnauthenticated) {
+					looked++
+				}
+			}
+		}
+		if looked != strangersStrikes {
+			t.Errorf("%d guesses from 4 addresses were looked at, want %d", looked, strangersStrikes)
+		}
+		again := guard(t, t.TempDir()) // whatever is in memory only has gone
+		again.Store = g.Store
+		for _, g := range []fixture{g, again} {
+			if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
+				t.Error("from where she always comes:", err)
+			}
+		}
+		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
+			t.Error("from where she never came:", err)
+		}
+		time.Sleep(strikeWindow)
+		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); err != nil {
+			t.Error("after the window:", err)
+		}
+	})
+}
+
+func TestWrongTokensKeepNoGoodDeviceOut(t *testing.T) {
+	g := guard(t, t.TempDir())
+	k := token(t, g, NewJoinToken{Uses: 200})
+	wrong := k
+	wrong.Secret = newSecret()
+	unknown := k
+	unknown.ID = newID()
+	for range 50 {
+		for _, bad := range []string{wrong.Text(), unknown.Text(), "nonsense"} {
+			if _, err := g.Join(t.Context(), wire.JoinRequest{Token: bad, Node: "eve"}, "10.0.0.2"); err == nil {
+				t.Fatal("a bad token lets in")
+			}
+		}
+	}
+	for _, bad := range []string{wrong.Text(), unknown.Text(), "nonsense"} {
+		if _, err := g.Join(t.Context(), wire.JoinRequest{Token: bad, Node: "eve"}, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
+			t.Error("bad ones go on:", err)
+		}
+	}
+	before, err := g.Store.Audits(t.Context(), 1000)
+	must(t, err)
+	if len(before) > 31 { // 30 of one source, and the beginning of the audit
+		t.Errorf("150 bad tokens left %d rows in the audit", len(before))
+	}
+	var wg sync.WaitGroup
+	for i := range 100 { // all at once, from behind the same address
+		q := joinRequest(t, k.Text(), fmt.Sprintf("pi-%d", i), newMachine(t))
+		wg.Go(func() {
+			if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestADeviceThatHasToWaitIsToldHowLong(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		q := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
+		g.joining <- struct{}{} // somebody else's join takes for ever
+		_, err := g.Join(t.Context(), q, "10.0.0.2")
+		w := httptest.NewRecorder()
+		refuse(w, err)
+		if !errors.Is(err, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || strings.Contains(w.Body.String(), "failed") {
+			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
+		}
+		<-g.joining
+		if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestANodeRenewsNowAndThen(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, dir)
+		m, other := newMachine(t), newMachine(t)
+		in := func(name string, m machine) wire.JoinAnswer {
+			a, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), name, m), "10.0.0.2")
+			must(t, err)
+			return a
+		}
+		a, b := in("pi-1", m), in("pi-2", other)
+		renewed := 0
+		var last error
+		for range 100 {
+			_, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, a.Certificate))
+			if last = err; err == nil {
+				renewed++
+			}
+		}
+		w := httptest.NewRecorder()
+		refuse(w, last)
+		if renewed != renewBurst || !errors.Is(last, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "60" {
+			t.Errorf("%d of 100 renewals, then %v, %d %v", renewed, last, w.Code, w.Header())
+		}
+		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: other.csr(t)}, certificates(t, b.Certificate)); err != nil {
+			t.Error("another node:", err)
+		}
+		time.Sleep(renewEvery)
+		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, a.Certificate)); err != nil {
+			t.Error("a minute later:", err)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package access
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
+	var l lockout
+	now := time.Unix(1e9, 0)
+	guilty := allowance{"login 192.0.2.7", maxStrikes}
+	for range maxStrikes {
+		if _, err := l.try(now, guilty); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := netip.MustParsePrefix("2001:db8::/32").Addr().As16()
+	for i := range 60_000 { // each from a /64 of its own, in /48s of their own
+		now = now.Add(5 * time.Millisecond)
+		at[4], at[5], at[6], at[7] = byte(i>>8), byte(i), byte(i>>16), byte(i>>3)
+		_, _ = l.try(now, tries("join", netip.AddrFrom16(at).String())...)
+		if i%10 == 0 {
+			_, _ = l.try(now, allowance{fmt.Sprint("login ", i), maxStrikes})
+		}
+	}
+	if _, err := l.try(now, guilty); err == nil {
+		t.Error("who has failed ten times may try again: a flood has emptied the books")
+	}
+	if n := len(l.keys); n > maxStrikeKeys {
+		t.Errorf("%d keys are remembered", n)
+	}
+}
+
+func TestANetworkOfNetworksHasABoundOfItsOwn(t *testing.T) {
+	var l lockout
+	now := time.Unix(1e9, 0)
+	tried := 0
+	for i := range 1000 {
+		if _, err := l.try(now, tries("login", fmt.Sprintf("2001:db8:1:%x::1", i))...); err == nil {
+			tried++
+		}
+	}
+	if tried != siteStrikes {
+		t.Errorf("%d attempts out of one /48, want %d", tried, siteStrikes)
+	}
+	if _, err := l.try(now, tries("login", "2001:db8:2::1")...); err != nil {
+		t.Error("a neighbour is locked out:", err)
+	}
+	for _, source := range []string{"192.0.2.1", "::ffff:192.0.2.1", "not an address"} {
+		if n := len(tries("login", source)); n != 1 {
+			t.Errorf("%s counts for %d", source, n)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package admission
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func TestAPodToleratesTheTaintOfTheHardwareThatItAsksFor(t *testing.T) {
+	one := corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("1")}
+	for _, c := range []struct {
+		rule string
+		spec corev1.PodSpec
+		want []string
+	}{
+		{"of what a container limits, and so requests", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: one}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"of what an init container requests", corev1.PodSpec{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"of nothing that is Kubernetes' own", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1")}}}}}, nil},
+		{"not twice", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}},
+			Tolerations: []corev1.Toleration{{Key: "flotilla.dev/gpiochip", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}, []string{"flotilla.dev/gpiochip"}},
+	} {
+		p := corev1.Pod{Spec: c.spec}
+		DefaultPod(&p, Settings{})
+		DefaultPod(&p, Settings{})
+		var got []string
+		for _, tol := range p.Spec.Tolerations {
+			if tol.Effect == corev1.TaintEffectNoSchedule && tol.Operator == corev1.TolerationOpExists {
+				got = append(got, tol.Key)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.rule, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package admission
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A rule is what sets the admission of a kind apart; nil: nothing.
+type rule struct {
+	name  apivalidation.ValidateNameFunc // nil: a DNS subdomain
+	fill  func(o state.Object, s Settings)
+	check func(l *list, o state.Object, x given)
+	same  func(l *list, o, old state.Object) // what may not change
+	texts func(l *list, o state.Object)      // that people read, beside those of a pod spec
+}
+
+// What is given beside an object to check it by.
+type given struct {
+	Settings
+	old state.Object // nil: it is new
+}
+
+var spec = field.NewPath("spec")
+
+// rules has every kind that the API serves.
+var rules = map[state.Kind]rule{
+	state.Pods: {
+		fill:  fills(DefaultPod),
+		check: checks(func(l *list, p *corev1.Pod) { l.podSpec(&p.Spec, spec, ofPod) }),
+		same:  keeps((*list).podUnchanged),
+	},
+	state.Deployments: {
+		fill:  fills(func(d *appsv1.Deployment, _ Settings) { defaultDeployment(&d.Spec) }),
+		check: checks(func(l *list, d *appsv1.Deployment) { l.deployment(&d.Spec, spec) }),
+		same:  keeps(func(l *list, d, old *appsv1.Deployment) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
+	},
+	state.ReplicaSets: {
+		fill:  fills(defaultReplicaSet),
+		check: checks(func(l *list, r *appsv1.ReplicaSet) { l.replicaSet(&r.Spec, spec) }),
+		same:  keeps(func(l *list, r, old *appsv1.ReplicaSet) { l.selectorUnchanged(r.Spec.Selector, old.Spec.Selector) }),
+	},
+	state.DaemonSets: {
+		fill:  fills(func(d *appsv1.DaemonSet, _ Settings) { defaultDaemonSet(&d.Spec) }),
+		check: checks(func(l *list, d *appsv1.DaemonSet) { l.daemonSet(&d.Spec, spec) }),
+		same:  keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
+	},
+	state.ControllerRevisions: {
+		check: checks((*list).revision),
+		same:  keeps(func(l *list, r, old *appsv1.ControllerRevision) { l.same(r.Data, old.Data, field.NewPath("data")) }),
+	},
+	state.ConfigMaps: {check: checks((*list).configMap), same: keeps((*list).configMapUnchanged)},
+	state.Secrets: {
+		fill:  fills(func(s *corev1.Secret, _ Settings) { defaultSecret(s) }),
+		check: checks((*list).secret),
+		same:  keeps((*list).secretUnchanged),
+	},
+	state.Namespaces: {
+		name: apivalidation.NameIsDNSLabel,
+		fill: fills(defaultNamespace),
+		check: func(l *list, o state.Object, x given) {
+			l.namespace(o.(*corev1.Namespace))
+			l.podSecurityLabels(o.(*corev1.Namespace), x.old)
+		},
+	},
+	state.Events: {check: checks((*list).event), texts: shows((*list).eventTexts)},
+	state.Nodes: {
+		fill:  fills(defaultNode),
+		check: checks((*list).node),
+		same:  keeps((*list).nodeUnchanged),
+		texts: shows((*list).nodeTexts),
+	},
+	state.Leases:               {check: checks(func(l *list, o *coordv1.Lease) { l.lease(&o.Spec, spec) })},
+	state.PodDisruptionBudgets: {check: checks(func(l *list, b *policyv1.PodDisruptionBudget) { l.budget(&b.Spec, spec) })},
+	state.JoinRequests:         {check: checks((*list).joinRequest), same: keeps((*list).decision)},
+	state.Sites: {
+		name:  siteName,
+		check: func(l *list, o state.Object, x given) { l.site(o.(*fleet.Site), x.Settings) },
+		texts: shows((*list).siteTexts),
+	},
+	state.BoardProfiles: {
+		check: checks((*list).profile),
+		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),
+	},
+}
+
+// The functions of a kind's own type, for any object of the kind.
+
+func fills[P state.Object](f func(P, Settings)) func(state.Object, Settings) {
+	return func(o state.Object, s Settings) { f(o.(P), s) }
+}
+
+func checks[P state.Object](f func(*list, P)) func(*list, state.Object, given) {
+	return func(l *list, o state.Object, _ given) { f(l, o.(P)) }
+}
+
+func keeps[P state.Object](f func(l *list, o, old P)) func(l *list, o, old state.Object) {
+	return func(l *list, o, old state.Object) { f(l, o.(P), old.(P)) }
+}
+
+func shows[P state.Object](f func(*list, P)) func(*list, state.Object) {
+	return func(l *list, o state.Object) { f(l, o.(P)) }
+}

@@ -1,0 +1,26 @@
+package ask
+
+import (
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/wire"
+)
+
+type broken struct{}
+
+func (broken) Request(string, string, wire.Request) error { panic("ouch") }
+
+func TestAMeasurementThatPanicsIsAnErrorOfWhoAsked(t *testing.T) {
+	before := panics.Counts()["usage"]
+	d := &Client{Broker: broken{}}
+	for range 2 { // nobody else waits for what will never come
+		if _, err := d.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "ouch") {
+			t.Errorf("it said %v", err)
+		}
+	}
+	if n := panics.Counts()["usage"] - before; n != 2 {
+		t.Errorf("counted %d", n)
+	}
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestAttacks is the part of `make attack` that takes seconds.
+func TestAttacks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: this runs the real hub")
+	}
+	hub, err := build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range attacks() {
+		if at.slow {
+			continue
+		}
+		t.Run(at.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "a")
+			if r := try(t.Context(), at, hub, dir); r.err != nil {
+				t.Errorf("%s %s: %v", at.by, at.does, r.err)
+			} else {
+				t.Log(r.seen)
+			}
+		})
+	}
+}

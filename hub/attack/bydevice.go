@@ -1,0 +1,446 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/wire"
+)
+
+// byDevice is what somebody can do who holds one device, or its certificate.
+func byDevice() []attack {
+	return []attack{
+		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 and its like, then more news, then a restart", run: endless},
+		{name: "changing-hardware", slow: true, by: "device", does: "240 KB of hardware that changes with each status, a minute long, as fast as it is let", run: changing(func(i int) (map[string]any, map[string]any) {
+			return nil, map[string]any{"hardware": map[string]any{"n": i, "x": noise(i, 240<<10)}}
+		})},
+		{name: "changing-images", slow: true, by: "device", does: "the same with its list of images", run: changing(func(i int) (map[string]any, map[string]any) {
+			images := make([]map[string]any, 1000)
+			for k := range images {
+				images[k] = map[string]any{"names": []string{noise(i*1000+k, 200)}, "sizeBytes": k}
+			}
+			return map[string]any{"images": images}, nil
+		})},
+		{name: "changing-conditions", slow: true, by: "device", does: "the same with conditions of its own", run: changing(func(i int) (map[string]any, map[string]any) {
+			conditions := []map[string]any{{"type": "Ready", "status": "True"}}
+			for k := range 60 {
+				conditions = append(conditions, map[string]any{"type": fmt.Sprintf("C%d", k), "status": "True", "reason": "R", "message": noise(i*1000+k, 3000)})
+			}
+			return map[string]any{"conditions": conditions}, nil
+		})},
+		{name: "events", slow: true, by: "device", does: "3,000 events that are all different, beside one of another node", run: events},
+		{name: "replaced", by: "device", does: "the stolen device of a replaced node keeps its session, and comes again", run: replaced},
+		{name: "foreign-identity", by: "device", does: "the address Hostname, labels, taints and capacity of somebody else", run: foreign},
+		{name: "bare-client-id", by: "device", does: "a second connection without a machine takes over the session", run: bare},
+		{name: "second-machine", by: "device", does: "a clone with another machine id, while the first one lives", run: clone},
+		{name: "foreign-topics", slow: true, by: "device", does: "news of others, wildcards and $SYS, at full speed", run: topics},
+		{name: "site-token", by: "device", does: "any token of the site and a machine id enrol a node that exists", run: siteToken},
+		{name: "development-listener", by: "local user", does: "the name of an enrolled node on the development listener", run: devListener},
+		{name: "reconnects", slow: true, by: "device", does: "comes and goes eightfold, with a new boot each time", run: reconnects},
+		{name: "renewals", by: "device", does: "certificates renewed as fast as they are given", run: renewals},
+	}
+}
+
+// noise is text that compresses badly and is the same for the same number.
+func noise(seed, size int) string {
+	b := make([]byte, size)
+	x := uint64(seed)*2654435761 + 88172645463325252
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = 'a' + byte(x%26)
+	}
+	return string(b)
+}
+
+func endless(ctx context.Context, a *arena) (string, error) {
+	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648", strings.Repeat("9", 4000)} {
+		d, err := a.newDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
+		if err != nil {
+			return "", err
+		}
+		l, err := d.connect(ctx, d.clientID())
+		if err != nil {
+			return "", err
+		}
+		hostile := map[string]any{"cpu": q, "memory": q, "pods": q, "example.com/x": q}
+		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile}, {"capacity": hostile, "allocatable": hostile}, nil} {
+			if err := l.publish("status", d.good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
+				break // it was thrown out, which is an answer too
+			}
+		}
+		pods, _ := json.Marshal(map[string]any{"boot": d.boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
+			"uid": "u", "namespace": "default", "name": "p", "status": map[string]any{"containerStatuses": []any{map[string]any{"name": "c", "allocatedResources": hostile, "resources": map[string]any{"requests": hostile}}}},
+		}}})
+		_ = l.publish("pods", pods)
+		_ = l.publish("status", d.good(nil, nil))
+		_ = l.ping(10 * time.Second)
+		_ = l.Close()
+		if err := a.answers(ctx, 2*time.Second); err != nil {
+			return "", fmt.Errorf("after %.20s: %w", q, err)
+		}
+	}
+	a.kill()
+	if err := a.start(ctx); err != nil {
+		return "", fmt.Errorf("the hub does not come back: %w", err)
+	}
+	if _, err := a.get(ctx, "/api/v1/nodes"); err != nil {
+		return "", err
+	}
+	return "refused, and back after kill -9", nil
+}
+
+// changing sends a status that is different each time, a minute long.
+func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *arena) (string, error) {
+	return func(ctx context.Context, a *arena) (string, error) {
+		d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+		if err != nil {
+			return "", err
+		}
+		l, err := d.online(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer l.Close()
+		wrote, end, sent := a.wrote(), time.Now().Add(time.Minute), 0
+		for ; time.Now().Before(end) && sent < 20_000; sent++ {
+			inner, fields := what(sent)
+			payload := d.good(inner, fields)
+			if len(payload) > wire.MaxFromDevice {
+				return "", fmt.Errorf("the attack's own payload is too large: %d", len(payload))
+			}
+			if !l.open() {
+				if l, err = d.connect(ctx, d.clientID()); err != nil {
+					pause(ctx, time.Second)
+					if l, err = d.connect(ctx, d.clientID()); err != nil {
+						return "", fmt.Errorf("the device cannot connect any more: %w", err)
+					}
+				}
+			}
+			_ = l.publish("status", payload)
+		}
+		perMinute := a.wrote() - wrote
+		seen := fmt.Sprintf("%d sent, %d MiB written in a minute", sent, perMinute>>20)
+		if perMinute > 64<<20 {
+			return seen, errors.New("one device wears the disk out")
+		}
+		return seen, nil
+	}
+}
+
+func events(ctx context.Context, a *arena) (string, error) {
+	quiet, err := a.newDevice(ctx, "quiet", "00000000000000c1")
+	if err != nil {
+		return "", err
+	}
+	q, err := quiet.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer q.Close()
+	event := func(d *device, i int) []byte {
+		e, _ := json.Marshal(wire.Event{Boot: d.boot, Time: time.Now(), Type: "Warning", Reason: "Worn", Message: noise(i, 3000)})
+		return e
+	}
+	if err := q.told(ctx, "event", event(quiet, 1)); err != nil {
+		return "", err
+	}
+	about := func() (n int, err error) {
+		body, err := a.get(ctx, "/api/v1/events?fieldSelector=involvedObject.name=quiet")
+		var list corev1.EventList
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &list)
+		}
+		return len(list.Items), err
+	}
+	before, err := about()
+	if err != nil || before == 0 {
+		return "", fmt.Errorf("the quiet node has %d events: %w", before, err)
+	}
+	evil, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	l, err := evil.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	wrote := a.wrote()
+	for i := range 3000 {
+		if l.publish("event", event(evil, i+2)) != nil {
+			break
+		}
+	}
+	_ = l.ping(60 * time.Second)
+	after, err := about()
+	seen := fmt.Sprintf("%d of %d events of the quiet node left, %d MiB written", after, before, (a.wrote()-wrote)>>20)
+	switch {
+	case err != nil:
+		return seen, err
+	case after < before:
+		return seen, errors.New("one device's events push out another's")
+	case a.wrote()-wrote > 64<<20:
+		return seen, errors.New("one device's events wear the disk out")
+	}
+	return seen, nil
+}
+
+func replaced(ctx context.Context, a *arena) (string, error) {
+	stolen, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+	if err != nil {
+		return "", err
+	}
+	l, err := stolen.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	token, err := a.token(ctx, "--site", "oslo", "--node", "pi-1")
+	if err != nil {
+		return "", err
+	}
+	fresh, err := a.join(ctx, token, "pi-1", "00000000000000d2")
+	if err != nil {
+		return "", err
+	}
+	start := time.Now()
+	if err := until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) { return !l.open(), nil }); err != nil {
+		return "", err
+	}
+	cut := time.Since(start)
+	if err := stolen.outside(ctx); err != nil {
+		return "", err
+	}
+	n, err := fresh.online(ctx)
+	if err != nil {
+		return "", fmt.Errorf("its replacement is not let in: %w", err)
+	}
+	defer n.Close()
+	if err := stolen.outside(ctx); err != nil {
+		return "", fmt.Errorf("beside its replacement: %w", err)
+	}
+	if err := n.ping(2 * time.Second); err != nil {
+		return "", fmt.Errorf("its replacement is disturbed: %w", err)
+	}
+	return fmt.Sprintf("cut %s after the replacement had joined", cut.Round(time.Millisecond)), nil
+}
+
+// outside is nil when a device that has no right any more hears nothing but that, and
+// is not believed: the hub lets it in to be told that it was dismissed, at most.
+func (d *device) outside(ctx context.Context) error {
+	l, err := d.connect(ctx, d.clientID())
+	if err != nil {
+		return nil
+	}
+	defer l.Close()
+	for _, f := range wire.Filters(wire.DefaultPrefix, d.id.Node) {
+		_ = l.subscribe(f)
+	}
+	_ = l.publish("status", d.good(nil, nil))
+	_ = l.send(packet(0x30, append(text(nil, l.prefix+"lease"), d.renewal()...)))
+	if err := until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) { return !l.open(), nil }); err != nil {
+		return err
+	}
+	for {
+		select {
+		case p := <-l.packets:
+			var told wire.Desired
+			if json.Unmarshal(p.payload, &told) != nil || told.Dismissed == nil || len(told.Pods)+len(told.Secrets) > 0 {
+				return fmt.Errorf("the stolen device hears %.200q", p.payload)
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+func foreign(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.connect(ctx, d.clientID())
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	huge := map[string]any{"cpu": "1000000", "memory": "1Pi", "pods": "-5", "example.com/gpu": "99999999"}
+	err = l.told(ctx, "status", d.good(
+		map[string]any{"addresses": []map[string]any{{"type": "Hostname", "address": "witness"}, {"type": "InternalIP", "address": "127.0.0.1"}}, "capacity": map[string]any{"cpu": "2", "memory": "1Gi", "pods": "10"}, "allocatable": huge},
+		map[string]any{"registration": map[string]any{"labels": map[string]string{
+			"kubernetes.io/hostname": "witness", "topology.kubernetes.io/zone": "bergen", "node-restriction.kubernetes.io/x": "y", "node-role.kubernetes.io/control-plane": "",
+		}}}))
+	if err != nil {
+		return "", err
+	}
+	if err := until(ctx, 5*time.Second, "the node is there", func() (bool, error) { _, err := a.node(ctx, "evil"); return err == nil, err }); err != nil {
+		return "the hub registers no such node", nil
+	}
+	n, err := a.node(ctx, "evil")
+	if err != nil {
+		return "", err
+	}
+	for key, want := range map[string]string{"kubernetes.io/hostname": "evil", "topology.kubernetes.io/zone": "oslo", "node-restriction.kubernetes.io/x": "", "node-role.kubernetes.io/control-plane": ""} {
+		if _, has := n.Labels[key]; n.Labels[key] != want || has && want == "" {
+			return "", fmt.Errorf("the label %s is %q", key, n.Labels[key])
+		}
+	}
+	for name, q := range n.Status.Allocatable {
+		if c, has := n.Status.Capacity[name]; has && q.Cmp(c) > 0 || q.Sign() < 0 {
+			return "", fmt.Errorf("allocatable %s is %s of %s", name, q.String(), c.String())
+		}
+	}
+	return "its own name, its own site, no more than it has", nil
+}
+
+func bare(ctx context.Context, a *arena) (string, error) {
+	return second(ctx, a, "pi-1")
+}
+
+func clone(ctx context.Context, a *arena) (string, error) {
+	return second(ctx, a, "pi-1:00000000000000d9")
+}
+
+// second connects once more with the same certificate and another client id. The
+// first one has to stay undisturbed, and the administrator has to see it.
+func second(ctx context.Context, a *arena, clientID string) (string, error) {
+	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	for range 5 {
+		if other, err := d.connect(ctx, clientID); err == nil {
+			_ = other.ping(time.Second)
+			_ = other.Close()
+		}
+		if err := l.ping(2 * time.Second); err != nil {
+			return "", fmt.Errorf("the first one is disturbed: %w", err)
+		}
+	}
+	n, err := a.node(ctx, "pi-1")
+	if err != nil {
+		return "", err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "IdentityConflict" && c.Status == corev1.ConditionTrue {
+			return "refused five times, " + string(c.Type), nil
+		}
+	}
+	return "", errors.New("nobody is told of it: no IdentityConflict")
+}
+
+func topics(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	for _, filter := range []string{"#", "+/#", "$SYS/#", "$share/g/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/witness/desired", "fleet/v1/nodes/witness/request/+"} {
+		_ = l.subscribe(filter)
+	}
+	stale, _ := json.Marshal(wire.Presence{Boot: "boot-00000000000000aa", State: wire.PresenceShutdown})
+	end, sent := time.Now().Add(20*time.Second), 0
+	for ; time.Now().Before(end) && l.open() && sent < 200_000; sent++ {
+		topic := []string{"fleet/v1/nodes/witness/presence", "fleet/v1/nodes/witness/status", "fleet/v1/nodes/witness/desired", "x"}[sent%4]
+		if l.send(packet(0x30, append(text(nil, topic), stale...))) != nil {
+			break
+		}
+	}
+	if !l.open() {
+		return "", errors.New("it was cut off: a real client would come again for ever")
+	}
+	select {
+	case p := <-l.packets:
+		if !strings.HasPrefix(p.topic, l.prefix) {
+			return "", fmt.Errorf("it heard %s", p.topic)
+		}
+	default:
+	}
+	return fmt.Sprintf("%d messages, none heard", sent), nil
+}
+
+func siteToken(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	token, err := a.token(ctx, "--site", "oslo")
+	if err != nil {
+		return "", err
+	}
+	if _, err := a.join(ctx, token, "pi-1", "00000000000000d1"); err == nil {
+		return "", errors.New("whoever knows a machine id becomes its node")
+	}
+	return "refused", l.ping(2 * time.Second)
+}
+
+func devListener(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, id := range []string{"pi-1:00000000000000d1", "pi-1", "pi-1:00000000000000d9"} {
+		if other, err := a.plain("pi-1", id); err == nil && other.ping(time.Second) == nil {
+			return "", fmt.Errorf("%s is let in without a certificate", id)
+		}
+	}
+	_ = l.Close()
+	for _, id := range []string{"pi-1:00000000000000d1", "pi-1"} {
+		if other, err := a.plain("pi-1", id); err == nil && other.ping(time.Second) == nil {
+			return "", fmt.Errorf("%s is let in without a certificate while the device is away", id)
+		}
+	}
+	return "refused", nil
+}
+
+func renewals(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	body, c, err := d.renewal2(a)
+	if err != nil {
+		return "", err
+	}
+	got, before, start := 0, a.cpu(), time.Now()
+	for range 400 {
+		code, _, err := a.call(ctx, c, "POST", wire.PathRenew, "application/json", body)
+		if err != nil {
+			return "", err
+		}
+		if code == 200 {
+			got++
+		}
+	}
+	seen := fmt.Sprintf("%d of 400 in %s, %s of CPU", got, time.Since(start).Round(time.Millisecond), a.cpu()-before)
+	if got > 20 {
+		return seen, errors.New("one device has the hub sign as often as it likes")
+	}
+	return seen, nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// loginFlood types passwords as fast as they go, of one person, of many, of nobody, and
+// of names that nobody can have, and the setup link's secret.
+func loginFlood(ctx context.Context, a *arena) (string, error) {
+	if err := a.user(ctx, "kari", "admin"); err != nil {
+		return "", err
+	}
+	const long = 20 * time.Second
+	stop, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	before, wrote := a.cpu(), a.wrote()
+	var tried, limited atomic.Int64
+	c := a.client()
+	each(stop, 16*1000, 16, func(i int) {
+		name := []string{"kari", fmt.Sprintf("nobody-%d", i), strings.Repeat("k", 60_000), "k\u0430ri\u202e\x00"}[i%4]
+		code, cookie, err := a.login(stop, c, name, strings.Repeat("x", 200))
+		if err == nil && cookie == nil {
+			tried.Add(1)
+		}
+		if code == http.StatusTooManyRequests {
+			limited.Add(1)
+		}
+	})
+	spent, kib := a.cpu()-before, (a.wrote()-wrote)>>10
+	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(), spent, kib)
+	switch each := spent / time.Duration(max(tried.Load(), 1)); {
+	case each > 10*time.Millisecond: // a password takes five times as long to look at
+		return seen, fmt.Errorf("a try costs %s", each)
+	case kib > 16<<10:
+		return seen, errors.New("attempts wear the disk out")
+	}
+	return seen, nil
+}

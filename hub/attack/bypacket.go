@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// byPacket is what a device can do with packets of MQTT that carry no news: whatever
+// it sends, it is one device, and costs no more than the news that it may send.
+func byPacket() []attack {
+	var subscribe, unsubscribe, own []byte
+	for i := range 12_000 {
+		filter := text(nil, fmt.Sprintf("a/%d/+/#", i))
+		subscribe, unsubscribe = append(append(subscribe, filter...), 1), append(unsubscribe, filter...)
+	}
+	for range 4_000 {
+		own = append(text(own, "fleet/v1/nodes/evil/request/+"), 0)
+	}
+	return []attack{
+		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long", run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
+		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again", run: packetFlood(packet(0x82, append([]byte{0, 1}, subscribe...)))},
+		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, again and again", run: packetFlood(packet(0x82, append([]byte{0, 1}, own...)))},
+		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go", run: packetFlood(bytes.Repeat(packet(0x82, append(text([]byte{0, 1}, "#"), 0)), 1000))},
+		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again", run: packetFlood(packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
+		{name: "acknowledgements", slow: true, by: "device", does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent", run: packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
+		{name: "exactly-once", slow: true, by: "device", does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own", run: packetFlood(bytes.Repeat(packet(0x3c, append(text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
+		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short", run: packetFlood(append(bytes.Repeat(packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
+	}
+}
+
+// packetFlood sends the same again and again for 20 s, with a new connection where it is
+// cut off. It may cost a quarter of a core.
+func packetFlood(what []byte) func(context.Context, *arena) (string, error) {
+	const long = 20 * time.Second
+	return func(ctx context.Context, a *arena) (string, error) {
+		d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+		if err != nil {
+			return "", err
+		}
+		l, err := d.online(ctx)
+		if err != nil {
+			return "", err
+		}
+		before, sent, cut := a.cpu(), 0, 0
+		for end := time.Now().Add(long); time.Now().Before(end) && ctx.Err() == nil; {
+			if err := l.send(what); err == nil {
+				sent += len(what)
+				continue
+			}
+			cut++
+			_ = l.Close()
+			for l = nil; l == nil && time.Now().Before(end); pause(ctx, time.Second) {
+				l, _ = d.connect(ctx, d.clientID())
+			}
+			if l == nil {
+				break
+			}
+		}
+		spent := a.cpu() - before
+		if l != nil {
+			_ = l.Close()
+		}
+		seen := fmt.Sprintf("%d KiB sent, cut off %d times, %s of CPU in %s", sent>>10, cut, spent, long)
+		if spent > long/4 {
+			return seen, errors.New("packets without news cost the hub more than news do")
+		}
+		return seen, nil
+	}
+}

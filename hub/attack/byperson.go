@@ -1,0 +1,354 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// byPerson is what somebody with a login can do: a viewer, an operator, and one who
+// was one.
+func byPerson() []attack {
+	return []attack{
+		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that nobody can mean", run: endlessPod},
+		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself", run: hugePatch, heavy: true},
+		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open", run: deletedOperator},
+		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that nobody reads and answers that are not read", run: unreadStreams},
+		{name: "log-pattern", slow: true, by: "viewer", does: "node log queries with patterns that repeat patterns", run: logPattern},
+		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of some 20 MB each, asked for and not read", run: unreadLists},
+		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with some 7 MB each, asked for and not read", run: unreadWatches},
+		{name: "refused-writes", slow: true, by: "viewer", does: "20,000 writes that are refused, each of them an audit row", run: refusedWrites},
+	}
+}
+
+func pod(name string, spec map[string]any) string {
+	container := map[string]any{"name": "c", "image": "x"}
+	for k, v := range spec {
+		container[k] = v
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name}, "spec": map[string]any{"containers": []any{container}}})
+	if err != nil {
+		panic(err) // a mistake in an attack
+	}
+	return string(body)
+}
+
+func endlessPod(ctx context.Context, a *arena) (string, error) {
+	operator, err := a.as(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	const pods, kind = "/api/v1/namespaces/default/pods", "application/json"
+	bad := map[string]string{}
+	for i, q := range []string{"1e999999999", "1e-999999999", "-1e999999999", "9e2147483647", strings.Repeat("9", 5000)} {
+		bad[pod(fmt.Sprintf("q%d", i), map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": q}, "limits": map[string]any{"cpu": q}}})] = q
+	}
+	bad[pod("nul", map[string]any{"env": []any{map[string]any{"name": "A", "value": "a\x00b"}}})] = "a NUL"
+	bad[pod("nulcommand", map[string]any{"command": []any{"a\x00b"}})] = "a NUL in a command"
+	bad[pod("nulimage", map[string]any{"image": "a\x00b"})] = "a NUL in an image"
+	bad[pod("deep", map[string]any{"args": nested(10_000)})] = "nesting of 10,000"
+	bad[pod("bidi\u202e", nil)] = "a bidi name"
+	for body, what := range bad {
+		code, answer, err := a.call(ctx, operator, http.MethodPost, pods, kind, body)
+		if err != nil {
+			return "", fmt.Errorf("%.30s: %w", what, err)
+		}
+		if code/100 != 4 {
+			return "", fmt.Errorf("%.30s: %d %.100s", what, code, answer)
+		}
+	}
+	if err := a.answers(ctx, time.Second); err != nil {
+		return "", err
+	}
+	a.kill()
+	return fmt.Sprintf("all %d refused, and back after kill -9", len(bad)), a.start(ctx)
+}
+
+func nested(depth int) any {
+	var v any = "x"
+	for range depth {
+		v = []any{v}
+	}
+	return v
+}
+
+func hugePatch(ctx context.Context, a *arena) (string, error) {
+	operator, err := a.as(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	const maps = "/api/v1/namespaces/default/configmaps"
+	if err := a.create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"`+strings.Repeat("x", 1000)+`"}}`); err != nil {
+		return "", err
+	}
+	if err := a.create(ctx, "/api/v1/namespaces/default/pods", pod("p", nil)); err != nil {
+		return "", err
+	}
+	start := a.cpu()
+	ask := func(what, path, kind, body string) error {
+		before := a.cpu()
+		code, answer, err := a.call(ctx, operator, http.MethodPatch, path, kind, body)
+		if spent := a.cpu() - before; spent > 5*time.Second {
+			return fmt.Errorf("%s: %s of CPU", what, spent)
+		}
+		if err != nil || code >= 500 {
+			return fmt.Errorf("%s: %d %.100s %w", what, code, answer, err)
+		}
+		return nil
+	}
+	var ops, copies, env, finalizers []string
+	for i := range 40_000 {
+		ops = append(ops, fmt.Sprintf(`{"op":"add","path":"/data/k%d","value":"v"}`, i))
+		env = append(env, fmt.Sprintf(`{"name":"A%d","value":"v"}`, i))
+		finalizers = append(finalizers, fmt.Sprintf(`"example.com/f%d"`, i))
+	}
+	for i := range 200 {
+		copies = append(copies, fmt.Sprintf(`{"op":"copy","from":"/data","path":"/data/c%d"}`, i))
+	}
+	all := func(s []string) string { return strings.Join(s, ",") }
+	var tower strings.Builder // nine times nine to the ninth
+	tower.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\na0: &a0 [x,x,x,x,x,x,x,x,x]\n")
+	for i := range 9 {
+		fmt.Fprintf(&tower, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
+	}
+	const podPath = "/api/v1/namespaces/default/pods/p"
+	err = errors.Join(
+		ask("a JSON patch of 40,000 operations", maps+"/m", "application/json-patch+json", "["+all(ops)+"]"),
+		ask("a JSON patch that doubles 200 times", maps+"/m", "application/json-patch+json", "["+all(copies)+"]"),
+		ask("a strategic merge patch of 40,000 variables", podPath, "application/strategic-merge-patch+json", `{"spec":{"containers":[{"name":"c","env":[`+all(env)+`]}]}}`),
+		ask("a strategic merge patch of 40,000 finalizers", podPath, "application/strategic-merge-patch+json", `{"metadata":{"finalizers":[`+all(finalizers)+`]}}`),
+		ask("a merge patch of 3 MB", maps+"/m", "application/merge-patch+json", `{"data":{"a":"`+strings.Repeat("y", 3_000_000)+`"}}`),
+		ask("an apply of 40,000 variables", podPath+"?fieldManager=x&force=true", "application/apply-patch+yaml", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"x","env":[`+all(env)+`]}]}}`),
+		ask("an apply of YAML that refers to itself", maps+"/m?fieldManager=x", "application/apply-patch+yaml", tower.String()),
+		ask("a merge patch nested 100,000 deep", maps+"/m", "application/merge-patch+json", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
+	)
+	return fmt.Sprintf("%s of CPU for all eight", a.cpu()-start), err
+}
+
+// deletedOperator watches secrets, with each credential that there is, is deleted,
+// and must not hear of the next secret.
+func deletedOperator(ctx context.Context, a *arena) (string, error) {
+	if err := a.user(ctx, "ola", "operator"); err != nil {
+		return "", err
+	}
+	certificate, err := a.as(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	_, cookie, err := a.login(ctx, a.client(), "ola", password)
+	if err != nil || cookie == nil {
+		return "", fmt.Errorf("log in: %w", err)
+	}
+	certificate.Timeout = 0
+	session := a.client()
+	session.Timeout = 0
+	streams := map[string]*http.Response{}
+	open := func(name string, c *http.Client, path string, cookies ...*http.Cookie) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Accept", "application/json")
+		for _, k := range cookies {
+			r.AddCookie(&http.Cookie{Name: k.Name, Value: k.Value})
+			r.Header.Set("Accept", "text/event-stream")
+		}
+		resp, err := c.Do(r)
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", name, resp.Status)
+		}
+		if err == nil {
+			streams[name] = resp
+		}
+		return err
+	}
+	if err := errors.Join(
+		open("a watch by certificate", certificate, "/api/v1/secrets?watch=true"),
+		open("the page's stream", session, "/nodes", cookie),
+	); err != nil {
+		return "", err
+	}
+	ended := make(chan string, len(streams))
+	var heard atomic.Bool
+	for name, resp := range streams {
+		go func() {
+			defer resp.Body.Close()
+			in := bufio.NewReader(resp.Body)
+			for {
+				line, err := in.ReadString('\n')
+				if strings.Contains(line, "after-the-deletion") {
+					heard.Store(true)
+				}
+				if err != nil {
+					ended <- name
+					return
+				}
+			}
+		}()
+	}
+	if _, err := a.command(ctx, "", "user", "delete", "ola"); err != nil {
+		return "", err
+	}
+	start := time.Now()
+	after := time.After(5 * time.Second)
+	for range len(streams) {
+		select {
+		case <-ended:
+		case <-after:
+			return "", errors.New("a stream of somebody who was deleted goes on after 5 s")
+		}
+	}
+	took := time.Since(start)
+	if err := a.create(ctx, "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
+		return "", err
+	}
+	if heard.Load() {
+		return "", errors.New("a secret was told to somebody who was deleted")
+	}
+	return "ended after " + took.Round(time.Millisecond).String(), nil
+}
+
+// logPattern asks a device that answers with lines made for the pattern, as much of
+// them as it is let: the viewer of one site may well hold a device of it.
+func logPattern(ctx context.Context, a *arena) (string, error) {
+	viewer, err := a.as(ctx, "viewer", "vera")
+	if err != nil {
+		return "", err
+	}
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	go l.chatter(strings.Repeat(strings.Repeat("a", 4000)+"\n", 16), 400)
+	start := a.cpu()
+	patterns := []string{"(a?){70}b", "(a|aa){45}b", "(a?){1000}", "(a?){1000}b", "((a{1,30}){1,30})b", "(x*)*(a*)*z{1000}", strings.Repeat("(a|b)*", 150), strings.Repeat("a{0,100}", 9), "a{500}b|a{500}c"}
+	answers := map[int]int{}
+	for _, follow := range []string{"", "&follow=true"} {
+		for _, pattern := range patterns {
+			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+			code, _, _ := a.call(ctx, viewer, http.MethodGet, "/api/v1/nodes/evil/proxy/logs/?query=kubelet&pattern="+url.QueryEscape(pattern)+follow, "", "")
+			answers[code]++
+			cancel()
+		}
+	}
+	pause(ctx, 2*time.Second) // whoever has gone must not be worked for
+	before := a.cpu()
+	pause(ctx, 5*time.Second)
+	spent, after := a.cpu()-start, a.cpu()-before
+	seen := fmt.Sprintf("answers by code %v, %s of CPU for %d", answers, spent, 2*len(patterns))
+	switch {
+	case after > 2*time.Second:
+		return seen, fmt.Errorf("%s of CPU in the 5 s after the last one had gone", after)
+	case spent > 20*time.Second:
+		return seen, errors.New("patterns cost the hub more than they can bring")
+	}
+	return seen, nil
+}
+
+func unreadLists(ctx context.Context, a *arena) (string, error) {
+	for i := range 25 {
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
+		if err := a.create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
+			return "", err
+		}
+	}
+	viewer, err := a.as(ctx, "viewer", "vera")
+	if err != nil {
+		return "", err
+	}
+	viewer.Timeout = 0
+	var in, told atomic.Int64
+	each(ctx, 60, 60, func(i int) {
+		c := *viewer
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
+		path := "/api/v1/configmaps"
+		if i%3 == 1 {
+			path += "?resourceVersion=0"
+		}
+		if i%3 == 2 {
+			path += "?labelSelector=!x"
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		if err != nil {
+			return
+		}
+		r.Header.Set("Accept-Encoding", "identity")
+		resp, err := c.Do(r)
+		if err != nil {
+			return
+		}
+		switch resp.StatusCode {
+		case http.StatusOK:
+			in.Add(1)
+		case http.StatusTooManyRequests:
+			told.Add(1)
+		}
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
+	})
+	pause(ctx, 10*time.Second)
+	seen := fmt.Sprintf("%d answered, %d told to wait", in.Load(), told.Load())
+	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
+	if err != nil || code != http.StatusOK {
+		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
+	}
+	return seen, nil
+}
+
+func refusedWrites(ctx context.Context, a *arena) (string, error) {
+	viewer, err := a.as(ctx, "viewer", "vera")
+	if err != nil {
+		return "", err
+	}
+	wrote := a.wrote()
+	var refused atomic.Int64
+	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	each(stop, 20_000, 16, func(i int) {
+		code, _, err := a.call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", pod(fmt.Sprintf("p%d", i), nil))
+		if err == nil && (code == http.StatusForbidden || code == http.StatusTooManyRequests) {
+			refused.Add(1)
+		}
+	})
+	cancel()
+	seen := fmt.Sprintf("%d refused, %d KiB written", refused.Load(), (a.wrote()-wrote)>>10)
+	if a.wrote()-wrote > 16<<20 {
+		return seen, errors.New("refusals wear the disk out")
+	}
+	return seen, nil
+}
+
+// renewal2 is a request for a new certificate, and a client that may send it.
+func (d *device) renewal2(a *arena) (string, *http.Client, error) {
+	cfg, err := d.id.TLS(time.Now())
+	if err != nil {
+		return "", nil, err
+	}
+	block, _ := pem.Decode([]byte(d.id.Key))
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return "", nil, err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key.(*ecdsa.PrivateKey))
+	if err != nil {
+		return "", nil, err
+	}
+	body, err := json.Marshal(map[string]string{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
+	return string(body), a.client(cfg.Certificates...), err
+}

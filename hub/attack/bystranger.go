@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// byStranger is what somebody without any right can do from the network.
+func byStranger() []attack {
+	return []attack{
+		{name: "unfinished-bodies", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST /join", run: unfinished("POST /join HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n{\"token\":\"", true)},
+		{name: "unfinished-logins", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST /login", run: unfinished("POST /login HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2000\r\n\r\nname=a", true)},
+		{name: "unfinished-api-bodies", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST of a pod", run: unfinished("POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\nContent-Length: 2000\r\n\r\n{", true)},
+		{name: "unfinished-headers", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a header", run: unfinished("GET / HTTP/1.1\r\nHost: HOST\r\nX-A", true)},
+		{name: "unfinished-handshakes", slow: true, by: "stranger", files: 2500, does: "2,500 connections to HTTPS that say nothing", run: unfinished("", false)},
+		{name: "idle-mqtt", slow: true, by: "stranger", files: 2500, does: "2,500 connections to MQTT that say nothing", run: idleMQTT},
+		{name: "huge-mqtt-packets", by: "stranger", does: "500 connections to MQTT whose first packet claims 256 MiB", run: hugeMQTT},
+		{name: "join-flood", slow: true, by: "stranger", does: "malformed and wrong join tokens as fast as they go, while ten good devices join", run: joinFlood},
+		{name: "guessed-passwords", slow: true, by: "stranger", does: "300 passwords guessed at once for a user that exists", run: guesses},
+		{name: "login-flood", slow: true, by: "stranger", does: "passwords of one person, of many and of nobody, as fast as they go", run: loginFlood},
+		{name: "anonymous-routes", by: "stranger", does: "the API, the metrics and the page without any credential", run: anonymous},
+		{name: "foreign-origin", by: "stranger", does: "a page on another port of the operator's own machine uses the session's cookie for a WebSocket", run: foreignOrigin},
+	}
+}
+
+// unfinished opens many connections, says the beginning of something on each, and
+// then nothing. MQTT must have its files, the API must answer, and in the end the
+// hub must have closed them all by itself.
+func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (string, error) {
+	return func(ctx context.Context, a *arena) (string, error) {
+		const count = 2500
+		d, err := a.newDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is what is attacked
+		if err != nil {
+			return "", err
+		}
+		said := strings.Replace(beginning, "HOST", a.https, 1)
+		open := many(ctx, count, func() (net.Conn, error) {
+			raw, err := net.DialTimeout("tcp", a.https, 5*time.Second)
+			if err != nil {
+				return nil, err
+			}
+			if !overTLS {
+				return raw, nil
+			}
+			_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
+			c := tls.Client(raw, &tls.Config{RootCAs: a.roots, ServerName: "127.0.0.1"})
+			if _, err := c.Write([]byte(said)); err != nil {
+				_ = raw.Close()
+				return nil, err
+			}
+			_ = raw.SetDeadline(time.Time{})
+			return c, nil
+		})
+		defer closeAll(open)
+		l, err := d.online(ctx)
+		if err != nil {
+			return "", fmt.Errorf("with %d of %d connections stuck, a device cannot connect: %w", len(open), count, err)
+		}
+		defer l.Close()
+		left, took := awaitClosed(ctx, open, 90*time.Second)
+		seen := fmt.Sprintf("%d of %d got in, %d left after %s", len(open), count, left, took.Round(time.Second))
+		if left > 0 {
+			return seen, errors.New("connections that do nothing stay")
+		}
+		return seen, a.newcomer(ctx)
+	}
+}
+
+// many opens connections side by side, and returns those that got in.
+func many(ctx context.Context, count int, dial func() (net.Conn, error)) []net.Conn {
+	var mu sync.Mutex
+	var open []net.Conn
+	each(ctx, count, 64, func(int) {
+		if c, err := dial(); err == nil {
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+		}
+	})
+	return open
+}
+
+// each runs count calls, so many at once.
+func each(ctx context.Context, count, atOnce int, do func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range count {
+		if ctx.Err() != nil {
+			break
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	wg.Wait()
+}
+
+func closeAll(open []net.Conn) {
+	for _, c := range open {
+		_ = c.Close()
+	}
+}
+
+// awaitClosed waits until the other side has closed every connection.
+func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (left int, took time.Duration) {
+	start := time.Now()
+	var stuck atomic.Int64
+	stuck.Store(int64(len(open)))
+	var wg sync.WaitGroup
+	for _, c := range open {
+		wg.Go(func() {
+			_ = c.SetReadDeadline(start.Add(within))
+			buf := make([]byte, 4096)
+			for {
+				if _, err := c.Read(buf); err != nil {
+					var timeout net.Error
+					if !errors.As(err, &timeout) || !timeout.Timeout() {
+						stuck.Add(-1)
+					}
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return int(stuck.Load()), time.Since(start)
+}
+
+// newcomer is a good device that joins, connects and is Ready in the middle of it.
+func (a *arena) newcomer(ctx context.Context) error {
+	start := time.Now()
+	d, err := a.newDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
+	if err != nil {
+		return fmt.Errorf("a good device cannot join: %w", err)
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return fmt.Errorf("a good device that has joined cannot connect: %w", err)
+	}
+	defer l.Close()
+	if took := time.Since(start); took > 10*time.Second {
+		return fmt.Errorf("a good device needs %s to come in", took)
+	}
+	return a.answers(ctx, 5*time.Second)
+}
+
+func idleMQTT(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is not what is attacked
+	if err != nil {
+		return "", err
+	}
+	open := many(ctx, 2500, func() (net.Conn, error) { return net.DialTimeout("tcp", a.mqtt, 5*time.Second) })
+	defer closeAll(open)
+	var l *link
+	if err := until(ctx, 15*time.Second, "a good device connects", func() (bool, error) {
+		l, err = d.online(ctx)
+		return err == nil, err
+	}); err != nil {
+		return "", err
+	}
+	defer l.Close()
+	left, took := awaitClosed(ctx, open, 30*time.Second)
+	seen := fmt.Sprintf("%d left after %s", left, took.Round(time.Second))
+	if left > 0 {
+		return seen, errors.New("connections that do nothing stay")
+	}
+	return seen, nil
+}
+
+func hugeMQTT(ctx context.Context, a *arena) (string, error) {
+	var closed atomic.Int64
+	each(ctx, 500, 64, func(int) {
+		c, err := net.DialTimeout("tcp", a.dev, 5*time.Second)
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = c.Write([]byte{0x10, 0xff, 0xff, 0xff, 0x7f})
+		if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			closed.Add(1)
+		}
+	})
+	if n := closed.Load(); n < 500 {
+		return "", fmt.Errorf("%d of 500 were not closed", 500-n)
+	}
+	return "all closed", nil
+}
+
+// joinFlood is row after row of bad tokens: without form, of an id that nobody has,
+// and with the wrong secret of one that is good, which a stranger may have seen the
+// first half of.
+func joinFlood(ctx context.Context, a *arena) (string, error) {
+	good, err := a.token(ctx, "--site", "oslo", "--uses", "100")
+	if err != nil {
+		return "", err
+	}
+	parts := strings.Split(good, ".")
+	bad := []string{
+		"x", "FLT1.a.b.c", strings.Join([]string{parts[0], parts[1], "nobody", "wrong"}, "."),
+		strings.Join([]string{parts[0], parts[1], parts[2], "wrong"}, "."),
+	}
+	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var tries, limited atomic.Int64
+	var flood sync.WaitGroup
+	for i := range 16 {
+		flood.Go(func() {
+			c := a.client()
+			for n := i; stop.Err() == nil && n < 16*2000; n++ {
+				code, _, err := a.call(stop, c, http.MethodPost, wire.PathJoin, "application/json", fmt.Sprintf(`{"token":%q,"csr":"x"}`, bad[n%len(bad)]))
+				if err == nil {
+					tries.Add(1)
+				}
+				if code == http.StatusTooManyRequests {
+					limited.Add(1)
+				}
+			}
+		})
+	}
+	wrote := a.wrote()
+	let := 0
+	var last error
+	for i := range 10 {
+		pause(stop, time.Second)
+		if _, err := a.join(ctx, good, fmt.Sprintf("good-%d", i), fmt.Sprintf("%016x", 100+i)); err == nil {
+			let++
+		} else {
+			last = err
+		}
+	}
+	cancel()
+	flood.Wait()
+	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(), limited.Load(), let, (a.wrote()-wrote)>>10)
+	if let < 10 {
+		return seen, fmt.Errorf("good devices are refused: %w", last)
+	}
+	return seen, nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+const password = "correct horse battery staple"
+
+// user makes somebody with a password.
+func (a *arena) user(ctx context.Context, name, role string) error {
+	_, err := a.command(ctx, password+"\n", "user", "create", name, "--role", role)
+	return err
+}
+
+// login tells the code of an attempt, and the session's cookie.
+func (a *arena) login(ctx context.Context, c *http.Client, name, password string) (int, *http.Cookie, error) {
+	form := url.Values{"name": {name}, "password": {password}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/login"), strings.NewReader(form.Encode()))
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", "https://"+a.https)
+	resp, err := c.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	for _, cookie := range resp.Cookies() {
+		if cookie.Value != "" {
+			return resp.StatusCode, cookie, nil
+		}
+	}
+	return resp.StatusCode, nil, nil
+}
+
+func guesses(ctx context.Context, a *arena) (string, error) {
+	if err := a.user(ctx, "kari", "admin"); err != nil {
+		return "", err
+	}
+	var checked, in atomic.Int64
+	each(ctx, 300, 300, func(i int) {
+		code, cookie, err := a.login(ctx, a.client(), "kari", fmt.Sprintf("guess %d", i))
+		switch {
+		case err == nil && cookie != nil:
+			in.Add(1)
+		case err == nil && code != http.StatusTooManyRequests && code < 500:
+			checked.Add(1)
+		}
+	})
+	seen := fmt.Sprintf("%d of 300 checked", checked.Load())
+	if checked.Load() > 10 || in.Load() > 0 {
+		return seen, errors.New("more than ten guesses were checked")
+	}
+	return seen, nil
+}
+
+func anonymous(ctx context.Context, a *arena) (string, error) {
+	c := a.client()
+	for _, path := range []string{
+		"/api/v1/nodes", "/api/v1/secrets", "/apis/apps/v1/deployments", "/metrics", "/api/v1/namespaces/default/pods/x/log",
+		"/apis/certificates.k8s.io/v1/certificatesigningrequests", "/nodes", "/audit", "/settings", "/account",
+	} {
+		code, body, err := a.call(ctx, c, http.MethodGet, path, "", "")
+		if err != nil {
+			return "", err
+		}
+		if code == http.StatusOK {
+			return "", fmt.Errorf("GET %s: %d: %.100q", path, code, body)
+		}
+	}
+	return "all refused", nil
+}
+
+func foreignOrigin(ctx context.Context, a *arena) (string, error) {
+	if err := a.user(ctx, "kari", "admin"); err != nil {
+		return "", err
+	}
+	_, cookie, err := a.login(ctx, a.client(), "kari", password)
+	if err != nil || cookie == nil {
+		return "", fmt.Errorf("log in: %w", err)
+	}
+	for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:8000", "https://[::1]:1", "file://", "null", "https://evil.example"} {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url("/api/v1/secrets?watch=true"), nil)
+		if err != nil {
+			return "", err
+		}
+		for k, v := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Origin": origin} {
+			r.Header.Set(k, v)
+		}
+		r.AddCookie(&http.Cookie{Name: cookie.Name, Value: cookie.Value})
+		c := a.client()
+		c.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		c.Transport.(*http.Transport).TLSClientConfig.NextProtos = []string{"http/1.1"}
+		resp, err := c.Do(r)
+		if err != nil {
+			return "", err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode == http.StatusSwitchingProtocols || resp.StatusCode == http.StatusOK {
+			return "", fmt.Errorf("origin %s with the session's cookie: %s", origin, resp.Status)
+		}
+	}
+	return "all refused", nil
+}

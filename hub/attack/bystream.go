@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"compress/zlib"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/wire"
+)
+
+// playing is a device that says that a pod of an operator's runs on it, and answers
+// nothing that it is asked about it.
+func (a *arena) playing(ctx context.Context, operator *http.Client) (*link, error) {
+	d, err := a.newDevice(ctx, "deaf", "00000000000000de")
+	if err != nil {
+		return nil, err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body := strings.Replace(pod("quiet", nil), `"spec":{`, `"spec":{"nodeName":"deaf",`, 1)
+	code, answer, err := a.call(ctx, operator, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", body)
+	var p corev1.Pod
+	if err == nil && code/100 == 2 {
+		err = json.Unmarshal([]byte(answer), &p)
+	}
+	if err != nil || code/100 != 2 {
+		return nil, fmt.Errorf("create a pod: %d %.200s %w", code, answer, err)
+	}
+	running := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	says, err := json.Marshal(wire.Pods{Boot: d.boot, Seq: 1, Generation: 1 << 40, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: running}}})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.told(ctx, "pods", says); err != nil {
+		return nil, err
+	}
+	return l, until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {
+		body, err := a.get(ctx, "/api/v1/namespaces/default/pods/quiet")
+		return strings.Contains(body, `"phase":"Running"`), err
+	})
+}
+
+// spdy opens a stream of a pod.
+func (a *arena) spdy(ctx context.Context, who *http.Client, path, protocol string) (net.Conn, error) {
+	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
+	cfg.NextProtos = []string{"http/1.1"}
+	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", a.https)
+	if err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.https, protocol)
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	var head []byte
+	for b := make([]byte, 1); err == nil && !strings.HasSuffix(string(head), "\r\n\r\n"); head = append(head, b[0]) {
+		_, err = conn.Read(b)
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	if line, _, _ := strings.Cut(string(head), "\r\n"); err == nil && !strings.Contains(line, " 101 ") {
+		err = errors.New(line)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// frames are those of SPDY/3.1, written by hand.
+type frames struct {
+	net.Conn
+	block  bytes.Buffer
+	packer *zlib.Writer // one for all headers of a connection
+}
+
+// open opens a stream with headers, each a name and a value.
+func (f *frames) open(stream int, headers ...string) error {
+	if f.packer == nil {
+		f.packer = zlib.NewWriter(&f.block)
+	}
+	plain := binary.BigEndian.AppendUint32(nil, uint32(len(headers)/2))
+	for _, h := range headers {
+		plain = append(binary.BigEndian.AppendUint32(plain, uint32(len(h))), h...)
+	}
+	if _, err := f.packer.Write(plain); err != nil {
+		return err
+	}
+	if err := f.packer.Flush(); err != nil {
+		return err
+	}
+	payload := append(binary.BigEndian.AppendUint32(nil, uint32(stream)), 0, 0, 0, 0, 0, 0)
+	payload = append(payload, f.block.Bytes()...)
+	f.block.Reset()
+	return f.data(0x8003<<16|1, payload) // a control frame has its version and type there
+}
+
+func (f *frames) data(stream int, b []byte) error {
+	head := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(stream)), uint32(len(b)))
+	_, err := f.Write(append(head, b...))
+	return err
+}
+
+// unreadStreams opens as many shells and ports as one may have, and sends what the pod does
+// not read, or reads nothing of what it is answered.
+func unreadStreams(ctx context.Context, a *arena) (string, error) {
+	operator, err := a.as(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	l, err := a.playing(ctx, operator)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	const pod = "/api/v1/namespaces/default/pods/quiet"
+	var in, sent atomic.Int64
+	each(ctx, 160, 160, func(i int) {
+		path, protocol, kinds := pod+"/exec?command=sh&stdin=true&stdout=true", "v4.channel.k8s.io", []string{"error", "stdout", "stdin"}
+		if i%2 == 1 {
+			path, protocol, kinds = pod+"/portforward", "portforward.k8s.io", []string{"error", "data", "error", "data", "error", "data", "error", "data"}
+		}
+		conn, err := a.spdy(ctx, operator, path, protocol)
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		in.Add(1)
+		f := &frames{Conn: conn}
+		if i%4 > 1 { // the others do not even read
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+		}
+		for n, kind := range kinds {
+			if f.open(2*n+1, "streamtype", kind, "port", fmt.Sprint(80+n/2), "requestid", fmt.Sprint(n/2)) != nil {
+				return
+			}
+		}
+		pause(ctx, 3*time.Second)
+		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		for n := 0; n < 64; n++ {
+			if f.data(2*(n%len(kinds))+1, make([]byte, 1<<20)) != nil {
+				break
+			}
+			sent.Add(1)
+		}
+		pause(ctx, 10*time.Second)
+	})
+	seen := fmt.Sprintf("%d streams opened, %d MiB taken", in.Load(), sent.Load())
+	if in.Load() < 100 {
+		return seen, errors.New("the attack's own streams do not open")
+	}
+	return seen, nil
+}

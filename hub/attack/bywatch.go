@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// unreadWatches opens watches that begin with everything, and reads none.
+func unreadWatches(ctx context.Context, a *arena) (string, error) {
+	for i := range 8 {
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
+		if err := a.create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
+			return "", err
+		}
+	}
+	viewer, err := a.as(ctx, "viewer", "vera")
+	if err != nil {
+		return "", err
+	}
+	viewer.Timeout = 0
+	var in, told atomic.Int64
+	each(ctx, 400, 100, func(i int) {
+		c := *viewer
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
+		path := []string{"/api/v1/configmaps?watch=true", "/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		if err != nil {
+			return
+		}
+		r.Header.Set("Accept-Encoding", "identity")
+		resp, err := c.Do(r)
+		if err != nil {
+			return
+		}
+		switch resp.StatusCode {
+		case http.StatusOK:
+			in.Add(1)
+		case http.StatusTooManyRequests:
+			told.Add(1)
+		}
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
+	})
+	pause(ctx, 15*time.Second)
+	seen := fmt.Sprintf("%d let in, %d told to wait", in.Load(), told.Load())
+	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
+	if err != nil || code != http.StatusOK {
+		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
+	}
+	return seen, nil
+}

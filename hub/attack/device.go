@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"flotilla.dev/device/join"
+	"flotilla.dev/shared/wire"
+)
+
+// A device is one that the hub has let in, in the hands of whoever has it.
+type device struct {
+	a       *arena
+	id      join.Identity
+	machine string
+	boot    string
+	seq     uint64
+	lease   uint64
+}
+
+// token makes a join token, and returns its secret form.
+func (a *arena) token(ctx context.Context, args ...string) (string, error) {
+	line, err := a.command(ctx, "", append([]string{"token", "create"}, args...)...)
+	if err != nil {
+		return "", err
+	}
+	words := strings.Fields(line)
+	return words[len(words)-1], nil
+}
+
+// join makes a device: token, key, certificate.
+func (a *arena) join(ctx context.Context, token, node, machine string) (*device, error) {
+	id, err := join.Join(ctx, join.Options{URL: "https://" + a.https, Token: token, Node: node, MachineID: machine, AgentVersion: "0", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	return &device{a: a, id: id, machine: machine, boot: "boot-" + machine}, nil
+}
+
+// newDevice is join with a token of its own.
+func (a *arena) newDevice(ctx context.Context, node, machine string) (*device, error) {
+	token, err := a.token(ctx, "--site", "oslo")
+	if err != nil {
+		return nil, err
+	}
+	return a.join(ctx, token, node, machine)
+}
+
+// A link is an MQTT connection, spoken by hand: an attacker's library has no manners.
+type link struct {
+	net.Conn
+	mu      sync.Mutex // of writes
+	prefix  string
+	packets chan mqttPacket // what comes, but for acknowledgements
+	acked   chan struct{}
+	pong    chan struct{}
+	over    chan struct{}
+}
+
+type mqttPacket struct {
+	topic   string
+	payload []byte
+}
+
+var errRefused = errors.New("refused")
+
+// connect opens a link with a client id, and returns the code of a refusal in the error.
+func (d *device) connect(ctx context.Context, clientID string) (*link, error) {
+	cfg, err := d.id.TLS(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 20 * time.Second}, Config: cfg}
+	conn, err := dialer.DialContext(ctx, "tcp", d.a.mqtt)
+	if err != nil {
+		return nil, err
+	}
+	return greet(conn, clientID, "", d.id.Node)
+}
+
+func (d *device) clientID() string { return d.id.Node + ":" + d.machine }
+
+// plain opens a link through the development listener, where a name is enough.
+func (a *arena) plain(node, clientID string) (*link, error) {
+	conn, err := net.DialTimeout("tcp", a.dev, 5*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return greet(conn, clientID, node, node)
+}
+
+func greet(conn net.Conn, clientID, user, node string) (*link, error) {
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	body, flags := text(nil, "MQTT"), byte(2)
+	if user != "" {
+		flags |= 0x80
+	}
+	body = text(append(body, 4, flags, 0, 60), clientID)
+	if user != "" {
+		body = text(body, user)
+	}
+	if _, err := conn.Write(packet(0x10, body)); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: %w", errRefused, err)
+	}
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 0 {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: CONNACK %x %v", errRefused, answer, err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	l := &link{Conn: conn, prefix: wire.NodePrefix(wire.DefaultPrefix, node), packets: make(chan mqttPacket, 256), acked: make(chan struct{}, 1024), pong: make(chan struct{}, 64), over: make(chan struct{})}
+	go l.read()
+	return l, nil
+}
+
+func (l *link) read() {
+	defer close(l.over)
+	defer l.Close()
+	for {
+		head := make([]byte, 1)
+		if _, err := io.ReadFull(l, head); err != nil {
+			return
+		}
+		n, err := binary.ReadUvarint(byteReader{l})
+		if err != nil || n > wire.MaxToDevice+1024 {
+			return
+		}
+		body := make([]byte, n)
+		if _, err := io.ReadFull(l, body); err != nil {
+			return
+		}
+		switch head[0] >> 4 {
+		case 3:
+			size := int(binary.BigEndian.Uint16(body))
+			p := mqttPacket{string(body[2 : 2+size]), body[2+size:]}
+			select {
+			case l.packets <- p:
+			default: // whoever does not look has enough
+			}
+		case 4:
+			offer(l.acked)
+		case 13:
+			offer(l.pong)
+		}
+	}
+}
+
+func offer(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+type byteReader struct{ io.Reader }
+
+func (r byteReader) ReadByte() (byte, error) {
+	b := make([]byte, 1)
+	_, err := io.ReadFull(r.Reader, b)
+	return b[0], err
+}
+
+func (l *link) send(b []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = l.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	_, err := l.Write(b)
+	return err
+}
+
+// publish sends on one of the node's own channels, QoS 1, and waits for nothing.
+func (l *link) publish(channel string, payload []byte) error {
+	return l.send(packet(0x32, append(append(text(nil, l.prefix+channel), 0, 1), payload...)))
+}
+
+// told is publish, and waits for the acknowledgement.
+func (l *link) told(ctx context.Context, channel string, payload []byte) error {
+	if err := l.publish(channel, payload); err != nil {
+		return err
+	}
+	select {
+	case <-l.acked:
+		return nil
+	case <-l.over:
+		return errors.New("the hub closed the link")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *link) subscribe(topic string) error {
+	return l.send(packet(0x82, append(text([]byte{0, 1}, topic), 0)))
+}
+
+// ping waits for an answer: whatever was sent before it has been handled.
+func (l *link) ping(within time.Duration) error {
+	if err := l.send([]byte{0xc0, 0}); err != nil {
+		return err
+	}
+	select {
+	case <-l.pong:
+		return nil
+	case <-l.over:
+		return errors.New("the hub closed the link")
+	case <-time.After(within):
+		return fmt.Errorf("no answer to a ping within %s", within)
+	}
+}
+
+// chatter answers every question with the same text again and again.
+func (l *link) chatter(text string, chunks int) {
+	for {
+		var p mqttPacket
+		select {
+		case p = <-l.packets:
+		case <-l.over:
+			return
+		}
+		id, question := strings.CutPrefix(p.topic, l.prefix+"request/")
+		var r wire.Request
+		if !question || json.Unmarshal(p.payload, &r) != nil || r.Type == wire.RequestAck || r.Type == wire.RequestCancel || r.Type == wire.RequestRefresh {
+			continue
+		}
+		go func() {
+			for i := range chunks {
+				reply, _ := json.Marshal(map[string]any{"seq": i, "data": []byte(text)})
+				if l.publish("reply/"+id, reply) != nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond) // as fast as a link is
+			}
+		}()
+	}
+}
+
+func (l *link) open() bool {
+	select {
+	case <-l.over:
+		return false
+	default:
+		return true
+	}
+}
+
+// good is a status without fault. fields replace or add what it says; those of its
+// inner status are under "status".
+func (d *device) good(inner map[string]any, fields map[string]any) []byte {
+	d.seq++
+	status := map[string]any{
+		"capacity": map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"}, "allocatable": map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"},
+		"conditions": []map[string]any{{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it plays"}},
+		"addresses":  []map[string]any{{"type": "Hostname", "address": d.id.Node}, {"type": "InternalIP", "address": "127.0.0.1"}},
+		"nodeInfo":   map[string]any{"operatingSystem": "linux", "architecture": "arm64"},
+	}
+	for k, v := range inner {
+		status[k] = v
+	}
+	body := map[string]any{"boot": d.boot, "seq": d.seq, "time": time.Now(), "machineID": d.machine, "agentVersion": "0", "status": status}
+	for k, v := range fields {
+		body[k] = v
+	}
+	payload, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // a mistake in an attack
+	}
+	return payload
+}
+
+func (d *device) renewal() []byte {
+	d.lease++
+	return wire.AppendLease(nil, wire.Lease{Boot: d.boot, Seq: d.lease, Status: d.seq, Desired: 1 << 40, Time: time.Now()})
+}
+
+// online connects, reports and renews once.
+func (d *device) online(ctx context.Context) (*link, error) {
+	l, err := d.connect(ctx, d.clientID())
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range wire.Filters(wire.DefaultPrefix, d.id.Node) {
+		if err := l.subscribe(f); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.told(ctx, "status", d.good(nil, nil)); err != nil {
+		return nil, err
+	}
+	return l, l.send(packet(0x30, append(text(nil, l.prefix+"lease"), d.renewal()...)))
+}
+
+func text(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+func packet(head byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{head}, uint64(len(body))), body...)
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const crowd = 1000 // devices
+
+// storms are good devices, all at once: what the budget promises for them.
+func storms() []attack {
+	return []attack{
+		{name: "joins", slow: true, by: "1,000 good devices", does: "join at once behind one address, then connect at once, twice", run: joins, heavy: true, storm: true},
+	}
+}
+
+// joins lets a crowd join, connect, lose its links in one moment and come back.
+func joins(ctx context.Context, a *arena) (string, error) {
+	token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
+	if err != nil {
+		return "", err
+	}
+	devices := make([]*device, crowd)
+	var first atomic.Pointer[error]
+	before, start := a.cpu(), time.Now()
+	each(ctx, crowd, 200, func(i int) {
+		// As the agent does: one that is told to wait asks again.
+		err := until(ctx, time.Minute, "join", func() (bool, error) {
+			d, err := a.join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
+			devices[i] = d
+			return err == nil, err
+		})
+		if err != nil {
+			first.CompareAndSwap(nil, &err)
+		}
+	})
+	if err := first.Load(); err != nil {
+		return "", fmt.Errorf("a good device does not get in: %w", *err)
+	}
+	each1 := (a.cpu() - before) / crowd
+	joined := time.Since(start)
+	if _, _, err := a.reconnect(ctx, devices); err != nil {
+		return "", err
+	}
+	p99, all, err := a.reconnect(ctx, devices)
+	seen := fmt.Sprintf("joined in %s, %s of hub CPU each; back: p99 CONNACK %s, all leased after %s", joined.Round(100*time.Millisecond), each1.Round(100*time.Microsecond), p99.Round(time.Millisecond), all.Round(time.Millisecond))
+	switch {
+	case err != nil:
+		return seen, err
+	case each1 > 20*time.Millisecond:
+		return seen, errors.New("a join costs more than 20 ms")
+	case p99 > 5*time.Second:
+		return seen, errors.New("a CONNACK takes more than 5 s")
+	case all > 20*time.Second:
+		return seen, errors.New("not all have their lease after 20 s")
+	}
+	return seen, nil
+}
+
+// reconnect connects everybody at once, back-off as in the protocol, and drops the
+// links again. all is when the last one's lease had been heard.
+func (a *arena) reconnect(ctx context.Context, devices []*device) (p99, all time.Duration, err error) {
+	start := time.Now()
+	took := make([]time.Duration, len(devices))
+	links := make([]*link, len(devices))
+	var wg sync.WaitGroup
+	var first atomic.Pointer[error]
+	for i, d := range devices {
+		wg.Go(func() {
+			wait := 200 * time.Millisecond
+			for {
+				at := time.Now()
+				l, err := d.online(ctx)
+				if err == nil {
+					err = l.ping(20 * time.Second)
+				}
+				if err == nil {
+					took[i], links[i] = time.Since(at), l
+					return
+				}
+				if time.Since(start) > time.Minute || ctx.Err() != nil {
+					first.CompareAndSwap(nil, &err)
+					return
+				}
+				pause(ctx, wait)
+				wait = min(2*wait, 7*time.Second)
+			}
+		})
+	}
+	wg.Wait()
+	all = time.Since(start)
+	for _, l := range links {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if err := first.Load(); err != nil {
+		return 0, all, fmt.Errorf("a good device does not connect: %w", *err)
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100], all, nil
+}

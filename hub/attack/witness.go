@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A witness is a good device beside an attack.
+type witness struct {
+	*device
+	l      *link
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	worst time.Duration
+	bad   error
+	since time.Time // of its Ready=True
+}
+
+// watch starts a good device. The broker handles what one connection says in its
+// order, so a lease has been heard when the ping behind it is answered.
+func (a *arena) watch(ctx context.Context) (*witness, error) {
+	d, err := a.newDevice(ctx, "witness", "00000000000000aa")
+	if err != nil {
+		return nil, err
+	}
+	l, err := d.online(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &witness{device: d, l: l, cancel: cancel, done: make(chan struct{})}
+	if err := until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
+		c, err := w.ready(ctx)
+		w.since = c.LastTransitionTime.Time
+		return c.Status == corev1.ConditionTrue, err
+	}); err != nil {
+		cancel()
+		return nil, err
+	}
+	go w.run(ctx)
+	return w, nil
+}
+
+func (w *witness) ready(ctx context.Context) (corev1.NodeCondition, error) {
+	n, err := w.a.node(ctx, w.id.Node)
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c, err
+		}
+	}
+	return corev1.NodeCondition{}, err
+}
+
+func (a *arena) node(ctx context.Context, name string) (n corev1.Node, err error) {
+	body, err := a.get(ctx, "/api/v1/nodes/"+name)
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &n)
+	}
+	return n, err
+}
+
+func (w *witness) run(ctx context.Context) {
+	defer close(w.done)
+	for ctx.Err() == nil {
+		sent := time.Now()
+		err := w.l.send(packet(0x30, append(text(nil, w.l.prefix+"lease"), w.renewal()...)))
+		if err == nil {
+			err = w.l.ping(20 * time.Second)
+		}
+		if err != nil && ctx.Err() == nil && !w.a.down.Load() {
+			w.mu.Lock()
+			w.bad = err
+			w.mu.Unlock()
+			return
+		}
+		if err != nil { // the attack has ended the hub, and it comes back
+			if w.reconnect(ctx) != nil {
+				return
+			}
+			continue
+		}
+		w.mu.Lock()
+		w.worst = max(w.worst, time.Since(sent))
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+func (w *witness) reconnect(ctx context.Context) error {
+	return until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
+		l, err := w.online(ctx)
+		if err == nil {
+			w.l = l
+		}
+		return err == nil, err
+	})
+}
+
+// end stops the witness and returns the worst delay of its lease.
+func (w *witness) end() time.Duration {
+	w.cancel()
+	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bad == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c, err := w.ready(ctx)
+		if err == nil && (c.Status != corev1.ConditionTrue || !c.LastTransitionTime.Time.Equal(w.since)) {
+			err = fmt.Errorf("it is Ready=%s (%s) since %s", c.Status, c.Message, c.LastTransitionTime)
+		}
+		w.bad = err
+	}
+	return w.worst
+}
+
+func (w *witness) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bad
+}

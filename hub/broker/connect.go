@@ -1,0 +1,265 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Limits of what comes before a CONNECT is accepted.
+const (
+	maxConnect   = 4 << 10  // bytes of the CONNECT itself
+	maxHandshake = 32 << 10 // bytes on the wire, those of TLS included
+)
+
+// Organization is what the subject of a device's certificate says beside its name.
+const Organization = "flotilla:devices"
+
+// Codes of a CONNACK in MQTT 3.1.1.
+const (
+	badVersion    = 1
+	badClientID   = 2
+	unavailable   = 3
+	notAuthorized = 5
+)
+
+// A refusal is why a connection was not let in.
+type refusal struct {
+	why  reason
+	code byte   // of the CONNACK; 0: none is sent
+	node string // once it is known
+	err  error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+
+// greet takes a connection up to its judged CONNECT: TLS, one packet of at most
+// 4 KiB, version, identity, client id, will, and the Handler's own word. Everything
+// that mochi will see of the CONNECT has been checked here. The first byte has
+// been read already.
+func (b *Broker) greet(raw net.Conn, first []byte, l listener) (*session, *refusal) {
+	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
+	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
+	var stream net.Conn = limited
+	if l.tls != nil {
+		secure := tls.Server(limited, l.tls)
+		if err := secure.HandshakeContext(context.Background()); err != nil {
+			return nil, &refusal{why: badTLS, err: fmt.Errorf("TLS handshake: %w", err)}
+		}
+		if err := identify(secure.ConnectionState(), &peer); err != nil {
+			return nil, &refusal{why: badIdentity, code: notAuthorized, err: err}
+		}
+		stream = secure
+	}
+	seen, connect, ref := readConnect(stream)
+	if ref != nil {
+		ref.node = peer.Node
+		return nil, ref
+	}
+	s, ref := b.judge(connect, peer)
+	if ref != nil {
+		ref.node = s.peer.Node
+		refuse(stream, connect.ProtocolVersion, ref.code)
+		return nil, ref
+	}
+	limited.left = -1
+	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2, leases: leaseReader{session: s, b: b}}
+	return s, nil
+}
+
+// identify reads who the client certificate speaks of.
+func identify(state tls.ConnectionState, p *Peer) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("no client certificate")
+	}
+	cert := state.PeerCertificates[0]
+	p.Serial = cert.SerialNumber.Text(16)
+	key := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	p.Key = hex.EncodeToString(key[:])
+	if !slices.Equal(cert.Subject.Organization, []string{Organization}) {
+		return fmt.Errorf("client certificate of %.100q is not a device's: its subject must say O=%s", cert.Subject.String(), Organization)
+	}
+	if err := wire.ValidNode(cert.Subject.CommonName); err != nil {
+		return fmt.Errorf("client certificate: %w", err)
+	}
+	p.Node = cert.Subject.CommonName
+	return nil
+}
+
+// readConnect reads one CONNECT packet, and returns all bytes that came.
+func readConnect(r io.Reader) (seen []byte, pk packets.Packet, ref *refusal) {
+	buf := make([]byte, 0, 512)
+	for {
+		total, err := packetLength(buf)
+		switch {
+		case err != nil:
+			return nil, pk, &refusal{why: noConnect, err: err}
+		case total > maxConnect:
+			return nil, pk, &refusal{why: connectTooLarge, err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
+		case total > 0 && len(buf) >= total:
+			pk, ref := decodeConnect(buf[:total])
+			return buf, pk, ref
+		}
+		if len(buf) == cap(buf) {
+			buf = slices.Grow(buf, maxConnect-len(buf)+1)
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		if buf = buf[:len(buf)+n]; err != nil && n == 0 {
+			return nil, pk, &refusal{why: silent, err: fmt.Errorf("no complete CONNECT came: %w", err)}
+		}
+	}
+}
+
+// packetLength is the length of the packet that buf begins with, 0 if not enough
+// is there to know.
+func packetLength(buf []byte) (int, error) {
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	if buf[0] != packets.Connect<<4 {
+		return 0, fmt.Errorf("the first byte is 0x%02x, but MQTT begins with CONNECT, 0x10", buf[0])
+	}
+	length := 0
+	for i, c := range buf[1:] {
+		if i == 4 {
+			return 0, errors.New("the length of the first packet is malformed")
+		}
+		length |= int(c&0x7f) << (7 * i)
+		if c < 0x80 {
+			return 2 + i + length, nil
+		}
+	}
+	return 0, nil
+}
+
+func decodeConnect(packet []byte) (pk packets.Packet, ref *refusal) {
+	var fh packets.FixedHeader
+	if err := fh.Decode(packet[0]); err != nil {
+		return pk, &refusal{why: noConnect, err: err}
+	}
+	n, used, err := packets.DecodeLength(bytes.NewReader(packet[1:]))
+	if err != nil {
+		return pk, &refusal{why: noConnect, err: err}
+	}
+	fh.Remaining = n
+	pk.FixedHeader = fh
+	if err := pk.ConnectDecode(bytes.Clone(packet[1+used:])); err != nil {
+		return pk, &refusal{why: noConnect, err: fmt.Errorf("decode CONNECT: %w", err)}
+	}
+	return pk, nil
+}
+
+// judge decides on a CONNECT. The session it returns always says who asked.
+func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
+	s := &session{peer: peer, gone: make(chan struct{})}
+	if pk.ProtocolVersion != 4 {
+		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
+	}
+	if code := pk.ConnectValidate(); code != packets.CodeSuccess {
+		return s, &refusal{why: noConnect, err: fmt.Errorf("CONNECT: %w", code)}
+	}
+	if peer.Dev {
+		name := string(pk.Connect.Username)
+		if err := wire.ValidNode(name); err != nil {
+			return s, &refusal{why: badIdentity, code: notAuthorized, err: fmt.Errorf("the user name is the node on this listener: %w", err)}
+		}
+		s.peer.Node = name
+	}
+	node, machine, err := wire.ParseClientID(pk.Connect.ClientIdentifier)
+	if err == nil && node != s.peer.Node {
+		err = fmt.Errorf("client id %.100q belongs to node %s", pk.Connect.ClientIdentifier, node)
+	}
+	if err != nil {
+		return s, &refusal{why: clientID, code: badClientID, err: fmt.Errorf("node %s: %w", s.peer.Node, err)}
+	}
+	s.peer.Machine = machine
+	s.base = wire.NodePrefix(b.cfg.Prefix, node)
+	s.filters = wire.Filters(b.cfg.Prefix, node)
+	s.lease = wire.Topic(b.cfg.Prefix, node, wire.ChannelLease)
+	if pk.Connect.WillFlag {
+		if s.will, err = checkWill(pk.Connect, wire.Topic(b.cfg.Prefix, node, wire.ChannelPresence)); err != nil {
+			return s, &refusal{why: badWill, code: notAuthorized, err: err}
+		}
+		s.peer.Boot = s.will.Boot
+	}
+	var f *Farewell
+	if err := b.cfg.Handler.Connect(s.peer); errors.As(err, &f) {
+		s.farewell = f.Payload
+	} else if err != nil {
+		return s, &refusal{why: refusedByHub, code: notAuthorized, err: err}
+	}
+	s.keepAlive = min(max(pk.Connect.Keepalive, minKeepAlive), maxKeepAlive)
+	if pk.Connect.Keepalive == 0 {
+		s.keepAlive = maxKeepAlive
+	}
+	s.rate = newBucket(b.cfg.Limits.NodeRate)
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// checkWill allows one will: the node's own presence, lost, not retained.
+func checkWill(c packets.ConnectParams, own string) (*wire.Presence, error) {
+	switch {
+	case c.WillTopic != own:
+		return nil, fmt.Errorf("the will's topic is %.100q, but it must be %s", c.WillTopic, own)
+	case c.WillRetain:
+		return nil, errors.New("the will is retained, but a retained presence is a lie about the present")
+	}
+	p, err := wire.ParsePresence(c.WillPayload)
+	if err == nil && p.State != wire.PresenceLost {
+		err = fmt.Errorf("state is %s, but a will says %s", p.State, wire.PresenceLost)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the will's payload: %w", err)
+	}
+	return &p, nil
+}
+
+// refuse sends a CONNACK with a code, in the client's version of MQTT.
+func refuse(w io.Writer, version, code byte) {
+	switch {
+	case code == 0:
+	case version == 5:
+		_, _ = w.Write([]byte{packets.Connack << 4, 3, 0, packets.ErrUnsupportedProtocolVersion.Code, 0})
+	default:
+		_, _ = w.Write([]byte{packets.Connack << 4, 2, 0, code})
+	}
+}
+
+// A limitedConn gives back a first byte and then counts what is read, until the
+// CONNECT has been accepted.
+type limitedConn struct {
+	net.Conn
+	seen []byte
+	left int // bytes; below zero: no limit
+}
+
+func (c *limitedConn) Read(p []byte) (n int, err error) {
+	switch {
+	case len(c.seen) > 0 && len(p) > 0:
+		n = copy(p, c.seen)
+		c.seen = c.seen[n:]
+	case c.left == 0:
+		return 0, fmt.Errorf("more than %d bytes before CONNECT was finished", maxHandshake)
+	case c.left > 0:
+		n, err = c.Conn.Read(p[:min(len(p), c.left)])
+	default:
+		return c.Conn.Read(p)
+	}
+	if c.left > 0 {
+		c.left = max(0, c.left-n)
+	}
+	return n, err
+}

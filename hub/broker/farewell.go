@@ -1,0 +1,36 @@
+package broker
+
+import (
+	"strconv"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// sayFarewell is the connection of one who is his node no more. It is beside the
+// node's session, which may be another device's by now, and short.
+func (b *Broker) sayFarewell(s *session, l listener) {
+	defer s.end()
+	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
+	defer end.Stop()
+	b.stats.accepted.Add(1)
+	err := b.mqtt.EstablishConnection(l.name, s.conn)
+	b.log.Debug("told farewell", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
+}
+
+// clientID is what mochi knows a session by.
+func (b *Broker) clientID(s *session) string {
+	if s.farewell == nil {
+		return s.peer.Node
+	}
+	return s.peer.Node + " farewell " + strconv.FormatUint(b.farewells.Add(1), 10)
+}
+
+// farewell tells one who has subscribed to his desired topic what there is to tell.
+func (b *Broker) farewell(s *session, filter string) {
+	if filter != s.filters[0] {
+		return
+	}
+	s.conn.send(message{channel: wire.ChannelDesired, topic: wire.Topic(b.cfg.Prefix, s.peer.Node, wire.ChannelDesired), payload: s.farewell})
+	time.AfterFunc(farewellLinger, func() { _ = s.conn.Close() })
+}

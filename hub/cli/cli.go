@@ -1,0 +1,107 @@
+// Package cli is what people type: the commands of flotilla-hub.
+//
+// `serve` reads the configuration and hands it on; every other command works on the
+// data directory, mostly while the hub runs, or asks the running hub over its socket
+// there (package socket). What an order or a change means is the business of package
+// serve, access, store and pki. quickstart, below, is `make run`.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"flotilla.dev/hub/config"
+)
+
+// A Program is flotilla-hub as its main makes it.
+type Program struct {
+	Version string
+	// Serve runs the hub until ctx ends.
+	Serve          func(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error
+	Stdout, Stderr io.Writer
+}
+
+// ErrUsage marks errors of usage and configuration.
+type ErrUsage struct{ error }
+
+func (e ErrUsage) Unwrap() error { return e.error }
+
+// Command is the program with every command.
+func (p Program) Command() *cobra.Command {
+	root := &cobra.Command{
+		Use: "flotilla-hub", Short: "Fleet manager for edge devices: nodes and workloads as in Kubernetes, over MQTT",
+		SilenceUsage: true, SilenceErrors: true, Args: command, RunE: help,
+	}
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ErrUsage{config.FlagError(err)} })
+	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.auditCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), resumeCommand(), &cobra.Command{
+		Use: "version", Short: "Print the version", Args: exactly(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(c.OutOrStdout(), "flotilla-hub %s %s/%s %s\n", p.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			return err
+		},
+	})
+	return root
+}
+
+// help and command make a command that only has others below it: alone it says
+// which, and a word that is none of them is a mistake.
+func help(c *cobra.Command, _ []string) error { return c.Help() }
+
+func command(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return ErrUsage{fmt.Errorf("%q is no command of %s: see `%s --help`", args[0], c.CommandPath(), c.CommandPath())}
+	}
+	return nil
+}
+
+// exactly is cobra.ExactArgs with our exit code.
+func exactly(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return ErrUsage{fmt.Errorf("%s takes %d arguments, not %d: see `%s --help`", c.CommandPath(), n, len(args), c.CommandPath())}
+		}
+		return nil
+	}
+}
+
+func (p Program) serveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "serve", Short: "Run the hub", Args: exactly(0),
+		Long: "Run the hub: MQTT broker, database, Kubernetes-compatible API and page in one process.\n\n" +
+			"Every flag can also be set as FLOTILLA_<NAME> in the environment, and under its name in the file of --config (YAML).\n" +
+			"What counts is, in this order: flag, environment, file, default.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, warnings, err := config.Load(c.Flags(), os.Environ())
+			if err != nil {
+				return ErrUsage{err}
+			}
+			if show, err := c.Flags().GetBool("print-config"); err != nil || show {
+				return errors.Join(err, cfg.Print(p.Stdout))
+			}
+			log := newLog(p.Stderr, cfg)
+			for _, w := range warnings {
+				log.Warn(w)
+			}
+			return p.Serve(c.Context(), cfg, log, p.Stdout)
+		},
+	}
+	config.Bind(c.Flags())
+	return c
+}
+
+func newLog(w io.Writer, cfg config.Config) *slog.Logger {
+	o := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

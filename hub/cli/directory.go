@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/cli/socket"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
+)
+
+// A directory is the data directory of a hub, which may be running meanwhile, as
+// commands work with it.
+type directory struct {
+	store     *store.Store
+	guard     *access.Guard
+	authority *pki.Authority
+	url       string // of the hub, as it last said
+}
+
+// did keeps in the audit what a command has changed, and by whom: as whom it runs.
+func (d directory) did(ctx context.Context, verb, resource, name string, err error) error {
+	a := store.Audit{Who: socket.UserName(os.Getuid()), Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK}
+	if err != nil {
+		a.Code, a.Message = http.StatusUnprocessableEntity, err.Error()
+	}
+	d.guard.Record(ctx, a)
+	return err
+}
+
+// dataDir adds the flag by which a command finds its hub.
+func dataDir(c *cobra.Command) *string {
+	dir := os.Getenv("FLOTILLA_DATA_DIR")
+	if dir == "" {
+		dir = config.Default().DataDir
+	}
+	return c.Flags().String("data-dir", dir, "data directory of the hub")
+}
+
+// inside opens a hub's data directory for the time of do.
+func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Context, d directory) error) error {
+	ctx := c.Context()
+	st, err := p.openStore(c, dir)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	// Before the authority: a hub in the middle of its first start is just making
+	// it, and two of them would be of no use to each other.
+	address, err := st.Meta(ctx, store.MetaURL)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
+	}
+	if err != nil {
+		return err
+	}
+	var file string
+	if f := c.Flags().Lookup("ca-passphrase-file"); f != nil {
+		file = f.Value.String()
+	}
+	authority, err := pki.OpenWith(dir, file)
+	if err != nil {
+		return err
+	}
+	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority}), authority, address}))
+}
+
+func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {
+	st, err := store.OpenShared(c.Context(), store.Options{Dir: dir, Version: p.Version})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, ErrUsage{err} // another directory was meant
+	}
+	return st, err
+}
+
+// usage gives what the user can mend on the command line its exit code.
+func usage(err error) error {
+	if errors.Is(err, access.ErrInvalid) {
+		return ErrUsage{err}
+	}
+	return err
+}
+
+func orAny(s string) string {
+	if s == "" {
+		return "<any>"
+	}
+	return s
+}
+
+func table(out io.Writer, head string, rows int, row func(io.Writer, int)) error {
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, head)
+	for i := range rows {
+		row(w, i)
+	}
+	return w.Flush()
+}

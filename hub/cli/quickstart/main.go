@@ -1,0 +1,242 @@
+// Command quickstart is `make run`: a hub, this machine as its first node, eight
+// simulated devices on three sites, and a workload for them, all in ./data.
+//
+// It only types what the README tells a person to type, with the programs that
+// were just built. Ctrl-C ends what it started; the next start goes on from ./data.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed sample.yaml
+var sample []byte
+
+// A layout is where everything is, and where it listens.
+type layout struct{ bin, data, https, mqtt, dev string }
+
+func (p layout) hub() string        { return filepath.Join(p.bin, "flotilla-hub") }
+func (p layout) device() string     { return filepath.Join(p.bin, "flotilla-device") }
+func (p layout) hubDir() string     { return filepath.Join(p.data, "hub") }
+func (p layout) deviceDir() string  { return filepath.Join(p.data, "device") }
+func (p layout) kubeconfig() string { return filepath.Join(p.data, "kubeconfig") }
+
+func main() {
+	var p layout
+	flag.StringVar(&p.bin, "bin", "bin", "directory of the programs")
+	flag.StringVar(&p.data, "data", "data", "directory for what is kept")
+	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
+	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
+	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	if err := run(ctx, p); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, p layout) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var children []*child
+	defer func() {
+		cancel()
+		for i := len(children) - 1; i >= 0; i-- {
+			children[i].wait()
+		}
+	}()
+	start := func(name string, args ...string) (*child, error) {
+		c, err := begin(ctx, name, args...)
+		if err == nil {
+			children = append(children, c)
+		}
+		return c, err
+	}
+
+	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt, "--mqtt-dev-listen", p.dev, "--log-level", "warn")
+	if err != nil {
+		return err
+	}
+	api, err := connect(ctx, h, p)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(p.deviceDir(), "identity.json")); errors.Is(err, os.ErrNotExist) {
+		line, err := output(ctx, p.hub(), "token", "create", "--data-dir", p.hubDir(), "--site", "home")
+		if err != nil {
+			return err
+		}
+		words := strings.Fields(line) // flotilla-device join URL --token TOKEN
+		if _, err := output(ctx, p.device(), append(words[1:], "--state-dir", p.deviceDir())...); err != nil {
+			return err
+		}
+	}
+	// This machine is somebody's: a full disk is no reason to remove images from it.
+	anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
+	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard", anyDisk); err != nil {
+		return err
+	}
+	if _, err := start(p.device(), "simulate", "--hub", "mqtt://"+p.dev, "--count", "8", "--sites", "3", "--log-level", "warn"); err != nil {
+		return err
+	}
+	if err := api.create(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("\nFlotilla is up. This machine and eight simulated devices are its nodes.\n"+
+		"    page      %s\n"+
+		"    kubectl   kubectl --kubeconfig %s get nodes\n"+
+		"    end       Ctrl-C; what it keeps is in %s\n\n", api.url, p.kubeconfig(), p.data)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.over:
+		return fmt.Errorf("the hub has ended: %w", h.err)
+	}
+}
+
+// A child is a program that runs as long as this one.
+type child struct {
+	over chan struct{}
+	err  error
+}
+
+func begin(ctx context.Context, name string, args ...string) (*child, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 15 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	c := &child{over: make(chan struct{})}
+	go func() {
+		defer close(c.over)
+		c.err = cmd.Wait()
+	}()
+	return c, nil
+}
+
+func (c *child) wait() { <-c.over }
+
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	var said, wrong bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &said, &wrong
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, wrong.String())
+	}
+	return said.String(), nil
+}
+
+// An api is the hub's Kubernetes-compatible API as an administrator sees it.
+type api struct {
+	url    string
+	client *http.Client
+}
+
+// connect waits until the hub answers, and writes the kubeconfig.
+func connect(ctx context.Context, h *child, p layout) (*api, error) {
+	for {
+		text, err := output(ctx, p.hub(), "kubeconfig", "--data-dir", p.hubDir())
+		if err == nil {
+			var a *api
+			if a, err = login([]byte(text)); err == nil {
+				if err = a.ready(ctx); err == nil {
+					return a, os.WriteFile(p.kubeconfig(), []byte(text), 0o600)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-h.over:
+			return nil, fmt.Errorf("the hub did not start: %w", h.err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func login(text []byte) (*api, error) {
+	var k struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+				CA     []byte `json:"certificate-authority-data"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Users []struct {
+			User struct {
+				Cert []byte `json:"client-certificate-data"`
+				Key  []byte `json:"client-key-data"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(k.Users[0].User.Cert, k.Users[0].User.Key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(k.Clusters[0].Cluster.CA)
+	return &api{url: k.Clusters[0].Cluster.Server, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
+	}}}, nil
+}
+
+func (a *api) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := a.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+// create makes the sample workload, unless it is there.
+func (a *api) create(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/apis/apps/v1/namespaces/default/deployments", bytes.NewReader(sample))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/yaml")
+	answer, err := a.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusCreated && answer.StatusCode != http.StatusConflict {
+		var text bytes.Buffer
+		_, _ = text.ReadFrom(answer.Body)
+		return fmt.Errorf("create the sample workload: %s: %s", answer.Status, text.String())
+	}
+	return nil
+}

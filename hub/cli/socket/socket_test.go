@@ -1,0 +1,58 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAnOrderIsAnsweredHoweverDeepTheDirectoryLies(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("deep/", 40))
+	if _, err := Ask(dir, "resume"); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "--data-dir") {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ask(dir, "resume"); err == nil || errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "is it running?") {
+		t.Errorf("a directory without a hub: %v", err)
+	}
+	for range 2 { // a hub that was killed leaves its socket there
+		if err := os.WriteFile(filepath.Join(dir, Name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() {
+			over <- Serve(ctx, filepath.Join(dir, Name), func(_ context.Context, by, order string) (string, error) {
+				if order == "fail" {
+					return "not told", errors.New("there is a reason")
+				}
+				return by + " says " + order, nil
+			})
+		}()
+		for { // it is about to be there
+			if _, err := Ask(dir, "are you there"); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if answer, err := Ask(dir, "ca status"); err != nil || answer != UserName(os.Getuid())+" says ca status\n" {
+			t.Errorf("%q, %v", answer, err)
+		}
+		if answer, err := Ask(dir, "fail"); err == nil || err.Error() != "there is a reason" || answer != "" {
+			t.Errorf("an order that fails: %q, %v", answer, err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, Name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the socket is %v, %v", info.Mode(), err)
+		}
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"flotilla.dev/hub/access"
+)
+
+func (p Program) userCommand() *cobra.Command {
+	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: command, RunE: help}
+	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input", Args: exactly(1)}
+	dir := dataDir(create)
+	role := create.Flags().String("role", "admin", "admin, operator or viewer")
+	create.RunE = func(c *cobra.Command, args []string) error {
+		r, err := access.ParseRole(*role)
+		if err != nil {
+			return ErrUsage{err}
+		}
+		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
+			password, err := readPassword(c)
+			if err != nil {
+				return err
+			}
+			return d.did(ctx, "create", "users", args[0], d.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
+		})
+	}
+	passwd := &cobra.Command{Use: "passwd NAME", Short: "Set a user's password, read from standard input", Args: exactly(1)}
+	passwdDir := dataDir(passwd)
+	passwd.RunE = func(c *cobra.Command, args []string) error {
+		return p.inside(c, *passwdDir, func(ctx context.Context, d directory) error {
+			password, err := readPassword(c)
+			if err != nil {
+				return err
+			}
+			return d.did(ctx, "update", "users", args[0], d.guard.SetPassword(ctx, args[0], password))
+		})
+	}
+	list := &cobra.Command{Use: "list", Short: "List users", Args: exactly(0)}
+	listDir := dataDir(list)
+	list.RunE = func(c *cobra.Command, _ []string) error {
+		return p.inside(c, *listDir, func(ctx context.Context, d directory) error {
+			users, err := d.guard.Users(ctx)
+			if err != nil {
+				return err
+			}
+			return table(c.OutOrStdout(), "NAME\tROLE", len(users), func(w io.Writer, i int) { fmt.Fprintf(w, "%s\t%s\n", users[i].Name, users[i].Role) })
+		})
+	}
+	remove := &cobra.Command{Use: "delete NAME", Short: "Delete a user, with sessions and API tokens", Args: exactly(1)}
+	removeDir := dataDir(remove)
+	remove.RunE = func(c *cobra.Command, args []string) error {
+		return p.inside(c, *removeDir, func(ctx context.Context, d directory) error {
+			return d.did(ctx, "delete", "users", args[0], d.guard.DeleteUser(ctx, args[0]))
+		})
+	}
+	c.AddCommand(create, passwd, list, remove)
+	return c
+}
+
+func readPassword(c *cobra.Command) (string, error) {
+	if f, ok := c.InOrStdin().(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			fmt.Fprint(c.ErrOrStderr(), "Password (it is shown while you type): ")
+		}
+	}
+	line, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if err != nil && line == "" {
+		return "", ErrUsage{errors.New("no password on standard input")}
+	}
+	return strings.TrimRight(line, "\r\n"), nil
+}

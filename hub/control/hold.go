@@ -1,0 +1,95 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+// A hold is a time in which the store remembers nothing: one try a second, whatever
+// comes, and one line of log a minute. News waits for the next try.
+type hold struct {
+	since   time.Time // zero: it remembers
+	until   time.Time // no try before
+	told    time.Time // when the log last said so
+	tries   int
+	commits uint64 // that had been carried out by the newest failure
+}
+
+const (
+	// retry is how long to wait after a plan could not be remembered.
+	retry = time.Second
+	// tellAgain is how often the log says that it still cannot be.
+	tellAgain = time.Minute
+)
+
+// note counts a pass and says what an operator must know. A pass that had nothing to
+// remember tells nothing of the store.
+func (l *Loop) note(err error, now time.Time) {
+	h := &l.hold
+	switch {
+	case err != nil:
+		if h.since.IsZero() {
+			h.since = now
+		}
+		h.tries++
+		h.until, h.commits = now.Add(retry), l.commits.Load()
+		if h.told.IsZero() || now.Sub(h.told) >= tellAgain {
+			l.Log.Error("pass failed, will try again", "err", err, "every", retry, "for", now.Sub(h.since).Round(time.Second), "tries", h.tries)
+			h.told = now
+		}
+	case !h.since.IsZero() && l.commits.Load() > h.commits:
+		if !h.told.Before(h.since) {
+			l.Log.Info("what is decided is remembered again", "after", now.Sub(h.since).Round(time.Second), "tries", h.tries)
+		}
+		h.since, h.tries = time.Time{}, 0
+	}
+}
+
+// newsAlone remembers what people and devices said, without what the deciders would
+// make of it, after all of it together could not be remembered: a plan for which
+// there is no room must not keep anybody from making room. If that cannot be
+// remembered either, what adds nothing is tried without what does.
+func (l *Loop) newsAlone(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time, cause error) {
+	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.err != nil })
+	if err := l.carryNews(ctx, s, jobs, now); err == nil {
+		return
+	}
+	adding := func(j *job) bool { return slices.ContainsFunc(j.done, adds) }
+	for _, j := range jobs {
+		if adding(j) {
+			j.err = cause
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(jobs), adding)
+	if len(rest) == len(jobs) || l.carryNews(ctx, s, rest, now) != nil {
+		for _, j := range rest {
+			if len(j.done) > 0 {
+				j.err = cause
+			}
+		}
+	}
+}
+
+// carryNews carries out what news says of its own.
+func (l *Loop) carryNews(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time) error {
+	s, log := l.hearAll(s, jobs, now)
+	if len(log) == 0 {
+		return nil
+	}
+	s, told := state.Apply(s, events(s, log, now))
+	log = append(log, told...)
+	sizes, err := l.remember(ctx, log, s.Revision)
+	if err != nil {
+		return err
+	}
+	weigh(log, jobs, sizes)
+	l.carryOut(s, log, now)
+	return nil
+}
+
+// adds tells whether a change needs room that was not taken before. Events do not
+// count: a full disk goes without them.
+func adds(a state.Applied) bool { return a.Old == nil && a.New != nil && a.Key.Kind != state.Events }

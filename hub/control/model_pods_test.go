@@ -1,0 +1,379 @@
+package control_test
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+type modelPod struct {
+	pod     *corev1.Pod
+	created time.Time
+	bound   time.Time // zero: it has no node
+	leave   *window   // of one whose Node is gone, as it was then
+}
+
+// A window is when a pod must leave: not before lo, and not after hi, zero: it may stay
+// for ever.
+type window struct{ lo, hi time.Time }
+
+// A modelSet is a deployment.
+type modelSet struct {
+	replicas int
+	most     int // replicas in the last hour
+	credit   int // pods that may go because there are too many
+	made     []time.Time
+	driven   []time.Time // when its pods were made to leave
+	under    time.Time   // since when it has too few
+	gone     bool
+}
+
+func setOf(p *corev1.Pod) string { return p.Labels["app"] }
+
+func active(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
+}
+
+// tolerates is the rule of the API: empty effect and key mean all of them.
+func tolerates(tol corev1.Toleration, key, value string, effect corev1.TaintEffect) bool {
+	if tol.Effect != "" && tol.Effect != effect || tol.Key != "" && tol.Key != key {
+		return false
+	}
+	if tol.Operator == corev1.TolerationOpExists {
+		return true
+	}
+	return tol.Key != "" && tol.Value == value
+}
+
+// stay adds what one taint makes of a pod's window.
+func (w *window) stay(p *modelPod, key string, since time.Time) {
+	lo, hi := p.bound, p.bound
+	if since.After(lo) {
+		lo, hi = since, since
+	}
+	for _, tol := range p.pod.Spec.Tolerations {
+		if !tolerates(tol, key, "", corev1.TaintEffectNoExecute) {
+			continue
+		}
+		if tol.TolerationSeconds == nil {
+			return
+		}
+		if *tol.TolerationSeconds > 0 {
+			lo = lo.Add(time.Duration(*tol.TolerationSeconds) * time.Second)
+			hi = lo.Add(time.Second) // the API has whole seconds, rounded up
+		}
+		break
+	}
+	if w.lo.IsZero() || lo.Before(w.lo) {
+		w.lo = lo
+	}
+	if w.hi.IsZero() || hi.Before(w.hi) {
+		w.hi = hi
+	}
+}
+
+// window is when a pod must leave its node.
+func (m *model) window(p *modelPod, n *modelNode) (w window) {
+	if p.leave != nil {
+		return *p.leave
+	}
+	if n == nil {
+		return w
+	}
+	var ours, surely window
+	for key, since := range n.noexec {
+		w.stay(p, key, since)
+	}
+	if n.key != "" {
+		ours.stay(p, n.key, n.since)
+		surely.stay(p, n.key, n.since)
+		for _, s := range n.spells {
+			if p.bound.Before(s.to.Add(time.Second)) {
+				ours.stay(p, s.key, s.from)
+			}
+			if p.bound.Add(time.Second).Before(s.to) {
+				surely.stay(p, s.key, s.from)
+			}
+		}
+	}
+	if !surely.hi.IsZero() {
+		if again := m.started.Add(theGrace); surely.hi.Before(again) { // a hub that starts listens first
+			surely.hi = again
+		}
+	}
+	if !ours.lo.IsZero() && (w.lo.IsZero() || ours.lo.Before(w.lo)) {
+		w.lo = ours.lo
+	}
+	if !surely.hi.IsZero() && (w.hi.IsZero() || surely.hi.Before(w.hi)) {
+		w.hi = surely.hi
+	}
+	return w
+}
+
+// leftBehind is what becomes of the pods of a Node that is deleted: a deadline that runs
+// goes on.
+func (m *model) leftBehind(node string, now time.Time) {
+	for _, p := range m.pods {
+		if p.pod.Spec.NodeName == node {
+			w := m.window(p, m.nodes[node])
+			p.leave = &w
+		}
+	}
+}
+
+// pod takes a pod over as it is now.
+func (m *model) pod(key types.NamespacedName, o *corev1.Pod, now time.Time) {
+	p := m.pods[key]
+	if p != nil && (o == nil || o.UID != p.pod.UID) {
+		m.gone(p, now)
+		delete(m.pods, key)
+		p = nil
+	}
+	if o == nil {
+		return
+	}
+	if p == nil {
+		p = &modelPod{pod: &corev1.Pod{}, created: now}
+		m.pods[key] = p
+		if set := m.sets[setOf(o)]; set != nil {
+			set.made = append(set.made, now)
+		}
+	}
+	was := p.pod
+	p.pod = o
+	if was.Spec.NodeName == "" && o.Spec.NodeName != "" {
+		p.bound = now
+		m.placed(p, now)
+	}
+	if active(was) && o.DeletionTimestamp != nil {
+		m.asked(p, now)
+	}
+}
+
+// placed holds a binding against the taints of the node.
+func (m *model) placed(p *modelPod, now time.Time) {
+	n := m.nodes[p.pod.Spec.NodeName]
+	if n == nil {
+		m.fail(now, "%s is bound to %s, which is not there", p.pod.Name, p.pod.Spec.NodeName)
+		return
+	}
+	for _, t := range n.node.Spec.Taints {
+		ok := t.Effect == corev1.TaintEffectPreferNoSchedule
+		for _, tol := range p.pod.Spec.Tolerations {
+			ok = ok || tolerates(tol, t.Key, t.Value, t.Effect)
+		}
+		if !ok {
+			m.fail(now, "%s is bound to %s, whose taint %s:%s it does not tolerate", p.pod.Name, n.node.Name, t.Key, t.Effect)
+		}
+	}
+	used := int64(0)
+	for _, other := range m.pods {
+		if other.pod.Spec.NodeName == n.node.Name && other.pod.Status.Phase != corev1.PodFailed {
+			for _, c := range other.pod.Spec.Containers {
+				used += c.Resources.Requests.Cpu().MilliValue()
+			}
+		}
+	}
+	if have := n.node.Status.Allocatable.Cpu().MilliValue(); used > have {
+		m.fail(now, "%s is bound to %s, which is asked for %dm cpu now and has %dm", p.pod.Name, n.node.Name, used, have)
+	}
+}
+
+// asked holds the end that a pod is asked for against the reasons that there are.
+func (m *model) asked(p *modelPod, now time.Time) {
+	name, why := p.pod.Name, corev1.PodCondition{}
+	for _, c := range p.pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			why = c
+		}
+	}
+	set := m.sets[setOf(p.pod)]
+	if set != nil && why.Reason != "" {
+		set.driven = append(set.driven, now)
+	}
+	if why.Reason == "" && set != nil && m.nodes[p.pod.Spec.NodeName] != nil && m.outOfService(p.pod.Spec.NodeName) && active(p.pod) {
+		why.Reason = "DeletionByTaintManager"
+		set.driven = append(set.driven, now)
+	}
+	switch why.Reason {
+	case "DeletionByTaintManager":
+		w := m.window(p, m.nodes[p.pod.Spec.NodeName])
+		if w.lo.IsZero() {
+			m.fail(now, "%s is evicted from %s, which it may stay on", name, p.pod.Spec.NodeName)
+		} else if now.Before(w.lo) {
+			m.fail(now, "%s is evicted from %s early: it may stay until %s", name, p.pod.Spec.NodeName, w.lo.Format("15:04:05.000"))
+		}
+	case "EvictionByEvictionAPI":
+		if !m.drained[p.pod.Spec.NodeName] {
+			m.fail(now, "%s is evicted from %s, which nobody drains", name, p.pod.Spec.NodeName)
+		}
+	case "":
+		switch {
+		case m.forced[p.pod.UID], set == nil, set.gone:
+		case set.credit > 0:
+			set.credit--
+		default:
+			m.fail(now, "%s is deleted, and nobody wanted that", name)
+		}
+	default:
+		m.fail(now, "%s is made to leave for %s", name, why.Reason)
+	}
+}
+
+func (m *model) outOfService(node string) bool {
+	return m.tainted[node]["node.kubernetes.io/out-of-service:NoExecute"] && m.nodes[node].ready != corev1.ConditionTrue
+}
+
+// gone holds the end of a pod against what its device has confirmed.
+func (m *model) gone(p *modelPod, now time.Time) {
+	node := p.pod.Spec.NodeName
+	if set := m.sets[setOf(p.pod)]; set != nil && active(p.pod) {
+		switch {
+		case m.forced[p.pod.UID], set.gone:
+		case m.nodes[node] != nil && m.outOfService(node): // evicted and gone in one moment
+			m.asked(p, now)
+			return
+		case m.nodes[node] == nil && node != "":
+			set.driven = append(set.driven, now)
+		case set.credit > 0:
+			set.credit--
+		default:
+			m.fail(now, "%s is gone, and nobody wanted that", p.pod.Name)
+		}
+	}
+	if node == "" || m.forced[p.pod.UID] || !active(p.pod) && p.pod.DeletionTimestamp == nil {
+		return
+	}
+	n := m.nodes[node]
+	if n == nil {
+		if since := now.Sub(m.absent[node]); since < theLost {
+			m.fail(now, "%s is gone %s after its Node", p.pod.Name, since)
+		}
+		return
+	}
+	if m.outOfService(node) {
+		return
+	}
+	if m.over[p.pod.UID] = true; m.held(node, p.pod.UID) {
+		m.fail(now, "%s is gone, and %s still has it", p.pod.Name, node)
+	}
+}
+
+// lookAtPods finds those that overstay, and the deployments that are not as they should be.
+func (m *model) lookAtPods(now time.Time, later bool) {
+	count := map[string]int{}
+	for _, p := range m.pods {
+		node := p.pod.Spec.NodeName
+		if m.nodes[node] != nil {
+			p.leave = nil
+		}
+		if active(p.pod) {
+			count[setOf(p.pod)]++
+		}
+		if node == "" {
+			continue
+		}
+		if w := m.window(p, m.nodes[node]); active(p.pod) && !w.hi.IsZero() && now.After(w.hi.Add(theLater)) {
+			m.fail(now, "%s overstays on %s: it was to leave by %s", p.pod.Name, node, w.hi.Format("15:04:05.000"))
+		}
+		if since, gone := m.absent[node]; gone {
+			if since.Before(m.started) {
+				since = m.started
+			}
+			if now.After(since.Add(theLost + theLater)) {
+				m.fail(now, "%s is still there %s after its Node", p.pod.Name, now.Sub(since))
+			}
+		}
+	}
+	for name, set := range m.sets {
+		if count[name] > set.replicas && !set.gone {
+			m.fail(now, "%s has %d pods, and %d are wanted", name, count[name], set.replicas)
+		}
+		if later {
+			m.storm(name, set, now)
+			m.few(name, set, count[name], now)
+		}
+	}
+}
+
+// few finds a deployment that has too few pods although nothing holds it back: only one
+// whose pods were made to leave again and again waits, and never longer than 5 min.
+func (m *model) few(name string, set *modelSet, have int, now time.Time) {
+	if have >= set.replicas || set.gone {
+		set.under = time.Time{}
+		return
+	}
+	if set.under.IsZero() {
+		set.under = now
+	}
+	waits, last := 2*time.Second, time.Time{}
+	for i, at := range set.driven {
+		if now.Sub(at) < 45*time.Minute && i > 0 && at.After(set.driven[i-1]) {
+			waits = 5*time.Minute + 2*time.Second
+		}
+		last = at
+	}
+	from := set.under
+	if last.After(from) {
+		from = last
+	}
+	if from.Before(m.started) {
+		from = m.started
+	}
+	if now.Sub(from) > waits {
+		m.fail(now, "%s has %d of %d pods, for %s", name, have, set.replicas, now.Sub(from))
+	}
+}
+
+// storm bounds what a workload may have made and lost in an hour: with waits of 1 s,
+// doubling to 5 min, there are some twenty rounds of its replicas.
+func (m *model) storm(name string, set *modelSet, now time.Time) {
+	recent := func(all []time.Time) []time.Time {
+		for len(all) > 0 && now.Sub(all[0]) > time.Hour {
+			all = all[1:]
+		}
+		return all
+	}
+	set.made, set.driven = recent(set.made), recent(set.driven)
+	if most := 25 * set.most; len(set.made) > most || len(set.driven) > most {
+		m.fail(now, "%s has had %d pods made and %d driven out in an hour, of %d", name, len(set.made), len(set.driven), set.most)
+	}
+}
+
+// atRest holds a fleet that was left in peace against what everybody wants.
+func (m *model) atRest(now time.Time) {
+	count := map[string]int{}
+	for _, p := range m.pods {
+		n := m.nodes[p.pod.Spec.NodeName]
+		ready := false
+		for _, c := range p.pod.Status.Conditions {
+			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}
+		switch {
+		case p.pod.DeletionTimestamp != nil:
+			m.fail(now, "%s is still to go", p.pod.Name)
+		case n == nil, n.ready != corev1.ConditionTrue, p.pod.Status.Phase != corev1.PodRunning, !ready:
+			m.fail(now, "%s does not run on %q: it is %s, ready %v", p.pod.Name, p.pod.Spec.NodeName, p.pod.Status.Phase, ready)
+		case !m.held(n.node.Name, p.pod.UID):
+			m.fail(now, "%s runs on %s, which does not have it", p.pod.Name, n.node.Name)
+		}
+		count[setOf(p.pod)]++
+	}
+	for name, set := range m.sets {
+		if !set.gone && count[name] != set.replicas || set.gone && count[name] > 0 {
+			m.fail(now, "%s has %d of %d pods at the end", name, count[name], set.replicas)
+		}
+	}
+	for name, n := range m.nodes {
+		if _, reported := m.heard[name]; !reported {
+			continue
+		}
+		for _, t := range n.node.Spec.Taints {
+			if strings.HasPrefix(t.Key, "node.kubernetes.io/") || t.Effect == corev1.TaintEffectNoExecute {
+				m.fail(now, "%s keeps %s:%s at the end", name, t.Key, t.Effect)
+			}
+		}
+	}
+}

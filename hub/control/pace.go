@@ -1,0 +1,149 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/state"
+)
+
+type senderKey struct{}
+
+// A sender is who brings news: called so, and if it is a node which one.
+type sender struct{ name, node string }
+
+// From names who brings the news that is handed over with the context, such as
+// "user kari": in case that it keeps the loop from everybody else's.
+func From(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, senderKey{}, sender{name: name})
+}
+
+// FromNode is From for the device of a node.
+func FromNode(ctx context.Context, node string) context.Context {
+	return context.WithValue(ctx, senderKey{}, sender{"node " + node, node})
+}
+
+func senderOf(ctx context.Context) sender {
+	from, _ := ctx.Value(senderKey{}).(sender)
+	return from
+}
+
+const (
+	slowPass     = time.Second      // a pass that takes longer is told
+	longestPause = 10 * time.Second // for its sender's next news; a lease is not news
+	maxSenders   = 256              // that are counted apart
+	hub          = "hub"            // the sender that the loop itself is
+)
+
+// A pace makes those wait whose news took long, so that the others get their turn.
+type pace struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+	slow  map[string]uint64
+}
+
+// wait returns when the sender's news may be heard.
+func (p *pace) wait(ctx context.Context, sender string) error {
+	if sender == "" {
+		return nil
+	}
+	p.mu.Lock()
+	until, ok := p.until[sender]
+	p.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.until[sender].Equal(until) {
+		delete(p.until, sender)
+	}
+	return nil
+}
+
+// note remembers that a sender's news made a pass slow, and tells how long he waits.
+func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.until == nil {
+		p.until, p.slow = map[string]time.Time{}, map[string]uint64{}
+	}
+	if _, ok := p.slow[sender]; !ok && len(p.slow) >= maxSenders {
+		sender = "another"
+	}
+	p.slow[sender]++
+	pause = min(10*took, longestPause)
+	for who, until := range p.until { // of those who never came again
+		if time.Now().After(until) {
+			delete(p.until, who)
+		}
+	}
+	p.until[sender] = time.Now().Add(pause)
+	return pause
+}
+
+// SlowPasses counts the passes that took more than a second, by who brought the news
+// that took longest; "hub" is the hub itself.
+func (l *Loop) SlowPasses() map[string]uint64 {
+	l.pace.mu.Lock()
+	defer l.pace.mu.Unlock()
+	return maps.Clone(l.pace.slow)
+}
+
+// watch looks at how long a pass took, and names and slows down whose news it was.
+func (l *Loop) watch(took time.Duration, jobs []*job) {
+	if took <= slowPass {
+		return
+	}
+	// Who made it slow is whose news took longest, or changed most where that took no time.
+	from, worst := sender{name: hub}, 0.0
+	for _, j := range jobs {
+		cost := j.took.Seconds()
+		for _, a := range j.done {
+			cost += float64(max(a.Bytes, leastBytes)) / (64 << 20)
+		}
+		if cost > worst && j.from != (sender{}) {
+			from, worst = j.from, cost
+		}
+	}
+	why := fmt.Sprintf("a pass of the control loop took %s, for everybody: most of it for news of %s", took.Round(100*time.Millisecond), from.name)
+	if pause := l.pace.note(from.name, took); from.name != hub {
+		why += fmt.Sprintf(", whose next news waits for %s", pause.Round(100*time.Millisecond))
+	}
+	l.Log.Warn(why, "took", took, "sender", from.name)
+	go l.tellSlow(from, why)
+}
+
+// tellSlow makes an event of a slow pass: about the node, or the system.
+func (l *Loop) tellSlow(from sender, why string) {
+	defer panics.Catch("slow pass")
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err := l.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		about := s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceSystem})
+		if n := s.Node(from.node); n != nil {
+			about = n
+		}
+		if about == nil {
+			return nil, nil
+		}
+		return AddEvent(s, About(about), Said{Type: corev1.EventTypeWarning, Reason: "SlowPass", Message: why}, now), nil
+	})
+	if err != nil {
+		l.Log.Debug("tell of a slow pass", "err", err)
+	}
+}

@@ -1,0 +1,44 @@
+package control_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+)
+
+// A breaker panics while a pod of a name exists.
+type breaker struct {
+	concerned
+	name string
+}
+
+func (b breaker) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) state.Plan {
+	if s.Pod("default", b.name) != nil {
+		panic("ouch")
+	}
+	return state.Plan{}
+}
+
+func TestADeciderThatPanicsHoldsUpNobodyAndIsAskedAgainLater(t *testing.T) {
+	s, now := state.Empty("x", time.Unix(0, 0)), time.Unix(100, 0)
+	h := hearer{map[string]bool{}, map[string]bool{}}
+	asks := 0
+	settler := control.NewSettler(nil, breaker{name: "bad"}, binder{asks: &asks}, h)
+	s, log := state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bad"}}, "")})
+	s, _, settled := settler.Settle(s, log, now)
+	if settled || !h.heard["bad on "] {
+		t.Errorf("settled %v, heard %v", settled, h.heard)
+	}
+	if at := settler.Wake(); !at.Equal(now.Add(time.Second)) {
+		t.Errorf("it wakes at %s, want a second later", at)
+	}
+	s, log = state.Apply(s, []state.Change{state.Remove(s.Pod("default", "bad"), "")})
+	if _, _, settled = settler.Settle(s, log, now.Add(time.Second)); !settled {
+		t.Error("it does not recover")
+	}
+}

@@ -1,0 +1,298 @@
+// Package drain decides which pods of a node that is to be drained leave next.
+//
+// A drain is desired state: an annotation on the Node asks for it (state.DrainOrder),
+// and another says how far it is (state.DrainStatus), so it goes on after a restart
+// of the hub, whoever asked for it and however: kubectl, the page, a program. It
+// cordons the node, asks pods to leave as the disruption budgets allow, and ends:
+// done, given up, or taken back. It neither places nor makes pods (packages schedule
+// and workload do), and has no rule of its own about budgets: theirs is package state's.
+package drain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A Decider drains nodes.
+type Decider struct{}
+
+// crowd is how many pods are looked through, for each node that is being drained,
+// before that is done no more often than once a second.
+const crowd = 20_000
+
+// every is the subject that all drains together are; waiting is that something has
+// changed which may end what holds a pod back.
+var (
+	every   = state.Subject{Key: state.Key{Kind: state.Nodes}}
+	waiting = []state.Subject{{Key: every.Key, Part: "Waiting"}}
+)
+
+// Touches says that a change concerns all drains, if what holds a pod back may end with it,
+// and the node itself whose order somebody has given or changed.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets:
+		return waiting
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		switch {
+		case asked(old, next):
+			return append([]state.Subject{{Key: c.Key}}, waiting...)
+		case state.DrainMarked(old), state.DrainMarked(next):
+			return waiting
+		}
+	}
+	return nil
+}
+
+// asked tells whether somebody has just asked for a drain, or changed one.
+func asked(old, next *corev1.Node) bool {
+	return state.DrainMarked(next) && (old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
+		old.Spec.Unschedulable != next.Spec.Unschedulable)
+}
+
+// Subjects returns one that stands for all.
+func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{every} }
+
+// Decide begins, carries on and ends drains.
+func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	for _, name := range nodes(s, subjects, now, &plan) {
+		key := state.Key{Kind: state.Nodes, Name: name}
+		n := s.Node(name)
+		if n == nil || !state.DrainMarked(n) {
+			plan.Wake(key, time.Time{})
+			continue
+		}
+		changes, wake := d.node(s, n, now)
+		plan.Wake(key, wake)
+		plan.Do(changes...)
+		s, _ = state.Apply(s, changes) // the next node's budgets count what leaves here
+	}
+	return plan
+}
+
+// nodes returns the nodes that the subjects are about, by name. Where looking at all
+// drains costs much, it is put off to the next second.
+func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *state.Plan) (names []string) {
+	all, wait := false, false
+	for _, q := range subjects {
+		all, wait = all || q == every, wait || q.Part != ""
+		if q.Name != "" {
+			names = append(names, q.Name)
+		}
+	}
+	var marked []string
+	for n := range s.DrainMarks() {
+		marked = append(marked, n.Name)
+	}
+	if wait && !all && len(marked) > 0 {
+		if all = len(marked)*s.Len(state.Pods) <= crowd; !all {
+			plan.WakeFor(every, now.Truncate(time.Second).Add(time.Second))
+		}
+	}
+	if all {
+		names = append(names, marked...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// node decides about one node, and when to be asked about it again.
+func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes []state.Change, wake time.Time) {
+	text, ordered := n.Annotations[state.DrainAnnotation]
+	st := state.DrainStatusOf(n)
+	switch {
+	case !ordered && !n.Spec.Unschedulable: // in use again: nothing is left of it
+		return forget(n, "")
+	case !ordered && st.Going():
+		return d.end(n, *st, state.DrainStopped, "somebody took the order back", now)
+	case !ordered:
+		return nil, wake
+	case st.Going() && !n.Spec.Unschedulable:
+		return forget(n, fmt.Sprintf("drain of %s ended: it was uncordoned", n.Name))
+	}
+	order, err := state.ParseDrainOrder(text)
+	if err != nil {
+		return d.end(n, state.DrainStatus{Began: now}, state.DrainInvalid, err.Error(), now)
+	}
+	why := ""
+	if !st.Going() {
+		st = &state.DrainStatus{State: state.Draining, By: order.By, Began: now.UTC()}
+		why = fmt.Sprintf("drain %s%s", n.Name, by(order.By))
+	}
+	st.Until = st.Began.Add(order.Limit())
+	ask := &changes
+	if !now.Before(st.Until) {
+		ask = nil // nobody is asked to leave any more
+	}
+	held, leaving := d.pods(s, n, order, now, ask)
+	st.Left = len(held) + leaving
+	st.Pods = max(st.Pods, st.Left)
+	st.Held = held[:min(len(held), state.MaxDrainHeld)]
+	stay := 0
+	for _, h := range held {
+		if h.Stays {
+			stay++
+		}
+	}
+	var end []state.Change
+	switch {
+	case st.Left == 0:
+		end, _ = d.end(n, *st, state.Drained, fmt.Sprintf("%s left", count(st.Pods)), now)
+	case stay == st.Left:
+		end, _ = d.end(n, *st, state.DrainBlocked, fmt.Sprintf("%s not leave: %s: %s", does(stay), held[0].Pod, held[0].Why), now)
+	case ask == nil:
+		end, _ = d.end(n, *st, state.DrainTimedOut, fmt.Sprintf("given up after %s: %s", order.Limit(), rest(held, leaving)), now)
+	default:
+		next := mark(n, *st)
+		next.Spec.Unschedulable = true
+		if why == "" && next.Annotations[state.DrainStatusAnnotation] == n.Annotations[state.DrainStatusAnnotation] {
+			return changes, st.Until
+		}
+		c := state.Put(next, why)
+		if why != "" {
+			c = c.Event("Draining")
+		}
+		return append([]state.Change{c}, changes...), st.Until
+	}
+	if why != "" { // it begins and ends in one moment
+		end[0].Object.(*corev1.Node).Spec.Unschedulable = true
+	}
+	return append(changes, end...), time.Time{}
+}
+
+// pods asks the pods of a node to leave, into changes unless that is nil, and returns
+// those that do not and how many are on their way.
+func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time, changes *[]state.Change) (held []state.DrainHeld, leaving int) {
+	var stays []state.DrainHeld
+	for p := range s.PodsOn(n.Name) {
+		name := p.Namespace + "/" + p.Name
+		owner := metav1.GetControllerOfNoCopy(p)
+		daemon := owner != nil && owner.Kind == "DaemonSet"
+		switch {
+		case state.Terminated(p), p.Annotations[corev1.MirrorPodAnnotationKey] != "", daemon && order.DaemonPodsStay():
+		case p.DeletionTimestamp != nil:
+			leaving++
+		case daemon:
+			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "its daemon set would make it again at once: leave ignoreDaemonSets out"})
+		case owner == nil && !order.Force:
+			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "nobody makes it again: say force, or delete it"})
+		case hasData(p) && !order.DeleteEmptyDirData:
+			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "it has data in an emptyDir, which would be lost: say deleteEmptyDirData"})
+		default:
+			if !order.DisableEviction {
+				if why := state.HeldBy(s, p, now); why != "" {
+					held = append(held, state.DrainHeld{Pod: name, Why: why})
+					continue
+				}
+			}
+			leaving++
+			if changes != nil {
+				if c, ok := leave(p, n, order, now); ok {
+					*changes = append(*changes, c)
+					s, _ = state.Apply(s, []state.Change{c})
+				}
+			}
+		}
+	}
+	return append(stays, held...), leaving
+}
+
+// leave is the change by which a pod is asked to leave.
+func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time) (state.Change, bool) {
+	why := fmt.Sprintf("evict %s from %s: the node is drained%s", state.Display(p), n.Name, by(order.By))
+	c, ok := state.Delete(p, now, order.GracePeriodSeconds, why)
+	if gone, is := c.Object.(*corev1.Pod); ok && is && !c.Delete {
+		state.SetPodCondition(gone, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+		}, now)
+	}
+	return c.Event("Evicted"), ok
+}
+
+func hasData(p *corev1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.EmptyDir != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// mark is the node that says how far its drain is.
+func mark(n *corev1.Node, st state.DrainStatus) *corev1.Node {
+	n = n.DeepCopy()
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	n.Annotations[state.DrainStatusAnnotation] = st.String()
+	return n
+}
+
+// end takes the order away, and leaves how it ended.
+func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState, why string, now time.Time) ([]state.Change, time.Time) {
+	st.State, st.Ended, st.Why = how, now.UTC().Truncate(time.Second), why
+	if how == state.Drained {
+		st.Left, st.Held = 0, nil
+	}
+	n = mark(n, st)
+	delete(n.Annotations, state.DrainAnnotation)
+	c := state.Put(n, fmt.Sprintf("drain of %s%s ended: %s: %s", n.Name, by(st.By), how, why))
+	if how == state.Drained {
+		return []state.Change{c.Event("Drained")}, time.Time{}
+	}
+	return []state.Change{c.Warning("DrainEnded")}, time.Time{}
+}
+
+// forget takes everything of a drain away.
+func forget(n *corev1.Node, why string) ([]state.Change, time.Time) {
+	n = n.DeepCopy()
+	delete(n.Annotations, state.DrainAnnotation)
+	delete(n.Annotations, state.DrainStatusAnnotation)
+	c := state.Put(n, why)
+	if why != "" {
+		c = c.Event("DrainEnded")
+	}
+	return []state.Change{c}, time.Time{}
+}
+
+func by(who string) string {
+	if who == "" {
+		return ""
+	}
+	return " by " + who
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 pod has"
+	}
+	return fmt.Sprintf("%d pods have", n)
+}
+
+func does(n int) string {
+	if n == 1 {
+		return "1 pod does"
+	}
+	return fmt.Sprintf("%d pods do", n)
+}
+
+// rest says what is still there.
+func rest(held []state.DrainHeld, leaving int) string {
+	var parts []string
+	if leaving > 0 {
+		parts = append(parts, fmt.Sprintf("%d on their way, and the device has not said that they have stopped", leaving))
+	}
+	if len(held) > 0 {
+		parts = append(parts, fmt.Sprintf("%d held, first %s: %s", len(held), held[0].Pod, held[0].Why))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/kube/kubectltest"
+)
+
+// TestApproval is devices that wait, as their owner and an administrator with kubectl see it.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	for _, minor := range []string{kubectltest.Minors[0], kubectltest.Newest} {
+		t.Run(minor, func(t *testing.T) {
+			approval(t, kubectltest.Build(t, minor))
+		})
+	}
+}
+
+func approval(t *testing.T, program string) {
+	h := newHub(t, "--require-approval")
+	k := &clerk{h, program, "", ""}
+	line := strings.Fields(output(t, programOf(t, "hub"), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--uses", "3"))[1:]
+	dir := t.TempDir()
+	join := func(node string) (p *process, request string) {
+		t.Helper()
+		p = start(t, programOf(t, "device"), append(append([]string{}, line...), "--state-dir", filepath.Join(dir, node), "--node-name", node)...)
+		await(t, "the line to type", patience, func() error {
+			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.said.String())
+			if found == nil {
+				return fmt.Errorf("it said %s", p.said)
+			}
+			request = found[1]
+			return nil
+		})
+		return p, request
+	}
+	ended := func(p *process, code int, says string) {
+		t.Helper()
+		await(t, "the end of the join", patience, func() error {
+			if !p.ended() {
+				return fmt.Errorf("it waits; it said %s", p.said)
+			}
+			return nil
+		})
+		if got := p.cmd.ProcessState.ExitCode(); got != code || !strings.Contains(p.said.String(), says) {
+			t.Errorf("it ended with code %d, want %d and %q: %s", got, code, says, p.said)
+		}
+	}
+
+	first, name := join("pi-1")
+	k.say(t, []saying{
+		{args: "get csr", want: []string{`(?m)^NAME\s+AGE\s+SIGNERNAME\s+REQUESTOR\s+REQUESTEDDURATION\s+CONDITION\s*$`, name + `\s+\S+\s+flotilla.dev/device\s+join-token:\S+\s+<none>\s+Pending`}},
+		{args: "get certificatesigningrequests -o wide", want: []string{`SITE\s+MACHINE-ID\s+SERIAL\s+FROM`, `oslo\s+[0-9a-f]{16}.*127\.0\.0\.1`}},
+		{args: "describe csr " + name, want: []string{`Requesting User:\s+join-token:`, `Signer:\s+flotilla.dev/device`, `Status:\s+Pending`, `flotilla.dev/node=pi-1`, `WaitsForApproval`}},
+		{args: "explain csr.spec.signerName", want: []string{`signerName`}},
+		{args: "create -f -", stdin: "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: mine}\nspec: {request: eA==, signerName: flotilla.dev/device, usages: [client auth]}\n",
+			code: 1, want: []string{`made by devices that join with a token`}},
+		{args: "label csr " + name + " a=b", code: 1, want: []string{`MethodNotAllowed`}},
+		{args: "get nodes", not: []string{`pi-1`}},
+	})
+	h.stop()
+	h.start()
+	k.say(t, []saying{
+		{args: "get csr " + name, want: []string{`Pending`}},
+		{args: "certificate approve " + name, want: []string{`approved`}},
+	})
+	ended(first, 0, "This device is node pi-1 on site oslo")
+	k.say(t, []saying{
+		{args: "get csr " + name, want: []string{`Approved,Issued`}},
+		{args: "certificate deny " + name, code: 1, want: []string{`already Approved`}},
+		{args: "get csr " + name + " -o jsonpath={.status.conditions[*].type}", want: []string{`^Approved$`}},
+	})
+
+	second, name := join("pi-2")
+	k.say(t, []saying{{args: "certificate deny " + name, want: []string{`denied`}}})
+	ended(second, 1, "was denied")
+	k.say(t, []saying{{args: "get csr " + name, want: []string{`Denied`}}})
+
+	third, name := join("pi-3")
+	k.say(t, []saying{{args: "delete csr " + name, want: []string{`deleted`}}})
+	ended(third, 1, "has ended")
+	k.say(t, []saying{{args: "delete csr --all", want: []string{`deleted`}}, {args: "get csr", want: []string{`No resources found`}}})
+}
+
+func programOf(t testing.TB, name string) string { return program(t, name, here) }

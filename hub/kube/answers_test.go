@@ -1,0 +1,209 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestPatternsThatCostTooMuchAreRefused(t *testing.T) {
+	for pattern, ok := range map[string]bool{
+		"error|warn": true, `^\d{4}-\d\d-\d\dT.* level=(WARN|ERROR) .*node=pi-[0-9]{1,3}`: true, `(?i)connection (refused|reset)`: true,
+		"(a?){1000}": false, "a{1000}": false, "(a{90}){90}": false, "((x*)*)*{99}": false, `[a-z]{50}[a-z]{50}[a-z]{50}[a-z]{50}[a-z]{50}[a-z]{50}[a-z]{50}`: false,
+		"(": false, `(a)\1`: false,
+	} {
+		v := url.Values{"query": {"kubelet"}, "pattern": {pattern}}
+		if _, errs := logQueryOf(v); (len(errs) == 0) != ok {
+			t.Errorf("%.40s: %v, want it taken: %t", pattern, errs, ok)
+		}
+	}
+}
+
+func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		rest(t.Context(), time.Second)
+		if took := time.Since(began); took != siftRest*time.Second {
+			t.Errorf("a second's look rests %s", took)
+		}
+	})
+	s, users := newSifting(), 0
+	user := func() string { users++; return fmt.Sprint("user-", users) }
+	var leave []func()
+	for range nodeSift {
+		l, err := s.enter(user(), "pi-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, l)
+	}
+	if _, err := s.enter(user(), "pi-1"); err == nil {
+		t.Error("one more of the same node")
+	}
+	for i := range maxSifts - nodeSift {
+		if _, err := s.enter(user(), fmt.Sprint("other-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.enter(user(), "pi-9"); err == nil {
+		t.Error("one more in all")
+	}
+	leave[0]()
+	if _, err := s.enter(user(), "pi-1"); err != nil {
+		t.Error("one has left:", err)
+	}
+}
+
+func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
+	s := newSifting()
+	for i := range userSift {
+		if _, err := s.enter("anna", fmt.Sprint("pi-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.enter("anna", "pi-9"); err == nil {
+		t.Error("anna has one more than her share")
+	}
+	if _, err := s.enter("olav", "pi-9"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.enter("olav", "pi-9"); err != nil {
+		t.Error(err)
+	}
+	for range 5 { // what is refused for the node's sake is not held against the user
+		if _, err := s.enter("olav", "pi-9"); err == nil {
+			t.Error("three of one node")
+		}
+	}
+	if _, err := s.enter("olav", "pi-8"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALogQueryEnds(t *testing.T) {
+	f := seeded()
+	gone := make(chan error, 1)
+	f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { // a device that never stops
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("2026-11-20T12:00:00Z aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n", 1000)); err != nil {
+				gone <- err
+				return err
+			}
+			time.Sleep(time.Second)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(f)
+		w := request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet&pattern=b"}.do(s)
+		if err := <-gone; err == nil || w.Code == 0 {
+			t.Error("it goes on")
+		}
+	})
+}
+
+// unread is an answer that its client does not take until it may.
+type unread struct {
+	*httptest.ResponseRecorder
+	begun chan struct{}
+	may   chan struct{}
+	once  sync.Once
+}
+
+func (u *unread) Write(b []byte) (int, error) {
+	u.once.Do(func() { u.begun <- struct{}{} })
+	<-u.may
+	return len(b), nil
+}
+
+// bulky is a fleet whose pods make a list of some 20 MB.
+func bulky() *fakeFleet {
+	f := seeded()
+	for i := range 40 {
+		p := fakePod(fmt.Sprint("big-", i), "")
+		p.Annotations = map[string]string{"example.com/x": strings.Repeat("x", 512<<10)}
+		f.put(p)
+	}
+	return f
+}
+
+func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
+	f := bulky()
+	synctest.Test(t, func(t *testing.T) { // in a second that lasts until all have asked
+		s := newServer(f)
+		may, begun := make(chan struct{}), make(chan struct{}, 60)
+		var wg sync.WaitGroup
+		list := func(role string) *unread {
+			r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
+			r.Header.Set("Authorization", "Bearer "+role)
+			u := &unread{ResponseRecorder: httptest.NewRecorder(), begun: begun, may: may}
+			wg.Go(func() { s.ServeHTTP(u, r) })
+			<-begun
+			return u
+		}
+		s.answers.encoding <- struct{}{} // one at a time, so that none can be made beside another
+		for range 60 {
+			if u := list("viewer"); u.Code != http.StatusOK {
+				t.Fatal(u.Code)
+			}
+		}
+		if n := s.answers.encodings; n != 1 {
+			t.Errorf("60 lists were encoded %d times", n)
+		}
+		if s.answers.all > heldByUser+24<<20 {
+			t.Errorf("%d bytes are held for one who reads nothing", s.answers.all)
+		}
+		// Another state is another encoding, and too much for one; somebody else has it.
+		f.touch(fakeNode("pi-1", ""), "a", "b")
+		if u := list("viewer"); u.Code != http.StatusTooManyRequests || u.Header().Get("Retry-After") == "" {
+			t.Errorf("the second answer of 20 MB for one: %d %v", u.Code, u.Header())
+		}
+		if u := list("operator"); u.Code != http.StatusOK {
+			t.Errorf("somebody else: %d", u.Code)
+		}
+		close(may)
+		wg.Wait()
+		if s.answers.all != 0 || len(s.answers.by) != 0 || len(s.answers.made) != 0 {
+			t.Errorf("what was read is held: %+v", s.answers)
+		}
+	})
+}
+
+func TestOneAnswerAloneMayBeLarge(t *testing.T) {
+	a := newAnswers()
+	release, err := a.hold("anna", 2*heldByAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.hold("olav", smallAnswer+1); err == nil {
+		t.Error("there is more than room for all")
+	}
+	if _, err := a.hold("olav", smallAnswer); err != nil {
+		t.Error("small answers go on:", err)
+	}
+	release()
+	if _, err := a.hold("olav", heldByAll); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAListThatCannotBeMadeIsNobodys(t *testing.T) {
+	a := newAnswers()
+	if _, _, err := a.share("anna", "k", func() ([]byte, error) { return nil, errors.New("no") }); err == nil {
+		t.Error("made")
+	}
+	body, release, err := a.share("anna", "k", func() ([]byte, error) { return []byte("yes"), nil })
+	if err != nil || string(body) != "yes" {
+		t.Errorf("%s %v", body, err)
+	}
+	release()
+}

@@ -1,0 +1,48 @@
+package kube
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
+	const secret = `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"a":"b"}}`
+	for _, tt := range []struct{ name, role, method, path, body, want string }{
+		{"one secret", "admin", "GET", ns + "/secrets/s", "", "admin get secrets default/s done"},
+		{"one that is not there", "admin", "GET", ns + "/secrets/none", "", "admin get secrets default/none refused"},
+		{"all of a namespace", "operator", "GET", ns + "/secrets", "", "operator list secrets default/ done"},
+		{"all", "operator", "GET", "/api/v1/secrets", "", "operator list secrets done"},
+		{"as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},
+		{"what a dry run answers", "admin", "PATCH", ns + "/secrets/s?dryRun=All", `{"metadata":{"labels":{"a":"b"}}}`, "admin patch secrets default/s dry run done"},
+		{"a viewer's try", "viewer", "GET", ns + "/secrets/s", "", "viewer get secrets default/s refused"},
+		{"a viewer's write", "viewer", "DELETE", ns + "/pods/kiosk-1", "", "viewer delete pods default/kiosk-1 refused"},
+		{"a viewer's dry run", "viewer", "DELETE", ns + "/pods/kiosk-1?dryRun=All", "", "viewer delete pods default/kiosk-1 refused"},
+		{"a viewer's eviction", "viewer", "POST", ns + "/pods/kiosk-1/eviction", "", "viewer create pods/eviction default/kiosk-1 refused"},
+		{"nobody", "nonsense", "GET", "/api/v1/nodes", "", " get nodes refused"},
+		{"nobody, at a path that is none", "nonsense", "POST", "/apis/x/y/z", "", " create z refused"},
+		{"somebody who would be another", "admin", "GET", "/api/v1/nodes", "impersonate", "admin get nodes refused"},
+		{"what is no secret", "viewer", "GET", "/api/v1/nodes", "", ""},
+		{"what is not there", "viewer", "GET", "/api/v1/nodes/none", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(seeded())
+			send(t, s, "POST", ns+"/secrets", "", secret, 201, nil)
+			var kept auditing
+			s.Audit = &kept
+			r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body))
+			r.Header.Set("Authorization", "Bearer "+tt.role)
+			if r.Method == http.MethodPatch {
+				r.Header.Set("Content-Type", mp)
+			}
+			if tt.body == "impersonate" {
+				r.Header.Set("Impersonate-User", "root")
+			}
+			s.ServeHTTP(httptest.NewRecorder(), r)
+			if got := strings.Join(kept.lines, "\n"); got != tt.want {
+				t.Errorf("kept %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

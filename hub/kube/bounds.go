@@ -1,0 +1,41 @@
+package kube
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/shared/bound"
+)
+
+// readable tells whether a text of the media type can be decoded as the kind, at a
+// bounded cost.
+func readable(b []byte, media string, kind schema.GroupVersionKind) error {
+	into, err := scheme.New(kind)
+	if err != nil {
+		into = nil // not ours: nobody will decode it
+	}
+	switch media {
+	case mediaProto:
+		err = bound.Proto(b, into)
+	case mediaJSON:
+		err = bound.JSON(b, into)
+	default:
+		err = bound.YAML(b, into)
+	}
+	if err != nil {
+		return apierrors.NewBadRequest(kind.Kind + " cannot be read: " + err.Error())
+	}
+	return nil
+}
+
+// keeps tells whether a decoded object keeps to the limits of everything that comes in,
+// before anything is compared with it.
+func keeps(o runtime.Object, kind schema.GroupVersionKind, name string) error {
+	if err := bound.Field(o); err != nil {
+		return apierrors.NewInvalid(kind.GroupKind(), name, field.ErrorList{
+			{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Err.Error()}})
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/moby/spdystream"
+	"github.com/moby/spdystream/spdy"
+)
+
+// A flood is a client of SPDY that writes by hand.
+type flood struct {
+	conn net.Conn
+	sent atomic.Int64 // bytes that were taken
+}
+
+func (c *flood) Write(b []byte) (int, error) {
+	n, err := c.conn.Write(b)
+	c.sent.Add(int64(n))
+	return n, err
+}
+
+// flooding lets a client write what it likes, in a bubble, until nothing of it is taken any
+// more, and calls look then. The streams that it opens are accepted, and nobody reads them.
+func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int64)) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		var mu sync.Mutex
+		var open []*spdystream.Stream
+		conn, gone, err := serveSPDY(there, func(s *spdystream.Stream) {
+			mu.Lock()
+			open = append(open, s)
+			mu.Unlock()
+			answer(s)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &flood{conn: here}
+		f, err := spdy.NewFramer(c, strings.NewReader(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, here) }()
+		go func() {
+			for err := error(nil); err == nil; err = write(f) {
+			}
+		}()
+		synctest.Wait()
+		look(c.sent.Load())
+		_ = here.Close()
+		_ = conn.Close()
+		for _, s := range open {
+			_ = s.Reset() // the library waits for those
+		}
+		<-gone
+	})
+}
+
+func opens(id spdy.StreamId, h http.Header) *spdy.SynStreamFrame {
+	return &spdy.SynStreamFrame{StreamId: id, Headers: h}
+}
+
+// What a client sends for streams that nobody reads is not kept by the hub: a connection
+// may hold a megabyte, whatever it sends.
+func TestWhatNobodyReadsIsNotKept(t *testing.T) {
+	var n int
+	flooding(t, func(f *spdy.Framer) error {
+		n++
+		id := spdy.StreamId(2*(n%5) + 1)
+		if n <= 5 {
+			return f.WriteFrame(opens(spdy.StreamId(2*n-1), http.Header{"streamtype": {"data"}}))
+		}
+		return f.WriteFrame(&spdy.DataFrame{StreamId: id, Data: make([]byte, 1<<20)})
+	}, func(sent int64) {
+		if sent > 2<<20 {
+			t.Errorf("%d KiB were taken of a client that nobody reads", sent>>10)
+		}
+	})
+}
+
+// What no client of streams needs ends the connection: the library would keep it, or
+// answer it from goroutines that wait until the client reads.
+func TestFramesThatEndTheConnection(t *testing.T) {
+	control := func(kind uint16, payload ...byte) []byte {
+		b := binary.BigEndian.AppendUint16([]byte{0x80, 3}, kind)
+		return append(binary.BigEndian.AppendUint32(b, uint32(len(payload))), payload...)
+	}
+	good := control(synStream, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0)
+	for _, tt := range []struct {
+		name  string
+		bytes []byte
+		want  string // "": it is read to its end
+	}{
+		{"streams in their order", append(slices.Clone(good), control(synStream, 0, 0, 0, 5)...), ""},
+		{"a stream of the server's", control(synStream, 0, 0, 0, 2), "opens stream 2 after 0"},
+		{"a stream for the second time", append(slices.Clone(good), good...), "opens stream 3 after 3"},
+		{"a stream without a number", control(synStream, 0, 0), "without a number"},
+		{"an answer to what nobody asked", control(2, 0, 0, 0, 1), "type 2"},
+		{"headers of a stream that is open", control(8, 0, 0, 0, 1), "type 8"},
+		{"settings are passed over", control(settings, make([]byte, maxControl)...), ""},
+		{"settings without end", control(settings, make([]byte, maxControl+1)...), "at most 2048 are read"},
+		{"an unknown type", control(12), "type 12"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFramed(&fakeWire{in: bytes.NewReader(tt.bytes)})
+			defer func() { _ = f.Close() }()
+			_, err := io.ReadAll(f)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("read with %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,193 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Health decides on the conditions and the taints of nodes, but for giving them NoExecute.
+type Health struct{ Settings Settings }
+
+// Touches says that a change concerns its node, or all nodes of a site that has other
+// graces than before, or the node whose device lives by another lease interval.
+func (Health) Touches(c state.Applied) []state.Subject {
+	if c.Key.Kind == state.Nodes || c.Key.Kind == state.Sites && !sameGraces(c) {
+		return []state.Subject{{Key: c.Key}}
+	}
+	if old, _ := c.Old.(*state.Record); old != nil {
+		if next, _ := c.New.(*state.Record); next != nil && old.LeaseSeconds != next.LeaseSeconds {
+			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
+		}
+	}
+	return nil
+}
+
+// Subjects returns all nodes.
+func (Health) Subjects(s state.Snapshot) []state.Subject {
+	all := make([]state.Subject, 0, s.Len(state.Nodes))
+	for n := range s.Nodes() {
+		all = append(all, state.About(state.KeyOf(n)))
+	}
+	return all
+}
+
+// deadlineOf is the subject of a node's deadline alone: one nanosecond later it is not
+// alive any more, unless it has been heard of.
+func deadlineOf(node string) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: node}, Part: "Deadline"}
+}
+
+// Decide brings conditions and taints in line with who was heard when.
+func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	plan.Alarms = make([]state.Alarm, 0, len(subjects))
+	var nodes []string
+	for _, q := range subjects {
+		switch {
+		case q.Kind == state.Sites:
+			for n := range s.NodesIn(q.Name) {
+				nodes = append(nodes, n.Name)
+			}
+		case q.Part == "" || !d.lives(s, q, now, &plan):
+			nodes = append(nodes, q.Name)
+		}
+	}
+	slices.Sort(nodes)
+	for _, name := range slices.Compact(nodes) {
+		if n := s.Node(name); n != nil {
+			d.node(s, n, now, &plan)
+		} else {
+			plan.WakeFor(deadlineOf(name), time.Time{})
+		}
+	}
+	return plan
+}
+
+// lives tells whether a node whose deadline has come has been heard of in between: then it
+// gets a new one, and that is all. Of ten thousand nodes that are due, as a grace after the
+// hub's start, almost all are such.
+func (d Health) lives(s state.Snapshot, q state.Subject, now time.Time, plan *state.Plan) bool {
+	n := s.Node(q.Name)
+	if n == nil {
+		return false
+	}
+	deadline := d.Deadline(s, n)
+	if now.After(deadline) {
+		return false
+	}
+	plan.WakeFor(q, deadline.Add(1))
+	return true
+}
+
+// Deadline returns the moment after which a silent node is not alive any more.
+func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
+	return state.Silence{Grace: d.Settings.Grace, Startup: d.Settings.StartupGrace, Lease: d.Settings.Lease}.Deadline(s, n, s.Seen(n.Name))
+}
+
+// sameGraces tells whether a change of a site leaves its nodes' deadlines as they were.
+func sameGraces(c state.Applied) bool {
+	old, _ := c.Old.(*fleet.Site)
+	next, _ := c.New.(*fleet.Site)
+	return old != nil && next != nil &&
+		sameDuration(old.Spec.NodeMonitorGracePeriod, next.Spec.NodeMonitorGracePeriod) &&
+		sameDuration(old.Spec.NodeStartupGracePeriod, next.Spec.NodeStartupGracePeriod)
+}
+
+func sameDuration(a, b *metav1.Duration) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Duration == b.Duration
+}
+
+// watched are the conditions that a silent node does not keep. OutOfDisk, of older
+// Kubernetes, is not missed where it never was.
+var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, fleet.ConditionOutOfDisk}
+
+// node settles the conditions and the taints of one node.
+func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *state.Plan) {
+	deadline := d.Deadline(s, n)
+	alarm := deadlineOf(n.Name)
+	next := n
+	why, reason := "", ""
+	if now.After(deadline) {
+		if silent := silence(n, state.Heard(s, n), now); silent != nil {
+			next = silent
+			if state.ReadyOf(n) != corev1.ConditionUnknown {
+				why = fmt.Sprintf("node %s Ready=Unknown: no heartbeat for %s", n.Name, now.Sub(s.Seen(n.Name)).Truncate(time.Second))
+				reason = "NodeNotReady"
+				if !state.Heard(s, n) {
+					why = fmt.Sprintf("node %s Ready=Unknown: it has never reported", n.Name)
+				}
+			}
+		}
+		plan.WakeFor(alarm, time.Time{})
+	} else {
+		plan.WakeFor(alarm, deadline.Add(1))
+	}
+	taints, outage := taintsFor(next, now)
+	if !sameTaints(n.Spec.Taints, taints) || !state.HasOutage(n, outage) {
+		if next == n {
+			next = state.Fork(n)
+		}
+		next.Spec.Taints = taints
+		state.SetOutage(next, outage)
+	}
+	if next == n {
+		return
+	}
+	c := state.Put(next, why)
+	if reason != "" {
+		c = c.Warning(reason)
+	}
+	plan.Do(c)
+	if why != "" {
+		for p := range s.PodsOn(n.Name) {
+			if ready := state.PodCondition(p, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
+				p = p.DeepCopy()
+				state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, now)
+				plan.Do(state.Put(p, ""))
+			}
+		}
+	}
+}
+
+// silence returns the node with its watched conditions Unknown, nil if they are. Those
+// of a node that was never heard were never updated, whatever was written into them.
+func silence(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
+	var out *corev1.Node
+	change := func() *corev1.Node {
+		if out == nil {
+			out = state.Fork(n)
+		}
+		return out
+	}
+	at := metav1.NewTime(now)
+	for _, t := range watched {
+		switch have := state.NodeCondition(n, t); {
+		case have == nil && t == fleet.ConditionOutOfDisk:
+		case have == nil:
+			o := change()
+			o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{
+				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated",
+				Message:           "Kubelet never posted node status.",
+				LastHeartbeatTime: n.CreationTimestamp, LastTransitionTime: at,
+			})
+		case have.Status != corev1.ConditionUnknown:
+			c := state.NodeCondition(change(), t)
+			c.Status, c.Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+			c.Message = "Kubelet stopped posting node status."
+			c.LastTransitionTime = at
+			if !heard {
+				c.Reason, c.Message, c.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", n.CreationTimestamp
+			}
+		}
+	}
+	return out
+}

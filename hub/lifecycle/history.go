@@ -1,0 +1,102 @@
+package lifecycle
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A past is what has happened to a node: it becomes its history, in the very
+// transaction of the decisions that it tells of.
+type past struct {
+	node    string
+	changed []metav1.MicroTime // of Ready
+	turns   []state.Turn
+	evicted []state.Evicted
+}
+
+// into adds the past to what is remembered of its node.
+func (p *past) into(rec *state.Record) {
+	for _, t := range p.turns {
+		rec.Turn(t)
+	}
+	for _, e := range p.evicted {
+		rec.Evict(e)
+	}
+}
+
+// A transition is a change of a node's Ready, or of whether it has the lifecycle's
+// NoExecute taint.
+type transition struct{ old, next *corev1.Node }
+
+func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
+	if old == nil || next == nil || state.ReadyOf(old) == "" || state.NeverReported(old) {
+		return t, false
+	}
+	return transition{old, next}, state.ReadyOf(old) != state.ReadyOf(next) || (state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
+}
+
+// pasts returns what has happened to the subjects, in the order of the nodes' first change.
+func pasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*past) {
+	byNode := map[string]*past{}
+	of := func(node string) *past {
+		p := byNode[node]
+		if p == nil {
+			p = &past{node: node}
+			byNode[node], all = p, append(all, p)
+		}
+		return p
+	}
+	for _, q := range subjects {
+		switch was := q.Was.(type) {
+		case transition:
+			if is := state.ReadyOf(was.next); is != state.ReadyOf(was.old) {
+				p := of(q.Name)
+				p.changed, p.turns = append(p.changed, metav1.NewMicroTime(now)), append(p.turns, turnsOf(was.old, is, now)...)
+			} else if s.Record(q.Name) != nil {
+				p := of(q.Name)
+				p.turns = append(p.turns, state.Turn{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is, Out: state.NoExecuteOf(was.next) != nil}) // as TimeAdded
+			}
+		case state.Evicted:
+			if s.Record(q.Name) != nil {
+				was.At = metav1.NewMicroTime(now)
+				p := of(q.Name)
+				p.evicted = append(p.evicted, was)
+			}
+		}
+	}
+	return all
+}
+
+// evictionOf tells whether a change of a pod is the decision that it leaves its node.
+func evictionOf(old, next *corev1.Pod) (e state.Evicted, ok bool) {
+	if old == nil || next == nil || old.Spec.NodeName == "" || disruption(old) != nil {
+		return e, false
+	}
+	c := disruption(next)
+	if c == nil {
+		return e, false
+	}
+	return state.Evicted{Pod: next.Namespace + "/" + next.Name, Reason: c.Reason, Text: c.Message}, true
+}
+
+func disruption(p *corev1.Pod) *corev1.PodCondition {
+	if c := state.PodCondition(p, corev1.DisruptionTarget); c != nil && c.Status == corev1.ConditionTrue {
+		return c
+	}
+	return nil
+}
+
+// turnsOf is what the history of a node learns when its Ready changes: how it was
+// before, when it was given up if it was, and how it is now.
+func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.Turn {
+	was := state.NodeCondition(old, corev1.NodeReady)
+	turns := []state.Turn{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
+	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
+		turns = append(turns, state.Turn{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
+	}
+	return append(turns, state.Turn{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is}) // as conditions and taints
+}

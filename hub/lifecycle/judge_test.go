@@ -1,0 +1,185 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// judging is a world in which a site is judged before its first node is given up.
+func judging(t *testing.T) *world {
+	w := newWorld(t, lifecycle.Defaults)
+	w.set.Judge = lifecycle.Defaults.Judge
+	return w
+}
+
+// TestACutSiteIsJudgedFirst silences nodes of a site in one moment, each at another time
+// after its last lease, as leases come every 10 to 10.4 s.
+func TestACutSiteIsJudgedFirst(t *testing.T) {
+	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4}, {200, 110}} {
+		for seed := range int64(3) {
+			t.Run(fmt.Sprintf("%d of %d nodes, seed %d", tt.silent, tt.of, seed), func(t *testing.T) {
+				r := rand.New(rand.NewSource(seed))
+				w := judging(t)
+				w.site("oslo", tt.of, 0)
+				w.site("bergen", 2, 0)
+				all := names("oslo", tt.of)
+				alive := append(slices.Clone(all[tt.silent:]), names("bergen", 2)...)
+				w.wait(20*time.Second, append(slices.Clone(all), alive...)...)
+				cut := w.now
+				for _, n := range all[:tt.silent] {
+					w.s = w.s.WithSeen(n, cut.Add(-time.Duration(r.Int63n(int64(10400*time.Millisecond)))))
+				}
+				w.alarms = noAlarms()
+				for i, d := range w.deciders() {
+					w.wake(i, d.Decide(w.s, d.Subjects(w.s), w.now).Alarms)
+				}
+				w.wait(51*time.Second, alive...)
+				got := w.expel()
+				if st := w.s.Site("oslo").Status; tt.silent < tt.of && len(got) > 0 && tt.of <= 50 {
+					t.Errorf("%v are given up while the site becomes %s", got, st.State)
+				} else if st.State == fleet.SiteNormal {
+					t.Errorf("the site is %s", st.State)
+				}
+				if len(got) > 1 {
+					t.Errorf("%d are given up", len(got))
+				}
+			})
+		}
+	}
+}
+
+func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
+	w := judging(t)
+	w.put(node("a", "oslo", up), node("b", "oslo", up))
+	w.wait(40*time.Second+1, "b")
+	if w.ready("a") != down || w.taints("a") != "unreachable:NoSchedule" {
+		t.Fatalf("at the deadline: %s, %s", w.ready("a"), w.taints("a"))
+	}
+	w.wait(lifecycle.Defaults.Judge-2*time.Millisecond, "b")
+	if got := w.expel(); len(got) > 0 {
+		t.Errorf("%v given up too early", got)
+	}
+	w.wait(2*time.Millisecond, "b")
+	if got := w.expel(); len(got) != 1 {
+		t.Errorf("%v given up, want a", got)
+	}
+	t.Run("a hub that starts judges a site only when every node of it has had its grace", func(t *testing.T) {
+		w := judging(t)
+		n := node("a", "oslo", down)
+		n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
+		w.put(n, node("b", "oslo", up), node("c", "oslo", up))
+		w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
+		if got := w.expel(); len(got) > 0 {
+			t.Errorf("%v given up too early", got)
+		}
+		w.wait(time.Millisecond, "b", "c")
+		if got := w.expel(); len(got) != 1 {
+			t.Errorf("%v given up, want a", got)
+		}
+	})
+	for _, tt := range []struct {
+		period, lease, want time.Duration
+	}{
+		{5 * time.Second, 10 * time.Second, 11 * time.Second},
+		{30 * time.Second, 10 * time.Second, 31 * time.Second},
+		{5 * time.Second, time.Second, 6 * time.Second},
+		{5 * time.Second, 5 * time.Minute, 313 * time.Second},
+	} {
+		if got := lifecycle.JudgeAfter(tt.period, tt.lease); got != tt.want {
+			t.Errorf("a period of %s and leases every %s: %s, want %s", tt.period, tt.lease, got, tt.want)
+		}
+	}
+}
+
+// TestARateThatChangesGivesNobodyUpAtOnce: what a bucket holds is worth nothing at
+// another rate, unless it was full.
+func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
+	spec := func(change func(*fleet.SiteSpec)) func(*world) {
+		return func(w *world) {
+			site := w.s.Site("oslo").DeepCopy()
+			change(&site.Spec)
+			w.put(site)
+		}
+	}
+	until := metav1.NewTime(noon.Add(10 * time.Minute))
+	for _, tt := range []struct {
+		name           string
+		size, silent   int
+		before, change func(*world)
+		alive          func() []string
+		wait           time.Duration // after the change, until the next one goes
+		within         time.Duration // from the first to the change
+		first          int           // given up before
+	}{
+		{"maintenance that ends", 10, 2, spec(func(s *fleet.SiteSpec) { s.Maintenance = &fleet.Maintenance{Until: until} }),
+			func(w *world) { w.wait(until.Sub(w.now), append(names("oslo", 10)[2:], "bergen-00")...) }, nil, 10 * time.Second, 0, 0},
+		{"a slower rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.05) }), nil, 20 * time.Second, 5 * time.Second, 1},
+		{"a faster rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.5) }), nil, 2 * time.Second, 5 * time.Second, 1},
+		{"no rate and one again", 10, 3, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.0) }),
+			spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = nil }), nil, 10 * time.Second, time.Hour, 0},
+		{"a small partly disrupted site that is Normal again", 5, 3, nil, func(w *world) { w.becomes("oslo-00", up) }, func() []string { return []string{"oslo-00", "oslo-03", "oslo-04"} }, 10 * time.Second, time.Hour, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			w.site("oslo", tt.size, 0)
+			w.site("bergen", 1, 0)
+			if tt.before != nil {
+				tt.before(w)
+			}
+			alive := append(names("oslo", tt.size)[tt.silent:], "bergen-00")
+			w.wait(40*time.Second+1, alive...)
+			w.wait(tt.within, alive...)
+			if got := w.expel(); len(got) != tt.first {
+				t.Fatalf("%v are given up, want %d", got, tt.first)
+			}
+			if tt.alive != nil {
+				alive = append(tt.alive(), "bergen-00")
+			}
+			tt.change(w)
+			w.wait(tt.wait-2*time.Millisecond, alive...)
+			if got := w.expel(); len(got) != tt.first {
+				t.Errorf("%v are given up within %s, want %d", got, tt.wait, tt.first)
+			}
+			w.wait(4*time.Millisecond, alive...)
+			if got := w.expel(); len(got) != tt.first+1 {
+				t.Errorf("%v are given up after %s, want %d", got, tt.wait, tt.first+1)
+			}
+		})
+	}
+}
+
+func TestANodeMadeByHandCountsFromItsCreation(t *testing.T) {
+	for _, ready := range []corev1.ConditionStatus{"", up, corev1.ConditionFalse} {
+		t.Run(fmt.Sprintf("with Ready=%q in its status", ready), func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			w.byHand = true
+			w.put(node("b", "bergen", ""))
+			w.wait(10 * time.Minute)
+			n := node("a", "oslo", ready)
+			n.CreationTimestamp = metav1.NewTime(w.now)
+			w.put(n)
+			if got := w.ready("a"); got != ready {
+				t.Fatalf("at once it is %s", got)
+			}
+			w.wait(60 * time.Second)
+			if got := w.ready("a"); got != ready {
+				t.Errorf("after 60 s it is %s", got)
+			}
+			w.wait(time.Millisecond)
+			c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
+			if c == nil || c.Status != down || c.Reason != "NodeStatusNeverUpdated" || !c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
+				t.Errorf("then it has %+v", c)
+			}
+		})
+	}
+}

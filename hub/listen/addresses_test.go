@@ -1,0 +1,73 @@
+package listen
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestPerAddressLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := Addresses{Most: 5, Rate: 1, Burst: 4}
+		ip := IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
+		var errs []error
+		for range 6 {
+			if err := a.Enter(ip); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if len(errs) != 2 || !errors.Is(errs[0], ErrFast) {
+			t.Errorf("six at once: %q; a burst of four may enter", errs)
+		}
+		time.Sleep(3 * time.Second)
+		_ = a.Enter(ip)
+		if err := a.Enter(ip); !errors.Is(err, ErrMany) {
+			t.Errorf("the sixth at a time: %v", err)
+		}
+		for range 5 {
+			a.Leave(ip)
+		}
+		time.Sleep(time.Minute)
+		_ = a.Enter(ip)
+		a.Leave(ip)
+		for range 10 {
+			if err := a.Enter(IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})); err != nil {
+				t.Errorf("loopback is limited: %v", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if a.Len() > 1 {
+			t.Errorf("%d addresses are remembered", a.Len())
+		}
+	})
+}
+
+type fakeConn struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (f *fakeConn) RemoteAddr() net.Addr { return f.addr }
+
+func TestOneNetworkOfIPv6IsOneAddress(t *testing.T) {
+	at := func(text string) any { return IP(&fakeConn{addr: &net.TCPAddr{IP: net.ParseIP(text)}}) }
+	if at("2001:db8::1") != at("2001:db8::ffff:1") || at("2001:db8::1") == at("2001:db8:0:1::1") {
+		t.Error("a /64 is not one")
+	}
+	if at("::ffff:192.0.2.7") != at("192.0.2.7") || at("192.0.2.7") == at("192.0.2.8") {
+		t.Error("IPv4 addresses count each")
+	}
+}
+
+func TestFilesAreKeptForMQTT(t *testing.T) {
+	for _, tt := range []struct {
+		files       uint64
+		https, mqtt int
+	}{{1024, 192, 576}, {2500, 561, 1683}, {20000, 1024, 16384}, {1 << 40, 1024, 16384}, {100, 16, 48}} {
+		if https, mqtt := divide(tt.files); https != tt.https || mqtt != tt.mqtt {
+			t.Errorf("of %d files HTTPS has %d and MQTT %d, want %d and %d", tt.files, https, mqtt, tt.https, tt.mqtt)
+		}
+	}
+}

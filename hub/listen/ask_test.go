@@ -1,0 +1,84 @@
+package listen
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
+	conf := certificate()
+	for name, closes := range map[string]bool{"": true, "anna": false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, conf, Limits{Connections: 8, User: 1})
+			if name != "" { // has her place already, on another connection
+				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
+					t.Fatal(code, err)
+				}
+			}
+			c := h.dial("http/1.1")
+			r, served := bufio.NewReader(c), 0
+			for range 3 * strangersAsks {
+				if _, err := io.WriteString(c, get("/", name)); err != nil {
+					break
+				}
+				a, err := http.ReadResponse(r, nil)
+				if err != nil {
+					break
+				}
+				_, _ = io.Copy(io.Discard, a.Body)
+				if served++; a.Close {
+					break
+				}
+			}
+			if want := map[bool]int{true: strangersAsks, false: 3 * strangersAsks}[closes]; served != want {
+				t.Errorf("%q: %d were served, want %d", name, served, want)
+			}
+		})
+	}
+}
+
+func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := Addresses{Most: 5, Rate: 1, Burst: 4, Asks: 2, Asked: 10}
+		ip := IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
+		if err := a.Enter(ip); err != nil {
+			t.Fatal(err)
+		}
+		count := func(n int) (ok int) {
+			for range n {
+				if a.Ask(ip) {
+					ok++
+				}
+			}
+			return ok
+		}
+		if n := count(30); n != 10 {
+			t.Errorf("%d of 30 at once, want 10", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := count(30); n != 4 {
+			t.Errorf("%d two seconds later, want 4", n)
+		}
+		a.Unask(ip)
+		if n := count(30); n != 1 {
+			t.Errorf("%d after one turned out to be a user's, want 1", n)
+		}
+		a.Leave(ip)
+		if a.Len() != 1 {
+			t.Error("who reconnects is forgiven")
+		}
+		time.Sleep(time.Minute)
+		_ = a.Enter(ip)
+		if a.Leave(ip); a.Len() != 0 {
+			t.Error("it is remembered for ever")
+		}
+		if !a.Ask(IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})) {
+			t.Error("loopback is limited")
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/state"
+)
+
+// meet hears which desired state a device has stored that has never reported
+// before. One that lives by a state that this hub never made, as after the loss of
+// its database, goes on living by it.
+func (d *Devices) meet(node string, p *liveness, stored int64) {
+	d.learn(node, func() { p.unmet.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+		if !rec.Unmet {
+			return nil
+		}
+		rec.Unmet = false
+		if stored > rec.Generation {
+			return pause(rec, n, stored)
+		}
+		return &state.Change{Object: rec}
+	})
+}
+
+// relented hears that a device has stored the desired state that is wanted: from now on
+// it lives by its lease interval, and not by a longer one before.
+func (d *Devices) relented(node string, p *liveness, stored int64) {
+	d.learn(node, func() { p.relent.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+		if rec.Generation != stored {
+			return nil // there is a newer one, which it says when it has it
+		}
+		rec.LeaseSeconds = seconds(state.WantedLease(d.Snapshot(), node, d.LeaseInterval))
+		return &state.Change{Object: rec}
+	})
+}
+
+// ahead hears that a device has stored a newer desired state than the hub ever
+// made, as after a restore from a backup: nothing is told to it until an
+// administrator resumes.
+func (d *Devices) ahead(node string, stored int64) {
+	p := d.nodes.get(node)
+	p.mu.Lock()
+	ask := p.resent.turn(d.Age())
+	p.mu.Unlock()
+	if !ask {
+		return
+	}
+	d.learn(node, func() {}, func(rec *state.Record, n *corev1.Node) *state.Change {
+		if rec.Paused || stored <= rec.Generation {
+			return nil
+		}
+		return pause(rec, n, stored)
+	})
+}
+
+// pause is the change by which a device is left alone.
+func pause(rec *state.Record, n *corev1.Node, stored int64) *state.Change {
+	rec.Paused, rec.Stored = true, stored
+	return &state.Change{
+		Object: rec, About: n, Warn: true, Reason: "DesiredStatePaused",
+		Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is sent to it until `flotilla-hub resume`", rec.Name, stored, rec.Generation),
+	}
+}
+
+// learn changes a node's record by what its lease shows. A lease waits for nobody.
+func (d *Devices) learn(node string, failed func(), change func(rec *state.Record, n *corev1.Node) *state.Change) {
+	go func() {
+		defer panics.CatchThen("lease", func(error) { failed() })
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			rec, n := s.Record(node), s.Node(node)
+			if rec == nil || n == nil {
+				return nil, nil
+			}
+			c := change(rec.DeepCopy(), n)
+			if c == nil {
+				return nil, nil
+			}
+			return []state.Change{*c}, nil
+		})
+		if err != nil {
+			d.Log.Debug("note what a device has stored", "node", node, "err", err)
+			failed()
+		}
+	}()
+}
+
+// Resume lets the hub publish to devices whose stored desired state is newer than
+// its own, and returns how many there were.
+func (d *Devices) Resume(ctx context.Context) (int, error) {
+	count := 0
+	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		count = 0
+		for rec := range state.Each[*state.Record](s, state.Records, "") {
+			if rec.Paused {
+				count++
+				rec = rec.DeepCopy()
+				rec.Generation, rec.Digest, rec.Paused, rec.Stored = rec.Stored+1, "", false, 0
+				changes = append(changes, state.Put(rec, "resume "+rec.Name))
+			}
+		}
+		return changes, nil
+	})
+	return count, err
+}

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+// What one device may have the hub remember: a burst, as of a device that starts all
+// its pods, and a rate. Bytes are those of the objects that it changes, as they stand in
+// the database.
+const (
+	budgetBytes  = 8 << 20
+	bytesPerSec  = 16 << 10
+	budgetTurns  = 10 // changes of boot or Ready, which are heard even when the bytes are used up
+	turnsPerSec  = 0.2
+	budgetEvents = 500
+	eventsPerSec = 0.5
+	budgetLines  = 20 // of the hub's log, and offences
+	linesPerSec  = 0.2
+	changeBytes  = 1 << 10 // what a change costs at least
+)
+
+// An allowance fills with time, up to a burst. It may fall below zero: what an answer
+// costs is known afterwards.
+type allowance struct {
+	used float64
+	at   time.Duration // since the loop's start
+}
+
+// left is how much there is at a moment.
+func (a *allowance) left(at time.Duration, burst, perSecond float64) float64 {
+	a.used = max(0, a.used-(at-a.at).Seconds()*perSecond)
+	a.at = at
+	return burst - a.used
+}
+
+// afford tells whether the node may change what is remembered of it. What it may not is
+// not lost: its leases show that the hub is behind, and the hub asks again.
+func (p *liveness) afford(at time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes.left(at, budgetBytes, bytesPerSec) > 0
+}
+
+// turn takes a turn of boot or Ready, if there is one.
+func (p *liveness) turn(at time.Duration) bool { return p.one(&p.turns, at, budgetTurns, turnsPerSec) }
+
+// event takes an event, if there is one.
+func (p *liveness) event(at time.Duration) bool {
+	return p.one(&p.events, at, budgetEvents, eventsPerSec)
+}
+
+func (p *liveness) one(a *allowance, at time.Duration, burst, perSecond float64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.left(at, burst, perSecond) < 1 {
+		p.held.Add(1)
+		return false
+	}
+	a.used++
+	return true
+}
+
+// line takes a line of the log, if there is one, and says how many there were not since.
+func (p *liveness) line(at time.Duration) (unsaid int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lines.left(at, budgetLines, linesPerSec) < 1 {
+		p.unsaid++
+		return 0, false
+	}
+	p.lines.used++
+	unsaid, p.unsaid = p.unsaid, 0
+	return unsaid, true
+}
+
+// Say writes to the log what a device has done, unless it does too much to be told: then
+// it is not ok, and the next line says how many were left out.
+func (d *Devices) Say(level slog.Level, node, what string, args ...any) (ok bool) {
+	unsaid, ok := 0, true
+	if p := d.nodes.find(node); p != nil { // else it is no node (any more)
+		unsaid, ok = p.line(d.Age())
+	}
+	if ok && unsaid > 0 {
+		args = append(args, "unsaid", unsaid)
+	}
+	if ok {
+		d.Log.Log(context.Background(), level, what, append([]any{"node", node}, args...)...)
+	}
+	return ok
+}
+
+// pay counts what was remembered. A debt is never more than a burst.
+func (p *liveness) pay(done []state.Applied) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range done {
+		p.bytes.used = min(p.bytes.used+float64(max(a.Bytes, changeBytes)), 2*budgetBytes)
+	}
+}
+
+// Held counts the messages of a node that were not remembered because it had used up
+// what one device may.
+func (d *Devices) Held() (total uint64) {
+	d.nodes.m.Range(func(_, v any) bool {
+		total += v.(*liveness).held.Load()
+		return true
+	})
+	return total
+}

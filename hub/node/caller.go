@@ -1,0 +1,169 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A Caller is a device as its connection has shown it.
+type Caller struct {
+	Node    string
+	Key     string // sha256 of its certificate's public key, hex; empty: it came through the development listener
+	Machine string // from the client id; empty: not known
+	Boot    string // from the will; empty: not known
+}
+
+// ErrStranger means that a device does not, or does not any more, speak for a node.
+var ErrStranger = errors.New("not this node's device")
+
+// speaks tells whether a caller may speak for its node: whoever has the key that
+// joined last may. Where nobody has joined, who comes through the development
+// listener may. It is asked for every connection, and again in the very pass that
+// hears a message: between the two another device may have taken its place.
+func speaks(s state.Snapshot, c Caller) error {
+	enrolled := ""
+	if rec := s.Record(c.Node); rec != nil {
+		enrolled = rec.Key
+	}
+	switch {
+	case enrolled == c.Key:
+		return nil
+	case c.Key == "":
+		return fmt.Errorf("%w: node %s has joined with a certificate, and the development listener does not speak for it; connect over TLS, or delete the Node", ErrStranger, c.Node)
+	}
+	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrStranger, c.Node)
+}
+
+// Speaks tells whether a caller may speak for its node now.
+func (d *Devices) Speaks(c Caller) bool { return speaks(d.Snapshot(), c) == nil }
+
+// How two devices with one identity are told from one that starts again.
+const (
+	quiet  = 3 // halves of a lease interval without a word: then a link counts as dead
+	peace  = 2 * time.Minute
+	within = time.Second // what was under way when the newcomer came
+)
+
+// A rival is a second device that wanted to be a node.
+type rival struct {
+	boot string
+	at   time.Duration // when it first tried, since the loop's start
+	last time.Duration
+}
+
+// Connect tells whether a device may be this node now. While the incumbent is alive,
+// another machine may not, not even take its session over; one that does not tell its
+// machine may only follow one that did not either. The same machine may at once, if it
+// is the same agent, or if the incumbent's link has fallen silent: two agents with one
+// identity and the board id of one board are told apart by their boots.
+func (d *Devices) Connect(c Caller) error {
+	s := d.Snapshot()
+	if err := speaks(s, c); err != nil {
+		return err
+	}
+	rec := s.Record(c.Node)
+	if !d.incumbent(s, rec) || c.Boot != "" && c.Boot == rec.Boot && c.Machine == rec.MachineID {
+		return nil
+	}
+	p, now := d.nodes.get(c.Node), d.Age()
+	if rec.MachineID != "" && c.Machine != rec.MachineID {
+		p.rival.Store(&rival{c.Boot, now, now})
+		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own", ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
+		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
+	}
+	heard := time.Duration(p.seen.Load())
+	if c.Boot == "" || !p.link.Load() || now-heard > state.Lease(rec, d.LeaseInterval)*quiet/2 {
+		return nil
+	}
+	r := &rival{c.Boot, now, now}
+	if was := p.rival.Load(); was != nil && was.boot == c.Boot && now-was.last < time.Minute {
+		r.at = was.at
+	}
+	p.rival.Store(r)
+	err := fmt.Errorf("%w: another agent is connected as node %s, and was heard of %s ago; it must fall silent first", ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
+	if heard > r.at+within { // it is no link whose end has only not been found out
+		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
+	}
+	return err
+}
+
+func orUnknown(machine string) string {
+	if machine == "" {
+		return "unknown"
+	}
+	return machine
+}
+
+// incumbent tells whether a node has a device that is alive.
+func (d *Devices) incumbent(s state.Snapshot, rec *state.Record) bool {
+	if rec == nil || rec.Boot == "" {
+		return false
+	}
+	seen := s.Seen(rec.Name)
+	if t, ok := d.Seen(rec.Name); ok && t.After(seen) {
+		seen = t
+	}
+	deadline := seen.Add(d.Grace)
+	if n := s.Node(rec.Name); n != nil {
+		deadline = state.Silence{Grace: d.Grace, Startup: d.Grace, Lease: d.LeaseInterval}.Deadline(s, n, seen)
+	}
+	return !d.Now().After(deadline)
+}
+
+// atPeace tells whether nobody else has wanted to be the node for a while.
+func (d *Devices) atPeace(node string) bool {
+	last := time.Duration(0) // since the start, for all that is known
+	if r := d.nodes.get(node).rival.Load(); r != nil {
+		last = r.last
+	}
+	return d.Age() > last+peace
+}
+
+// noteConflict records that a second machine claims to be a node.
+func (d *Devices) noteConflict(node, machine string) error {
+	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict == orUnknown(machine) {
+		return nil // a clone tries for ever
+	}
+	ctx, cancel := bounded()
+	defer cancel()
+	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		return conflict(s, node, machine, now), nil
+	})
+	return err
+}
+
+// conflict returns the changes by which a second machine is shown.
+func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []state.Change) {
+	rec, n := s.Record(node), s.Node(node)
+	if rec == nil || n == nil || rec.Conflict == orUnknown(machine) {
+		return nil
+	}
+	rec = rec.DeepCopy()
+	rec.Conflict = orUnknown(machine)
+	n = state.Fork(n)
+	why := fmt.Sprintf("node %s: machine %s is refused: machine %s is this node, and its lease is alive", node, orUnknown(machine), orUnknown(rec.MachineID))
+	if machine == rec.MachineID {
+		why = fmt.Sprintf("node %s: two devices have its identity, and both say that they are machine %s: one is refused while the other is alive; join one of them anew", node, orUnknown(machine))
+	}
+	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue, Reason: "SecondMachine", Message: why}, now)
+	return []state.Change{state.Put(rec, ""), state.Put(n, why).Warning("IdentityConflict")}
+}
+
+func setCondition(n *corev1.Node, c corev1.NodeCondition, now time.Time) {
+	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
+	if have := state.NodeCondition(n, c.Type); have != nil {
+		if have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+		*have = c
+		return
+	}
+	n.Status.Conditions = append(n.Status.Conditions, c)
+}

@@ -1,0 +1,171 @@
+package node
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// Deliver decides which nodes get a new generation of their desired state: those
+// for which its content has changed.
+type Deliver struct {
+	// encoded is, by digest, what has been encoded to decide and is to be told next: it
+	// is what it is called, whoever asks. Nil: nothing is kept.
+	encoded map[string][]byte
+	lease   time.Duration // of devices on sites that do not say otherwise
+}
+
+// Touches says whose desired state may have changed: a node's, or that of all who read a
+// config map or a secret, or have a board profile.
+func (Deliver) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Pods:
+		var nodes []state.Subject
+		for _, o := range []state.Object{c.Old, c.New} {
+			if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {
+				nodes = append(nodes, state.About(state.Key{Kind: state.Nodes, Name: p.Spec.NodeName}))
+			}
+		}
+		return nodes
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		if old == nil || next == nil || state.SiteOf(old) != state.SiteOf(next) || old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile] || old.Spec.PodCIDR != next.Spec.PodCIDR {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.Records:
+		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.Unmet {
+			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
+		}
+	case state.Sites:
+		old, _ := c.Old.(*fleet.Site)
+		next, _ := c.New.(*fleet.Site)
+		if state.SiteLease(old) != state.SiteLease(next) {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.ConfigMaps, state.Secrets, state.BoardProfiles:
+		return []state.Subject{{Key: c.Key}}
+	}
+	return nil
+}
+
+// Subjects returns all nodes.
+func (Deliver) Subjects(s state.Snapshot) (all []state.Subject) {
+	for n := range s.Nodes() {
+		all = append(all, state.About(state.KeyOf(n)))
+	}
+	return all
+}
+
+// Decide gives every node whose desired state differs from the last one told the
+// next generation.
+func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	for _, node := range concerned(s, subjects) {
+		rec := s.Record(node)
+		if s.Node(node) == nil || rec == nil || rec.Paused || rec.Unmet {
+			continue
+		}
+		content, err := json.Marshal(v.of(s, node))
+		if err != nil {
+			continue // objects that came in as JSON go out as JSON
+		}
+		sum := sha256.Sum256(content)
+		digest := hex.EncodeToString(sum[:])
+		if rec.Digest == digest {
+			continue
+		}
+		if v.encoded != nil {
+			v.encoded[digest] = content
+		}
+		rec = rec.DeepCopy()
+		rec.Digest = digest
+		rec.Generation++
+		// Until its device says that it has this one, it may live by either interval.
+		rec.LeaseSeconds = max(seconds(state.Lease(rec, v.lease)), seconds(state.WantedLease(s, node, v.lease)))
+		plan.Do(state.Put(rec, ""))
+	}
+	return plan
+}
+
+// concerned returns the nodes that the subjects are about, by name.
+func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
+	for _, q := range subjects {
+		switch q.Kind {
+		case state.Nodes:
+			nodes = append(nodes, q.Name)
+		case state.Sites:
+			for n := range s.NodesIn(q.Name) {
+				nodes = append(nodes, n.Name)
+			}
+		case state.BoardProfiles:
+			for n := range s.Nodes() {
+				if n.Labels[fleet.LabelProfile] == q.Name {
+					nodes = append(nodes, n.Name)
+				}
+			}
+		default:
+			for p := range s.Pods(q.Namespace) {
+				references(p, func(k state.Key) {
+					if k == q.Key && p.Spec.NodeName != "" {
+						nodes = append(nodes, p.Spec.NodeName)
+					}
+				})
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// content returns a node's desired state as it was encoded to decide on it, or encodes it.
+func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) {
+	if content, ok := v.encoded[digest]; ok {
+		return content, nil
+	}
+	return json.Marshal(v.of(s, node))
+}
+
+// of returns what is wanted of a node, with how often its device is to say that it lives.
+func (v Deliver) of(s state.Snapshot, node string) wire.Desired {
+	d := Desired(s, node)
+	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
+	return d
+}
+
+// forget drops what has been told.
+func (v Deliver) forget() { clear(v.encoded) }
+
+// middle is the part of an empty desired state between what content and telling have in
+// common.
+const middle = `"pods":null,"configMaps":null,"secrets":null,`
+
+// frame returns the payload in which content is told with a generation and what goes with
+// it: as if it had been encoded with them, but once.
+func frame(content []byte, d wire.Desired) ([]byte, error) {
+	told, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	bare, err := json.Marshal(wire.Desired{LeaseIntervalSeconds: d.LeaseIntervalSeconds})
+	if err != nil {
+		return nil, err
+	}
+	first, last, ok := bytes.Cut(bare, []byte(middle))
+	head, tail, fits := bytes.Cut(told, []byte(middle))
+	rest, begins := bytes.CutPrefix(content, first)
+	rest, ends := bytes.CutSuffix(rest, last)
+	if !ok || !fits || !begins || !ends {
+		return nil, errors.New("desired states are not encoded as they were: this is a mistake in the hub, please report it")
+	}
+	return slices.Concat(head, rest, tail), nil
+}

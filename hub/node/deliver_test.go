@@ -1,0 +1,71 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// What is encoded to decide is what is told: as if all of it had been encoded together.
+func TestAFramedDesiredStateIsTheSameAsAnEncodedOne(t *testing.T) {
+	said := wire.Desired{Generation: 7, Hub: `hub "a"`, Time: time.Date(2026, 6, 1, 12, 0, 0, 5, time.UTC), LeaseIntervalSeconds: 10}
+	tricky := `"pods":null,"configMaps":null,"secrets":null,` // what frames are cut at
+	for _, c := range []wire.Desired{
+		{},
+		{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}},
+		{
+			Pods:       []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Annotations: map[string]string{"a": tricky}}}},
+			ConfigMaps: []corev1.ConfigMap{{Data: map[string]string{"x": tricky, "y": "<&>"}}},
+			Profile:    &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "rpi"}}, PodCIDR: "10.64.0.0/24",
+		},
+	} {
+		c.LeaseIntervalSeconds = said.LeaseIntervalSeconds
+		content, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := frame(content, said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = with(c, said)
+		if want, _ := json.Marshal(c); string(got) != string(want) {
+			t.Errorf("%s, want\n%s", got, want)
+		}
+	}
+	if _, err := frame([]byte(`{"pods":[]}`), said); err == nil {
+		t.Error("what was encoded otherwise is told")
+	}
+}
+
+func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
+	v := Deliver{encoded: map[string][]byte{}}
+	now := time.Unix(100, 0)
+	s := state.Load(state.Empty("x", now), []state.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b"},
+	}, 2)
+	plan := v.Decide(s, v.Subjects(s), now)
+	if len(plan.Changes) != 1 {
+		t.Fatal(plan)
+	}
+	digest := plan.Changes[0].Object.(*state.Record).Digest
+	kept := v.encoded[digest]
+	told, err := v.content(s, "pi-1", digest)
+	if err != nil || len(kept) == 0 || &told[0] != &kept[0] {
+		t.Errorf("%s is encoded again: %v", told, err)
+	}
+	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(told) || &again[0] == &told[0] {
+		t.Errorf("of another time: %s, %v", again, err)
+	}
+	if v.forget(); len(v.encoded) > 0 {
+		t.Errorf("%d are kept after they were told", len(v.encoded))
+	}
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// told is how long after its certificate's end a device can still be told that its
+// enrolment has ended: so long it may renew it.
+const told = 90 * 24 * time.Hour
+
+// bounded is for what happens on the goroutine of a connection.
+func bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 5*time.Second)
+}
+
+// Ended returns what follows at once from the deletion of Nodes: the end of their
+// devices' enrolments, in the same transaction. It is asked right after every news,
+// so that nothing of such a device is heard in between, and of what deciders delete;
+// a record that is newer than the deletion is of a device that has joined since.
+func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
+	for _, a := range log {
+		if a.Key.Kind != state.Nodes || a.New != nil {
+			continue
+		}
+		rec := s.Record(a.Key.Name)
+		if rec == nil || revision(rec) > a.Rev {
+			continue
+		}
+		changes = append(changes, state.Remove(rec, ""))
+		if d := Dismiss(rec, a.Change.By, "Node "+rec.Name+" was deleted", now); d != nil {
+			if why := a.Change.Why; a.Change.By == "" && why != "" {
+				d.Reason += ": " + why
+			}
+			changes = append(changes, state.Put(d, ""))
+			changes = append(changes, forgotten(s, now)...)
+		}
+	}
+	return changes
+}
+
+// maxDismissals bounds how many devices can still be told.
+const maxDismissals = 10_000
+
+// forgotten returns the end of the dismissals that nobody can be told of any more,
+// and of the oldest where there are too many. It is asked when there is one more.
+func forgotten(s state.Snapshot, now time.Time) (changes []state.Change) {
+	var oldest *state.Dismissal
+	count := 0
+	for d := range state.Each[*state.Dismissal](s, state.Dismissals, "") {
+		if now.After(d.Until.Time) {
+			changes = append(changes, state.Remove(d, ""))
+			continue
+		}
+		count++
+		if oldest == nil || d.Time.Before(&oldest.Time) {
+			oldest = d
+		}
+	}
+	if count >= maxDismissals {
+		changes = append(changes, state.Remove(oldest, ""))
+	}
+	return changes
+}
+
+func revision(o state.Object) (rev uint64) {
+	_, _ = fmt.Sscan(o.GetResourceVersion(), &rev) // 0 for one that was never applied
+	return rev
+}
+
+// Dismiss returns what the device of a record is told that speaks for its node no
+// more, nil where none has joined.
+func Dismiss(rec *state.Record, by, reason string, now time.Time) *state.Dismissal {
+	if rec.Key == "" {
+		return nil
+	}
+	until := rec.Expires.Add(told)
+	if until.Before(now.Add(told)) {
+		until = now.Add(told)
+	}
+	return &state.Dismissal{
+		ObjectMeta: metav1.ObjectMeta{Name: rec.Key, CreationTimestamp: metav1.NewTime(now)},
+		Node:       rec.Name, Time: metav1.NewTime(now), By: by, Reason: reason, Until: metav1.NewTime(until),
+	}
+}
+
+// Dismissed returns what the holder of a key is to be told, nil for nothing.
+func (d *Devices) Dismissed(key string) *wire.Dismissed {
+	if d := d.Snapshot().Dismissal(key); d != nil {
+		return &wire.Dismissed{Time: d.Time.UTC(), By: d.By, Reason: d.Reason}
+	}
+	return nil
+}
+
+// Left hears which pods a device still holds whose enrolment ended with its Node:
+// those that it holds no more are gone. Where there is a Node of that name again, it is
+// not asked.
+func (d *Devices) Left(ctx context.Context, c Caller, pods wire.Pods) error {
+	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		if d := s.Dismissal(c.Key); d == nil || d.Node != c.Node || s.Node(c.Node) != nil || s.Record(c.Node) != nil {
+			return nil, nil
+		}
+		holds := make(map[string]bool, len(pods.Pods))
+		if pods.Parts > 1 {
+			return nil, nil // a device that holds so many says so again when it holds fewer
+		}
+		for _, p := range pods.Pods {
+			holds[string(p.UID)] = true
+		}
+		for p := range s.PodsOn(c.Node) {
+			if !holds[string(p.UID)] && len(p.Finalizers) == 0 {
+				changes = append(changes, state.Remove(p, fmt.Sprintf("pod %s on %s has stopped", state.Display(p), c.Node)))
+			}
+		}
+		return changes, nil
+	})
+	return err
+}

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// Event hears something that a device found worth telling. One that tells too much is
+// not heard for a while, and pushes out only what it told itself.
+func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
+	return d.event(ctx, c.Node, func(s state.Snapshot) error { return speaks(s, c) }, e)
+}
+
+func (d *Devices) event(ctx context.Context, node string, may func(state.Snapshot) error, e wire.Event) error {
+	p := d.nodes.get(node)
+	if !p.afford(d.Age()) || !p.event(d.Age()) {
+		p.held.Add(1)
+		return nil
+	}
+	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		if err := may(s); err != nil {
+			return nil, err
+		}
+		if e.Type != corev1.EventTypeWarning {
+			e.Type = corev1.EventTypeNormal
+		}
+		said := control.Said{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "flotilla-device", Host: node}
+		var ref corev1.ObjectReference
+		switch p := s.Pod(e.Namespace, e.Pod); {
+		case e.Pod == "":
+			n := s.Node(node)
+			if n == nil {
+				return nil, nil
+			}
+			ref = control.About(n)
+		case p == nil || p.UID != e.PodUID || p.Spec.NodeName != node:
+			return nil, nil // of a pod that is no more, or not this node's to tell of
+		default:
+			ref = control.About(p)
+			if e.Container != "" {
+				ref.FieldPath = fmt.Sprintf("spec.containers{%s}", e.Container)
+			}
+		}
+		return control.AddEvent(s, ref, said, now), nil
+	})
+	p.pay(done)
+	return err
+}
+
+// Offence hears that a device did what it may not. One that goes on is not told of each time.
+func (d *Devices) Offence(node, what string) {
+	if !d.Say(slog.LevelWarn, node, "refused: "+what) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	anyone := func(state.Snapshot) error { return nil } // the hub says it, not the device
+	err := d.event(ctx, node, anyone, wire.Event{Type: corev1.EventTypeWarning, Reason: "Refused", Message: what})
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		d.Log.Debug("note an offence", "node", node, "err", err)
+	}
+}
+
+// Presence hears of a lost link or of an orderly stop. It is shown and decides
+// nothing; a will of an earlier boot fires late and says nothing.
+func (d *Devices) Presence(c Caller, p wire.Presence) {
+	node, live := c.Node, d.nodes.find(c.Node)
+	if live == nil || !live.speaks(c.Key) {
+		return
+	}
+	if boot := live.boot.Load(); boot == nil || *boot != p.Boot {
+		return
+	}
+	switch p.State {
+	case wire.PresenceShutdown:
+		d.Say(slog.LevelInfo, node, "device shuts down", "reason", p.Reason)
+	default:
+		d.Say(slog.LevelInfo, node, "link lost")
+	}
+}

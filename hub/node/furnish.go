@@ -1,0 +1,145 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Furnish decides which labels and taints the nodes have of their board profiles: those that the profile names now. What
+// it named before and names no more is taken again, unless somebody has changed it since; what somebody has removed or
+// changed stays so until the profile says something new of it.
+type Furnish struct{}
+
+// Touches says which nodes' profiles may have changed.
+func (Furnish) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		if next != nil && (old == nil || old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile]) {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.Records: // of a device that has taken over a Node made by hand
+		if c.Old == nil && c.New != nil {
+			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
+		}
+	case state.BoardProfiles:
+		return []state.Subject{{Key: c.Key}}
+	}
+	return nil
+}
+
+// Subjects returns all nodes.
+func (Furnish) Subjects(s state.Snapshot) []state.Subject { return Deliver{}.Subjects(s) }
+
+// Decide gives and takes.
+func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+	for _, name := range concerned(s, subjects) {
+		have, rec := s.Node(name), s.Record(name)
+		if have == nil || rec == nil {
+			continue
+		}
+		want, was := given(profileOf(s, have)), rec.Given
+		if was == nil {
+			was = among(have, want)
+		}
+		n := state.Fork(have)
+		if furnish(n, was, want) {
+			plan.Do(state.Put(n, fmt.Sprintf("node %s follows its board profile %s", name, have.Labels[fleet.LabelProfile])))
+		}
+		if rec.Given == nil || !apiequality.Semantic.DeepEqual(rec.Given, want) {
+			rec = rec.DeepCopy()
+			rec.Given = want
+			plan.Do(state.Put(rec, ""))
+		}
+	}
+	return plan
+}
+
+// profileOf is the board profile of a node, nil for none.
+func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
+	p, _ := s.Get(state.Key{Kind: state.BoardProfiles, Name: n.Labels[fleet.LabelProfile]}).(*fleet.BoardProfile)
+	return p
+}
+
+// given is what a profile gives its nodes.
+func given(p *fleet.BoardProfile) *state.Given {
+	g := &state.Given{}
+	if p == nil {
+		return g
+	}
+	for k, v := range p.Spec.Labels {
+		if g.Labels == nil {
+			g.Labels = map[string]string{}
+		}
+		g.Labels[fleet.LabelBoardPrefix+k] = v
+	}
+	g.Taints = slices.Clone(p.Spec.Taints)
+	return g
+}
+
+// among is what of it a node has.
+func among(n *corev1.Node, want *state.Given) *state.Given {
+	have := &state.Given{Labels: maps.Clone(want.Labels)}
+	maps.DeleteFunc(have.Labels, func(k, v string) bool { return n.Labels[k] != v })
+	for _, t := range want.Taints {
+		if i := taintOf(n.Spec.Taints, t); i >= 0 && n.Spec.Taints[i].Value == t.Value {
+			have.Taints = append(have.Taints, t)
+		}
+	}
+	return have
+}
+
+// furnish gives a node what is wanted and takes what was given and is wanted no more, and tells whether that changed it.
+func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
+	for k, v := range was.Labels {
+		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
+			delete(n.Labels, k)
+			changed = true
+		}
+	}
+	for k, v := range want.Labels {
+		had, ours := was.Labels[k]
+		now, has := n.Labels[k]
+		if ours && (had == v || !has || now != had) || has && now == v {
+			continue // nothing new, or somebody has changed it since
+		}
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[k] = v
+		changed = true
+	}
+	for _, t := range was.Taints {
+		if i := taintOf(n.Spec.Taints, t); i >= 0 && n.Spec.Taints[i].Value == t.Value && taintOf(want.Taints, t) < 0 {
+			n.Spec.Taints = slices.Delete(n.Spec.Taints, i, i+1)
+			changed = true
+		}
+	}
+	for _, t := range want.Taints {
+		w, i := taintOf(was.Taints, t), taintOf(n.Spec.Taints, t)
+		switch {
+		case w >= 0 && (was.Taints[w].Value == t.Value || i < 0 || n.Spec.Taints[i].Value != was.Taints[w].Value):
+		case i < 0:
+			n.Spec.Taints = append(n.Spec.Taints, t)
+			changed = true
+		case w >= 0:
+			n.Spec.Taints[i].Value = t.Value
+			changed = true
+		}
+	}
+	return changed
+}
+
+// taintOf is where the taint of the same key and effect stands, -1 for nowhere.
+func taintOf(list []corev1.Taint, t corev1.Taint) int {
+	return slices.IndexFunc(list, func(have corev1.Taint) bool { return have.MatchTaint(&t) })
+}

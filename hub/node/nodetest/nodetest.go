@@ -1,0 +1,176 @@
+// Package nodetest runs the devices of a hub for tests: its loop with its own deciders, with a
+// store and a broker that only write down what they are told.
+package nodetest
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/serve"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// A Notebook is a store and a broker that write down what they are told.
+type Notebook struct {
+	mu       sync.Mutex
+	commits  int
+	bytes    int
+	rows     map[state.Key][]byte
+	fail     error
+	desired  []wire.Desired
+	requests []wire.Request
+	cut      []string // nodes that were disconnected
+}
+
+// Commit writes it down.
+func (b *Notebook) Commit(_ context.Context, rows []control.Row, _ uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.commits++
+	for _, r := range rows {
+		b.rows[r.Key] = r.Object
+		b.bytes += len(r.Object)
+	}
+	return nil
+}
+
+// Publish writes it down.
+func (b *Notebook) Publish(_ string, _ wire.Channel, payload ...[]byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var d wire.Desired
+	if err := json.Unmarshal(payload[0], &d); err != nil {
+		return err
+	}
+	b.desired = append(b.desired, d)
+	return nil
+}
+
+// Request writes it down.
+func (b *Notebook) Request(_, _ string, r wire.Request) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests = append(b.requests, r)
+	return nil
+}
+
+// Disconnect writes it down.
+func (b *Notebook) Disconnect(node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cut = append(b.cut, node)
+}
+
+// FailWith makes commits fail, or (nil) succeed again.
+func (b *Notebook) FailWith(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fail = err
+}
+
+// Counts returns how many commits, desired states and requests there were.
+func (b *Notebook) Counts() (commits, desired, requests int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commits, len(b.desired), len(b.requests)
+}
+
+// NewNotebook returns an empty one.
+func NewNotebook() *Notebook { return &Notebook{rows: map[state.Key][]byte{}} }
+
+// Start runs the devices with the deciders of a hub, from a snapshot or (nil) from nothing, until
+// the function that it returns is called.
+func Start(t *testing.T, from *state.Snapshot) (*node.Devices, *Notebook, func()) {
+	cfg := config.Default()
+	cfg.AllocateNodeCIDRs = false
+	return StartWith(t, cfg, from)
+}
+
+// StartWith is Start with other settings.
+func StartWith(t *testing.T, cfg config.Config, from *state.Snapshot) (*node.Devices, *Notebook, func()) {
+	book := NewNotebook()
+	s := state.Empty("test", time.Now())
+	if from != nil {
+		s = *from
+	}
+	l := node.New(node.Config{Broker: book, LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod}, control.Config{Store: book, Start: s, Deciders: serve.Deciders(cfg)})
+	ctx, stop := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- l.Run(ctx) }()
+	return l, book, func() {
+		stop()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Report is the status of a device.
+func Report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
+	return wire.Status{Boot: boot, Seq: seq, MachineID: "0123456789abcdef", Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "KubeletReady", Message: "container engine is ready"}}}}
+}
+
+// Greet is a device's first words: its status, and a lease that says that it has
+// stored nothing yet.
+func Greet(t *testing.T, l *node.Devices, name string) {
+	t.Helper()
+	if err := l.Status(t.Context(), node.Caller{Node: name}, Report("b", 1, "True")); err != nil {
+		t.Fatal(err)
+	}
+	l.Lease(node.Caller{Node: name}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
+	synctest.Wait()
+}
+
+// LastDesired returns the newest desired state.
+func (b *Notebook) LastDesired(t *testing.T) wire.Desired {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.desired) == 0 {
+		t.Fatal("nothing was published")
+	}
+	return b.desired[len(b.desired)-1]
+}
+
+// Rows returns what was committed last of every object, nil of one that is gone.
+func (b *Notebook) Rows() map[state.Key][]byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.rows)
+}
+
+// Forget makes the rows free memory.
+func (b *Notebook) Forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.rows)
+}
+
+// Written returns how many bytes were committed.
+func (b *Notebook) Written() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes
+}
+
+// Cut returns the nodes that were disconnected.
+func (b *Notebook) Cut() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.cut)
+}

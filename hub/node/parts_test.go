@@ -1,0 +1,95 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/shared/wire"
+)
+
+// leaving makes pods that are bound to pi-1 and are to stop, and returns how many of them
+// there still are.
+func (h *listener) leaving(names ...string) (left func() int, generation int64) {
+	h.t.Helper()
+	now, grace := metav1.Now(), int64(30)
+	for _, name := range names {
+		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name), DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace},
+			Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+	}
+	synctest.Wait()
+	return func() (n int) {
+		for range h.l.Snapshot().PodsOn("pi-1") {
+			n++
+		}
+		return n
+	}, h.l.Snapshot().Record("pi-1").Generation
+}
+
+func uid(name string) types.UID { return types.UID("uid-" + name) }
+
+func said(name string, phase corev1.PodPhase) wire.PodStatus {
+	return wire.PodStatus{UID: uid(name), Namespace: "default", Name: name, Status: corev1.PodStatus{Phase: phase}}
+}
+
+func TestAListOfPodsInParts(t *testing.T) {
+	tell := func(h *listener, p wire.Pods) {
+		h.t.Helper()
+		p.Boot = "b"
+		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, p); err != nil {
+			h.t.Error(err)
+		}
+		synctest.Wait()
+	}
+	listening(t, "says that a pod has stopped when all parts are there", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		left, g := h.leaving("p1", "p2", "p3")
+		part := func(seq uint64, n int, pods ...wire.PodStatus) {
+			tell(h, wire.Pods{Seq: seq, Generation: g, Part: n, Parts: 2, Pods: pods})
+		}
+		part(2, 1, said("p1", corev1.PodRunning))
+		if n := left(); n != 3 {
+			t.Fatalf("%d pods are left after one of two parts, want 3", n)
+		}
+		if p := h.l.Snapshot().Pod("default", "p1"); p.Status.Phase != corev1.PodRunning {
+			t.Errorf("its status is not heard with its part: %s", p.Status.Phase)
+		}
+		part(3, 2, said("p2", corev1.PodRunning)) // of another list: the second part of the first one is lost
+		if n := left(); n != 3 {
+			t.Fatalf("%d pods are left after two halves of two lists, want 3", n)
+		}
+		part(3, 1, said("p1", corev1.PodRunning))
+		if n := left(); n != 2 {
+			t.Errorf("%d pods are left when all is said, want 2", n)
+		}
+		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 3})
+		if _, _, asked := h.book.Counts(); asked > 0 {
+			t.Errorf("it is asked %d times for what it has said", asked)
+		}
+	})
+	listening(t, "an entry as before keeps its pod and its status", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		left, g := h.leaving("p1", "p2")
+		tell(h, wire.Pods{Seq: 4, Generation: g, Pods: []wire.PodStatus{said("p1", corev1.PodRunning), said("p2", corev1.PodRunning)}})
+		tell(h, wire.Pods{Seq: 5, Generation: g, Base: 4, Pods: []wire.PodStatus{{UID: uid("p1")}}})
+		if n := left(); n != 1 || h.l.Snapshot().Pod("default", "p1").Status.Phase != corev1.PodRunning {
+			t.Errorf("%d pods are left, want p1, as it was", n)
+		}
+	})
+	listening(t, "what is left to a list that was not heard is asked for", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		left, g := h.leaving("p1")
+		tell(h, wire.Pods{Seq: 5, Generation: g, Base: 4, Pods: []wire.PodStatus{}})
+		if n := left(); n != 1 {
+			t.Error("a pod has stopped by a list that cannot be understood")
+		}
+		if _, _, asked := h.book.Counts(); asked != 1 {
+			t.Errorf("it is asked %d times, want once", asked)
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
+)
+
+// greatest is the most that a device can have of a resource; more is no device of a
+// fleet's. Whatever else it names are counted things.
+var greatest = map[corev1.ResourceName]resource.Quantity{
+	corev1.ResourceCPU:              resource.MustParse("4096"),
+	corev1.ResourceMemory:           resource.MustParse("64Ti"),
+	corev1.ResourceEphemeralStorage: resource.MustParse("16Pi"),
+	corev1.ResourcePods:             resource.MustParse("1024"),
+}
+
+var (
+	anything   = resource.MustParse("1Pi")
+	countedAny = resource.MustParse("1000000")
+)
+
+// plausible is what of a device's status may be believed, and what of it is not, in half
+// a sentence each. A device says what it has; it does not say that it has less than
+// nothing, more than it has, or somebody else's name.
+func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.NodeStatus, []string) {
+	var wrong []string
+	st.Addresses, wrong = addresses(s, node, st.Addresses)
+	capacity := corev1.ResourceList{}
+	for _, name := range slices.Sorted(maps.Keys(st.Capacity)) {
+		q := st.Capacity[name]
+		most, known := greatest[name]
+		switch {
+		case known:
+		case strings.Contains(string(name), "/"):
+			most = countedAny
+		default:
+			most = anything // hugepages and such
+		}
+		switch {
+		case len(validation.IsQualifiedName(string(name))) > 0:
+			wrong = append(wrong, fmt.Sprintf("capacity of %q, which is no resource", bound.Text(string(name), 64)))
+			continue
+		case q.Sign() < 0:
+			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, which is less than nothing", q.String(), name))
+			continue
+		case q.Cmp(most) > 0:
+			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, of which %s is the most", q.String(), name, most.String()))
+			q = most
+		}
+		capacity[name] = q
+	}
+	allocatable := corev1.ResourceList{}
+	for _, name := range slices.Sorted(maps.Keys(st.Allocatable)) {
+		q := st.Allocatable[name]
+		most, has := capacity[name]
+		switch {
+		case !has: // nothing of it, too: its name may be anything
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s without a capacity", q.String(), bound.Text(string(name), 64)))
+			continue
+		case q.Sign() < 0:
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, which is less than nothing", q.String(), name))
+			q = resource.Quantity{Format: q.Format}
+		case q.Cmp(most) > 0:
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, more than its capacity of %s", q.String(), name, most.String()))
+			q = most
+		}
+		allocatable[name] = q
+	}
+	if st.Capacity != nil {
+		st.Capacity = capacity
+	}
+	if st.Allocatable != nil {
+		st.Allocatable = allocatable
+	}
+	return st, wrong
+}
+
+// addresses keeps the addresses that a device can have.
+func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept []corev1.NodeAddress, wrong []string) {
+	for _, a := range said {
+		why := ""
+		switch a.Type {
+		case corev1.NodeInternalIP, corev1.NodeExternalIP:
+			ip, err := netip.ParseAddr(a.Address)
+			switch {
+			case err != nil || ip.Zone() != "":
+				why = "is no IP address"
+			case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():
+				why = "is no address of one machine"
+			case a.Address != ip.Unmap().String():
+				a.Address = ip.Unmap().String()
+			}
+			if why == "" {
+				if other := holder(s, node, a); other != "" {
+					why = "is that of node " + other + " of the same site"
+				}
+			}
+		case corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS:
+			name := strings.ToLower(a.Address)
+			switch {
+			case len(validation.IsDNS1123Subdomain(name)) > 0:
+				why = "is no host name"
+			case name != node && s.Node(name) != nil:
+				why = "is another node"
+			}
+		default:
+			why = "has a type that Kubernetes does not have"
+		}
+		switch {
+		case why != "":
+			wrong = append(wrong, fmt.Sprintf("%s %q, which %s", bound.Text(string(a.Type), 32), bound.Text(a.Address, 64), why))
+		case !slices.Contains(kept, a):
+			kept = append(kept, a)
+		}
+	}
+	return kept, wrong
+}
+
+// holder is another ready node of the same site that has an address already. One that is
+// not ready gives way: addresses are given out again. Across sites the same private
+// address is two networks.
+func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
+	n := s.Node(node)
+	if n == nil || slices.Contains(n.Status.Addresses, a) {
+		return "" // it has it already: whoever comes later is asked
+	}
+	for other := range s.NodesIn(state.SiteOf(n)) {
+		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue && slices.Contains(other.Status.Addresses, a) {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+// unbelieved is the sentence about what of a status is not believed, "" for nothing.
+func unbelieved(node string, wrong []string, tooMuch string) string {
+	if tooMuch != "" {
+		wrong = append(wrong, tooMuch)
+	}
+	if len(wrong) == 0 {
+		return ""
+	}
+	rest := ""
+	if n := len(wrong) - 3; n > 0 {
+		wrong, rest = wrong[:3], fmt.Sprintf("; and %d more", n)
+	}
+	return bound.Text(fmt.Sprintf("the device of node %s reports what is not believed: %s%s", node, strings.Join(wrong, "; "), rest), 1000)
+}

@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// Pods hears which pods a device holds. It returns when what follows is durable.
+func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
+	node := c.Node
+	p := d.nodes.get(node)
+	boot := p.boot.Load()
+	if boot == nil || *boot != pods.Boot || pods.Seq <= p.pods.Load() {
+		return fmt.Errorf("pods %d of %s: %w", pods.Seq, node, ErrStale)
+	}
+	if pods.Base > 0 && pods.Base != p.pods.Load() { // it leaves to an earlier list what we have not heard
+		d.askAgain(node, p)
+		return nil
+	}
+	if !p.afford(d.Age()) {
+		p.held.Add(1)
+		return nil // its lease shows that we are behind: we ask again
+	}
+	holds, whole := p.gather(pods)
+	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		if err := speaks(s, c); err != nil {
+			return nil, err
+		}
+		if rec := s.Record(node); rec == nil || rec.Boot != pods.Boot {
+			return nil, fmt.Errorf("pods %d of %s: %w", pods.Seq, node, ErrStale)
+		}
+		changes := heardPods(s, node, pods, now)
+		if whole {
+			changes = append(changes, stopped(s, node, pods.Generation, holds)...)
+		}
+		return changes, nil
+	})
+	p.pay(done)
+	if err == nil && whole {
+		p.pods.Store(pods.Seq)
+		p.unsure.Store(p.silent.Load()) // a list from before its status is from before its silence
+	}
+	return err
+}
+
+// A gathering is what of a list of pods that comes in parts has come: which pods there
+// are. Their statuses are heard with each part.
+type gathering struct {
+	boot  string
+	seq   uint64
+	parts [wire.MaxParts]bool
+	holds map[types.UID]bool
+}
+
+// gather returns which pods a device holds, and whether that is all of them: of a list in
+// parts when the last one has come.
+func (p *liveness) gather(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.list
+	if p.list = nil; g == nil || g.boot != pods.Boot || g.seq != pods.Seq || pods.Parts <= 1 {
+		g = &gathering{boot: pods.Boot, seq: pods.Seq, holds: make(map[types.UID]bool, len(pods.Pods))}
+	}
+	for _, said := range pods.Pods {
+		g.holds[said.UID] = true
+	}
+	if pods.Parts <= 1 {
+		return g.holds, true
+	}
+	g.parts[pods.Part-1] = true
+	if slices.Contains(g.parts[:pods.Parts], false) {
+		p.list = g
+		return nil, false
+	}
+	return g.holds, true
+}
+
+// heardPods returns what follows from what a device says of its pods.
+func heardPods(s state.Snapshot, node string, pods wire.Pods, now time.Time) (changes []state.Change) {
+	for _, said := range pods.Pods {
+		if said.AsBefore() {
+			continue
+		}
+		p := s.Pod(said.Namespace, said.Name)
+		if p == nil || p.UID != said.UID || p.Spec.NodeName != node || state.Terminated(p) {
+			continue
+		}
+		next := p.DeepCopy()
+		mergeStatus(next, said.Status, now)
+		if apiequality.Semantic.DeepEqual(p.Status, next.Status) {
+			continue
+		}
+		c := state.Put(next, "")
+		if p.Status.Phase != next.Status.Phase {
+			c.Why = fmt.Sprintf("pod %s on %s %s", state.Display(next), node, next.Status.Phase)
+			if next.Status.Message != "" {
+				c.Why += ": " + next.Status.Message
+			}
+		}
+		// A pod that has finished while it was to stop has stopped.
+		if next.DeletionTimestamp != nil && state.Terminated(next) && len(next.Finalizers) == 0 {
+			c = state.Remove(next, fmt.Sprintf("pod %s on %s has stopped", state.Display(next), node))
+		}
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// stopped returns the end of the pods that were to stop and that a device, which knows
+// the desired state of that generation, does not hold any more.
+func stopped(s state.Snapshot, node string, generation int64, holds map[types.UID]bool) (changes []state.Change) {
+	if rec := s.Record(node); rec == nil || generation < rec.Generation {
+		return nil // it may not know yet what is wanted of it
+	}
+	for p := range s.PodsOn(node) {
+		if p.DeletionTimestamp != nil && !holds[p.UID] && len(p.Finalizers) == 0 {
+			changes = append(changes, state.Remove(p, fmt.Sprintf("pod %s on %s has stopped", state.Display(p), node)))
+		}
+	}
+	return changes
+}
+
+// mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the device's: the hub's, and
+// those that others have put on the pod.
+func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
+	have, old := &p.Status, p.Status
+	*have = *said.DeepCopy()
+	have.NominatedNodeName, have.QOSClass = "", old.QOSClass
+	if have.StartTime == nil {
+		have.StartTime = old.StartTime
+	} else if old.StartTime != nil {
+		have.StartTime = old.StartTime
+	}
+	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
+		return !devices(c.Type) && slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type })
+	})
+	for _, c := range old.Conditions {
+		if !devices(c.Type) {
+			have.Conditions = append(have.Conditions, c)
+		}
+	}
+	state.SettleReady(p, now)
+	for i := range have.Conditions {
+		c := &have.Conditions[i]
+		was := slices.IndexFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type })
+		if was >= 0 && !devices(c.Type) {
+			continue
+		}
+		c.LastTransitionTime, c.LastProbeTime = metav1.NewTime(now), metav1.Time{}
+		if was >= 0 && old.Conditions[was].Status == c.Status {
+			c.LastTransitionTime = old.Conditions[was].LastTransitionTime
+		}
+	}
+	// The order of conditions says nothing: keep one, so that it makes no difference.
+	slices.SortStableFunc(have.Conditions, func(a, b corev1.PodCondition) int { return order(a.Type) - order(b.Type) })
+}
+
+// devices tells whether it is for a pod's device to say a condition, and to stop saying it.
+func devices(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, fleet.ConditionDevicesPresent:
+		return true
+	}
+	return false
+}
+
+func order(t corev1.PodConditionType) int {
+	return slices.Index([]corev1.PodConditionType{
+		corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, corev1.DisruptionTarget,
+	}, t)
+}

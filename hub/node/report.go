@@ -1,0 +1,159 @@
+package node
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// refreshLabels sets the default labels: they follow the device, all others belong
+// to the administrator.
+func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record, st wire.Status) {
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	set := func(key, value string) {
+		if value != "" && valid(key, value) {
+			n.Labels[key] = value
+		}
+	}
+	set(corev1.LabelHostname, n.Name) // unique, and nobody else's to say
+	set(corev1.LabelOSStable, st.Status.NodeInfo.OperatingSystem)
+	set("beta.kubernetes.io/os", st.Status.NodeInfo.OperatingSystem)
+	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
+	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
+	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
+	measured := func(k, _ string) bool { return strings.HasPrefix(k, fleet.LabelHardwarePrefix) }
+	maps.DeleteFunc(n.Labels, func(k, v string) bool { _, still := st.Registration.Labels[k]; return measured(k, v) && !still })
+	for k, v := range st.Registration.Labels {
+		if measured(k, v) {
+			set(k, v)
+		}
+	}
+	if rec.Site != "" {
+		n.Labels[corev1.LabelTopologyZone] = rec.Site
+	}
+	if d.Profile != nil {
+		if name := d.Profile(s, n.Status, rec.Hardware); name != "" {
+			n.Labels[fleet.LabelProfile] = name
+		}
+	}
+}
+
+// report puts what a device reports of itself into its Node. The device's clock
+// decides nothing: a condition that changed, changed now. Nor does what it says of
+// conditions that are the hub's. One that says nothing of Ready is not ready.
+func (d *Devices) report(n *corev1.Node, st wire.Status, own []string, now time.Time) {
+	next := *st.Status.DeepCopy()
+	intern(&next)
+	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
+		return hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse
+	})
+	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+		next.Conditions = append(next.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "the device says neither that it is ready nor that it is not",
+		})
+	}
+	for i := range next.Conditions {
+		c := &next.Conditions[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
+		if have := state.NodeCondition(n, c.Type); have != nil && have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	for _, c := range n.Status.Conditions { // the hub's own stay
+		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool { return d.Type == c.Type }) && hubs(c.Type) {
+			next.Conditions = append(next.Conditions, c)
+		}
+	}
+	// Ready stands last, where people look for it.
+	slices.SortStableFunc(next.Conditions, func(a, b corev1.NodeCondition) int {
+		last := func(c corev1.NodeCondition) int {
+			if c.Type == corev1.NodeReady {
+				return 1
+			}
+			return 0
+		}
+		return last(a) - last(b)
+	})
+	keepExtended(&next, n.Status, own)
+	n.Status = next
+}
+
+// keepExtended keeps the extended resources that an administrator has written into a
+// Node's status (kubectl patch --subresource=status): a device reports only its own.
+// What it does not report any more is gone: own.
+func keepExtended(next *corev1.NodeStatus, have corev1.NodeStatus, own []string) {
+	for name, q := range have.Capacity {
+		if _, reported := next.Capacity[name]; reported || !extended(name) || slices.Contains(own, string(name)) {
+			continue
+		}
+		if next.Capacity == nil {
+			next.Capacity = corev1.ResourceList{}
+		}
+		if next.Allocatable == nil {
+			next.Allocatable = corev1.ResourceList{}
+		}
+		next.Capacity[name] = q
+		next.Allocatable[name] = q // as a kubelet does: nothing of it is kept back
+	}
+}
+
+// extended tells whether a resource is none of Kubernetes' own.
+func extended(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !wire.Reserved(string(name))
+}
+
+func extendedIn(list corev1.ResourceList) (names []string) {
+	for name := range list {
+		if extended(name) {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func hubs(t corev1.NodeConditionType) bool {
+	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict || t == fleet.ConditionPodCIDRAvailable
+}
+
+// sameNode compares but for heartbeat times: one that says nothing new is not
+// worth a write.
+func sameNode(a, b *corev1.Node) bool {
+	b = b.DeepCopy()
+	for i := range b.Status.Conditions {
+		c := &b.Status.Conditions[i]
+		if have := state.NodeCondition(a, c.Type); have != nil {
+			c.LastHeartbeatTime = have.LastHeartbeatTime
+		}
+	}
+	return apiequality.Semantic.DeepEqual(a.Status, b.Status) && apiequality.Semantic.DeepEqual(a.Labels, b.Labels)
+}
+
+// stable is what of a hardware report does not change by itself: what does, such
+// as a temperature, is shown from memory and not worth a write.
+func stable(hardware json.RawMessage) string {
+	if len(hardware) == 0 {
+		return ""
+	}
+	var m map[string]json.RawMessage
+	if json.Unmarshal(hardware, &m) != nil {
+		return string(hardware)
+	}
+	for _, k := range []string{"temperatures", "stalls", "clock", "radios", "power"} {
+		delete(m, k)
+	}
+	out, _ := json.Marshal(m)
+	return string(out)
+}

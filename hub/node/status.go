@@ -1,0 +1,227 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// ErrStale means that a message is not of the node's current boot, or not newer
+// than what the hub has: it is ignored.
+var ErrStale = errors.New("not news")
+
+// errPast means that a message is of a boot that another one has followed.
+var errPast = fmt.Errorf("%w: of a past boot", ErrStale)
+
+// ErrConflict means that two devices claim to be one node.
+var ErrConflict = errors.New("identity conflict")
+
+// ErrRefused means that the hub's settings do not let the device be a node.
+var ErrRefused = errors.New("refused")
+
+// keptBoots is how many past boots are remembered; they never become current again.
+const keptBoots = 8
+
+// Connected and Disconnected note the state of a link: shown, and deciding nothing.
+// What a device did not hear over an earlier link delays nothing that it is told now.
+func (d *Devices) Connected(node string) {
+	p := d.nodes.get(node)
+	p.link.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked, p.resent = backoff{}, backoff{}
+}
+func (d *Devices) Disconnected(node string) { d.nodes.get(node).link.Store(false) }
+
+// Status hears a device's status. It returns when what follows from it is durable.
+func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
+	node := c.Node
+	p := d.nodes.get(node)
+	if boot := p.boot.Load(); boot != nil && *boot == st.Boot && st.Seq <= p.status.Load() {
+		return fmt.Errorf("status %d of %s: %w", st.Seq, node, ErrStale)
+	}
+	spent, held := !p.afford(d.Age()), false
+	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		st := st
+		if spent && speaks(s, c) == nil {
+			if st, held = d.least(s, node, st); held {
+				p.held.Add(1)
+				p.seen.Store(int64(d.Age()))
+				return nil, nil // its lease shows that we are behind: we ask again
+			}
+		}
+		changes, err := d.status(s, c, st, now)
+		if err == nil { // heard: the deciders of this very pass must know
+			p.seen.Store(int64(d.Age()))
+		}
+		return changes, err
+	})
+	p.pay(done)
+	if errors.Is(err, ErrConflict) {
+		return errors.Join(err, d.noteConflict(node, st.MachineID))
+	}
+	if errors.Is(err, errPast) { // its device is here and alone, or Connect had refused it
+		d.renewBoot(node, p)
+	}
+	if err != nil {
+		return err
+	}
+	if boot := p.boot.Load(); boot != nil && *boot == st.Boot {
+		if !spent {
+			p.status.Store(st.Seq)
+		}
+		hardware := st.Hardware // a variable of its own: a pointer into st would keep all of it
+		if rec := d.Snapshot().Record(node); rec != nil && bytes.Equal(rec.Hardware, hardware) {
+			hardware = rec.Hardware
+		}
+		p.hardware.Store(&hardware)
+	}
+	return nil
+}
+
+// least is what is heard of the status of a device that has used up what may be
+// remembered of it: that it is another boot, or that Ready is another. held: not even
+// that.
+func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
+	rec, n := s.Record(node), s.Node(node)
+	if rec == nil || n == nil {
+		return st, false
+	}
+	ready := slices.IndexFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	same := ready >= 0 && st.Status.Conditions[ready].Status == state.ReadyOf(n)
+	if rec.Boot == st.Boot && same || !d.nodes.get(node).turn(d.Age()) {
+		return st, true
+	}
+	least = st
+	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, rec.Hardware, wire.Registration{}
+	least.Status = *n.Status.DeepCopy()
+	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
+	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if ready >= 0 {
+		least.Status.Conditions = append(least.Status.Conditions, st.Status.Conditions[ready])
+	}
+	return least, false
+}
+
+// status returns what follows from a device's status.
+func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Time) (changes []state.Change, err error) {
+	if err := speaks(s, c); err != nil {
+		return nil, err
+	}
+	node := c.Node
+	old := s.Record(node)
+	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
+	if old != nil {
+		rec = old.DeepCopy()
+	}
+	if rec.Boot != st.Boot {
+		switch {
+		case slices.Contains(rec.PastBoots, st.Boot):
+			return nil, fmt.Errorf("status of %s: boot %s was followed by %s: %w", node, st.Boot, rec.Boot, errPast)
+		case d.incumbent(s, old) && rec.MachineID != "" && rec.MachineID != st.MachineID:
+			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID, st.MachineID)
+		}
+		if rec.Boot != "" {
+			rec.PastBoots = append(rec.PastBoots, rec.Boot)
+			if extra := len(rec.PastBoots) - keptBoots; extra > 0 {
+				rec.PastBoots = rec.PastBoots[extra:]
+			}
+		}
+		rec.Unmet = rec.Unmet || rec.Boot == ""
+		rec.Boot, rec.Conflict = st.Boot, ""
+	} else if rec.Conflict != "" && d.atPeace(node) {
+		rec.Conflict = ""
+	}
+	var wrong []string
+	st.Status, wrong = plausible(s, node, st.Status)
+	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
+	if stable(rec.Hardware) != stable(st.Hardware) {
+		rec.Hardware = st.Hardware
+	}
+	var own []string
+	if old != nil {
+		own = old.Extended
+	}
+	rec.Extended = extendedIn(st.Status.Capacity)
+	have := s.Node(node)
+	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
+		changes = append(changes, introduce(state.Put(rec, ""), have, old, st))
+	}
+
+	if have == nil && d.Manual {
+		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused, node)
+	}
+	if have == nil {
+		n, refused := d.register(s, node, rec, st, now)
+		return append(changes, registered(n, st, refused)), nil
+	}
+	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
+	n := state.Fork(have)
+	d.report(n, st, own, now)
+	d.refreshLabels(s, n, rec, st)
+	if rec.Conflict == "" {
+		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionIdentityConflict })
+	}
+	if sameNode(have, n) {
+		return changes, nil
+	}
+	put := state.Put(n, "")
+	if was, is := state.ReadyOf(have), state.ReadyOf(n); was != is {
+		ready := state.NodeCondition(n, corev1.NodeReady)
+		put.Why = fmt.Sprintf("node %s Ready=%s: %s", node, is, strings.TrimSuffix(ready.Message, "."))
+		if is == corev1.ConditionTrue {
+			put = put.Event("NodeReady")
+		} else {
+			put = put.Warning("NodeNotReady")
+		}
+	}
+	return append(changes, put), nil
+}
+
+// doubt tells what of a status is not believed, once.
+func (d *Devices) doubt(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
+	p := d.nodes.get(n.Name)
+	if was := p.doubted.Swap(&what); what == "" || was != nil && *was == what || !p.event(d.Age()) {
+		return nil
+	}
+	return control.AddEvent(s, control.About(n), control.Said{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
+}
+
+// introduce tells, with the change of a node's record, what of its device nobody
+// else tells: that it is now the Node that somebody made by hand, or has rebooted.
+func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
+	if have == nil {
+		return c
+	}
+	was, is := have.Status.NodeInfo.BootID, st.Status.NodeInfo.BootID
+	switch {
+	case old == nil || old.MachineID == "":
+		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have), about(st))
+		c = c.Event("RegisteredNode")
+	case was != "" && is != "" && was != is:
+		c.Why = fmt.Sprintf("node %s has been rebooted, boot id: %s", have.Name, is)
+		c = c.Warning("Rebooted")
+	default:
+		return c
+	}
+	c.About = have
+	return c
+}
+
+func about(st wire.Status) string {
+	i := st.Status.NodeInfo
+	return fmt.Sprintf("%s/%s, %s, %s", i.OperatingSystem, i.Architecture, i.OSImage, i.ContainerRuntimeVersion)
+}

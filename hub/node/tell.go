@@ -1,0 +1,122 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// Shown brings the nodes' livenesses in line with what is remembered now, and tells the
+// nodes that have a new desired state.
+func (d *Devices) Shown(s state.Snapshot, log []state.Applied) {
+	for _, node := range d.follow(s, log) {
+		d.tell(s, node)
+	}
+	d.desired.forget()
+}
+
+// follow returns the nodes that have a new desired state.
+func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string) {
+	for _, a := range log {
+		switch a.Key.Kind {
+		case state.Nodes:
+			if n, ok := a.New.(*corev1.Node); ok && n != nil {
+				p, silent := d.nodes.get(n.Name), state.ReadyOf(n) == corev1.ConditionUnknown
+				if p.silent.Swap(silent) && !silent {
+					p.unsure.Store(true)
+				}
+			}
+		case state.Records:
+			rec, _ := a.New.(*state.Record)
+			old, _ := a.Old.(*state.Record)
+			if rec == nil {
+				d.nodes.m.Delete(a.Key.Name)
+			} else {
+				d.adopt(rec)
+				d.nodes.get(rec.Name).relent.Store(seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
+			}
+			if d.Broker != nil && (rec == nil || old != nil && old.Key != rec.Key) { // who spoke for the node does no more
+				d.Broker.Disconnect(a.Key.Name)
+			}
+			if rec == nil {
+				continue
+			}
+			if (old == nil || old.Generation != rec.Generation || old.Paused) && !rec.Paused {
+				nodes = append(nodes, rec.Name)
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// adopt makes a node's liveness follow its record.
+func (d *Devices) adopt(rec *state.Record) {
+	p := d.nodes.get(rec.Name)
+	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
+		p.key.Store(&rec.Key)
+	}
+	if boot := p.boot.Load(); rec.Boot != "" && (boot == nil || *boot != rec.Boot) {
+		p.seq.Store(0)
+		p.status.Store(0)
+		p.pods.Store(0)
+		p.boot.Store(&rec.Boot)
+		p.mu.Lock()
+		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
+		p.mu.Unlock()
+	}
+	p.unmet.Store(rec.Unmet)
+	if p.wanted.Swap(rec.Generation) != rec.Generation {
+		p.mu.Lock()
+		p.resent = backoff{last: d.Age(), gap: firstGap}
+		p.mu.Unlock()
+	}
+}
+
+// resend sends a node its desired state again, in its turn. Where too much is to be said
+// already, the next lease asks again.
+func (d *Devices) resend(node string) {
+	d.Soon(func(s state.Snapshot) { d.tell(s, node) })
+}
+
+// tell publishes a node's desired state. That the device has it is known from its
+// leases alone.
+func (d *Devices) tell(s state.Snapshot, node string) {
+	rec := s.Record(node)
+	if rec == nil || rec.Paused || rec.Generation == 0 || d.Broker == nil {
+		return
+	}
+	content, err := d.desired.content(s, node, rec.Digest)
+	told := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(), LeaseIntervalSeconds: seconds(state.WantedLease(s, node, d.LeaseInterval))}
+	parts := make([][]byte, 1)
+	if err == nil {
+		parts[0], err = frame(content, told)
+	}
+	if err == nil && len(parts[0]) > wire.MaxFromDevice {
+		if parts, err = wire.PackDesired(with(d.desired.of(s, node), told)); err != nil {
+			err = fmt.Errorf("%w: use fewer or smaller config maps", err)
+		}
+	}
+	if err == nil {
+		err = d.Broker.Publish(node, wire.ChannelDesired, parts...)
+	}
+	if err != nil {
+		d.Log.Debug("publish desired state", "node", node, "generation", rec.Generation, "err", err)
+	}
+}
+
+// with is a desired state with what is told with it.
+func with(d, told wire.Desired) wire.Desired {
+	d.Generation, d.Hub, d.Time, d.LeaseIntervalSeconds = told.Generation, told.Hub, told.Time, told.LeaseIntervalSeconds
+	return d
+}
+
+func seconds(d time.Duration) int32 { return int32(d / time.Second) }
+
+func (d *Devices) requestID() string { return "hub-" + strconv.FormatUint(d.ids.Add(1), 36) }

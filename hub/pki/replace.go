@@ -1,0 +1,120 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+)
+
+// Names of what replace leaves behind when its machine loses power.
+const (
+	partDir     = "next.part" // not decided yet: forgotten
+	nextDir     = "next"      // decided: carried out at the next start
+	removalFile = "remove"    // in nextDir: names of files that go
+	lockFile    = "lock"
+)
+
+// locked keeps every other process from reading the authority's files between two
+// of them.
+func (a *Authority) locked(do func() error) error {
+	f, err := os.OpenFile(a.path(lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w; run this as the owner of the data directory", a.dir, err)
+	}
+	defer f.Close() // the kernel gives the lock back
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w; put the data directory on a local file system", a.dir, err)
+	}
+	return do()
+}
+
+// replace changes several files, all or none, whenever the power fails: they are
+// written aside, one rename decides, and what is not done then is done at the next
+// start. nil removes a file.
+func (a *Authority) replace(files map[string][]byte) error {
+	return a.locked(func() error {
+		if err := a.prepare(files); err != nil {
+			return fmt.Errorf("change the certificate authority: %w; nothing was changed", err)
+		}
+		return a.carryOut()
+	})
+}
+
+func (a *Authority) prepare(files map[string][]byte) error {
+	part := a.path(partDir)
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	if err := os.Mkdir(part, 0o700); err != nil {
+		return err
+	}
+	var gone []string
+	for name, text := range files {
+		if text == nil {
+			gone = append(gone, name)
+		} else if err := renameio.WriteFile(filepath.Join(part, name), text, 0o600, renameio.IgnoreUmask()); err != nil {
+			return err
+		}
+	}
+	slices.Sort(gone)
+	if err := renameio.WriteFile(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n")), 0o600, renameio.IgnoreUmask()); err != nil {
+		return err
+	}
+	if err := syncDir(part); err != nil {
+		return err
+	}
+	if err := os.Rename(part, a.path(nextDir)); err != nil {
+		return err
+	}
+	return syncDir(a.dir)
+}
+
+// carryOut does what was decided, as often as it takes.
+func (a *Authority) carryOut() error {
+	next := a.path(nextDir)
+	list, err := os.ReadDir(next)
+	if errors.Is(err, os.ErrNotExist) {
+		return os.RemoveAll(a.path(partDir))
+	}
+	for _, e := range list {
+		if err == nil && e.Name() != removalFile {
+			err = os.Rename(filepath.Join(next, e.Name()), a.path(e.Name()))
+		}
+	}
+	var gone []byte
+	if err == nil {
+		gone, err = os.ReadFile(filepath.Join(next, removalFile))
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil // all of it was done but the last step
+		}
+	}
+	for _, name := range strings.Fields(string(gone)) {
+		if rerr := os.Remove(a.path(filepath.Base(name))); err == nil && !errors.Is(rerr, os.ErrNotExist) {
+			err = rerr
+		}
+	}
+	if err == nil {
+		err = syncDir(a.dir)
+	}
+	if err == nil {
+		err = os.RemoveAll(next)
+	}
+	if err != nil {
+		return fmt.Errorf("finish a change of the certificate authority: %w; free the disk and make %s writable, then start again", err, a.dir)
+	}
+	return syncDir(a.dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

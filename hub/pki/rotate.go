@@ -1,0 +1,251 @@
+package pki
+
+import (
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Files of a rotation that is under way, and what is left of former ones.
+const (
+	formerRoot   = "former-root" // .crt, .key: trusted until Revoke
+	crossFile    = "cross.crt"   // the intermediate, signed by the former root
+	formerMiddle = "former.crt"  // intermediates that have signed before; trusted until Revoke
+	revokedFile  = "revoked"     // sha256 of public keys (SPKI), hex, one a line
+)
+
+// ErrRotating: the former root is still trusted.
+var ErrRotating = errors.New("a rotation of the root is under way")
+
+// RotateRoot makes a new root and a new intermediate. Until Revoke the former root
+// is trusted too, and has signed the new intermediate: whoever knows only one of
+// the two roots gets in, and learns of the other when its certificate is renewed.
+func (a *Authority) RotateRoot() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.sealed():
+		return ErrSealed
+	case a.former.cert != nil:
+		return fmt.Errorf("%w: end it with `flotilla-hub ca revoke` first", ErrRotating)
+	}
+	now := a.now()
+	root, err := a.newRoot(now)
+	if err != nil {
+		return err
+	}
+	return a.rotate(root, a.root, now)
+}
+
+// RotateIntermediate makes a new intermediate under the same root. Certificates of
+// the former one stay good until Revoke.
+func (a *Authority) RotateIntermediate() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sealed() {
+		return ErrSealed
+	}
+	return a.rotate(a.root, a.former, a.now())
+}
+
+// rotate makes an intermediate under root, which a former root has signed too, and
+// puts all of it on the disk in one step.
+func (a *Authority) rotate(root, former pair, now time.Time) error {
+	middle, cross, err := a.newMiddle(root, former, now)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{crossFile: nil}
+	for name, p := range map[string]pair{"root": root, "intermediate": middle, formerRoot: former} {
+		if p.cert == nil || name == "root" && root.cert == a.root.cert {
+			continue
+		}
+		files[name+".crt"] = encodeCert(p.cert)
+		if files[name+".key"], err = a.keyText(p.key); err != nil {
+			return err
+		}
+	}
+	if cross != nil {
+		files[crossFile] = encodeCert(cross)
+	}
+	olds := a.olds
+	if a.middle.cert != nil {
+		olds = append(slices.Clone(olds), a.middle.cert)
+		files[formerMiddle] = encodeCert(olds...)
+	}
+	if err := a.replace(files); err != nil {
+		return err
+	}
+	a.root, a.middle, a.former, a.cross, a.olds = root, middle, former, cross, olds
+	a.turn++
+	return nil
+}
+
+// newMiddle makes an intermediate: one key, with a certificate of each root.
+func (a *Authority) newMiddle(root, former pair, now time.Time) (middle pair, cross *x509.Certificate, err error) {
+	if middle.key, err = newKey(); err != nil {
+		return pair{}, nil, err
+	}
+	from, end := a.span(intermediateLife)
+	if end.After(root.cert.NotAfter) {
+		end = root.cert.NotAfter
+	}
+	t := &x509.Certificate{
+		Subject:   middleName(now),
+		NotBefore: from, NotAfter: end,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+	}
+	if middle.cert, err = signCA(t, root, middle, now); err != nil || former.cert == nil {
+		return middle, nil, err
+	}
+	cross, err = signCA(t, former, middle, now)
+	return middle, cross, err
+}
+
+func signCA(t *x509.Certificate, by, p pair, now time.Time) (*x509.Certificate, error) {
+	t.SerialNumber = serial(now)
+	der, err := x509.CreateCertificate(rand.Reader, t, by.cert, p.key.Public(), by.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the intermediate certificate: %w", err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+// Revoke ends the trust in the former root and in every former intermediate: only
+// certificates of the present one are good from now on.
+func (a *Authority) Revoke() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	gone := slices.Clone(a.olds)
+	if a.former.cert != nil {
+		gone = append(gone, a.former.cert)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	revoked := slices.Clone(a.revoked)
+	for _, c := range gone {
+		if h := KeyHash(c); !slices.Contains(revoked, h) {
+			revoked = append(revoked, h)
+		}
+	}
+	if err := a.replace(map[string][]byte{
+		revokedFile: []byte(strings.Join(revoked, "\n") + "\n"), crossFile: nil, formerMiddle: nil, formerRoot + ".crt": nil, formerRoot + ".key": nil,
+	}); err != nil {
+		return err
+	}
+	a.revoked, a.former, a.cross, a.olds = revoked, pair{}, nil, nil
+	a.turn++
+	return nil
+}
+
+// readRotation reads what rotations have left.
+func (a *Authority) readRotation() (err error) {
+	if a.former, err = a.read(formerRoot); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	cross, err := a.readCerts(crossFile)
+	if err == nil && len(cross) > 0 {
+		a.cross = cross[0]
+	}
+	if err == nil {
+		a.olds, err = a.readCerts(formerMiddle)
+	}
+	text, rerr := os.ReadFile(a.path(revokedFile))
+	if rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("read %s: %w: %w", a.path(revokedFile), ErrKey, rerr))
+	}
+	a.revoked = strings.Fields(string(text))
+	return err
+}
+
+func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) {
+	text, err := os.ReadFile(a.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for block, rest := pem.Decode(text); err == nil && block != nil; block, rest = pem.Decode(rest) {
+		var c *x509.Certificate
+		if c, err = x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, c)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w; restore the directory pki from a copy", a.path(name), ErrKey, err)
+	}
+	return all, nil
+}
+
+// A Status is what the authority consists of now.
+type Status struct {
+	Root, Intermediate *x509.Certificate
+	Former             *x509.Certificate // root that is trusted until Revoke; nil: none
+	Signed             time.Time         // since when the present intermediate signs
+	Protected          bool
+	Olds               int // intermediates whose certificates are good until Revoke
+}
+
+// Outdated tells whether a device's newest certificate, by its end, is of a former
+// intermediate: the present one has signed for a whole life from its first day on.
+func (s Status) Outdated(end time.Time) bool { return s.Olds > 0 && !end.After(s.Signed.Add(leafLife)) }
+
+// Status tells what the authority consists of.
+func (a *Authority) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil, len(a.olds)}
+}
+
+// roots are those that are trusted, the present one first.
+func (a *Authority) roots() []*x509.Certificate {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.former.cert == nil {
+		return []*x509.Certificate{a.root.cert}
+	}
+	return []*x509.Certificate{a.root.cert, a.former.cert}
+}
+
+func (a *Authority) rootPool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range a.roots() {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+// issuers are the certificates that follow the hub's own in a handshake, and how
+// often they have changed.
+func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, turn int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	chain = [][]byte{a.middle.cert.Raw}
+	if a.cross != nil {
+		chain = append(chain, a.cross.Raw)
+	}
+	return chain, a.middle.cert, a.turn
+}
+
+// good tells whether one of the chains of a certificate has nothing revoked in it.
+func (a *Authority) good(chains [][]*x509.Certificate) bool {
+	a.mu.Lock()
+	revoked := a.revoked
+	a.mu.Unlock()
+	return slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool {
+		return !slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(revoked, KeyHash(c)) })
+	})
+}
+
+// PresentlySigned tells whether a certificate is of the present intermediate:
+// whoever shows it has learned of the present root.
+func (a *Authority) PresentlySigned(leaf *x509.Certificate) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return leaf.CheckSignatureFrom(a.middle.cert) == nil
+}

@@ -1,0 +1,266 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// trusting is a client that knows the given roots.
+func trusting(t *testing.T, pem []byte, with ...tls.Certificate) *tls.Config {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		t.Fatal("no roots")
+	}
+	return &tls.Config{RootCAs: pool, ServerName: "hub", Certificates: with, MaxVersion: tls.VersionTLS12}
+}
+
+func keyed(t *testing.T, a *Authority, node string) tls.Certificate {
+	t.Helper()
+	certs, key := device(t, a, node)
+	c := tls.Certificate{PrivateKey: key}
+	for _, x := range certs {
+		c.Certificate = append(c.Certificate, x.Raw)
+	}
+	return c
+}
+
+func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		dir := t.TempDir()
+		a := open(t, dir)
+		log := slog.New(slog.DiscardHandler)
+		names := func() []string { return []string{"hub"} }
+		server := must(a.NewServer(names, log))(t)
+		https := a.MQTT(server, func(Holder) error { return nil })
+		https.ClientAuth = tls.RequireAndVerifyClientCert
+		again := func() {
+			if restart {
+				a = open(t, dir)
+				server = must(a.NewServer(names, log))(t)
+				https = a.MQTT(server, func(Holder) error { return nil })
+				https.ClientAuth = tls.RequireAndVerifyClientCert
+			}
+		}
+		oldRoots, oldPin := a.RootPEM(), a.Pin()
+		old := keyed(t, a, "pi-1")
+		if err := a.RotateRoot(); err != nil {
+			t.Fatal(err)
+		}
+		again()
+		if a.Pin() == oldPin || !bytes.Contains(a.RootPEM(), bytes.TrimSpace(oldRoots)) {
+			t.Fatal("roots:", a.Pin())
+		}
+		if err := a.RotateRoot(); !errors.Is(err, ErrRotating) {
+			t.Fatal("a second rotation:", err)
+		}
+		roots := a.RootPEM()
+		block := bytes.Index(roots[1:], []byte("-----BEGIN")) + 1
+		onlyNew, fresh := roots[:block], keyed(t, a, "pi-1")
+		in := func(name string, c *tls.Config) {
+			t.Helper()
+			if err := handshake(t, https, c); err != nil {
+				t.Errorf("restart %v: %s: %v", restart, name, err)
+			}
+		}
+		out := func(name string, c *tls.Config) {
+			t.Helper()
+			if err := handshake(t, https, c); err == nil {
+				t.Errorf("restart %v: %s got in", restart, name)
+			}
+		}
+		in("a device that knows nothing of it", trusting(t, oldRoots, old))
+		in("one that has renewed, and has both", trusting(t, roots, fresh))
+		in("one that has just joined", trusting(t, onlyNew, fresh))
+		if a.PresentlySigned(must(x509.ParseCertificate(old.Certificate[0]))(t)) || !a.PresentlySigned(must(x509.ParseCertificate(fresh.Certificate[0]))(t)) {
+			t.Error("who has learned of it is not told apart")
+		}
+		// In the overlap the intermediate changes too.
+		if err := a.RotateIntermediate(); err != nil {
+			t.Fatal(err)
+		}
+		again()
+		in("a device that knows nothing of either", trusting(t, oldRoots, old))
+		in("one of the first intermediate", trusting(t, roots, fresh))
+		newest := keyed(t, a, "pi-1")
+		if err := a.Revoke(); err != nil {
+			t.Fatal(err)
+		}
+		again()
+		if err := a.Revoke(); err != nil {
+			t.Fatal("a second time:", err)
+		}
+		out("the former root's", trusting(t, roots, old))
+		out("a former intermediate's", trusting(t, roots, fresh))
+		in("one that has renewed", trusting(t, roots, newest))
+		in("one that knows the new root only", trusting(t, onlyNew, newest))
+		out("one that has missed all of it", trusting(t, oldRoots, newest)) // it does not trust the hub
+		if st := a.Status(); st.Former != nil || st.Olds != 0 {
+			t.Errorf("%+v", st)
+		}
+		if err := a.RotateRoot(); err != nil {
+			t.Fatal("the next rotation:", err)
+		}
+		again()
+		in("a device of before", trusting(t, onlyNew, newest))
+	}
+}
+
+// Wherever the power fails, the authority is the one before or the one after.
+func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	before := a.Pin()
+	old := keyed(t, a, "pi-1")
+	if err := a.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	after := a.Pin()
+	if before == after {
+		t.Fatal("nothing changed")
+	}
+	// What was decided and half done: some of the files are still in next.
+	moved := []string{"root.crt", "root.key", "former-root.crt", "former-root.key", "intermediate.crt", "intermediate.key", "cross.crt", "former.crt"}
+	for n := range len(moved) + 1 {
+		again := t.TempDir()
+		if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		next := filepath.Join(again, nextDir)
+		if err := os.Mkdir(next, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range moved {
+			if i < n {
+				continue
+			}
+			if err := os.Rename(filepath.Join(again, name), filepath.Join(next, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, f := range []string{"", "intermediate", "root", "former-root"} { // CopyFS opens modes
+			_ = os.Chmod(filepath.Join(again, f+".key"), 0o600)
+			_ = os.Chmod(filepath.Join(next, f+".key"), 0o600)
+		}
+		b := open(t, again)
+		if _, err := b.Verify(chain(t, encodeCert(must(x509.ParseCertificate(old.Certificate[0]))(t), must(x509.ParseCertificate(old.Certificate[1]))(t)))); err != nil || b.Pin() != after {
+			t.Errorf("after %d of the files: %v, pin %s", n, err, b.Pin())
+		}
+		if _, err := os.Stat(next); !errors.Is(err, os.ErrNotExist) {
+			t.Error("it is not finished")
+		}
+	}
+	// What was not decided is forgotten.
+	part := filepath.Join(dir, partDir)
+	if err := os.Mkdir(part, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(part, "root.crt"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b := open(t, dir); b.Pin() != after {
+		t.Fatal(b.Pin())
+	}
+	if _, err := os.Stat(part); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal("it is still there")
+	}
+}
+
+func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	pin := a.Pin()
+	first, second := []byte("correct horse battery"), []byte("another good passphrase")
+	plain := must(os.ReadFile(filepath.Join(dir, "root.key")))(t)
+	if err := a.Protect(first); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"root.key", "intermediate.key"} {
+		text := must(os.ReadFile(filepath.Join(dir, f)))(t)
+		info := must(os.Stat(filepath.Join(dir, f)))(t)
+		if bytes.Contains(text, []byte("BEGIN PRIVATE KEY")) || bytes.Equal(text, plain) || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %s\n%s", f, info.Mode(), text)
+		}
+	}
+	closed := open(t, dir)
+	if _, _, err := closed.IssueClient(Admin, "anna", time.Hour); !errors.Is(err, ErrSealed) || !strings.Contains(err.Error(), "--ca-passphrase-file") {
+		t.Fatal("signed without the passphrase:", err)
+	}
+	if !closed.Sealed() || closed.Pin() != pin {
+		t.Fatal("what is public needs no passphrase")
+	}
+	if err := closed.RotateRoot(); !errors.Is(err, ErrSealed) {
+		t.Fatal(err)
+	}
+	if err := closed.Protect(nil); !errors.Is(err, ErrSealed) {
+		t.Fatal("taken away without it:", err)
+	}
+	if err := closed.Unlock(second); !errors.Is(err, ErrKey) || strings.Contains(err.Error(), "\n") {
+		t.Fatal("a wrong one:", err)
+	}
+	if err := closed.Unlock(first); err != nil || closed.Sealed() {
+		t.Fatal(err)
+	}
+	// New keys are protected too, and so is what a rotation leaves.
+	if err := closed.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Protect(second); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"root.key", "intermediate.key", "former-root.key"} {
+		if text := must(os.ReadFile(filepath.Join(dir, f)))(t); !bytes.Contains(text, []byte(sealedType)) {
+			t.Errorf("%s is not protected", f)
+		}
+	}
+	changed := open(t, dir)
+	if err := changed.Unlock(first); err == nil {
+		t.Fatal("the former passphrase is still good")
+	}
+	if err := changed.Unlock(second); err != nil {
+		t.Fatal(err)
+	}
+	if err := changed.Protect(nil); err != nil {
+		t.Fatal(err)
+	}
+	if b := open(t, dir); b.Sealed() {
+		t.Fatal("still protected")
+	} else if _, _, err := b.IssueClient(Admin, "anna", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAProtectedKeyThatWasChangedIsRefused(t *testing.T) {
+	for _, tt := range []struct{ name, from, to, want string }{
+		{"costs without end", "Memory-KiB: 65536", "Memory-KiB: 4294967295", "out of bounds"},
+		{"no cost", "Time: 3", "Time: 0", "out of bounds"},
+		{"a form of later", "Version: 1", "Version: 2", "does not know"},
+		{"no salt", "Salt: ", "Salty: ", "out of bounds"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := open(t, dir).Protect([]byte("correct horse battery")); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "root.key")
+			text := string(must(os.ReadFile(file))(t))
+			if !strings.Contains(text, tt.from) {
+				t.Fatal(text)
+			}
+			if err := os.WriteFile(file, []byte(strings.Replace(text, tt.from, tt.to, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := open(t, dir).Unlock([]byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatal(err)
+			}
+		})
+	}
+}

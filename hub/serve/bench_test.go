@@ -1,0 +1,230 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
+)
+
+// A benchHub is a hub's loop with all its deciders and its store on the disk, and a
+// broker that only counts.
+type benchHub struct {
+	*node.Devices
+	b    *testing.B
+	cfg  config.Config
+	stop func()
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+func (h *benchHub) Publish(node string, _ wire.Channel, _ ...[]byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.told[node] = true
+	return nil
+}
+
+func (h *benchHub) Request(string, string, wire.Request) error { return nil }
+
+func (h *benchHub) Disconnect(string) {}
+
+// startBench starts a hub; began is the moment that its deadlines count from.
+func startBench(b *testing.B, change func(*config.Config), objects ...state.Object) (h *benchHub, began time.Time) {
+	b.Helper()
+	log := slog.New(slog.DiscardHandler)
+	st, err := store.Open(b.Context(), store.Options{Dir: b.TempDir(), Version: "bench", Log: log})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h = &benchHub{b: b, cfg: config.Default(), told: map[string]bool{}}
+	h.cfg.ClusterCIDR, h.cfg.NodeCIDRMaskSize = netip.MustParsePrefix("10.0.0.0/8"), 26
+	change(&h.cfg)
+	began = time.Now()
+	start := state.Load(state.Empty("bench", began), objects, uint64(len(objects)))
+	h.Devices = newLoop(h.cfg, start, memory{st}, log)
+	h.Broker = h
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error)
+	go func() { over <- h.Run(ctx) }()
+	h.stop = func() {
+		cancel()
+		<-over
+		if err := st.Close(); err != nil {
+			b.Error(err)
+		}
+	}
+	if _, err := h.Do(b.Context(), furnish(log)); err != nil {
+		b.Fatal(err)
+	}
+	return h, began
+}
+
+// await waits until something holds of the fleet that is remembered.
+func (h *benchHub) await(what string, holds func(state.Snapshot) bool) {
+	h.b.Helper()
+	for end := time.Now().Add(5 * time.Minute); !holds(h.Snapshot()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			h.b.Fatalf("no %s", what)
+		}
+	}
+}
+
+func benchName(i int) string { return fmt.Sprintf("pi-%06d", i) }
+
+func benchSite(i int) string { return fmt.Sprintf("site-%04d", i/50) }
+
+func benchStatus(i int) wire.Status {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("3884Mi"), corev1.ResourcePods: resource.MustParse("110")}
+	st := wire.Status{Boot: "b", Seq: 1, MachineID: fmt.Sprintf("%016x", i), AgentVersion: "1.0.0", Hardware: []byte(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`)}
+	st.Registration.Labels = map[string]string{"flotilla.dev/board": "raspberrypi4", corev1.LabelTopologyZone: benchSite(i)}
+	st.Status = corev1.NodeStatus{Capacity: list, Allocatable: list, NodeInfo: corev1.NodeSystemInfo{
+		MachineID: st.MachineID, BootID: "b", KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)", OperatingSystem: "linux", Architecture: "arm64", ContainerRuntimeVersion: "docker://28.0.1", KubeletVersion: "1.0.0",
+	}}
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficient", Message: "kubelet has sufficient"})
+	}
+	st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"})
+	return st
+}
+
+// join lets n devices report for the first time, all at once, and waits until each
+// has been told what it is to run.
+func (h *benchHub) join(n int) {
+	h.b.Helper()
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if err := h.Status(context.Background(), node.Caller{Node: benchName(i)}, benchStatus(i)); err != nil {
+				h.b.Error(err)
+			}
+			h.Lease(node.Caller{Node: benchName(i)}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
+		})
+	}
+	all.Wait()
+	h.await("desired state for everybody", func(state.Snapshot) bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.told) == n
+	})
+}
+
+// BenchmarkJoin is a fleet that comes to a new hub all at once, as after a site's
+// power cut: until every device is registered, remembered, and told what to run.
+func BenchmarkJoin(b *testing.B) {
+	for _, n := range []int{100, 1_000, 10_000} {
+		for name, with := range map[string]bool{"none": false, "blocks": true} {
+			b.Run(fmt.Sprintf("nodes=%d/addresses=%s", n, name), func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					h, _ := startBench(b, func(c *config.Config) { c.AllocateNodeCIDRs = with })
+					b.StartTimer()
+					h.join(n)
+					b.StopTimer()
+					h.stop()
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*n), "µs/node")
+			})
+		}
+	}
+}
+
+// BenchmarkDaemonSet is a new DaemonSet on a fleet at rest, until every node has been
+// told of its pod; wait is the longest that an API call waited meanwhile.
+func BenchmarkDaemonSet(b *testing.B) {
+	for _, n := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			longest := time.Duration(0)
+			for b.Loop() {
+				b.StopTimer()
+				h, _ := startBench(b, func(*config.Config) {})
+				h.join(n)
+				probe := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe", Generation: 1}}
+				probe.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "probe"}}
+				probe.Spec.Template.Labels = map[string]string{"app": "probe"}
+				probe.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "example/probe:1"}}
+				admission.Default(probe, AdmissionSettings(h.cfg))
+				b.StartTimer()
+				if _, err := h.Do(b.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) {
+					return []state.Change{state.Put(probe, "")}, nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+				for placed := 0; placed < n; {
+					asked := time.Now()
+					done, err := h.Do(b.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) { return nil, nil })
+					if err != nil || len(done) > 0 {
+						b.Fatal(err, done)
+					}
+					longest = max(longest, time.Since(asked))
+					s := h.Snapshot()
+					placed = s.Len(state.Pods)
+					for range s.PodsOn("") {
+						placed--
+					}
+				}
+				b.StopTimer()
+				h.stop()
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*n), "µs/node")
+			b.ReportMetric(float64(longest.Milliseconds()), "ms-wait")
+		})
+	}
+}
+
+// BenchmarkSilent is a fleet of which some nodes fall silent at once: how long after
+// the deadline all of them are Ready=Unknown, tainted, and remembered on the disk.
+func BenchmarkSilent(b *testing.B) {
+	const grace = 3 * time.Second
+	for _, c := range []struct{ nodes, silent int }{{1_000, 1}, {10_000, 1}, {10_000, 5_000}} {
+		b.Run(fmt.Sprintf("nodes=%d/silent=%d", c.nodes, c.silent), func(b *testing.B) {
+			late := time.Duration(0)
+			for b.Loop() {
+				var objects []state.Object
+				for i := range c.nodes {
+					st := benchStatus(i)
+					n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: benchName(i), Labels: map[string]string{corev1.LabelTopologyZone: benchSite(i)}}, Status: st.Status}
+					n.Spec.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 26).String()
+					n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+					objects = append(objects, n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"})
+				}
+				h, began := startBench(b, func(c *config.Config) { c.NodeMonitorGracePeriod, c.LeaseInterval = grace, grace/4 }, objects...)
+				h.await("rest", func(s state.Snapshot) bool { return s.Record(benchName(0)).Generation > 0 })
+				time.Sleep(time.Until(began.Add(grace / 2)))
+				step := c.nodes / c.silent
+				for i := range c.nodes {
+					if i%step != 0 {
+						h.Lease(node.Caller{Node: benchName(i)}, wire.Lease{Boot: "b", Seq: 1})
+					}
+				}
+				h.await("silence", func(s state.Snapshot) bool {
+					silent := 0
+					for _, c := range s.Counts() {
+						silent += c.NotReady
+					}
+					return silent == c.silent
+				})
+				late += time.Since(began.Add(grace))
+				h.stop()
+			}
+			b.ReportMetric(float64(late.Microseconds())/1000/float64(b.N), "ms-late")
+		})
+	}
+}

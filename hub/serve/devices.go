@@ -1,0 +1,110 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/shared/wire"
+)
+
+// devices is the loop as the broker sees it: which devices are let in, and what becomes
+// of what is not worth remembering.
+type devices struct {
+	*node.Devices
+	ask *ask.Client
+	log *slog.Logger
+
+	farewells farewells
+}
+
+// caller is a peer in the loop's words.
+func caller(p broker.Peer) node.Caller {
+	return node.Caller{Node: p.Node, Key: p.Key, Machine: p.Machine, Boot: p.Boot}
+}
+
+// Connect lets in who may speak for the node, and, to be told, who did until his
+// enrolment ended.
+func (d *devices) Connect(p broker.Peer) error {
+	err := d.Devices.Connect(caller(p))
+	if !errors.Is(err, node.ErrStranger) || p.Key == "" {
+		return err
+	}
+	told := d.Devices.Dismissed(p.Key)
+	if told == nil {
+		return err
+	}
+	payload, err := json.Marshal(map[string]any{"dismissed": told})
+	if err != nil {
+		return err
+	}
+	if unsaid, ok := d.farewells.say(p.Node, time.Now()); ok {
+		d.log.Info("told a device that it is this node no more", "node", p.Node, "addr", p.Addr, "by", told.By, "why", told.Reason, "unsaid", unsaid)
+	}
+	return &broker.Farewell{Payload: payload}
+}
+
+func (d *devices) Speaks(p broker.Peer) bool { return d.Devices.Speaks(caller(p)) }
+
+func (d *devices) Connected(p broker.Peer) {
+	d.Devices.Say(slog.LevelInfo, p.Node, "connected", "addr", p.Addr)
+	d.Devices.Connected(p.Node)
+}
+
+func (d *devices) Disconnected(p broker.Peer) {
+	d.Devices.Say(slog.LevelInfo, p.Node, "disconnected", "addr", p.Addr)
+	d.Devices.Disconnected(p.Node)
+	d.ask.Disconnected(p.Node)
+}
+
+func (d *devices) Lease(p broker.Peer, l wire.Lease) { d.Devices.Lease(caller(p), l) }
+
+func (d *devices) Status(ctx context.Context, p broker.Peer, s wire.Status) error {
+	if p.Machine != "" && s.MachineID != p.Machine {
+		d.Devices.Offence(p.Node, fmt.Sprintf("status of machine %q over the link of machine %s", s.MachineID, p.Machine))
+		return nil
+	}
+	return d.worth(p.Node, d.Devices.Status(ctx, caller(p), s))
+}
+
+func (d *devices) Pods(ctx context.Context, p broker.Peer, pods wire.Pods) error {
+	return d.worth(p.Node, d.Devices.Pods(ctx, caller(p), pods))
+}
+
+func (d *devices) Left(ctx context.Context, p broker.Peer, pods wire.Pods) error {
+	return d.worth(p.Node, d.Devices.Left(ctx, caller(p), pods))
+}
+
+func (d *devices) Event(ctx context.Context, p broker.Peer, e wire.Event) error {
+	return d.worth(p.Node, d.Devices.Event(ctx, caller(p), e))
+}
+
+func (d *devices) Presence(p broker.Peer, state wire.Presence) { d.Devices.Presence(caller(p), state) }
+
+func (d *devices) Reply(p broker.Peer, id string, r wire.Reply) {
+	if d.Devices.Speaks(caller(p)) {
+		d.ask.Reply(p.Node, id, r)
+	}
+}
+
+// worth turns what will not get better by being sent again into an acknowledgement.
+func (d *devices) worth(name string, err error) error {
+	switch {
+	case errors.Is(err, node.ErrStale):
+		d.log.Debug("ignored", "node", name, "err", err)
+		return nil
+	case errors.Is(err, node.ErrConflict), errors.Is(err, node.ErrRefused), errors.Is(err, node.ErrStranger):
+		d.Devices.Say(slog.LevelWarn, name, "refused", "err", err)
+		return nil
+	case errors.Is(err, control.ErrStopped):
+		return fmt.Errorf("%w: %w", broker.ErrStopping, err)
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
+)
+
+// enrolments are the fleet's records as those who let devices in see them: which key
+// speaks for which node. They are part of the fleet, so that a Node and the rights of
+// its device begin and end in one transaction.
+type enrolments struct{ loop *node.Devices }
+
+// Enrolment returns who speaks for a node.
+func (e enrolments) Enrolment(node string) (access.Enrolment, bool) {
+	rec := e.loop.Snapshot().Record(node)
+	if rec == nil || rec.Key == "" {
+		return access.Enrolment{}, false
+	}
+	return access.Enrolment{
+		Node: node, Key: rec.Key, MachineID: rec.MachineID, Site: rec.Site, Labels: rec.Labels, Token: rec.Token,
+		At: rec.Enrolled.Time, Expires: rec.Expires.Time,
+	}, true
+}
+
+// Enrol makes a key the one that speaks for a node. When it returns, that is durable,
+// the session of any other key is closed, and nothing that it says is heard.
+func (e enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
+	_, err := e.loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: en.Node, CreationTimestamp: metav1.NewTime(now)}}
+		if have := s.Record(en.Node); have != nil {
+			rec = have.DeepCopy()
+		}
+		if changes, err = issued(s, en); err != nil {
+			return nil, err
+		}
+		if d := s.Dismissal(en.Key); d != nil {
+			return nil, fmt.Errorf("%w: the enrolment of its key has just ended: %s", access.ErrRefused, d.Reason)
+		}
+		if rec.Key != en.Key { // another device: the old one's boot has no say any more
+			if d := node.Dismiss(rec, "join token "+en.Token, fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now); d != nil {
+				changes = append(changes, state.Put(d, ""))
+			}
+			if rec.Boot != "" && !slices.Contains(rec.PastBoots, rec.Boot) {
+				rec.PastBoots = append(rec.PastBoots, rec.Boot)
+			}
+			rec.Boot, rec.MachineID, rec.Conflict = "", en.MachineID, ""
+		}
+		rec.Enrolled, rec.Key, rec.Token, rec.Expires = metav1.NewTime(now), en.Key, en.Token, metav1.NewTime(en.Expires)
+		rec.Site, rec.Labels = en.Site, en.Labels
+		why := fmt.Sprintf("enrol %s on site %s", en.Node, en.Site)
+		if n := s.Node(en.Node); n != nil && state.SiteOf(n) != en.Site && en.Site != "" {
+			why = fmt.Sprintf("enrol %s on site %s (it was on %s)", en.Node, en.Site, state.SiteOf(n))
+		}
+		return append(changes, state.Put(rec, why)), nil
+	})
+	return err
+}
+
+// Renewed notes that a node's key has a newer certificate.
+func (e enrolments) Renewed(ctx context.Context, name, key string, expires time.Time) error {
+	_, err := e.loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		rec := s.Record(name)
+		if rec == nil || rec.Key != key {
+			return nil, fmt.Errorf("%w: node %s is another device since a moment ago", node.ErrStranger, name)
+		}
+		rec = rec.DeepCopy()
+		rec.Expires = metav1.NewTime(expires)
+		return []state.Change{state.Put(rec, "")}, nil
+	})
+	return err
+}
+
+// Dismissed returns what the holder of a key is to be told whose enrolment has ended.
+func (e enrolments) Dismissed(key string) *wire.Dismissed { return e.loop.Dismissed(key) }
+
+// metaMoved says that the enrolments are in the records.
+const metaMoved = "enrolments-moved"
+
+// moveEnrolments takes the enrolments of a database of an earlier version into the
+// records. One whose Node had been deleted, and which had been left behind, ends.
+func moveEnrolments(ctx context.Context, loop *node.Devices, st *store.Store, log *slog.Logger) error {
+	if _, err := st.Meta(ctx, metaMoved); err == nil {
+		return nil
+	}
+	old, err := st.Enrolments(ctx)
+	if err != nil {
+		return fmt.Errorf("read the enrolments of an earlier version: %w", err)
+	}
+	_, err = loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		for _, e := range old {
+			rec := s.Record(e.Node)
+			if rec != nil && rec.Key != "" {
+				continue
+			}
+			with := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: e.Node, CreationTimestamp: metav1.NewTime(now)}}
+			if rec != nil {
+				with = rec.DeepCopy()
+			}
+			with.Key, with.Token, with.Expires = e.Key, e.Token, metav1.NewTime(e.Expires)
+			if rec == nil {
+				changes = append(changes, state.Put(node.Dismiss(with, "", "Node "+e.Node+" was deleted", now), ""))
+				continue
+			}
+			changes = append(changes, state.Put(with, ""))
+		}
+		return changes, nil
+	})
+	if err != nil {
+		return fmt.Errorf("take over the enrolments of an earlier version: %w", err)
+	}
+	if len(old) > 0 {
+		log.Info("took over the enrolments of an earlier version", "devices", len(old))
+	}
+	return st.SetMeta(ctx, metaMoved, "yes")
+}

@@ -1,0 +1,130 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// hostile are objects that no hub has ever written, by what is wrong with them. NAME and
+// UID are the row's.
+var hostile = map[string][]string{
+	"nothing in it":    {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"}}`},
+	"empty parts":      {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{},"status":{}}`},
+	"owns itself":      {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"NAME","uid":"UID","controller":true}]},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}}}}}`},
+	"more than enough": {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID","generation":9223372036854775807},"spec":{"replicas":2147483647,"minReadySeconds":2147483647,"revisionHistoryLimit":2147483647,"progressDeadlineSeconds":2147483647,"selector":{"matchLabels":{"a":"b"}},"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"999999999%","maxUnavailable":2147483647}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"c"}]}}},"status":{"replicas":2147483647,"collisionCount":2147483647,"observedGeneration":9223372036854775807}}`},
+	"less than none":   {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID","generation":-9223372036854775808,"deletionTimestamp":"0001-01-01T00:00:00Z","deletionGracePeriodSeconds":-9223372036854775808},"spec":{"nodeName":"nodes-1","replicas":-2147483648,"minReadySeconds":-2147483648,"priority":-2147483648,"terminationGracePeriodSeconds":-9223372036854775808,"activeDeadlineSeconds":-9223372036854775808,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}}},"tolerations":[{"operator":"Exists","tolerationSeconds":-9223372036854775808}]},"status":{"replicas":-2147483648,"phase":"Running"}}`},
+	"selects wrongly":  {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{"selector":{"matchExpressions":[{"key":"!","operator":"Never","values":["\u0000"]}]},"minAvailable":"x%","affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"","operator":"Gt","values":[]}]},{"matchFields":[{"key":"x","operator":"In"}]}]}},"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":""},{"labelSelector":{"matchExpressions":[{"key":"a","operator":"In"}]},"topologyKey":"x"}]}},"topologySpreadConstraints":[{"maxSkew":0,"topologyKey":"","whenUnsatisfiable":"x"}]}}`},
+	"of other times":   {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID","creationTimestamp":"9999-12-31T23:59:59Z"},"spec":{"nodeName":"nodes-1","taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute","timeAdded":"0001-01-01T00:00:00Z"},{"key":"node.kubernetes.io/unreachable","effect":"NoExecute","timeAdded":"9999-12-31T23:59:59Z"}],"tolerations":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute","tolerationSeconds":9223372036854775807}]},"status":{"startTime":"9999-12-31T23:59:59Z","conditions":[{"type":"Ready","status":"Unknown","lastTransitionTime":"9999-12-31T23:59:59Z"},{"type":"Ready","status":"True","lastHeartbeatTime":"0001-01-01T00:00:00Z"},{"type":"","status":""}]}}`},
+	"no such address":  {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{"podCIDR":"999.0.0.0/99","podCIDRs":["::/0","0.0.0.0/0","x"],"hostNetwork":true,"containers":[{"name":"c","ports":[{"hostPort":-1},{"hostPort":70000}]}]},"status":{"podIP":"x","addresses":[{"type":"InternalIP","address":"\u0000"}]}}`},
+	"names with signs": {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID","labels":{"topology.kubernetes.io/zone":"../../x\u0000\u202e","":""},"annotations":{"\u0000":"\u0000"},"finalizers":["","\u0000"]},"spec":{"nodeName":"\u0000","providerID":"\u0000"}}`},
+	"too many":         {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{"taints":[` + strings.TrimSuffix(strings.Repeat(`{"key":"k","effect":"NoExecute"},`, 5000), ",") + `],"containers":[` + strings.TrimSuffix(strings.Repeat(`{"name":"c"},`, 5000), ",") + `]},"status":{"conditions":[` + strings.TrimSuffix(strings.Repeat(`{"type":"Ready"},`, 5000), ",") + `]}}`},
+}
+
+// TestARestoredDatabaseMaySayWhatItLikes: what is in it harms neither the start nor the
+// first hour, whoever wrote it.
+func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
+	for what, objects := range hostile {
+		t.Run(what, func(t *testing.T) {
+			dir, before := t.TempDir(), panics.Counts()
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				st, err := store.Open(t.Context(), store.Options{Dir: dir, Log: log})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer st.Close()
+				var rows []store.Row
+				for _, kind := range state.Kinds() {
+					for i, o := range objects {
+						name, ns := fmt.Sprintf("%s-%d", kind, i+1), ""
+						if kind.Namespaced() {
+							ns = "default"
+						}
+						text := strings.NewReplacer("NAME", name, "NS", ns, "UID", "u-"+name).Replace(o)
+						into, err := state.New(kind)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if json.Unmarshal([]byte(text), into) != nil {
+							continue // is no such object
+						}
+						rows = append(rows, store.Row{Kind: string(kind), Namespace: ns, Name: name, UID: "u-" + name, Rev: uint64(len(rows) + 1), Object: []byte(text)})
+					}
+				}
+				if err := st.Commit(t.Context(), store.Commit{Rev: uint64(len(rows)), Rows: rows}); err != nil {
+					t.Fatal(err)
+				}
+				start, mended, err := recall(t.Context(), st, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				loop := newLoop(config.Default(), notBefore(start), memory{st}, log)
+				ctx, cancel := context.WithCancel(t.Context())
+				over := make(chan error, 1)
+				go func() { over <- loop.Run(ctx) }()
+				if _, err := loop.Do(ctx, furnish(log)); err != nil {
+					t.Error(err)
+				}
+				if _, err := loop.Do(ctx, mend(mended)); err != nil {
+					t.Error(err)
+				}
+				for range 60 {
+					time.Sleep(time.Minute)
+					if _, err := loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil }); err != nil {
+						t.Error(err)
+					}
+				}
+				if n := loop.Unsettled(); n > 0 {
+					t.Errorf("%d passes found no end", n)
+				}
+				s := loop.Snapshot()
+				if n := s.Len(state.Pods); n > 5000 {
+					t.Errorf("%d pods", n)
+				}
+				cancel()
+				<-over
+			})
+			if now := panics.Counts(); !maps.Equal(now, before) {
+				t.Errorf("panics: %v, before %v", now, before)
+			}
+		})
+	}
+}
+
+// TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
+func TestARowThatIsAnothersIsRefused(t *testing.T) {
+	for what, r := range map[string]store.Row{
+		"another name":      {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`)},
+		"another namespace": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`)},
+		"no object":         {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
+		"no such kind":      {Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`)},
+		"no JSON":           {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
+		"a list":            {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
+	} {
+		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.UID, r.Rev = "u", 1
+		if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{r}}); err != nil {
+			t.Logf("%s: the store itself says %v", what, err)
+		} else if _, _, err := recall(t.Context(), st, time.Now()); err == nil || !strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
+)
+
+// memory is the store as the loop sees it.
+type memory struct {
+	store interface {
+		Commit(ctx context.Context, c store.Commit) error
+	}
+}
+
+func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) error {
+	c := store.Commit{Rev: rev}
+	for _, r := range rows {
+		row := store.Row{Kind: string(r.Key.Kind), Namespace: r.Key.Namespace, Name: r.Key.Name, UID: r.UID, Rev: r.Rev, Object: r.Object}
+		switch o := r.State.(type) {
+		case *corev1.Pod:
+			row.Node, row.Phase = o.Spec.NodeName, string(o.Status.Phase)
+		case *corev1.Event:
+			row.Node = o.Source.Host
+		}
+		c.Rows = append(c.Rows, row)
+	}
+	err := m.store.Commit(ctx, c)
+	if errors.Is(err, store.ErrFull) {
+		err = fmt.Errorf("%w: %w", control.ErrFull, err)
+	}
+	return err
+}
+
+// recall reads the fleet as it is remembered, and says what of it had to be mended: an
+// older hub, or whoever changed the database, has let in what nothing may be.
+func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Snapshot, mended []state.Change, err error) {
+	id, err := st.HubID(ctx)
+	if err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the hub's identity: %w", err)
+	}
+	rev, err := st.Revision(ctx)
+	if err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
+	}
+	var objects []state.Object
+	err = st.Load(ctx, func(r store.Row) error {
+		o, err := state.New(state.Kind(r.Kind))
+		if err != nil {
+			return fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+		}
+		object, places := bound.Mend(r.Object, o)
+		if err := json.Unmarshal(object, o); err != nil {
+			return fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+		}
+		if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
+			return fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
+		}
+		objects = append(objects, o)
+		if n := len(places); n > 0 {
+			mended = append(mended, state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
+				state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds"))
+		}
+		return nil
+	})
+	if err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the fleet: %w", err)
+	}
+	return state.Load(state.Empty(id, started), objects, rev), mended, nil
+}
+
+// mend is the news by which what was mended is remembered so, and told.
+func mend(mended []state.Change) control.News {
+	return func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
+		for _, c := range mended {
+			if have := s.Get(state.KeyOf(c.Object)); have != nil { // whatever has become of it since
+				c.Object = have.DeepCopyObject().(state.Object)
+				changes = append(changes, c)
+			}
+		}
+		return changes, nil
+	}
+}
+
+// namespaces exist in every fleet, as in every Kubernetes cluster.
+var namespaces = []string{metav1.NamespaceDefault, "kube-node-lease", "kube-public", metav1.NamespaceSystem}
+
+// annotationDefault marks an object that came with the hub, with the spec it had
+// then: one that nobody changed follows the next version.
+const annotationDefault = "flotilla.dev/shipped-spec"
+
+// furnish is the news by which a fleet gets what every fleet has: its namespaces
+// and the board profiles that come with the hub.
+func furnish(log *slog.Logger) control.News {
+	return func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		for _, name := range namespaces {
+			if s.Get(state.Key{Kind: state.Namespaces, Name: name}) == nil {
+				changes = append(changes, state.Put(&corev1.Namespace{
+					ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelMetadataName: name}},
+					Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+					Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+				}, ""))
+			}
+		}
+		profiles, err := firmwareconfigs.Defaults()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range profiles {
+			shipped, err := json.Marshal(p.Spec)
+			if err != nil {
+				return nil, err
+			}
+			next := p.DeepCopy()
+			next.CreationTimestamp = metav1.NewTime(now)
+			if have, ok := s.Get(state.Key{Kind: state.BoardProfiles, Name: p.Name}).(*fleet.BoardProfile); ok && have != nil {
+				var was fleet.BoardProfileSpec
+				if json.Unmarshal([]byte(have.Annotations[annotationDefault]), &was) != nil || !apiequality.Semantic.DeepEqual(was, have.Spec) || apiequality.Semantic.DeepEqual(p.Spec, have.Spec) {
+					continue // an administrator's, or the newest
+				}
+				next = have.DeepCopy()
+				next.Spec = p.Spec
+			}
+			metav1.SetMetaDataAnnotation(&next.ObjectMeta, annotationDefault, string(shipped))
+			changes = append(changes, state.Put(next, ""))
+		}
+		log.Debug("furnished", "changes", len(changes))
+		return changes, nil
+	}
+}
+
+// profileOf names the board profile that matches a device. Two that match alike
+// are the administrator's to tell apart; until then the device has none.
+func profileOf(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string {
+	var profiles []*fleet.BoardProfile
+	for p := range state.Each[*fleet.BoardProfile](s, state.BoardProfiles, "") {
+		profiles = append(profiles, p)
+	}
+	p, err := firmwareconfigs.Match(profiles, firmwareconfigs.BoardOf(st, hardware))
+	if err != nil || p == nil {
+		return ""
+	}
+	return p.Name
+}

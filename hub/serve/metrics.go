@@ -1,0 +1,125 @@
+package serve
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/inventory"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// metrics are what the hub tells Prometheus, read from what it keeps anyway: a
+// counter of its own could only be wrong.
+type metrics struct {
+	loop   *node.Devices
+	broker *broker.Broker
+	list   *inventory.Reader // nil: there is none
+}
+
+var (
+	metricNodes     = prometheus.NewDesc("flotilla_nodes", "Nodes by site and by what they mean for its state.", []string{"site", "state"}, nil)
+	metricSite      = prometheus.NewDesc("flotilla_site_state", "1 for the disruption state that a site is in.", []string{"site", "state"}, nil)
+	metricWaiting   = prometheus.NewDesc("flotilla_site_waiting_nodes", "Not-ready nodes of a site that wait for their NoExecute taint.", []string{"site"}, nil)
+	metricObjects   = prometheus.NewDesc("flotilla_objects", "Objects that the hub keeps, by kind.", []string{"kind"}, nil)
+	metricRevision  = prometheus.NewDesc("flotilla_revision", "Revision of the newest change.", nil, nil)
+	metricPasses    = prometheus.NewDesc("flotilla_passes_total", "Looks of the control loop.", nil, nil)
+	metricCommits   = prometheus.NewDesc("flotilla_commits_total", "Transactions written to the database.", nil, nil)
+	metricUnsettled = prometheus.NewDesc("flotilla_unsettled_passes_total", "Looks in which the hub's rules found no end; everything was looked at again. Each is a mistake of the hub.", nil, nil)
+	metricSessions  = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
+	metricConns     = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil, nil)
+	metricMessages  = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"}, nil)
+	metricRefused   = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.", []string{"reason"}, nil)
+	metricOffences  = prometheus.NewDesc("flotilla_mqtt_offences_total", "Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
+	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
+	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
+	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news took longest.", []string{"sender"}, nil)
+	metricHeld      = prometheus.NewDesc("flotilla_device_messages_held_total", "Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
+	metricPanics    = prometheus.NewDesc("flotilla_panics_total", "Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.", []string{"during"}, nil)
+	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
+	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
+	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead}
+	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
+	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
+)
+
+func (m metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range allMetrics {
+		ch <- d
+	}
+}
+
+func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+	defer panics.Catch("metrics")
+	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
+	}
+	s := m.loop.Snapshot()
+	for site, c := range s.Counts() {
+		send(metricNodes, gauge, float64(c.Ready), site, "ready")
+		send(metricNodes, gauge, float64(c.NotReady), site, "not-ready")
+		send(metricNodes, gauge, float64(c.NeverSeen), site, "never-seen")
+		send(metricWaiting, gauge, float64(c.Waiting), site)
+	}
+	for site := range state.Each[*fleet.Site](s, state.Sites, "") {
+		for _, st := range allSiteStates {
+			v := 0.0
+			if site.Status.State == st {
+				v = 1
+			}
+			send(metricSite, gauge, v, site.Name, string(st))
+		}
+	}
+	for _, k := range state.Kinds() {
+		send(metricObjects, gauge, float64(s.Len(k)), string(k))
+	}
+	send(metricRevision, gauge, float64(s.Revision))
+	send(metricPasses, counting, float64(m.loop.Passes()))
+	send(metricCommits, counting, float64(m.loop.Commits()))
+	send(metricHeld, counting, float64(m.loop.Held()))
+	for sender, n := range m.loop.SlowPasses() {
+		send(metricSlow, counting, float64(n), sender)
+	}
+	for during, n := range panics.Counts() {
+		send(metricPanics, counting, float64(n), during)
+	}
+	send(metricUnsettled, counting, float64(m.loop.Unsettled()))
+	if m.list != nil {
+		if h, ok := m.list.Health(); ok {
+			readable := 0.0
+			if h.Readable {
+				readable = 1
+			}
+			send(metricReadable, gauge, readable)
+			send(metricMachines, gauge, float64(h.Machines))
+			if !h.Read.IsZero() {
+				send(metricRead, gauge, float64(h.Read.Unix()))
+			}
+		}
+	}
+	st := m.broker.Stats()
+	send(metricSessions, gauge, float64(st.Sessions))
+	send(metricConns, gauge, float64(st.Connections))
+	send(metricUnstored, counting, float64(st.Unremembered))
+	for _, each := range []struct {
+		d      *prometheus.Desc
+		values map[string]uint64
+	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences}, {metricDropped, st.Dropped}} {
+		for k, v := range each.values {
+			send(each.d, counting, float64(v), k)
+		}
+	}
+}
+
+func metricsHandler(m metrics) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}

@@ -1,0 +1,48 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/store"
+)
+
+// orders carries out what commands on this machine ask of the running hub.
+type orders struct {
+	loop  *node.Devices
+	store *store.Store
+	guard *access.Guard
+	ca    *renewer
+}
+
+func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
+	did := func(verb, resource, name, message string, err error) {
+		a := store.Audit{Who: by, Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK, Message: message}
+		if err != nil {
+			a.Code, a.Message = http.StatusInternalServerError, err.Error()
+		}
+		o.guard.Record(ctx, a)
+	}
+	if what, ok := strings.CutPrefix(order, "ca "); ok {
+		answer, err := o.ca.order(what)
+		if verb, which, _ := strings.Cut(what, "-"); verb != "status" {
+			did(verb, "authority", which, "", err)
+		}
+		return answer, err
+	}
+	if order != "resume" {
+		return "", fmt.Errorf("unknown order %q", order)
+	}
+	n, err := o.loop.Resume(ctx)
+	err = errors.Join(err, o.store.Resumed(ctx))
+	did("resume", "nodes", "", fmt.Sprintf("%d devices", n), err)
+	if err != nil {
+		return "", fmt.Errorf("nothing was resumed: %w", err)
+	}
+	return fmt.Sprintf("resumed %d devices", n), nil
+}

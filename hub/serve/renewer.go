@@ -1,0 +1,149 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// A renewer asks devices for a renewal that have not learned of the present
+// intermediate and root yet: they do, with their next certificate.
+type renewer struct {
+	authority *pki.Authority
+	loop      *node.Devices
+	broker    *broker.Broker
+	log       *slog.Logger
+
+	mu    sync.Mutex
+	stale map[string]bool // connected with an old certificate, and not asked since
+}
+
+const (
+	renewEvery = 10 * time.Second
+	renewMost  = 50 // devices that are asked at once: a renewal costs the hub some milliseconds
+)
+
+// connected notes what certificate a device has come with.
+func (r *renewer) connected(h pki.Holder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stale == nil {
+		r.stale = map[string]bool{}
+	}
+	if r.authority.PresentlySigned(h.Leaf) {
+		delete(r.stale, h.Name)
+	} else {
+		r.stale[h.Name] = true
+	}
+}
+
+// waiting are the nodes whose newest certificate is of a former intermediate, or
+// whose device has not got it.
+func (r *renewer) waiting() []string {
+	st := r.authority.Status()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var nodes []string
+	for rec := range state.Each[*state.Record](r.loop.Snapshot(), state.Records, "") {
+		if rec.Key != "" && (r.stale[rec.Name] || st.Outdated(rec.Expires.Time)) {
+			nodes = append(nodes, rec.Name)
+		}
+	}
+	return nodes
+}
+
+func (r *renewer) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(renewEvery):
+		}
+		if st := r.authority.Status(); st.Former == nil && st.Olds == 0 {
+			continue // nothing to learn
+		}
+		asked := 0
+		for _, node := range r.waiting() {
+			if asked >= renewMost || !r.broker.Online(node) {
+				continue
+			}
+			if err := r.broker.Request(node, strings.ToLower(ulid.Make().String()), wire.Request{Type: wire.RequestRenew}); err != nil {
+				r.log.Debug("ask for a renewal", "node", node, "err", err)
+				continue
+			}
+			asked++
+			r.mu.Lock()
+			delete(r.stale, node)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// order carries out what `flotilla-hub ca` asks of the running hub.
+func (r *renewer) order(what string) (string, error) {
+	waiting := r.waiting()
+	switch what {
+	case "status":
+		return r.describe(waiting), nil
+	case "rotate-root":
+		if err := r.authority.RotateRoot(); err != nil {
+			return "", err
+		}
+		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices learn of it within a minute or two, others when they come. Join tokens made until now are refused: make new ones.\nKubeconfigs work until the revocation: give out new ones before it.", nil
+	case "rotate-intermediate":
+		if err := r.authority.RotateIntermediate(); err != nil {
+			return "", err
+		}
+		return "The intermediate is new; certificates of the former one are good until `flotilla-hub ca revoke`.\nConnected devices get new ones within a minute or two. Join tokens stay good; give out new kubeconfigs before the revocation.", nil
+	case "revoke", "revoke-force":
+		if n := len(waiting); n > 0 && what == "revoke" {
+			return "", fmt.Errorf("%d devices have not renewed since the rotation, such as %s: they would have to join again by hand; wait for them, or say --force", n, strings.Join(waiting[:min(n, 5)], ", "))
+		}
+		if err := r.authority.Revoke(); err != nil {
+			return "", err
+		}
+		for _, node := range waiting {
+			r.broker.Disconnect(node)
+		}
+		return fmt.Sprintf("Only the present root and intermediate are trusted now. %d devices have to join again.", len(waiting)), nil
+	}
+	return "", fmt.Errorf("unknown order %q", what)
+}
+
+func (r *renewer) describe(waiting []string) string {
+	st := r.authority.Status()
+	var b strings.Builder
+	fmt.Fprintf(&b, "Root: until %s, pin %s\n", st.Root.NotAfter.Format(time.DateOnly), r.authority.Pin())
+	fmt.Fprintf(&b, "Intermediate: since %s, until %s\n", st.Signed.Format(time.DateTime), st.Intermediate.NotAfter.Format(time.DateOnly))
+	if st.Protected {
+		b.WriteString("Keys: protected by a passphrase\n")
+	} else {
+		b.WriteString("Keys: protected by file permissions\n")
+	}
+	if st.Former == nil && st.Olds == 0 {
+		b.WriteString("No rotation is under way.")
+		return b.String()
+	}
+	if st.Former != nil {
+		fmt.Fprintf(&b, "The former root is trusted until `flotilla-hub ca revoke`.\n")
+	}
+	fmt.Fprintf(&b, "%d former intermediates are trusted until `flotilla-hub ca revoke`.\n%d devices have not renewed since", st.Olds, len(waiting))
+	for i, node := range waiting[:min(len(waiting), 20)] {
+		b.WriteString(map[bool]string{true: ": ", false: ", "}[i == 0] + node)
+	}
+	if len(waiting) > 20 {
+		b.WriteString(", …")
+	}
+	return b.String() + "."
+}

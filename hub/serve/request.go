@@ -1,0 +1,177 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	certv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
+)
+
+type joinRequest = certv1.CertificateSigningRequest
+
+// Await returns what was decided about a device that may not join before somebody
+// approves, and asks for that where it may begin to.
+func (e enrolments) Await(ctx context.Context, a access.Applicant) (v access.Verdict, err error) {
+	s := e.loop.Snapshot()
+	r := requestOf(a, time.Time{})
+	have := requestAt(s, r.Name)
+	if have == nil || have.Annotations[state.RequestKey] != a.Key {
+		have = denied(s, a)
+	}
+	if have == nil {
+		if !a.Begin {
+			return v, access.ErrNoRequest
+		}
+		if _, err := e.loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }); err != nil {
+			return v, err
+		}
+		if s, v.Begun = e.loop.Snapshot(), true; requestAt(s, r.Name) == nil {
+			return v, fmt.Errorf("request %s has ended already", r.Name)
+		}
+		have = requestAt(s, r.Name)
+	}
+	v.Request, v.Waiting = have.Name, s.Len(state.JoinRequests)
+	switch state.DecisionOn(have) {
+	case state.RequestApproved, state.RequestIssued:
+		v.Approved = true
+	case state.RequestDenied:
+		v.Denied = "an administrator said no; delete the request to let the device ask again"
+		if c := state.RequestCondition(have, certv1.CertificateDenied); c != nil && c.Message != "" && c.Reason != "KubectlDeny" && c.Reason != "AdminPage" {
+			v.Denied = bound.Text(c.Message, 500)
+		}
+	}
+	return v, nil
+}
+
+// denied is the request of a device that was denied: other words make no other device of
+// a key, as long as it comes with the same token.
+func denied(s state.Snapshot, a access.Applicant) *joinRequest {
+	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
+		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == tokenName(a.Token) && state.DecisionOn(r) == state.RequestDenied {
+			return r
+		}
+	}
+	return nil
+}
+
+// tokenName is how a token stands in a request as the one who asks.
+func tokenName(id string) string { return "join-token:" + id }
+
+// began is the change by which a device begins to wait. A key waits once: one that asks
+// for something else, such as another name, asks for that alone.
+func began(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
+	r := requestOf(a, now)
+	with, all := 0, 0
+	for have := range state.Each[*joinRequest](s, state.JoinRequests, "") {
+		switch {
+		case have.Name == r.Name && have.Annotations[state.RequestKey] == a.Key:
+			return nil, nil
+		case have.Name == r.Name:
+			return nil, fmt.Errorf("%w: another key waits as %s; choose another name with --node-name", access.ErrRefused, r.Name)
+		case have.Annotations[state.RequestKey] == a.Key:
+			changes = append(changes, state.Remove(have, fmt.Sprintf("end request %s: its device asks for something else now, as %s", have.Name, r.Name)))
+			continue
+		}
+		all++
+		if d := state.DecisionOn(have); have.Spec.Username == r.Spec.Username && (d == state.RequestPending || d == state.RequestApproved) {
+			with++
+		}
+	}
+	switch {
+	case with >= a.Left && a.Left <= 0:
+		return nil, fmt.Errorf("%w: token %s is used up; make a new one on the hub with `flotilla-hub token create`", access.ErrRefused, a.Token)
+	case with >= a.Left:
+		return nil, fmt.Errorf("%w: as many devices wait for approval as token %s has uses left (%d); deny or delete the request of one, or make a new token with `flotilla-hub token create`", access.ErrRefused, a.Token, a.Left)
+	case all >= state.MaxRequests:
+		return nil, access.ErrBusy
+	}
+	if _, errs := admission.Admit(r, nil, admission.Settings{}); len(errs) > 0 {
+		return nil, fmt.Errorf("%w: %w", access.ErrInvalid, errs.ToAggregate())
+	}
+	who := fmt.Sprintf("machine %s, serial number %s, from %s", unknown(a.MachineID), unknown(r.Annotations[state.RequestSerial]), a.Source)
+	return append(changes, state.Put(r, fmt.Sprintf("node %s (%s) asks to join site %s and waits for approval", a.Node, who, a.Site)).Event("WaitsForApproval")), nil
+}
+
+func unknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+// requestOf is a device's request. Its name follows from all that it asks for and says of
+// itself, so that nothing of what somebody has looked at changes before it is approved.
+func requestOf(a access.Applicant, now time.Time) *joinRequest {
+	h := sha256.New()
+	for _, part := range []string{a.Key, a.Node, a.Site, a.MachineID, a.Serial, a.Token} {
+		fmt.Fprintf(h, "%d %s\n", len(part), part)
+	}
+	name := strings.TrimRight(a.Node[:min(len(a.Node), 200)], "-.") + "-" + hex.EncodeToString(h.Sum(nil)[:8])
+	at := metav1.NewTime(now.UTC().Truncate(time.Second))
+	r := &joinRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: at, Annotations: map[string]string{
+			state.RequestNode: a.Node, state.RequestSite: a.Site, state.RequestKey: a.Key, state.RequestSource: a.Source,
+			state.RequestUntil: a.Until.UTC().Format(time.RFC3339),
+		}},
+		Spec: certv1.CertificateSigningRequestSpec{
+			Request: a.CSR, SignerName: state.SignerDevice, Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
+			Username: tokenName(a.Token), Groups: []string{"join-tokens"},
+		},
+	}
+	if a.MachineID != "" {
+		r.Annotations[state.RequestMachine] = a.MachineID
+	}
+	if a.Serial != "" {
+		r.Annotations[state.RequestSerial] = bound.Text(a.Serial, 3*64)
+	}
+	return r
+}
+
+func requestAt(s state.Snapshot, name string) *joinRequest {
+	r, _ := s.Get(state.Key{Kind: state.JoinRequests, Name: name}).(*joinRequest)
+	return r
+}
+
+// issued is the change by which a request has got its certificate, if it is still
+// there and approved.
+func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err error) {
+	if en.Request == "" {
+		return nil, nil
+	}
+	r := requestAt(s, en.Request)
+	if r == nil || r.Annotations[state.RequestKey] != en.Key || state.DecisionOn(r) != state.RequestApproved && state.DecisionOn(r) != state.RequestIssued {
+		return nil, fmt.Errorf("%w: request %s ended a moment ago", access.ErrRefused, en.Request)
+	}
+	r = r.DeepCopy()
+	r.Status.Certificate = en.Certificate
+	return []state.Change{state.Put(r, "")}, nil
+}
+
+// Withdraw ends the request of a device that may not join any more, with the token
+// by which it asked for that.
+func (e enrolments) Withdraw(ctx context.Context, key, token, why string) error {
+	find := func(s state.Snapshot) (found []state.Change) {
+		for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
+			d := state.DecisionOn(r)
+			if r.Annotations[state.RequestKey] == key && r.Spec.Username == tokenName(token) && (d == state.RequestPending || d == state.RequestApproved) {
+				found = append(found, state.Remove(r, fmt.Sprintf("end request %s: %s", r.Name, why)))
+			}
+		}
+		return found
+	}
+	if len(find(e.loop.Snapshot())) == 0 {
+		return nil
+	}
+	_, err := e.loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) { return find(s), nil })
+	return err
+}

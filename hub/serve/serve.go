@@ -1,0 +1,258 @@
+// Package serve is what a hub is made of: every room, wired in one straight function
+// that the program and every test share.
+//
+// New makes all of it and starts nothing; Run starts it in order and ends it in
+// order. Listeners, and what a test puts between the hub and its disk or its devices,
+// are parameters. The package decides nothing about the fleet: it translates between
+// rooms that do not know each other, where their words differ.
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/cli/socket"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/inventory"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// Listeners are where a hub is reached. Those that are nil are not served.
+type Listeners struct{ HTTPS, MQTT, Dev net.Listener }
+
+// Close closes all of them.
+func (l Listeners) Close() {
+	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// Options say what a hub is and where it is reached.
+type Options struct {
+	Config  config.Config
+	Version string
+	Log     *slog.Logger
+	Listeners
+	Socket string    // the commands' on this machine; "": none
+	Out    io.Writer // gets the setup link as long as there is no user; nil: none is made
+
+	// Disk and Net stand between the loop and its store, and between it and the broker:
+	// a test lets what is there fail, or be many. nil: nothing does.
+	Disk func(control.Store) control.Store
+	Net  func(node.Broker) node.Broker
+}
+
+// A Hub is made by New. What of it is exported works from then on until Run ends.
+type Hub struct {
+	Loop   *node.Devices
+	Store  *store.Store
+	Ask    *ask.Client
+	Guard  *access.Guard
+	Broker *broker.Broker
+
+	o         Options
+	cfg       config.Config
+	log       *slog.Logger
+	authority *pki.Authority
+	server    *pki.Server
+	inventory *inventory.Reader // nil: there is none
+	renewals  *renewer
+	pauses    []store.Pause
+	mended    []state.Change
+	web       func() *web // made when it is first asked for
+	up        chan struct{}
+}
+
+// New opens the data directory and makes a hub of it, which Run starts.
+func New(ctx context.Context, o Options) (h *Hub, err error) {
+	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
+	cfg, log := o.Config, o.Log
+	if h.Store, err = store.Open(ctx, store.Options{Dir: cfg.DataDir, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}); err != nil {
+		return nil, err
+	}
+	st := h.Store
+	defer func() {
+		if err != nil {
+			_ = st.Close()
+		}
+	}()
+	if r, err := h.Store.Recovered(ctx); err != nil {
+		return nil, err
+	} else if r != nil {
+		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
+	}
+	h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	if err == nil && h.authority.Sealed() {
+		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if h.server, err = h.authority.NewServer(func() []string { return pki.LocalNames(cfg.AdvertiseAddress) }, log); err != nil {
+		return nil, err
+	}
+
+	start, mended, err := recall(ctx, h.Store, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	start, h.mended = notBefore(start), mended
+	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
+		log.Warn("timelines do not show when the hub did not run", "err", err)
+	}
+	var disk control.Store = memory{h.Store}
+	if o.Disk != nil {
+		disk = o.Disk(disk)
+	}
+	h.Loop = newLoop(cfg, start, disk, log)
+	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
+
+	h.Guard = access.New(access.Options{
+		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
+		MQTT: mqttAddress(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval,
+	})
+	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
+	if h.Broker, err = broker.New(broker.Config{
+		Handler: &devices{Devices: h.Loop, ask: h.Ask, log: log}, Log: log, Listen: o.MQTT, DevListen: o.Dev, TLS: h.deviceTLS(),
+	}); err != nil {
+		return nil, err
+	}
+	h.Loop.Broker, h.Ask.Broker, h.renewals.broker = h.Broker, h.Broker, h.Broker
+	if o.Net != nil {
+		h.Loop.Broker = o.Net(h.Broker)
+	}
+	h.inventory = machines(cfg, h.Loop, log)
+	h.web = sync.OnceValue(h.newWeb)
+	return h, nil
+}
+
+// deviceTLS lets in who has a certificate of a device that is enrolled.
+func (h *Hub) deviceTLS() *tls.Config {
+	c := h.authority.MQTT(h.server, func(holder pki.Holder) error {
+		err := h.Guard.MayConnect(holder)
+		if errors.Is(err, access.ErrForbidden) {
+			h.Guard.Note(store.Audit{Who: holder.Name, Via: "certificate", Verb: "connect", Resource: "nodes", Name: holder.Name, Code: http.StatusForbidden, Message: err.Error()})
+		} else if err == nil {
+			h.renewals.connected(holder)
+		}
+		return err
+	})
+	c.ClientAuth = tls.RequireAndVerifyClientCert // the broker insists: the library's own check, and the authority's after it
+	return c
+}
+
+// Run runs the hub until ctx ends or something of it fails. The store is closed last.
+func (h *Hub) Run(ctx context.Context) (err error) {
+	defer func() {
+		if ended := h.Store.End(context.WithoutCancel(ctx), h.Loop.Now()); ended != nil {
+			h.log.Warn("the next timelines take the hub's last write for its end", "err", ended)
+		}
+		h.log.Info("hub is down")
+		err = errors.Join(err, h.Store.Close())
+	}()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return h.Loop.Run(ctx) })
+	g.Go(func() error {
+		if err := h.prepare(ctx); err != nil { // before anybody may come in
+			return err
+		}
+		for _, run := range h.parts() {
+			g.Go(func() error { return run(ctx) })
+		}
+		s := h.Loop.Snapshot()
+		h.log.Info("hub is up", "version", h.o.Version, "https", addr(h.o.HTTPS), "mqtt", addr(h.o.MQTT), "data", h.cfg.DataDir, "nodes", s.Len(state.Nodes), "pods", s.Len(state.Pods))
+		close(h.up)
+		return nil
+	})
+	return g.Wait()
+}
+
+// prepare gives the fleet what every fleet has, and what an earlier version kept elsewhere.
+func (h *Hub) prepare(ctx context.Context) error {
+	if _, err := h.Loop.Do(ctx, furnish(h.log)); err != nil {
+		return fmt.Errorf("furnish the fleet: %w", err)
+	}
+	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
+		return fmt.Errorf("remember what was mended: %w", err)
+	}
+	if err := moveEnrolments(ctx, h.Loop, h.Store, h.log); err != nil {
+		return err
+	}
+	if h.o.HTTPS != nil {
+		if err := h.tellURL(ctx); err != nil {
+			h.log.Warn("make the setup link", "err", err)
+		}
+	}
+	return nil
+}
+
+// parts are what runs next to the loop, once the fleet is prepared.
+func (h *Hub) parts() []func(context.Context) error {
+	kept := func(what string, run func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
+	}
+	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("renewals", h.renewals.Run)}
+	if h.o.HTTPS != nil {
+		w := h.web()
+		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })
+	}
+	if h.inventory != nil {
+		all = append(all, kept("inventory", h.inventory.Run))
+	}
+	if h.o.Socket != "" {
+		all = append(all, kept("socket", func(ctx context.Context) error {
+			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals}.handle)
+		}))
+	}
+	return all
+}
+
+// Up is closed once the hub has everything that it begins with, and serves.
+func (h *Hub) Up() <-chan struct{} { return h.up }
+
+// Answers is nil when the loop answers before ctx ends: the hub lives.
+func (h *Hub) Answers(ctx context.Context) error {
+	_, err := h.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
+	return err
+}
+
+// addr is a listener's, "" for none.
+func addr(l net.Listener) string {
+	if l == nil {
+		return ""
+	}
+	return l.Addr().String()
+}
+
+// mqttAddress is what devices are told when they join: without a host they use
+// the one that they joined through.
+func mqttAddress(cfg config.Config, l net.Listener) string {
+	host, _, _ := net.SplitHostPort(cfg.MQTTListen)
+	_, port, _ := net.SplitHostPort(addr(l))
+	if cfg.AdvertiseAddress != "" {
+		host = cfg.AdvertiseAddress
+	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = ""
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,30 @@
+package serve
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/hub/config"
+)
+
+// A hub that cannot start says why, and leaves its directory to the next try.
+func TestAHubThatCannotStartLetsGoOfItsDirectory(t *testing.T) {
+	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}}
+	o.Config.DataDir = filepath.Join(t.TempDir(), "hub")
+	pki := filepath.Join(o.Config.DataDir, "pki")
+	if err := os.MkdirAll(o.Config.DataDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(pki, nil, 0o600); err != nil { // a file where a directory should be
+		t.Fatal(err)
+	}
+	for range 2 { // the second time, too, that is what is wrong, and not that the first is still there
+		if h, err := New(t.Context(), o); h != nil || err == nil || !strings.Contains(err.Error(), pki) {
+			t.Fatalf("made %v, %v", h != nil, err)
+		}
+	}
+}

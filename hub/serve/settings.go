@@ -1,0 +1,70 @@
+package serve
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/state"
+)
+
+// endingDevices is how many of the devices whose certificates end first are shown.
+const endingDevices = 3
+
+// about is what the page's settings show of the hub itself.
+func (h *Hub) about() (a admin.About, err error) {
+	if a.Certificates, err = h.certificates(); err != nil {
+		return a, err
+	}
+	a.Facts = []admin.Fact{
+		{Name: "Version", Value: h.o.Version}, {Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()},
+		{Name: "Page and API", Value: h.url()}, {Name: "Answers to", Value: strings.Join(h.server.Names(), ", ")},
+		{Name: "Listens for HTTPS", Value: h.cfg.HTTPSListen}, {Name: "Listens for devices", Value: h.cfg.MQTTListen},
+		{Name: "Data directory", Value: h.cfg.DataDir}, {Name: "CA's fingerprint", Value: h.authority.Pin()},
+	}
+	a.Kept = []admin.Fact{
+		{Name: "Audit", Value: h.cfg.AuditRetention.String()}, {Name: "Backups", Value: "the last 7, one a day"}, {Name: "Ended join tokens", Value: "a month"},
+		{Name: "Ended pods", Value: fmt.Sprintf("the newest %d", h.cfg.TerminatedPodGCThreshold)},
+	}
+	a.Settings = h.cfg.All()
+	return a, nil
+}
+
+// certificates are the hub's own, and the devices' that end first.
+func (h *Hub) certificates() (all []admin.Certificate, err error) {
+	block, _ := pem.Decode(h.authority.RootPEM())
+	if block == nil {
+		return nil, errors.New("the CA's certificate cannot be read: see pki/ in the data directory")
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read the CA's certificate: %w", err)
+	}
+	all = append(all, admin.Certificate{Of: "Root of the hub's CA", Renewal: "never by itself: devices know the hub by it", Until: root.NotAfter})
+	own, err := h.server.GetCertificate(nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(own.Certificate) > 1 {
+		if by, err := x509.ParseCertificate(own.Certificate[1]); err == nil {
+			all = append(all, admin.Certificate{Of: "Intermediate that signs", Renewal: "by itself, while it outlives what it signs", Until: by.NotAfter})
+		}
+	}
+	all = append(all, admin.Certificate{Of: "This hub's HTTPS and MQTT", Renewal: "by itself, in time and when its addresses change", Until: own.Leaf.NotAfter})
+	var devices []*state.Record
+	for rec := range state.Each[*state.Record](h.Loop.Snapshot(), state.Records, "") {
+		if rec.Key != "" {
+			devices = append(devices, rec)
+		}
+	}
+	slices.SortFunc(devices, func(a, b *state.Record) int { return a.Expires.Compare(b.Expires.Time) })
+	for _, d := range devices[:min(len(devices), endingDevices)] {
+		all = append(all, admin.Certificate{Of: "Node " + d.Name, Renewal: "by the device, at half of its life", Until: d.Expires.Time})
+	}
+	return all, nil
+}

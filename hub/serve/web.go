@@ -1,0 +1,227 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	coordv1 "k8s.io/api/coordination/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/store"
+)
+
+// web is the hub's HTTPS side: the API, the page, joining, and what machines ask a
+// server about itself.
+type web struct {
+	api    *kube.Server
+	page   *admin.Server
+	routes *echo.Echo // everything that is served, whoever may have it
+	server *http.Server
+}
+
+// parting is how long what a right let in may take to say goodbye once the right has ended.
+const parting = 2 * time.Second
+
+func (h *Hub) newWeb() *web {
+	api := kube.New(kube.Config{
+		Fleet: h.Loop, Leases: leases{h.Loop}, Access: h.Guard, Audit: h.Guard, Logs: h.Ask, Metrics: h.Ask,
+		Streams: h.Ask, Online: h.Broker.Online,
+		Settings: AdmissionSettings(h.cfg), Version: h.o.Version, Log: h.log, Now: h.Loop.Now,
+	})
+	page := h.newPage(api)
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.IPExtractor = echo.ExtractIPDirect()
+	e.Logger.SetOutput(io.Discard)
+	e.Use(h.hosts)
+	api.Register(e)
+	page.Register(e)
+	join := echo.WrapHandler(h.Guard.Handler())
+	e.Any("/join", join)
+	e.Any("/join/*", join)
+	e.GET(exportPath, echo.WrapHandler(h.only("list", "audit", http.HandlerFunc(h.exportAudit))))
+	e.GET("/metrics", echo.WrapHandler(h.only("get", "metrics", metricsHandler(metrics{h.Loop, h.Broker, h.inventory}))))
+	return &web{api, page, e, &http.Server{
+		Handler: caught(e, h.tied(e)), TLSConfig: h.authority.HTTPS(h.server),
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// Handler answers HTTPS requests.
+func (h *Hub) Handler() http.Handler { return h.web().server.Handler }
+
+// caught answers for a handler that panics. What was begun cannot be mended: then the
+// connection, or with HTTP/2 the stream, is cut.
+func caught(e *echo.Echo, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := echo.NewResponse(w, e)
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if p != http.ErrAbortHandler {
+				panics.Note("request", p, "method", r.Method, "path", r.URL.Path)
+			}
+			if p == http.ErrAbortHandler || answer.Committed {
+				panic(http.ErrAbortHandler)
+			}
+			http.Error(answer, "the hub made a mistake; see its log", http.StatusInternalServerError)
+		}()
+		next.ServeHTTP(answer, r)
+	})
+}
+
+// tied ends what a request opens, whatever it is, when the right of its sender ends.
+func (h *Hub) tied(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, end := h.Guard.Tie(r, func(u access.User) error {
+			if u.Role == access.Device { // has no business here but its renewals
+				return nil
+			}
+			if err := listen.Known(r.Context(), u.Name); err != nil {
+				return fmt.Errorf("%w: %w", access.ErrTooMany, err)
+			}
+			return nil
+		})
+		ctx, served := r.Context(), make(chan struct{})
+		defer end()
+		defer close(served)
+		defer context.AfterFunc(ctx, func() {
+			defer panics.Catch("session")
+			if !errors.Is(context.Cause(ctx), access.ErrEnded) {
+				return
+			}
+			late := time.NewTimer(parting)
+			defer late.Stop()
+			select {
+			case <-served:
+			case <-late.C: // its client does not read, or has not gone
+				listen.Cut(ctx)
+			}
+		})()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// hosts refuses requests for names that are not this hub's: a page of another
+// site must not reach it by pointing its own name here.
+func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		host := c.Request().Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.ToLower(strings.Trim(host, "[]"))
+		_, err := netip.ParseAddr(host)
+		if err != nil && !slices.Contains(h.server.Names(), host) {
+			return c.String(http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host))
+		}
+		if err != nil && c.Request().TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
+			c.Response().Header().Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business
+		}
+		return next(c)
+	}
+}
+
+// only lets through who may.
+func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, err := h.Guard.Authenticate(r)
+		refused := store.Audit{Who: u.Name, Via: u.Via, Source: access.Source(r), Verb: verb, Resource: resource}
+		switch {
+		case errors.Is(err, access.ErrUnauthenticated):
+			refused.Code, refused.Message = http.StatusUnauthorized, err.Error()
+			h.Guard.Note(refused)
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case errors.Is(err, access.ErrTooMany):
+			listen.Busy(w, err.Error())
+		case err != nil:
+			http.Error(w, "the hub cannot answer now; see its log", http.StatusServiceUnavailable)
+		case !access.Allow(u.Role, verb, resource):
+			refused.Code, refused.Message = http.StatusForbidden, fmt.Sprintf("role %q does not allow it", u.Role)
+			h.Guard.Note(refused)
+			http.Error(w, fmt.Sprintf("%s may not %s %s", u.Name, verb, resource), http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// runWeb serves until ctx ends, and then gives open requests five seconds.
+func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
+	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	stop := context.AfterFunc(ctx, func() {
+		defer panics.Catch("https")
+		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if s.Shutdown(short) != nil {
+			_ = s.Close()
+		}
+	})
+	defer stop()
+	err := listen.Serve(s, listen.New(l, listen.Limits{}))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve HTTPS: %w", err)
+}
+
+// url is the address to give to people.
+func (h *Hub) url() string {
+	_, port, _ := net.SplitHostPort(addr(h.o.HTTPS))
+	host, _, _ := net.SplitHostPort(h.cfg.HTTPSListen)
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case h.cfg.AdvertiseAddress != "":
+		host = h.cfg.AdvertiseAddress
+	case host == "" || err == nil && ip.IsUnspecified():
+		host = "localhost"
+		for _, name := range h.server.Names() {
+			if ip, err := netip.ParseAddr(name); err == nil && ip.Is4() && !ip.IsLoopback() {
+				host = name
+				break
+			}
+		}
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// tellURL says where the page is, and how the first administrator comes in.
+func (h *Hub) tellURL(ctx context.Context) error {
+	url := h.url()
+	if err := h.Store.SetMeta(ctx, store.MetaURL, url); err != nil {
+		return err
+	}
+	if h.o.Out == nil {
+		return nil
+	}
+	secret, err := h.Guard.SetupSecret(ctx)
+	if err != nil || secret == "" {
+		return err
+	}
+	_, err = fmt.Fprintf(h.o.Out, "The page is %s\nIt has no user yet. Make the first one within 30 minutes here, once:\n    %s/setup?token=%s\n", url, url, secret)
+	return err
+}
+
+type leases struct{ loop *node.Devices }
+
+func (l leases) Seen(node string) time.Time       { return l.loop.Liveness(node).Seen }
+func (l leases) Lease(node string) *coordv1.Lease { return l.loop.NodeLease(node) }
+func (l leases) Leases() []*coordv1.Lease         { return l.loop.NodeLeases() }

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// An accident happens to one packet: the nth of its kind after it was armed.
+type accident struct {
+	dir  direction
+	kind string
+	fate []time.Duration
+
+	mu   sync.Mutex
+	left int
+	at   time.Time // when it happened; zero: not yet
+}
+
+func (a *accident) tap(p *packet) []time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.dir != a.dir || p.kind != a.kind || !a.at.IsZero() {
+		return untouched
+	}
+	if a.left--; a.left > 0 {
+		return untouched
+	}
+	a.at = time.Now()
+	return a.fate
+}
+
+func (a *accident) happened() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// fates are what can become of a message.
+var fates = func() []fate {
+	all := []fate{
+		{"lost", nil},
+		{"doubled, the second 12 s late", []time.Duration{0, 12 * time.Second}},
+		{"doubled", []time.Duration{0, 0}},
+		{"3 s late", []time.Duration{3 * time.Second}},
+	}
+	if raced {
+		all = all[:2]
+	}
+	return all
+}()
+
+type fate struct {
+	name string
+	is   []time.Duration
+}
+
+// accidents prepares a world for accidents: arm lets the next one happen, nil none.
+func (w *world) accidents() (arm func(*accident)) {
+	var now *accident
+	w.tap = func(p *packet) []time.Duration {
+		w.mu.Lock()
+		a := now
+		w.mu.Unlock()
+		if a == nil {
+			return untouched
+		}
+		return a.tap(p)
+	}
+	return func(a *accident) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		now = a
+	}
+}
+
+// talkative starts the hub and a device with a chatty pod, which it returns.
+func (w *world) talkative() *corev1.Pod {
+	w.t.Helper()
+	w.startHub()
+	w.fleet(1, "oslo")
+	w.deploy("chatty", 1)
+	w.settleWithin(10*time.Second, "the deployment")
+	return w.pods("chatty")[0]
+}

@@ -1,0 +1,104 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// tlsRecord is what TLS 1.3 adds to a packet: a header of 5, a byte of type, a tag of 16.
+const tlsRecord = 22
+
+// A meter counts what goes over the links, both ways, as it would stand in TCP.
+type meter struct {
+	mu    sync.Mutex
+	bytes map[string]int
+}
+
+// tap counts a packet and lets it through.
+func (m *meter) tap(p *packet) []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bytes[p.kind] += len(p.raw) + tlsRecord
+	return untouched
+}
+
+// take returns what was counted since the last time, in all and by kind.
+func (m *meter) take() (total int, kinds string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.bytes {
+		total += n
+	}
+	kinds = fmt.Sprint(m.bytes)
+	clear(m.bytes)
+	return total, kinds
+}
+
+// metered is a world of one device with ten containers, each a pod.
+func metered(t *testing.T, interval time.Duration, play func(w *world, m *meter)) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		m := &meter{bytes: map[string]int{}}
+		w.tap = m.tap
+		w.startHub()
+		w.newDevice("pi-1", "oslo").start()
+		w.settleWithin(15*time.Second, "the start")
+		w.site("oslo", func(s *fleet.SiteSpec) { s.LeaseInterval = &metav1.Duration{Duration: interval} })
+		w.deploy("kiosk", 9)
+		w.deploy("tenth", 1)
+		w.settleWithin(30*time.Second, "the deployments")
+		time.Sleep(10 * time.Minute)
+		m.take()
+		play(w, m)
+	})
+}
+
+func TestFleetAnIdleDeviceCostsFewBytes(t *testing.T) {
+	for _, c := range []struct {
+		interval time.Duration
+		most     int // bytes an hour
+	}{{10 * time.Second, 150_000}, {time.Minute, 60_000}} {
+		t.Run(c.interval.String(), func(t *testing.T) {
+			metered(t, c.interval, func(w *world, m *meter) {
+				time.Sleep(time.Hour)
+				total, kinds := m.take()
+				w.t.Logf("%d bytes in an hour: %s", total, kinds)
+				if total > c.most {
+					w.t.Errorf("%d bytes in an hour, wants %d at most: %s", total, c.most, kinds)
+				}
+			})
+		})
+	}
+}
+
+func TestFleetAPodThatCrashesAmongTenCostsFewBytes(t *testing.T) {
+	metered(t, 10*time.Second, func(w *world, m *meter) {
+		w.deploy("tenth", 1, func(s *corev1.PodSpec) { s.Containers[0].Image = "example.org/crashing:1" })
+		w.until(time.Minute, "the first crash", func() bool {
+			p := w.pods("tenth")
+			return len(p) == 1 && len(p[0].Status.ContainerStatuses) == 1 && p[0].Status.ContainerStatuses[0].RestartCount > 0
+		})
+		m.take()
+		var worst int
+		for range 10 {
+			time.Sleep(time.Minute)
+			total, kinds := m.take()
+			w.t.Logf("%d bytes in a minute: %s", total, kinds)
+			worst = max(worst, total)
+		}
+		if worst > 10_000 {
+			w.t.Errorf("%d bytes in a minute, wants 10000 at most", worst)
+		}
+	})
+}
+
+// endsAtOnce tells whether an image is one whose program ends at once, and is started again.
+func endsAtOnce(image string) bool { return strings.Contains(image, "crashing") }

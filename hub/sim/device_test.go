@@ -1,0 +1,361 @@
+package sim
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/link"
+	devmemory "flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
+)
+
+// A simDevice is a device: what of it survives the death of its agent, and the
+// agent, when one runs.
+type simDevice struct {
+	booted  time.Time
+	w       *world
+	key     string // of its cable; the node's name but for a clone
+	name    string
+	site    string
+	machine string
+	board   *simBoard
+	twin    *enginetest.Twin
+	dir     string
+
+	agent *agent.Agent // nil: switched off
+	link  *link.Link
+	mem   *devmemory.Memory
+	boots int
+	boot  string // of the agent that runs
+	stop  func()
+
+	mu     sync.Mutex
+	starts map[string]int // starts of a container (pod uid/name) since the last power cut
+	told   *wire.Dismissed
+}
+
+// dismissed is what the device was told of the end of its enrolment.
+func (d *simDevice) dismissed() *wire.Dismissed {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.told
+}
+
+// leave does what the agent's main does when the enrolment has ended.
+func (d *simDevice) leave(told wire.Dismissed) {
+	d.mu.Lock()
+	d.told = &told
+	d.mu.Unlock()
+	if err := d.agent.Leave(); err != nil {
+		d.w.t.Error(err)
+	}
+	d.link.Leave()
+}
+
+// newDevice makes a device that is switched off.
+func (w *world) newDevice(name, site string) *simDevice { return w.newClone(name, name, site) }
+
+func (w *world) newClone(key, name, site string) *simDevice {
+	d := &simDevice{w: w, key: key, name: name, site: site, dir: filepath.Join(w.dir, "device", key), twin: enginetest.New(), starts: map[string]int{}}
+	d.machine = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))[:16]
+	d.board = newSimBoard(name, d.machine)
+	w.alter(func() { w.devices = append(w.devices, d) })
+	return d
+}
+
+// fleet makes and starts so many devices on each site, and waits until they are ready.
+func (w *world) fleet(each int, sites ...string) {
+	w.t.Helper()
+	for _, site := range sites {
+		for n := range each {
+			w.newDevice(fmt.Sprintf("%s-%d", site, n+1), site).start()
+		}
+	}
+	w.settleWithin(15*time.Second, "the start of the fleet")
+}
+
+// fewPIDs makes a device tell that it is short of process ids.
+var fewPIDs, _ = hardware.ParseThresholds("pid.available<100")
+
+// start switches the agent on.
+func (d *simDevice) start() {
+	w := d.w
+	w.t.Helper()
+	mem, err := devmemory.Open(filepath.Join(d.dir, "state"), w.log)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	log := w.log.With("device", d.key)
+	if d.booted.IsZero() {
+		d.booted = time.Now()
+	}
+	reg := wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}}
+	if w.tls {
+		reg = wire.Registration{} // its site is its token's
+	}
+	a, err := agent.New(agent.Config{
+		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
+		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.twin, d}, nil },
+		Policy:       agent.DefaultPolicy(),
+		Flags:        hardware.Limits{Hard: fewPIDs},
+		Registration: reg,
+		Uptime:       func() time.Duration { return time.Since(d.booted) },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d.told = nil
+	d.boots++
+	d.boot = fmt.Sprintf("%s-boot-%d-%d", d.key, w.life, d.boots)
+	ctx, cancel := context.WithCancel(context.Background())
+	stored, _ := mem.Desired()
+	c := link.Config{
+		LeaseInterval: time.Duration(stored.LeaseIntervalSeconds) * time.Second,
+		Node:          d.name, Machine: d.machine, Boot: d.boot, AgentVersion: agent.Version, Server: "mqtt://127.0.0.1:1883", Source: a, Sink: a, Log: log,
+		Dial: func(ctx context.Context) (net.Conn, error) { return w.dial(ctx, d) },
+	}
+	renewing := func() error { return nil }
+	if w.tls {
+		renewing = d.secure(ctx, &c)
+	}
+	l, err := link.New(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a.SetHub(simAgentHub{l})
+	d.agent, d.link, d.mem = a, l, mem
+	ended := make(chan error, 3)
+	go func() { ended <- renewing() }()
+	go func() { ended <- a.Run(ctx) }()
+	go func() {
+		select {
+		case <-a.Looked():
+			ended <- l.Run(ctx)
+		case <-ctx.Done():
+			ended <- nil
+		}
+	}()
+	d.stop = func() {
+		cancel()
+		if err := errors.Join(<-ended, <-ended, <-ended, mem.Close()); err != nil && !errors.Is(err, link.ErrDismissed) {
+			w.t.Error(err)
+		}
+	}
+}
+
+// kill ends the agent as kill -9 does: no farewell gets out. Containers run on.
+func (d *simDevice) kill() {
+	if d.agent == nil {
+		return
+	}
+	w := d.w
+	w.mu.Lock()
+	was := w.links[d.key]
+	if w.net != nil {
+		w.net.Cut(d.key)
+	}
+	w.mu.Unlock()
+	synctest.Wait()
+	d.stop()
+	d.agent, d.link, d.stop = nil, nil, nil
+	w.mu.Lock()
+	w.apply(d.key, was)
+	w.mu.Unlock()
+}
+
+// powerCut takes the power from the device: its link is half open for the hub.
+func (d *simDevice) powerCut() {
+	d.w.freeze(d)
+	d.stop()
+	d.agent, d.link, d.stop = nil, nil, nil
+	d.twin.PowerCut()
+	d.mu.Lock()
+	clear(d.starts)
+	d.mu.Unlock()
+}
+
+// powerOn boots the device again.
+func (d *simDevice) powerOn() {
+	d.board.set(func(b *simBoard) { b.bootID++ })
+	d.booted = time.Now()
+	d.w.heal(d)
+	d.start()
+}
+
+// running returns the pods whose containers run on the device, by uid.
+func (d *simDevice) running() map[types.UID]string {
+	out := map[types.UID]string{}
+	for _, c := range d.containers() {
+		out[types.UID(c.Labels[agent.LabelPodUID])] = c.Labels[agent.LabelNamespace] + "/" + c.Labels[agent.LabelPodName]
+	}
+	return out
+}
+
+// containers returns the pods' containers that run on the device.
+func (d *simDevice) containers() (out []engine.Container) {
+	list, _ := d.twin.Containers(context.Background(), agent.LabelAgent)
+	for _, c := range list {
+		if c.State == engine.Running && c.Labels[agent.LabelKind] == agent.KindApp {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// containersOf counts those of a pod.
+func (d *simDevice) containersOf(uid types.UID) (n int) {
+	for _, c := range d.containers() {
+		if c.Labels[agent.LabelPodUID] == string(uid) {
+			n++
+		}
+	}
+	return n
+}
+
+// container returns the name of the container of a pod that runs.
+func (d *simDevice) container(uid string) string {
+	list, _ := d.twin.Containers(context.Background(), agent.LabelPodUID+"="+uid)
+	for _, c := range list {
+		if c.State == engine.Running {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// says tells whether the agent reports a condition as true.
+func (d *simDevice) says(t corev1.NodeConditionType) bool {
+	for _, c := range d.agent.Status().Status.Conditions {
+		if c.Type == t {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func (d *simDevice) runs(uid types.UID) bool { _, ok := d.running()[uid]; return ok }
+
+// simAgentHub is the link as the agent wants it.
+type simAgentHub struct{ *link.Link }
+
+func (h simAgentHub) Stream(id string) agent.Answer { return h.Link.Stream(id) }
+
+// A simEngine is a twin that has every image, and an eye on what the agent asks of it.
+type simEngine struct {
+	*enginetest.Twin
+	d *simDevice
+}
+
+func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+	e.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Delay: 300 * time.Millisecond, Program: func(s engine.Spec, _ int) enginetest.Play {
+		play := enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
+		if strings.Contains(ref, "chatty") {
+			play.Lines, play.Exec = chatty, parrot
+		}
+		if endsAtOnce(ref) {
+			play.Exits, play.ExitAfter, play.ExitCode = true, time.Second, 1
+		}
+		return play
+	}})
+	return e.Twin.Pull(ctx, ref, auth)
+}
+
+func (e simEngine) find(id string) (engine.Container, bool) {
+	list, _ := e.Containers(context.Background(), agent.LabelAgent)
+	for _, c := range list {
+		if c.ID == id || c.Name == id {
+			return c, true
+		}
+	}
+	return engine.Container{}, false
+}
+
+// Start counts: a container that was started is not started again without cause.
+func (e simEngine) Start(ctx context.Context, id string) error {
+	c, ok := e.find(id)
+	err := e.Twin.Start(ctx, id)
+	if ok && err == nil {
+		key := c.Labels[agent.LabelPodUID] + "/" + c.Labels[agent.LabelContainer]
+		e.d.mu.Lock()
+		e.d.starts[key]++
+		n := e.d.starts[key]
+		e.d.mu.Unlock()
+		if n > 1 && !endsAtOnce(c.Image) {
+			e.d.w.look.broken("container %s of pod %s on %s was started %d times without a power cut", c.Labels[agent.LabelContainer], c.Labels[agent.LabelPodName], e.d.key, n)
+		}
+	}
+	return err
+}
+
+// Stop checks that somebody wanted it.
+func (e simEngine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if c, ok := e.find(id); ok {
+		e.d.w.look.stopping(e.d, types.UID(c.Labels[agent.LabelPodUID]), c.Labels[agent.LabelPodName])
+	}
+	return e.Twin.Stop(ctx, id, grace)
+}
+
+// A simBoard is the hardware of a simulated device.
+type simBoard struct {
+	mu      sync.Mutex
+	node    string
+	machine string
+	bootID  int
+	pids    bool // it is short of process ids
+}
+
+func newSimBoard(node, machine string) *simBoard {
+	return &simBoard{node: node, machine: machine, bootID: 1}
+}
+
+func (b *simBoard) set(f func(*simBoard)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(b)
+}
+
+// Probe implements agent.Hardware.
+func (b *simBoard) Probe(context.Context, string) (hardware.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return hardware.Report{
+		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: "arm64", Variant: "v8", Kernel: "6.12", Image: "Debian GNU/Linux 12 (bookworm)",
+			MachineID: b.machine, BootID: fmt.Sprint(b.node, "-", b.bootID), PageSize: 4096},
+		Board:        hardware.Board{Name: "raspberrypi4", Model: "Raspberry Pi 4 Model B Rev 1.4", Compatible: []string{"raspberrypi,4-model-b"}, Serial: b.machine},
+		Capacity:     hardware.Capacity{CPUs: 4, Memory: 4 << 30, Ephemeral: 29 << 30, Pods: 110},
+		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: b.node}},
+		Clock:        &hardware.Clock{Synced: true},
+		MemoryLimits: true,
+	}, nil
+}
+
+// Measure implements agent.Hardware.
+func (b *simBoard) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
+	return d, nil, nil
+}
+
+func (b *simBoard) Measure(context.Context, string) hardware.Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
+	s := hardware.Stats{Memory: half(4 << 30), NodeFs: half(29 << 30), ImageFs: half(29 << 30), NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15)}
+	if b.pids {
+		s.PIDs.Available = 1
+	}
+	return s
+}

@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// ail makes the hub's disk fail in some way; nil heals it.
+func (w *world) ail(how func(rows []control.Row) error) {
+	if how == nil {
+		w.sick.Store(nil)
+		return
+	}
+	w.sick.Store(&how)
+}
+
+// known tells whether a row's object is one that the hub had before.
+func (w *world) known(r control.Row) bool { return w.snapshot().Get(r.Key) != nil }
+
+// Whatever a disk does: a lease that came is not forgotten, a device that lives is
+// not called Unknown, and the hub tries once a second and says so once a minute.
+func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
+	t.Parallel()
+	third := func(err error) func(*world) func([]control.Row) error {
+		return func(*world) func([]control.Row) error {
+			n := 0
+			return func([]control.Row) error {
+				if n++; n%3 > 0 {
+					return nil
+				}
+				return err
+			}
+		}
+	}
+	always := func(err error) func(*world) func([]control.Row) error {
+		return func(*world) func([]control.Row) error { return func([]control.Row) error { return err } }
+	}
+	for _, c := range []struct {
+		name    string
+		how     func(w *world) func([]control.Row) error
+		lasting bool // as long as it lasts, nothing is remembered
+	}{
+		{"it is full", always(store.ErrFull), true},
+		{"it is mounted again read-only", always(syscall.EROFS), true},
+		{"it answers with an I/O error", always(syscall.EIO), true},
+		{"every third commit fails", third(syscall.EIO), false},
+		{"it takes what there was, and nothing new", func(w *world) func([]control.Row) error {
+			return func(rows []control.Row) error {
+				if slices.ContainsFunc(rows, func(r control.Row) bool { return r.Object != nil && r.Key.Kind != state.Events && !w.known(r) }) {
+					return store.ErrFull
+				}
+				return nil
+			}
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, func(t *testing.T, w *world) {
+				each, rounds := 20, 100
+				if raced {
+					each, rounds = 8, 40
+				}
+				lights := slices.Concat(w.newLights("oslo", each), w.newLights("bergen", each))
+				newcomer := w.newLight("bergen-new", "bergen")
+				w.lightUp(lights, int32(2*each))
+				silent := lights[0]
+				w.join(false, silent) // whose deadline makes the hub want to write
+				time.Sleep(25 * time.Second)
+				w.ail(c.how(w))
+				w.light(newcomer) // a registration in the middle of it
+				began := time.Now()
+				for n := range rounds {
+					time.Sleep(3 * time.Second)
+					w.restart(n, silent) // a device that has to say something new, too
+				}
+				synctest.Wait()
+				if tries, most := w.sickened.Load(), int64(3*time.Since(began)/time.Second); tries > most {
+					t.Errorf("%d commits failed in %s, wants at most three a second", tries, time.Since(began))
+				}
+				if n := w.lines.excuse("pass failed, will try again"); n > 6 && c.lasting || n > int(w.sickened.Load()) {
+					t.Errorf("the log says %d times in at most five minutes that it failed", n)
+				}
+				for _, l := range lights[1:] {
+					if w.ready(l.name) != corev1.ConditionTrue {
+						t.Errorf("%s is %s", l.name, w.ready(l.name))
+					}
+				}
+				if n := w.snapshot().Node(newcomer.name); c.lasting && n != nil {
+					t.Error("a node that is not remembered is shown")
+				}
+				w.ail(nil)
+				time.Sleep(2 * time.Second)
+				w.lines.excuse("pass failed, will try again")
+				for _, s := range w.look.sentences("Ready=Unknown") {
+					if s.text[:len("node "+silent.name+" ")] != "node "+silent.name+" " {
+						t.Errorf("%s", s.text)
+					}
+				}
+				if w.ready(silent.name) != corev1.ConditionUnknown {
+					t.Errorf("the silent one is %s", w.ready(silent.name))
+				}
+				w.rejoin(silent)
+				if w.ready(newcomer.name) != corev1.ConditionTrue {
+					t.Error("the newcomer has not come in")
+				}
+			})
+		})
+	}
+}
+
+// restart lets one device after the other report something new.
+func (w *world) restart(n int, but *light) {
+	names := make([]string, 0, len(w.lights))
+	for name, l := range w.lights {
+		if l != but && l.lit {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	l := w.lights[names[n%len(names)]]
+	l.post(func() {
+		if loop := l.hub(); loop != nil {
+			l.say(loop)
+		}
+	})
+}
+
+// People can make room although the deciders want to add something for which there
+// is none.
+func TestFleetAFullDiskLetsPeopleMakeRoom(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		lights := w.newLights("oslo", 3)
+		w.lightUp(lights, 3)
+		w.deploy("spare", 2)
+		time.Sleep(10 * time.Second)
+		w.ail(func(rows []control.Row) error {
+			for _, r := range rows {
+				if r.Object != nil && r.Key.Kind != state.Events && !w.known(r) {
+					return store.ErrFull
+				}
+			}
+			return nil
+		})
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // whose replacement cannot be remembered
+			d := s.Deployment("default", "kiosk").DeepCopy()
+			five := int32(5)
+			d.Spec.Replicas = &five
+			d.Generation++
+			return []state.Change{state.Put(d, "")}, nil
+		})
+		time.Sleep(5 * time.Second)
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			return []state.Change{state.Remove(s.Deployment("default", "spare"), "")}, nil
+		})
+		if w.snapshot().Deployment("default", "spare") != nil {
+			t.Error("it is still there")
+		}
+		_, err := w.hub.Loop.Do(context.Background(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			d := s.Deployment("default", "kiosk").DeepCopy()
+			d.Name, d.UID = "another", ""
+			return []state.Change{state.Put(d, "")}, nil
+		})
+		if !errors.Is(err, store.ErrFull) {
+			t.Errorf("what adds something is answered with %v", err)
+		}
+		w.ail(nil)
+		time.Sleep(30 * time.Second)
+		w.lines.excuse("pass failed, will try again")
+		if n := len(w.pods("kiosk")); n != 5 {
+			t.Errorf("there is room again, and %d pods", n)
+		}
+	})
+}
+
+// A hub that starts while its disk takes nothing new starts, and believes in its fleet.
+func TestFleetAHubStartsOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, with := range []error{store.ErrFull, syscall.EIO} {
+		t.Run(fmt.Sprint(with), func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				lights := w.newLights("oslo", 5)
+				w.lightUp(lights, 5)
+				w.join(false, lights[0])
+				time.Sleep(20 * time.Second)
+				w.crashHub()
+				w.ail(func([]control.Row) error { return with })
+				time.Sleep(time.Minute)
+				w.startHub()
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				for _, l := range lights[1:] {
+					if w.ready(l.name) != corev1.ConditionTrue {
+						t.Errorf("%s is %s", l.name, w.ready(l.name))
+					}
+				}
+				w.ail(nil)
+				time.Sleep(2 * time.Second)
+				w.lines.excuse("pass failed, will try again")
+				if said := w.look.sentences("Ready=Unknown"); len(said) != 1 {
+					t.Errorf("%v", said)
+				}
+				w.rejoin(lights[0])
+			})
+		})
+	}
+}

@@ -1,0 +1,232 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
+	t.Parallel()
+	t.Run("in the middle of a toleration the deadline stands", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			_, pod, tainted := w.oneSilent()
+			time.Sleep(2 * time.Minute)
+			w.crashHub()
+			time.Sleep(20 * time.Second)
+			w.startHub()
+			w.until(5*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
+			at := w.born.Add(w.look.sentences("evict " + pod)[0].at)
+			if after := at.Sub(tainted); after < 5*time.Minute || after > 5*time.Minute+detection {
+				t.Errorf("evicted %s after the taint, wants 5 min", after)
+			}
+		})
+	})
+	t.Run("past a deadline the hub listens for a grace first", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			_, pod, _ := w.oneSilent()
+			time.Sleep(4*time.Minute + 50*time.Second)
+			w.crashHub()
+			time.Sleep(time.Minute)
+			w.startHub()
+			began := w.clock()
+			w.until(time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
+			if after := w.look.sentences("evict " + pod)[0].at - began; after < 40*time.Second || after > 40*time.Second+detection {
+				t.Errorf("evicted %s after the start, wants 40 s", after)
+			}
+		})
+	})
+	t.Run("a device that returns in that grace keeps its pod", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			d, pod, _ := w.oneSilent()
+			time.Sleep(4*time.Minute + 50*time.Second)
+			w.crashHub()
+			time.Sleep(time.Minute)
+			d.kill()
+			w.heal(d)
+			w.startHub()
+			d.start()
+			w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+			w.settleWithin(twoLeases, "the start")
+			if n := len(w.look.sentences("evict " + pod)); n > 0 {
+				t.Error("it was evicted")
+			}
+		})
+	})
+	t.Run("again and again changes nothing", func(t *testing.T) {
+		simulate(t, func(t *testing.T, w *world) {
+			w.startHub()
+			w.fleet(2, "oslo", "bergen")
+			w.deploy("kiosk", 4)
+			w.settleWithin(10*time.Second, "the deployment")
+			for range 12 {
+				w.crashHub()
+				time.Sleep(time.Duration(w.rand.Int64N(int64(90 * time.Second))))
+				w.startHub()
+				time.Sleep(time.Duration(w.rand.Int64N(int64(90 * time.Second))))
+			}
+			w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
+			w.settleWithin(twoLeases, "the last start")
+			for _, said := range []string{"evict ", "has stopped"} {
+				if all := w.look.sentences(said); len(all) > 0 {
+					t.Errorf("%v", all)
+				}
+			}
+		})
+	})
+}
+
+// oneSilent brings the world to the moment at which a node that runs a pod is
+// given NoExecute.
+func (w *world) oneSilent() (d *simDevice, pod string, tainted time.Time) {
+	w.t.Helper()
+	w.startHub()
+	w.fleet(2, "oslo", "bergen")
+	w.deploy("kiosk", 4)
+	w.settleWithin(10*time.Second, "the deployment")
+	p := w.pods("kiosk")[0]
+	d = w.on(p.Spec.NodeName)
+	w.cut(d)
+	w.until(time.Minute, "NoExecute", func() bool { return ours(w.node(d.name)) != nil })
+	return d, p.Name, ours(w.node(d.name)).TimeAdded.Time
+}
+
+func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"restored from a backup", "its disk put back to an older image", "began empty"} {
+		t.Run(lost, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				slow := make(chan bool, 1)
+				w.tap = func(p *packet) []time.Duration {
+					if p.kind == "lease" && len(slow) > 0 {
+						return []time.Duration{5 * time.Second}
+					}
+					return untouched
+				}
+				w.startHub()
+				w.fleet(2, "oslo")
+				w.deploy("kiosk", 2)
+				w.settleWithin(10*time.Second, "the deployment")
+				time.Sleep(time.Second)
+				backup := filepath.Join(w.dir, "backup.db")
+				if err := w.hub.Store.Backup(context.Background(), backup); err != nil {
+					t.Fatal(err)
+				}
+				old := w.saveDisk("older")
+				for n := range 5 { // generations that the copy does not know
+					w.deploy(fmt.Sprint("later-", n), 2)
+					w.settleWithin(10*time.Second, "a later deployment")
+				}
+				had := w.running()
+				w.stopHub()
+				switch lost {
+				case "restored from a backup":
+					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+						t.Fatal(err)
+					}
+				case "began empty":
+					w.loadDisk(t.TempDir())
+				default:
+					w.loadDisk(old)
+				}
+				slow <- true // it decides something before it hears what they have
+				w.startHub()
+				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
+				w.deploy("hasty", 2)
+				<-slow
+				time.Sleep(10 * time.Minute)
+				if now := w.running(); now != had {
+					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)
+				}
+				for _, d := range w.devices {
+					if rec := w.snapshot().Record(d.name); !rec.Paused {
+						t.Errorf("%s is not paused: generation %d, stored %d", d.name, rec.Generation, d.agent.StoredGeneration())
+					}
+				}
+				if _, err := w.hub.Loop.Resume(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				w.settleWithin(twoLeases, "resume")
+			})
+		})
+	}
+}
+
+func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var newest time.Time
+	simulateIn(t, dir, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo", "bergen")
+		w.deploy("kiosk", 4)
+		w.settleWithin(10*time.Second, "the deployment")
+		time.Sleep(time.Hour)
+		w.deploy("later", 4)
+		w.settleWithin(10*time.Second, "another deployment")
+		newest = w.hub.Loop.Now()
+	})
+	// Every bubble begins at the same moment: this one is an hour in the past.
+	simulateIn(t, dir, func(t *testing.T, w *world) {
+		w.life = 2
+		w.startHub()
+		w.fleet(2, "oslo", "bergen")
+		if now := w.hub.Loop.Now(); now.Before(newest.Add(-10 * time.Second)) {
+			t.Errorf("the hub's time is %s, and it remembers %s", now, newest)
+		}
+		time.Sleep(time.Minute)
+		if v := w.hub.Loop.Liveness("oslo-1"); w.hub.Loop.Now().Sub(v.Seen) > 11*time.Second || v.Skew > -time.Hour/2 {
+			t.Errorf("seen at %s, skew %s", v.Seen, v.Skew)
+		}
+		pod := w.pods("kiosk")[0]
+		began := w.hub.Loop.Now()
+		w.cut(w.on(pod.Spec.NodeName))
+		w.until(45*time.Second, "Ready=Unknown", func() bool { return w.ready(pod.Spec.NodeName) == corev1.ConditionUnknown })
+		if late := w.hub.Loop.Now().Sub(began); late < 25*time.Second {
+			t.Errorf("Unknown %s after its link was cut", late)
+		}
+		w.until(5*time.Minute+12*time.Second+detection, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
+	})
+}
+
+func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 20)
+		w.lightUp(slices.Concat(oslo, bergen), 40)
+		w.join(false, oslo[0]) // whose deadline makes the hub want to write
+		time.Sleep(25 * time.Second)
+		w.full.Store(true)
+		for range 40 {
+			time.Sleep(3 * time.Second)
+			if _, err := w.hub.Loop.Do(context.Background(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+				return []state.Change{state.Remove(s.Deployment("default", "kiosk"), "")}, nil
+			}); !errors.Is(err, store.ErrFull) {
+				t.Fatalf("an edit that cannot be remembered is answered with %v", err)
+			}
+		}
+		synctest.Wait()
+		if n := w.lines.excuse("pass failed, will try again"); n < 2 || n > 3 {
+			t.Errorf("the log says %d times in two minutes that it failed, wants one line a minute", n)
+		}
+		if w.ready("oslo-01") != corev1.ConditionTrue {
+			t.Error("what cannot be remembered is shown")
+		}
+		w.full.Store(false)
+		time.Sleep(2 * time.Second)
+		if said := w.look.sentences("Ready=Unknown"); len(said) != 1 || w.ready("oslo-01") != corev1.ConditionUnknown {
+			t.Errorf("there is room again, and %v", said)
+		}
+		w.rejoin(oslo[0])
+	})
+}

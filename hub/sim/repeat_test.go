@@ -1,0 +1,130 @@
+package sim
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestFleetALostQuestionIsAskedAgain lets a device's leases vanish on a link that
+// stays, so that nothing but the hub's question makes it report, and loses the
+// question too.
+func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, questions := range []int{0, 1} {
+		t.Run(fmt.Sprint(questions, " lost"), func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				var mu sync.Mutex
+				silent, lost := false, 0
+				w.tap = func(p *packet) []time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case p.device != "oslo-1":
+					case silent && (p.kind == "lease" || p.kind == "status"):
+						return nil
+					case p.kind == "request" && lost < questions:
+						lost++
+						return nil
+					}
+					return untouched
+				}
+				mute := func(on bool) {
+					mu.Lock()
+					defer mu.Unlock()
+					silent = on
+				}
+				w.startHub()
+				w.fleet(2, "oslo")
+				time.Sleep(time.Minute)
+				mute(true)
+				w.until(50*time.Second, "Ready=Unknown", func() bool { return w.ready("oslo-1") == corev1.ConditionUnknown })
+				mute(false)
+				took := w.settleWithin(time.Duration(questions+1)*twoLeases/2, "leases pass again")
+				if mu.Lock(); lost != questions {
+					t.Errorf("%d questions were lost, right after %s", lost, took)
+				}
+				mu.Unlock()
+			})
+		})
+	}
+}
+
+// TestFleetAQuestionAnsweredEndsItsBackOff loses a question until the hub asks it once a
+// minute; when it was answered at last, the next one does not wait for that minute.
+func TestFleetAQuestionAnsweredEndsItsBackOff(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		var silent, deaf atomic.Bool // oslo-1, on a link that stays
+		w.tap = func(p *packet) []time.Duration {
+			if p.device == "oslo-1" && (silent.Load() && (p.kind == "lease" || p.kind == "status") || deaf.Load() && p.kind == "request") {
+				return nil
+			}
+			return untouched
+		}
+		fallsSilent := func() {
+			t.Helper()
+			silent.Store(true)
+			w.until(50*time.Second, "Ready=Unknown", func() bool { return w.ready("oslo-1") == corev1.ConditionUnknown })
+			silent.Store(false)
+		}
+		w.startHub()
+		w.fleet(2, "oslo")
+		deaf.Store(true)
+		fallsSilent()
+		time.Sleep(85 * time.Second) // a little longer, and it would report by itself
+		if w.ready("oslo-1") != corev1.ConditionUnknown {
+			t.Fatal("it has reported although it was not asked")
+		}
+		deaf.Store(false)
+		if took := w.settleWithin(40*time.Second, "it hears again"); took < time.Second {
+			t.Fatalf("the question came after %s: there was no back-off", took)
+		}
+		time.Sleep(twoLeases / 2) // a lease says that all is well
+		fallsSilent()
+		w.settleWithin(5*time.Second, "the question before was answered") // with its next lease
+	})
+}
+
+// TestFleetANewLinkOwesNothingToTheLastOne lets everything vanish that the hub says,
+// so that it repeats itself ever more seldom, until the link breaks.
+func TestFleetANewLinkOwesNothingToTheLastOne(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		var deaf atomic.Bool
+		var repeated atomic.Int64
+		w.tap = func(p *packet) []time.Duration {
+			if deaf.Load() && p.dir == toDevice && (p.kind == "desired" || p.kind == "request") {
+				repeated.Add(1)
+				return nil
+			}
+			return untouched
+		}
+		w.startHub()
+		w.fleet(1, "oslo")
+		w.deploy("kiosk", 2)
+		w.settleWithin(10*time.Second, "the deployment")
+		deaf.Store(true)
+		w.deploy("kiosk", 5)
+		time.Sleep(30 * time.Minute)
+		if n := repeated.Load(); n < 10 || n > 45 {
+			t.Errorf("the hub said it %d times in half an hour", n)
+		}
+		for range 10 { // at any moment of the minute between two repetitions
+			w.cut(w.devices[0])
+			synctest.Wait()
+			deaf.Store(false)
+			w.heal(w.devices[0])
+			w.until(70*time.Second, "connected", func() bool { return w.connected() == 1 })
+			w.settleWithin(twoLeases, "a new link")
+			deaf.Store(true)
+			w.deploy("kiosk", int32(2+w.rand.IntN(3)))
+			time.Sleep(5*time.Minute + time.Duration(w.rand.Int64N(int64(time.Minute))))
+		}
+	})
+}

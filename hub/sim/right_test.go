@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// wrong says what the hub believes that is not so, or what is so and should not
+// be; "" when all is right: every device that can talk is Ready with what it
+// reports, runs what it should and nothing else, and the hub knows.
+func (w *world) wrong() string {
+	if w.hub == nil {
+		return "there is no hub"
+	}
+	s := w.snapshot()
+	up := 0
+	for _, d := range w.devices {
+		if !w.reached(d) || d.key != d.name {
+			continue
+		}
+		up++
+		if why := w.wrongWith(s, d); why != "" {
+			return d.name + ": " + why
+		}
+	}
+	if up == 0 {
+		return ""
+	}
+	for p := range s.Pods("") {
+		if p.Spec.NodeName == "" && len(p.Spec.NodeSelector) == 0 {
+			return fmt.Sprintf("pod %s has no node", p.Name)
+		}
+	}
+	for app := range s.All(state.Deployments, "") {
+		d := s.Deployment(app.GetNamespace(), app.GetName())
+		if w.anyCrashing(s) {
+			break
+		}
+		if len(d.Spec.Template.Spec.NodeSelector) == 0 && (d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas) {
+			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, and wants %d", d.Name, d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)
+		}
+	}
+	return ""
+}
+
+func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
+	n, rec := s.Node(d.name), s.Record(d.name)
+	if n == nil || rec == nil {
+		return "it is not registered"
+	}
+	st, pods := d.agent.Status(), d.agent.Pods()
+	switch {
+	case rec.Boot != d.boot:
+		return fmt.Sprintf("the hub believes in boot %s, and it is %s", rec.Boot, d.boot)
+	case rec.Paused:
+		return "it is paused"
+	case d.agent.StoredGeneration() != rec.Generation || pods.Generation != rec.Generation:
+		return fmt.Sprintf("it has stored generation %d, lives by %d, and should by %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
+	case !apiequality.Semantic.DeepEqual(n.Status.Addresses, st.Status.Addresses):
+		return "the hub has other addresses of it"
+	}
+	for _, c := range st.Status.Conditions {
+		if have := state.NodeCondition(n, c.Type); have == nil || have.Status != c.Status {
+			return fmt.Sprintf("it reports %s=%s, and the hub believes %v", c.Type, c.Status, have)
+		}
+	}
+	if state.ReadyOf(n) == corev1.ConditionTrue {
+		for _, t := range n.Spec.Taints {
+			if t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady {
+				return "it is Ready and tainted " + t.ToString()
+			}
+		}
+	}
+	reported := map[types.UID]wire.PodStatus{}
+	for _, p := range pods.Pods {
+		reported[p.UID] = p
+	}
+	running := d.running()
+	for p := range s.PodsOn(d.name) {
+		is, ok := reported[p.UID]
+		switch {
+		case p.DeletionTimestamp != nil:
+			return fmt.Sprintf("pod %s is still terminating", p.Name)
+		case !ok:
+			return fmt.Sprintf("it does not hold pod %s", p.Name)
+		case p.Status.Phase != is.Status.Phase:
+			return fmt.Sprintf("pod %s is %s, and the hub believes %s", p.Name, is.Status.Phase, p.Status.Phase)
+		case !w.clocksLie && written(p.Status.ContainerStatuses) != written(is.Status.ContainerStatuses):
+			return fmt.Sprintf("the hub has another status of the containers of pod %s", p.Name)
+		case readyOf(&p.Status) != readyOf(&is.Status):
+			return fmt.Sprintf("pod %s Ready=%s, and the hub believes %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
+		case crashing(is.Status):
+			continue // it will be started again, later
+		case state.Terminated(p):
+			continue
+		case p.Status.Phase != corev1.PodRunning:
+			return fmt.Sprintf("pod %s is %s", p.Name, p.Status.Phase)
+		case running[p.UID] == "":
+			return fmt.Sprintf("pod %s does not run on it", p.Name)
+		}
+	}
+	for p := range s.PodsOn(d.name) {
+		delete(running, p.UID)
+		delete(reported, p.UID)
+	}
+	for uid, name := range running {
+		return fmt.Sprintf("it runs pod %s (%s), which nobody wants", name, uid)
+	}
+	for _, p := range reported {
+		return fmt.Sprintf("it reports pod %s, which nobody wants", p.Name)
+	}
+	return ""
+}
+
+// crashing tells whether a container waits for its back-off to end.
+func crashing(s corev1.PodStatus) bool {
+	for _, c := range s.ContainerStatuses {
+		if c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) anyCrashing(s state.Snapshot) bool {
+	for p := range s.Pods("") {
+		if crashing(p.Status) {
+			return true
+		}
+	}
+	return false
+}
+
+// written is a value as it goes over the wire: times in whole seconds.
+func written(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+func readyOf(s *corev1.PodStatus) corev1.ConditionStatus {
+	for _, c := range s.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status
+		}
+	}
+	return ""
+}

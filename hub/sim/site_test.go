@@ -1,0 +1,370 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// tainted returns the nodes of a site that carry NoExecute.
+func (w *world) tainted(site string) (names []string) {
+	for n := range w.snapshot().NodesIn(site) {
+		if ours(n) != nil {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// status returns what the hub concludes about a site, after checking that the
+// counts are those of its nodes.
+func (w *world) status(site string) fleet.SiteStatus {
+	w.t.Helper()
+	synctest.Wait()
+	s := w.snapshot()
+	is := s.Site(site).Status
+	var ready, not, waiting int32
+	for n := range s.NodesIn(site) {
+		switch r := state.ReadyOf(n); {
+		case r == corev1.ConditionTrue:
+			ready++
+		case r != "":
+			not++
+			if ours(n) == nil {
+				waiting++
+			}
+		}
+	}
+	if is.Ready != ready || is.NotReady != not || is.Waiting != waiting {
+		w.t.Errorf("at %s: site %s says %+v; %d are ready, %d not, %d wait", w.clock(), site, is, ready, not, waiting)
+	}
+	return is
+}
+
+// stands checks the state and the rate of a site, as kubectl shows them.
+func (w *world) stands(what, site string, want fleet.SiteState, rate string) {
+	w.t.Helper()
+	if is := w.status(site); is.State != want || is.EvictionRate != rate {
+		w.t.Errorf("at %s, %s: site %s is %s, rate %s; wants %s, rate %s", w.clock(), what, site, is.State, is.EvictionRate, want, rate)
+	}
+}
+
+// given counts the NoExecute taints that a site's nodes are given in a while.
+func (w *world) given(site string, in time.Duration) int {
+	before := len(w.look.sentences("taint " + site + "-"))
+	time.Sleep(in)
+	synctest.Wait()
+	return len(w.look.sentences("taint "+site+"-")) - before
+}
+
+// restartHub is a power cut of the hub, and its return after a while.
+func (w *world) restartHub(away time.Duration) {
+	w.t.Helper()
+	w.crashHub()
+	time.Sleep(away)
+	w.startHub()
+}
+
+// becomes waits until a site is in a state.
+func (w *world) becomes(site string, want fleet.SiteState) {
+	w.t.Helper()
+	w.until(2*time.Minute, fmt.Sprintf("site %s is %s", site, want), func() bool { return w.snapshot().Site(site).Status.State == want })
+}
+
+func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 61), w.newLights("bergen", 2)
+		w.lightUp(slices.Concat(oslo[:60], bergen), 62)
+
+		w.join(false, oslo[:32]...)
+		time.Sleep(2 * time.Minute)
+		w.stands("32 of 60 silent", "oslo", fleet.SiteNormal, "0.1")
+		w.join(false, oslo[32]) // 33 of 60 are 55 %
+		w.becomes("oslo", fleet.SitePartialDisruption)
+		w.stands("33 of 60 silent", "oslo", fleet.SitePartialDisruption, "0.01")
+		if n := w.given("oslo", 1000*time.Second); n < 9 || n > 10 {
+			t.Errorf("%d nodes were given NoExecute in 1000 s, at 0.01/s", n)
+		}
+
+		// It shrinks to the threshold: from then on it is a small site.
+		for _, l := range oslo[50:60] {
+			l.power(false)
+			w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+				return []state.Change{state.Remove(s.Node(l.name), "")}, nil
+			})
+		}
+		w.stands("33 of 50 silent", "oslo", fleet.SitePartialDisruption, "0")
+		if held := w.status("oslo").Held; held != "partially disrupted, and not larger than 50 nodes" {
+			t.Errorf("held because %q", held)
+		}
+		if n := w.given("oslo", 20*time.Minute); n > 0 {
+			t.Errorf("%d nodes were given NoExecute although the site is small now", n)
+		}
+		w.restartHub(20 * time.Second)
+		if n := w.given("oslo", 20*time.Minute); n > 0 {
+			t.Errorf("%d nodes were given NoExecute after the hub's restart", n)
+		}
+
+		// It grows over the threshold: the next one goes 1/rate later, as a rate of 0 fills no bucket.
+		before := len(w.tainted("oslo"))
+		w.light(oslo[60])
+		w.until(5*time.Second, "the new node is ready", func() bool {
+			n := w.snapshot().Node("oslo-61")
+			return n != nil && state.ReadyOf(n) == corev1.ConditionTrue
+		})
+		w.stands("33 of 51 silent", "oslo", fleet.SitePartialDisruption, "0.01")
+		if n := len(w.tainted("oslo")); n != before {
+			t.Errorf("%d nodes carry NoExecute, wants %d", n, before)
+		}
+		next := w.status("oslo").NextEviction
+		w.restartHub(20 * time.Second)
+		if after := w.status("oslo").NextEviction; after == nil || !after.Equal(next) {
+			t.Errorf("the next eviction was to be at %v, and after the hub's restart at %v", next, after)
+		}
+		if n := w.given("oslo", 5*time.Minute); n != 3 {
+			t.Errorf("%d nodes were given NoExecute in 300 s around the hub's restart, at 0.01/s", n)
+		}
+
+		// Fewer than 55 %: Normal.
+		w.join(true, oslo[28:33]...)
+		w.becomes("oslo", fleet.SiteNormal)
+		w.stands("28 of 51 silent", "oslo", fleet.SiteNormal, "0.1")
+		w.join(true, oslo[:28]...)
+		time.Sleep(time.Minute)
+		for _, l := range oslo[50:60] {
+			l.lit = false
+		}
+		w.allLightsRight()
+	})
+}
+
+func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 2)
+		w.lightUp(slices.Concat(oslo, bergen), 44)
+		w.join(false, oslo[:12]...)
+		w.becomes("oslo", fleet.SitePartialDisruption)
+		w.stands("12 of 20 silent", "oslo", fleet.SitePartialDisruption, "0")
+		first := w.tainted("oslo")
+		if len(first) > 0 || len(w.look.sentences("taint oslo")) > 0 {
+			t.Errorf("%v are given up while it was still Normal: it is judged first", first)
+		}
+		if n := w.given("oslo", time.Hour); n > 0 {
+			t.Errorf("%d nodes of a small site that is partly dark were given NoExecute", n)
+		}
+		for _, said := range w.look.sentences("evict ") { // those that were tainted before lose theirs
+			if !slices.ContainsFunc(first, func(n string) bool { return said.of(n) }) {
+				t.Errorf("%s", said.text)
+			}
+		}
+
+		spec := func(what, rate string, edit func(*fleet.SiteSpec)) int {
+			t.Helper()
+			before := len(w.tainted("oslo"))
+			if is := w.site("oslo", edit); is.EvictionRate != rate {
+				t.Errorf("%s: the rate is %s in the same pass, wants %s", what, is.EvictionRate, rate)
+			}
+			return len(w.tainted("oslo")) - before
+		}
+		if n := spec("it is called large", "0.01", func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
+			t.Errorf("%d nodes were given NoExecute at once, wants none: a rate of 0 fills no bucket", n)
+		}
+		w.restartHub(15 * time.Second)
+		if n := w.given("oslo", 190*time.Second); n != 2 {
+			t.Errorf("%d nodes were given NoExecute in 205 s at 0.01/s", n)
+		}
+		if n := spec("its secondary rate is raised", "0.05", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
+			t.Errorf("%d nodes were given NoExecute at once", n)
+		}
+		if n := w.given("oslo", 40*time.Second); n != 2 {
+			t.Errorf("%d nodes were given NoExecute in 40 s at 0.05/s", n)
+		}
+		if n := spec("its rate is 0", "0", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.0) }); n > 0 {
+			t.Errorf("%d nodes were given NoExecute at rate 0", n)
+		}
+		if n := w.given("oslo", time.Hour); n > 0 {
+			t.Errorf("%d nodes were given NoExecute in an hour at rate 0", n)
+		}
+		spec("60 % are no disruption", "0.1", func(s *fleet.SiteSpec) { s.UnhealthyZoneThreshold = new(0.61) })
+		w.stands("60 % are no disruption", "oslo", fleet.SiteNormal, "0.1")
+		spec("its rate is 1", "1", func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(1.0) })
+		before := len(w.tainted("oslo"))
+		w.given("oslo", 1500*time.Millisecond)
+		if n := len(w.tainted("oslo")) - before; n < 1 || n > 2 {
+			t.Errorf("%d nodes were given NoExecute in 1.5 s at 1/s", n)
+		}
+		if n := spec("everything is as before", "0", func(s *fleet.SiteSpec) { *s = fleet.SiteSpec{} }); n > 0 {
+			t.Errorf("%d nodes were given NoExecute", n)
+		}
+		w.stands("everything is as before", "oslo", fleet.SitePartialDisruption, "0")
+		w.rejoin(oslo...)
+	})
+}
+
+func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 4), w.newLights("bergen", 2)
+		w.lightUp(slices.Concat(oslo, bergen), 0)
+		grace := func(d time.Duration) {
+			t.Helper()
+			w.site("oslo", func(s *fleet.SiteSpec) { s.NodeMonitorGracePeriod = &metav1.Duration{Duration: d} })
+		}
+		// silent returns for how long the hub has not heard of a node.
+		silent := func(l *light) time.Duration { return w.hub.Loop.Now().Sub(w.hub.Loop.Liveness(l.name).Seen) }
+		unknown := func(l *light) func() bool {
+			return func() bool { return w.ready(l.name) == corev1.ConditionUnknown }
+		}
+		expect := func(l *light, after time.Duration) {
+			t.Helper()
+			w.until(10*time.Minute, l.name+" Unknown", unknown(l))
+			if late := silent(l) - after; late < 0 || late > 2*detection+50*time.Millisecond {
+				t.Errorf("%s is Unknown after %s of silence, wants %s", l.name, silent(l), after)
+			}
+		}
+		w.join(false, oslo[0])
+		time.Sleep(30 * time.Second)
+		grace(5 * time.Minute)
+		expect(oslo[0], 5*time.Minute)
+
+		w.join(false, oslo[1])
+		time.Sleep(100 * time.Second)
+		if unknown(oslo[1])() {
+			t.Fatal("Unknown although the site's grace is 5 min")
+		}
+		grace(time.Minute)
+		if !unknown(oslo[1])() {
+			t.Error("a grace that is over already does not count at once")
+		}
+
+		w.join(false, oslo[2])
+		time.Sleep(20 * time.Second)
+		grace(2 * time.Minute)
+		w.crashHub() // whoever is silent has a full grace from the start of the hub
+		time.Sleep(20 * time.Second)
+		w.startHub()
+		began := w.clock()
+		w.until(3*time.Minute, "Unknown after the restart", unknown(oslo[2]))
+		if took := w.clock() - began; took < 2*time.Minute || took > 2*time.Minute+detection+50*time.Millisecond {
+			t.Errorf("Unknown %s after the hub's start, wants the site's 2 min", took)
+		}
+		w.rejoin(oslo...)
+	})
+}
+
+func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"at its time", "at its time, with the hub away then", "earlier", "by taking it out"} {
+		t.Run("it ends "+end, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
+				w.lightUp(slices.Concat(oslo, bergen), 18, tolerating(2*time.Minute))
+				w.join(false, oslo...)
+				w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
+				until := w.hub.Loop.Now().Add(time.Hour).Truncate(time.Second)
+				w.site("oslo", func(s *fleet.SiteSpec) {
+					s.Maintenance = &fleet.Maintenance{Until: metav1.NewTime(until), Reason: "the mast is painted"}
+				})
+				if names := w.tainted("oslo"); len(names) > 0 {
+					t.Errorf("in the pass in which maintenance begins %v still carry NoExecute", names)
+				}
+				w.stands("maintenance", "oslo", fleet.SiteFullDisruption, "0")
+				if is := w.status("oslo"); is.Held != "maintenance until "+until.UTC().Format(time.RFC3339) || is.NextEviction != nil {
+					t.Errorf("status %+v", is)
+				}
+				time.Sleep(20 * time.Minute)
+				w.restartHub(20 * time.Second)
+				time.Sleep(20 * time.Minute)
+				switch end {
+				case "at its time":
+					time.Sleep(until.Sub(w.hub.Loop.Now()) - time.Second)
+					if n := len(w.look.sentences("evict ")); n > 0 || len(w.tainted("oslo")) > 0 {
+						t.Errorf("%d pods evicted during maintenance", n)
+					}
+					time.Sleep(time.Second)
+				case "at its time, with the hub away then":
+					w.crashHub()
+					time.Sleep(time.Hour)
+					w.startHub()
+				case "earlier":
+					w.site("oslo", func(s *fleet.SiteSpec) { s.Maintenance.Until = metav1.NewTime(w.hub.Loop.Now().Truncate(time.Second)) })
+				default:
+					w.site("oslo", func(s *fleet.SiteSpec) { s.Maintenance = nil })
+				}
+				synctest.Wait()
+				over := w.clock()
+				if n := len(w.look.sentences("evict ")); n > 0 {
+					t.Errorf("%d pods were evicted during maintenance", n)
+				}
+				w.stands("the end of maintenance", "oslo", fleet.SiteFullDisruption, "0.1")
+				if n := len(w.tainted("oslo")); n != 0 {
+					t.Errorf("%d nodes carry NoExecute at the end of maintenance, wants none: a rate of 0 fills no bucket", n)
+				}
+				first := 10 * time.Second
+				if end == "at its time, with the hub away then" { // it listens first, and judges the site
+					first = 51 * time.Second
+				}
+				time.Sleep(first + 41*time.Second)
+				if n := len(w.tainted("oslo")); n != 5 {
+					t.Errorf("%d nodes carry NoExecute %s after the end of maintenance, wants 5", n, first+41*time.Second)
+				}
+				w.until(4*time.Minute, "every pod on bergen", func() bool {
+					for _, p := range w.pods("kiosk") {
+						if p.DeletionTimestamp == nil && state.SiteOf(w.node(p.Spec.NodeName)) != "bergen" {
+							return false
+						}
+					}
+					return true
+				})
+				if at := w.look.sentences("evict ")[0].at - over; at < first+2*time.Minute || at > first+2*time.Minute+time.Second+detection {
+					t.Errorf("the first pod was evicted %s after the end of maintenance, wants its toleration of 2 min after %s", at, first)
+				}
+				w.rejoin(oslo...)
+			})
+		})
+	}
+}
+
+func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
+		w.lightUp(slices.Concat(oslo, bergen), 18)
+		w.join(false, oslo...)
+		w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
+		time.Sleep(time.Minute)
+		w.policy("oslo", fleet.Hold)
+		if names := w.tainted("oslo"); len(names) > 0 {
+			t.Errorf("in the pass in which the site begins to hold %v still carry NoExecute", names)
+		}
+		w.stands("Hold", "oslo", fleet.SiteFullDisruption, "0")
+		time.Sleep(time.Hour)
+		w.restartHub(20 * time.Second)
+		time.Sleep(time.Hour)
+		if said := w.look.sentences("evict "); len(said) > 0 {
+			t.Errorf("%v", said)
+		}
+		w.policy("oslo", fleet.Evict)
+		w.stands("Evict", "oslo", fleet.SiteFullDisruption, "0.1")
+		if names := w.tainted("oslo"); len(names) > 0 {
+			t.Errorf("%v are given NoExecute at once; the first waits its turn", names)
+		}
+		if n := w.given("oslo", 60500*time.Millisecond); n != 6 {
+			t.Errorf("%d nodes were given NoExecute in the first minute", n)
+		}
+		w.rejoin(oslo...)
+		if said := w.look.sentences("evict "); len(said) > 0 {
+			t.Errorf("they came back before their tolerations had run out, and %v", said)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package state
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A Silence is how long a node may say nothing and still count as alive: the hub's
+// own, which a Site overrides.
+type Silence struct {
+	Grace   time.Duration
+	Startup time.Duration // of a node that has never reported
+	Lease   time.Duration // lease interval of devices on sites that do not say otherwise
+}
+
+// LeasesPerGrace is how many lease intervals there are in a grace at least: two lost
+// renewals must not evict.
+const LeasesPerGrace = 4
+
+// SiteLease is the lease interval that a site asks of its devices; 0: the hub's own.
+func SiteLease(site *fleet.Site) time.Duration {
+	if site == nil || site.Spec.LeaseInterval == nil {
+		return 0
+	}
+	return site.Spec.LeaseInterval.Duration
+}
+
+// WantedLease is how often a node's device is to say that it lives, with that of devices
+// on sites that do not say otherwise.
+func WantedLease(s Snapshot, node string, hubs time.Duration) time.Duration {
+	if n := s.Node(node); n != nil {
+		if d := SiteLease(s.Site(SiteOf(n))); d > 0 {
+			return d
+		}
+	}
+	return hubs
+}
+
+// Lease is the longest interval at which the device of a record, which may be nil, may
+// say that it lives.
+func Lease(rec *Record, hubs time.Duration) time.Duration {
+	if rec == nil || rec.LeaseSeconds == 0 {
+		return hubs
+	}
+	return time.Duration(rec.LeaseSeconds) * time.Second
+}
+
+// For returns the silence of a site, which may be nil.
+func (q Silence) For(site *fleet.Site) Silence {
+	if site == nil {
+		return q
+	}
+	if d := site.Spec.NodeMonitorGracePeriod; d != nil {
+		q.Grace = d.Duration
+	}
+	if d := site.Spec.NodeStartupGracePeriod; d != nil {
+		q.Startup = d.Duration
+	}
+	return q
+}
+
+// Deadline returns the moment after which a node that was last seen then is not
+// alive any more. It is the one definition of alive: for those who decide on its
+// health, and on whether another device may take its place.
+func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
+	q = q.For(s.Site(SiteOf(n)))
+	if !Heard(s, n) {
+		if n.CreationTimestamp.After(seen) {
+			seen = n.CreationTimestamp.Time
+		}
+		return seen.Add(q.Startup)
+	}
+	// What an administrator has written of a grace stands for devices that live by the
+	// usual interval, or by the one that is wanted.
+	usual := q.Lease
+	if d := SiteLease(s.Site(SiteOf(n))); d > 0 {
+		usual = min(usual, d)
+	}
+	if lease := Lease(s.Record(n.Name), q.Lease); lease > usual {
+		q.Grace = max(q.Grace, LeasesPerGrace*lease)
+	}
+	return seen.Add(q.Grace)
+}
+
+// Heard tells whether a device has ever reported as the node. The conditions of one
+// that was made by hand are only what somebody has written.
+func Heard(s Snapshot, n *corev1.Node) bool {
+	return spoke(s.Record(n.Name)) && ReadyOf(n) != ""
+}
+
+// spoke tells whether a record is of a node as which a device has reported.
+func spoke(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }

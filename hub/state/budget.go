@@ -1,0 +1,203 @@
+package state
+
+import (
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// DisruptedFor is how long an eviction that was allowed counts although its pod has not
+// begun to leave: after that it has failed.
+const DisruptedFor = 2 * time.Minute
+
+// A BudgetCount is what a PodDisruptionBudget amounts to at one moment.
+type BudgetCount struct {
+	Expected int32 // pods that there should be
+	Desired  int32 // of them healthy
+	Healthy  int32 // that are
+	Allowed  int32 // that may be disrupted now
+	// Unknown names a pod whose workload cannot be found: then nobody knows how many
+	// there should be, and none may be disrupted.
+	Unknown   string
+	Disrupted map[string]metav1.Time // evictions that were allowed, and whose pods have not begun to leave
+}
+
+// CountBudget is the rule of PodDisruptionBudgets, for their status, for the eviction API and
+// for preemption alike: that of kube-controller-manager's disruption controller.
+//
+// maxUnavailable, and a percentage, are of what the pods' workloads ask for, not of what
+// happens to be there, and are rounded up; a whole minAvailable is of the pods that are there. A
+// budget with neither field allows nothing. Pods without a controller count as healthy
+// ones, and not for what there should be. Ours: a DaemonSet's pods count as many as it has
+// nodes; Kubernetes refuses those.
+func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c BudgetCount) {
+	for name, at := range b.Status.DisruptedPods {
+		pod := s.Pod(b.Namespace, name)
+		if pod == nil || pod.DeletionTimestamp != nil || !at.Add(DisruptedFor).After(now) {
+			continue
+		}
+		if c.Disrupted == nil {
+			c.Disrupted = map[string]metav1.Time{}
+		}
+		c.Disrupted[name] = at
+	}
+	var there, scale int32
+	counted := map[types.UID]bool{}
+	for pod := range s.Pods(b.Namespace) {
+		if !Selects(b.Spec.Selector, pod.Labels) {
+			continue
+		}
+		there++
+		ready := PodCondition(pod, corev1.PodReady)
+		if _, disrupted := c.Disrupted[pod.Name]; pod.DeletionTimestamp == nil && !disrupted && ready != nil && ready.Status == corev1.ConditionTrue {
+			c.Healthy++
+		}
+		ref := metav1.GetControllerOfNoCopy(pod)
+		if ref == nil {
+			continue
+		}
+		owner, replicas := scaleOf(s, ref.UID)
+		switch {
+		case owner == "":
+			c.Unknown = pod.Name
+		case !counted[owner]:
+			counted[owner] = true
+			scale += replicas
+		}
+	}
+	switch most, least := b.Spec.MaxUnavailable, b.Spec.MinAvailable; {
+	case most != nil:
+		c.Expected = scale
+		c.Desired = max(scale-share(most, scale), 0)
+	case least != nil && least.Type == intstr.String:
+		c.Expected, c.Desired = scale, share(least, scale)
+	case least != nil:
+		c.Expected, c.Desired, c.Unknown = there, least.IntVal, ""
+	default:
+		c.Unknown = ""
+	}
+	if c.Expected > 0 && c.Unknown == "" {
+		c.Allowed = max(c.Healthy-c.Desired, 0)
+	}
+	return c
+}
+
+// scaleOf returns the workload that says how many pods like those of a controller there
+// should be, and how many; "": it cannot be found.
+func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
+	wanted := func(n *int32) int32 {
+		if n == nil {
+			return 1
+		}
+		return *n
+	}
+	switch o := s.ByUID(controller).(type) {
+	case *appsv1.ReplicaSet:
+		up := metav1.GetControllerOfNoCopy(o)
+		if up == nil {
+			return o.UID, wanted(o.Spec.Replicas)
+		}
+		if d, ok := s.ByUID(up.UID).(*appsv1.Deployment); ok {
+			return d.UID, wanted(d.Spec.Replicas)
+		}
+	case *appsv1.DaemonSet:
+		return o.UID, o.Status.DesiredNumberScheduled
+	}
+	return "", 0
+}
+
+// share is a number, or the part of a whole that a percentage is, rounded up.
+func share(v *intstr.IntOrString, whole int32) int32 {
+	n, err := intstr.GetScaledValueFromIntOrPercent(v, int(whole), true)
+	if err != nil {
+		return 0
+	}
+	return int32(n)
+}
+
+// BudgetsOf returns the budgets that select a pod.
+func BudgetsOf(s Snapshot, pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget) {
+	for b := range Each[*policyv1.PodDisruptionBudget](s, PodDisruptionBudgets, pod.Namespace) {
+		if Selects(b.Spec.Selector, pod.Labels) {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// MayEvict tells whether a budget lets a pod be evicted. One that does not work disrupts
+// nobody: it may go if the budget says so, or if all that are needed work without it.
+func (c BudgetCount) MayEvict(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
+	if ready := PodCondition(pod, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
+		if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow || c.Healthy >= c.Desired && c.Desired > 0 {
+			return true
+		}
+	}
+	return c.Allowed > 0
+}
+
+// Selects tells whether the selector selects the labels. None, and one that cannot be
+// read, selects nothing.
+func Selects(sel *metav1.LabelSelector, l map[string]string) bool {
+	if sel == nil {
+		return false
+	}
+	if len(sel.MatchExpressions) == 0 {
+		for k, v := range sel.MatchLabels {
+			if have, ok := l[k]; !ok || have != v {
+				return false
+			}
+		}
+		return true
+	}
+	s, err := metav1.LabelSelectorAsSelector(sel)
+	return err == nil && s.Matches(labels.Set(l))
+}
+
+// A Hold is what keeps a pod from being evicted.
+type Hold struct {
+	Several bool        // more than one budget selects it, which evictions do not support
+	Budget  string      // the one that does not allow it
+	Count   BudgetCount // of that budget
+}
+
+// HoldOn returns what keeps a pod from being evicted now, nil if nothing does. One that
+// has not begun, or has ended, or is ending, disrupts nobody.
+func HoldOn(s Snapshot, p *corev1.Pod, now time.Time) *Hold {
+	if p.DeletionTimestamp != nil || Terminated(p) || p.Status.Phase == corev1.PodPending {
+		return nil
+	}
+	all := BudgetsOf(s, p)
+	switch {
+	case len(all) == 0:
+		return nil
+	case len(all) > 1:
+		return &Hold{Several: true}
+	}
+	c := CountBudget(s, all[0], now)
+	if c.MayEvict(all[0], p) {
+		return nil
+	}
+	return &Hold{Budget: all[0].Name, Count: c}
+}
+
+// String is how the eviction API and drains tell people of it.
+func (h *Hold) String() string {
+	switch {
+	case h == nil:
+		return ""
+	case h.Several:
+		return "it has more than one PodDisruptionBudget, which evictions do not support"
+	}
+	return fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", h.Budget, h.Count.Desired, h.Count.Healthy)
+}
+
+// HeldBy is HoldOn in words, "" for nothing.
+func HeldBy(s Snapshot, p *corev1.Pod, now time.Time) string { return HoldOn(s, p, now).String() }

@@ -1,0 +1,74 @@
+package state_test
+
+import (
+	"slices"
+	"testing"
+
+	"flotilla.dev/hub/state"
+)
+
+// Whoever adds a kind fills in a row. What is left out where it is needed, or said
+// twice, shows here.
+func TestARowIsWhole(t *testing.T) {
+	names := map[string]bool{}
+	for _, k := range state.Kinds() {
+		r := k.Row()
+		if r.Kind != k || r.New == nil {
+			t.Fatalf("%s: the row is of %s, or makes no object", k, r.Kind)
+		}
+		o := r.New()
+		if r.Group == nil {
+			if r.Name != "" || len(r.Verbs)+len(r.Subs) > 0 {
+				t.Errorf("%s is the hub's own, but says how it is served", k)
+			}
+			continue
+		}
+		if r.Name == "" || names[r.Name] || len(r.Verbs) == 0 {
+			t.Errorf("%s: another kind is called %q too, or nobody can do anything with it", k, r.Name)
+		}
+		names[r.Name] = true
+		if state.KindNamed(r.Name) != k {
+			t.Errorf("a reference to a %s is not to %s", r.Name, k)
+		}
+		if (r.Group.AddToScheme == nil) != (r.List != nil) {
+			t.Errorf("%s: its list has to be known from the scheme of its group or from its row", k)
+		}
+		hasStatus := slices.ContainsFunc(r.Subs, func(s state.Sub) bool { return s.Name == "status" })
+		if hasStatus != (r.Status != nil) {
+			t.Errorf("%s: it has a status for the API (%v) and for the hub (%v)", k, hasStatus, r.Status != nil)
+		}
+		if r.Status != nil {
+			r.Status(o, nil)
+			r.Status(o, r.New())
+		}
+		if r.Spec != nil && r.Spec(o) == nil {
+			t.Errorf("%s: its spec is nothing", k)
+		}
+		if r.Template != nil && (r.Template(o) == nil || state.PodSpecOf(o) == nil) || r.Pod != nil && r.Pod(o) != state.PodSpecOf(o) {
+			t.Errorf("%s: its pod spec is not found", k)
+		}
+		for name, field := range r.Fields {
+			if field(o) != "" && name != "spec.unschedulable" && name != "spec.hostNetwork" {
+				t.Errorf("%s: %s of an empty object is %q", k, name, field(o))
+			}
+		}
+	}
+}
+
+// Each verb that a role may do is one that is served: a right to nothing is a mistake.
+func TestWhatARowAllowsIsServed(t *testing.T) {
+	for _, r := range state.Served() {
+		for _, v := range slices.Concat(r.Viewer, r.Operator) {
+			if !slices.Contains(r.Verbs, v) && !(r.Kind == state.Namespaces && v == "deletecollection") {
+				t.Errorf("%s: a role may %s it, which is not served", r.Kind, v)
+			}
+		}
+		for _, s := range r.Subs {
+			for _, v := range slices.Concat(s.Viewer, s.Operator) {
+				if !slices.Contains(s.Verbs, v) {
+					t.Errorf("%s/%s: a role may %s it, which is not served", r.Kind, s.Name, v)
+				}
+			}
+		}
+	}
+}

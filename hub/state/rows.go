@@ -1,0 +1,135 @@
+package state
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	certv1 "k8s.io/api/certificates/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// kinds is every kind that the hub keeps, in the order of their tables. A kind is
+// added by its row, and by its rules: what may be admitted (package admission), and
+// what kubectl prints (package table).
+var kinds = [...]Row{
+	{
+		Kind: ConfigMaps, Group: &core, Name: "ConfigMap", Namespaced: true, Short: []string{"cm"}, Verbs: everything,
+		Viewer: readOnly, Operator: write,
+		New: fresh[corev1.ConfigMap],
+	}, {
+		Kind: ControllerRevisions, Group: &apps, Name: "ControllerRevision", Namespaced: true, Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[appsv1.ControllerRevision],
+	}, {
+		Kind: DaemonSets, Group: &apps, Name: "DaemonSet", Namespaced: true, Short: []string{"ds"}, All: true, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: write,
+		New:      fresh[appsv1.DaemonSet],
+		Spec:     of(func(d *appsv1.DaemonSet) any { return d.Spec }),
+		Status:   status(func(d *appsv1.DaemonSet) *appsv1.DaemonSetStatus { return &d.Status }),
+		Template: of(func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template }),
+	}, {
+		Kind: Deployments, Group: &apps, Name: "Deployment", Namespaced: true, Short: []string{"deploy"}, All: true, Verbs: everything,
+		Subs:   []Sub{statusSub(), scaleSub()},
+		Viewer: readOnly, Operator: write,
+		New: fresh[appsv1.Deployment],
+		// Kubernetes counts a deployment's annotations too.
+		Spec:     of(func(d *appsv1.Deployment) any { return []any{d.Spec, d.Annotations} }),
+		Status:   status(func(d *appsv1.Deployment) *appsv1.DeploymentStatus { return &d.Status }),
+		Template: of(func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template }),
+	}, {
+		Kind: Events, Group: &core, Name: "Event", Also: &newEvents, Namespaced: true, Short: []string{"ev"}, Verbs: everything,
+		Viewer: readOnly, Operator: write,
+		CreateOnUpdate: true, Expendable: true,
+		New:    fresh[corev1.Event],
+		Fields: eventFields,
+	}, {
+		Kind: Leases, Group: &coordination, Name: "Lease", Namespaced: true, Verbs: everything,
+		Viewer: readOnly, Operator: write,
+		CreateOnUpdate: true, Conditional: true,
+		New: fresh[coordv1.Lease],
+	}, {
+		Kind: Namespaces, Group: &core, Name: "Namespace", Short: []string{"ns"}, Verbs: singly,
+		Subs:   []Sub{statusSub(), {Name: "finalize", Verbs: updateOnly}},
+		Viewer: readOnly, Operator: write,
+		New:    fresh[corev1.Namespace],
+		Status: status(func(n *corev1.Namespace) *corev1.NamespaceStatus { return &n.Status }),
+		Fields: namespaceFields,
+	}, {
+		Kind: Nodes, Group: &core, Name: "Node", Short: []string{"no"}, Verbs: everything,
+		Subs: []Sub{
+			statusSub(change...),
+			{Name: "proxy", Group: &core, Kind: "NodeProxyOptions", Needs: Logs, Verbs: getOnly, Below: true, Viewer: getOnly}, // the log of the node's agent
+		},
+		Viewer: readOnly, Operator: write,
+		New:    fresh[corev1.Node],
+		Status: status(func(n *corev1.Node) *corev1.NodeStatus { return &n.Status }),
+		Fields: nodeFields,
+	}, {
+		Kind: PodDisruptionBudgets, Group: &policies, Name: "PodDisruptionBudget", Namespaced: true, Short: []string{"pdb"}, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: write,
+		Conditional: true,
+		New:         fresh[policyv1.PodDisruptionBudget],
+		Spec:        of(func(b *policyv1.PodDisruptionBudget) any { return b.Spec }),
+		Status:      status(func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudgetStatus { return &b.Status }),
+	}, {
+		Kind: Pods, Group: &core, Name: "Pod", Namespaced: true, Short: []string{"po"}, All: true, Verbs: everything,
+		Subs: []Sub{
+			statusSub(change...),
+			{Name: "eviction", Group: &policies, Kind: "Eviction", Verbs: createOnly, Operator: createOnly},
+			{Name: "binding", Group: &core, Kind: "Binding", Verbs: createOnly, Operator: createOnly},
+			{Name: "log", Needs: Logs, Verbs: getOnly, Viewer: getOnly},
+			{Name: "exec", Group: &core, Kind: "PodExecOptions", Needs: Streams, Verbs: connect, Operator: connect},
+			{Name: "attach", Group: &core, Kind: "PodAttachOptions", Needs: Streams, Verbs: connect, Operator: connect},
+			{Name: "portforward", Group: &core, Kind: "PodPortForwardOptions", Needs: Streams, Verbs: connect, Operator: connect},
+		},
+		Viewer: readOnly, Operator: write,
+		New:    fresh[corev1.Pod],
+		Spec:   of(func(p *corev1.Pod) any { return p.Spec }),
+		Status: status(func(p *corev1.Pod) *corev1.PodStatus { return &p.Status }),
+		Pod:    of(func(p *corev1.Pod) *corev1.PodSpec { return &p.Spec }),
+		Fields: podFields,
+	}, {
+		Kind: ReplicaSets, Group: &apps, Name: "ReplicaSet", Namespaced: true, Short: []string{"rs"}, All: true, Verbs: everything,
+		Subs:   []Sub{statusSub(), scaleSub()},
+		Viewer: readOnly, Operator: write,
+		New:      fresh[appsv1.ReplicaSet],
+		Spec:     of(func(r *appsv1.ReplicaSet) any { return r.Spec }),
+		Status:   status(func(r *appsv1.ReplicaSet) *appsv1.ReplicaSetStatus { return &r.Status }),
+		Template: of(func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template }),
+	}, {
+		Kind: Secrets, Group: &core, Name: "Secret", Namespaced: true, Verbs: everything,
+		Operator: everything,
+		Sealed:   true,
+		New:      fresh[corev1.Secret],
+		Fields:   secretFields,
+	}, {
+		Kind: Sites, Group: &flotilla, Name: "Site", Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: change, // maintenance, policy
+		New:    fresh[fleet.Site],
+		List:   func() runtime.Object { return new(fleet.SiteList) },
+		Spec:   of(func(s *fleet.Site) any { return s.Spec }),
+		Status: status(func(s *fleet.Site) *fleet.SiteStatus { return &s.Status }),
+	}, {
+		Kind: BoardProfiles, Group: &flotilla, Name: "BoardProfile", Short: []string{"bp"}, Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[fleet.BoardProfile],
+		List:   func() runtime.Object { return new(fleet.BoardProfileList) },
+		Spec:   of(func(p *fleet.BoardProfile) any { return p.Spec }),
+	},
+	{Kind: Records, New: fresh[Record]},
+	{Kind: Losses, Namespaced: true, New: fresh[Loss]},
+	{Kind: Dismissals, New: fresh[Dismissal]},
+	{
+		Kind: JoinRequests, Group: &certificates, Name: "CertificateSigningRequest", Short: []string{"csr"}, Verbs: endOnly,
+		Subs:   []Sub{{Name: "status", Verbs: getOnly, Viewer: getOnly}, {Name: "approval", Verbs: modify, Viewer: getOnly}},
+		Viewer: readOnly,
+		New:    fresh[certv1.CertificateSigningRequest],
+		Status: status(func(r *certv1.CertificateSigningRequest) *certv1.CertificateSigningRequestStatus { return &r.Status }),
+	},
+}

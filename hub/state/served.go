@@ -1,0 +1,93 @@
+package state
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authnv1 "k8s.io/api/authentication/v1"
+	authnv1beta1 "k8s.io/api/authentication/v1beta1"
+	authzv1 "k8s.io/api/authorization/v1"
+	scalev1 "k8s.io/api/autoscaling/v1"
+	certv1 "k8s.io/api/certificates/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// The groups of the API.
+var (
+	core           = Group{GroupVersion: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme}
+	apps           = Group{GroupVersion: appsv1.SchemeGroupVersion, AddToScheme: appsv1.AddToScheme}
+	certificates   = Group{GroupVersion: certv1.SchemeGroupVersion, AddToScheme: certv1.AddToScheme}
+	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
+	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
+	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
+	flotilla       = Group{GroupVersion: schema.GroupVersion{Group: fleet.Group, Version: fleet.Version}, Plain: true}
+	extensions     = Group{GroupVersion: schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, Plain: true}
+	authentication = Group{GroupVersion: authnv1.SchemeGroupVersion, AddToScheme: authnv1.AddToScheme}
+	oldReview      = Group{GroupVersion: authnv1beta1.SchemeGroupVersion, AddToScheme: authnv1beta1.AddToScheme}
+	authorization  = Group{GroupVersion: authzv1.SchemeGroupVersion, AddToScheme: authzv1.AddToScheme}
+	usage          = Group{GroupVersion: metricsv1beta1.SchemeGroupVersion, AddToScheme: metricsv1beta1.AddToScheme}
+	autoscaling    = Group{GroupVersion: scalev1.SchemeGroupVersion, AddToScheme: scalev1.AddToScheme} // of subresources alone
+)
+
+// groups is every group in the order in which clients find them.
+var groups = []*Group{
+	&core, &apps, &certificates, &coordination, &policies, &newEvents, &flotilla, &extensions,
+	&authentication, &oldReview, &authorization, &usage, &autoscaling,
+}
+
+// Groups returns every version of a group that the API speaks.
+func Groups() []*Group { return groups }
+
+// What the API serves and nothing keeps. The first two are the empty list: nothing
+// implements them, but tools ask for them all the time, and say so when they are
+// not there.
+const (
+	Services        Kind = "services"
+	CustomResources Kind = "customresourcedefinitions"
+)
+
+var unkept = [...]Row{
+	{Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: readOnly, Viewer: readOnly},
+	{Kind: CustomResources, Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly},
+
+	{Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "selfsubjectrulesreviews", Group: &authorization, Name: "SelfSubjectRulesReview", Verbs: createOnly, Viewer: createOnly},
+
+	{Kind: Nodes, Group: &usage, Name: "NodeMetrics", Needs: Metrics, Verbs: []string{"get", "list"}},
+	{Kind: Pods, Group: &usage, Name: "PodMetrics", Namespaced: true, Needs: Metrics, Verbs: []string{"get", "list"}},
+}
+
+// A Resource is a kind under one of the paths where the API serves it.
+type Resource struct {
+	*Row
+	In *Group
+}
+
+// GroupVersionKind is what the API calls it there.
+func (r Resource) GroupVersionKind() schema.GroupVersionKind { return r.In.WithKind(r.Name) }
+
+// Empty tells whether it is served as a list that is always empty.
+func (r Resource) Empty() bool { return r.Kind == Services || r.Kind == CustomResources }
+
+// Served returns all that the API serves, in the order in which clients find it.
+func Served() (all []Resource) {
+	for _, rows := range [][]Row{kinds[:], unkept[:]} {
+		for i := range rows {
+			for _, in := range []*Group{rows[i].Group, rows[i].Also} {
+				if in != nil {
+					all = append(all, Resource{&rows[i], in})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Resource) int { return slices.Index(groups, a.In) - slices.Index(groups, b.In) })
+	return all
+}

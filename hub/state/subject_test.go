@@ -1,0 +1,46 @@
+package state_test
+
+import (
+	"fmt"
+	"testing"
+
+	"flotilla.dev/hub/state"
+)
+
+func subject(name, part string, was any) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
+}
+
+func TestASubjectComesOnceAndWhatItWasAsOftenAsItWasSomething(t *testing.T) {
+	a, b := subject("a", "", nil), subject("b", "", nil)
+	part, was, again := subject("a", "Deadline", nil), subject("a", "", 1), subject("a", "", 2)
+	for _, c := range []struct {
+		rule  string
+		lists [][]state.Subject
+		want  []state.Subject
+	}{
+		{"nothing is nothing", [][]state.Subject{nil, {}}, nil},
+		{"one is one", [][]state.Subject{nil, {a}}, []state.Subject{a}},
+		{"the first of those that are alike stays where it is", [][]state.Subject{{b, a}, {a, b}}, []state.Subject{b, a}},
+		{"a part is another subject", [][]state.Subject{{a}, {part}}, []state.Subject{a, part}},
+		{"what is handed over is never left out", [][]state.Subject{{a, was}, {was, again}}, []state.Subject{a, was, was, again}},
+	} {
+		if got := state.Distinct(c.lists...); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
+		}
+	}
+}
+
+func TestWhatChangesTouchIsInTheirOrder(t *testing.T) {
+	touches := func(c state.Applied) []state.Subject {
+		return []state.Subject{subject(c.Key.Name, "", nil), subject("z", "", nil)}
+	}
+	var changes []state.Applied
+	for _, name := range []string{"b", "a", "b"} {
+		changes = append(changes, state.Applied{Key: state.Key{Name: name}})
+	}
+	want := []state.Subject{subject("b", "", nil), subject("z", "", nil), subject("a", "", nil)}
+	if got := state.Touched(touches, changes); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

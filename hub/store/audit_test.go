@@ -1,0 +1,378 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/bound"
+)
+
+func did(name string) Audit {
+	return Audit{At: time.Now(), Who: "anna", Via: "certificate", Source: "10.0.0.9", Verb: "patch", Resource: "nodes", Name: name, Code: 200}
+}
+
+func refused(name string) Audit {
+	a := did(name)
+	a.Code, a.Message = 403, "role viewer"
+	return a
+}
+
+func export(t *testing.T, s *Store, since time.Time) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.EachAudit(t.Context(), since, func(a Audit) error { return json.NewEncoder(&b).Encode(a.Line()) }); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestAChangedOrMissingRecordShows(t *testing.T) {
+	for _, tt := range []struct{ name, sql, want string }{
+		{"nothing was done", "", ""},
+		{"a name was changed", "UPDATE audit SET who = 'bob' WHERE id = 5", "record 5 ("},
+		{"a result was changed", "UPDATE audit SET code = 201 WHERE id = 4", "record 4 ("},
+		{"a moment was moved", "UPDATE audit SET at = '2020-01-01T00:00:00.000Z' WHERE id = 4", "record 4 ("},
+		{"text moved from one field to the next", "UPDATE audit SET name = '', message = name || message WHERE id = 4", "record 4 ("},
+		{"one is missing", "DELETE FROM audit WHERE id = 6", "record 6 is missing"},
+		{"several are missing", "DELETE FROM audit WHERE id IN (4, 5, 6)", "records 4 to 6 are missing"},
+		{"the first is missing", "DELETE FROM audit WHERE id = 1", "is the first of the chain"},
+		{"the newest is missing", "DELETE FROM audit WHERE id = 11", "records at the end are missing"},
+		{"all are missing", "DELETE FROM audit", "records at the end are missing"},
+		{"one was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
+		{"two changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit SET id = -id WHERE id < 0", "record 5 ("},
+		{"a hash was taken away", "UPDATE audit SET hash = x'' WHERE id = 5", "record 5 ("},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := openIn(t, t.TempDir())
+			for i := range 10 {
+				if err := s.AddAudit(t.Context(), did(fmt.Sprint("pi-", i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.sql != "" {
+				if err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error { _, err := c.ExecContext(ctx, tt.sql); return err }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, err := s.VerifyAudit(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.want == "" && (r.Breaks != 0 || r.Records != 11 || r.From.ID != 1 || r.To.ID != 11) {
+				t.Fatalf("%+v", r)
+			}
+			if tt.want != "" && (r.Breaks == 0 || !strings.Contains(strings.Join(r.Broken, "\n"), tt.want)) {
+				t.Fatalf("%q is not in %q", tt.want, r.Broken)
+			}
+			// An export says the same, but for what is missing at its ends: that shows against the hub.
+			if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil || (f.Breaks == 0) != (tt.want == "" || strings.Contains(tt.want, "at the end")) {
+				t.Fatalf("the export: %v %+v", err, f)
+			}
+			// It goes on after a damage.
+			if err := s.AddAudit(t.Context(), did("later")); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestTheChainGoesOnAfterRestartsCommandsAndOldRecords(t *testing.T) {
+	dir := fromDump(t, "testdata/v1.sql")
+	s := openIn(t, dir)
+	before, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g sync.WaitGroup
+	other, err := OpenShared(t.Context(), options(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		g.Go(func() { _ = s.AddAudit(t.Context(), did(fmt.Sprint("hub-", i))) })
+		g.Go(func() { _ = other.AddAudit(t.Context(), did(fmt.Sprint("cli-", i))) })
+	}
+	g.Wait()
+	other.NoteAudit(did("noted")) // a command ends at once
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.NoteAudit(did("noted too"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openIn(t, dir)
+	r, err := s.VerifyAudit(t.Context())
+	if err != nil || r.Breaks != 0 || r.Records != len(before)+1+42 || r.Unchained != len(before) {
+		t.Fatalf("%v %+v (%d before)", err, r, len(before))
+	}
+}
+
+func TestWhatIsTooOldOrTooMuchGoesAndTheRestStaysVerifiable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openIn(t, t.TempDir())
+		s.auditKept, s.auditRows = 24*time.Hour, 50
+		for i := range 200 {
+			if err := s.AddAudit(t.Context(), did(fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := s.VerifyAudit(t.Context())
+		if err != nil || r.Breaks != 0 || r.Records != 50 || r.To.Name != "199" {
+			t.Fatalf("rows: %v %+v", err, r)
+		}
+		time.Sleep(25 * time.Hour)
+		if err := s.AddAudit(t.Context(), did("next day")); err != nil {
+			t.Fatal(err)
+		}
+		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records != 1 {
+			t.Fatalf("age: %v %+v", err, r)
+		}
+		s.auditBytes = 20_000
+		long := did("long")
+		long.Message = strings.Repeat("x", 5000)
+		for range 100 {
+			if err := s.AddAudit(t.Context(), long); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records < 10 || r.Records > 20 {
+			t.Fatalf("bytes: %v %+v", err, r)
+		}
+		if _, err := s.exec(t.Context(), "DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)"); err != nil {
+			t.Fatal(err)
+		}
+		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 {
+			t.Fatalf("a cut that is not the hub's: %v %+v", err, r)
+		}
+		s.Close()
+	})
+}
+
+func TestAFloodIsAFewRecordsThatSayHowManyThereWere(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(i int) Audit
+		most int
+	}{
+		{"a viewer's refusals in a loop", func(i int) Audit { return refused(fmt.Sprint("pi-", i)) }, foldBurst + 20},
+		{"malformed tokens with names of their own", func(i int) Audit {
+			a := refused("x")
+			a.Who, a.Via, a.Code = fmt.Sprint("guess-", i), "join token", 400
+			return a
+		}, foldBurst + 20},
+		{"failed logins under many names", func(i int) Audit {
+			a := refused("")
+			a.Who, a.Via, a.Resource, a.Verb, a.Code = fmt.Sprint("user-", i), "password", "sessions", "create", 401
+			return a
+		}, foldBurst + 20},
+		{"logins that succeed", func(i int) Audit { a := did(""); a.Resource, a.Verb = "sessions", "create"; return a }, foldBurst + 20},
+		{"readings of secrets", func(i int) Audit { a := did("s"); a.Resource, a.Verb = "secrets", "get"; return a }, foldBurst + 20},
+		{"refusals from ever new addresses", func(i int) Audit {
+			a := refused("x")
+			a.Source = fmt.Sprintf("2001:db8:%x::1", i)
+			return a
+		}, foldAllBurst + 20*(foldSources+1)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const flood = foldKnown + 900 // over a quarter of an hour
+				s := openIn(t, t.TempDir())
+				writes := s.writes(t)
+				for i := range flood {
+					if a := tt.make(i); i%7 == 0 {
+						if err := s.AddAudit(t.Context(), a); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						s.NoteAudit(a)
+					}
+					time.Sleep(15 * time.Minute / flood)
+				}
+				if err := s.AddAudit(t.Context(), did("a change in between")); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * foldLongest)
+				found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 1_000_000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum, changes := 0, 0
+				for _, a := range found {
+					switch {
+					case a.Verb == auditBegins:
+					case a.Name == "a change in between":
+						changes++
+					default:
+						sum += a.Count
+					}
+				}
+				if sum != flood || changes != 1 || len(found) > tt.most+2 {
+					t.Errorf("%d records stand for %d of %d; %d changes", len(found), sum, flood, changes)
+				}
+				if n := s.writes(t) - writes; n > 2*tt.most {
+					t.Errorf("%d writes", n)
+				}
+				if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
+					t.Fatalf("%v %+v", err, r)
+				}
+				s.Close()
+			})
+		})
+	}
+}
+
+// writes is how often the audit was written.
+func (s *Store) writes(t *testing.T) int {
+	var n sql.NullInt64
+	if err := s.read.QueryRow("SELECT count(DISTINCT at) FROM audit").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return int(n.Int64)
+}
+
+// Strangers say their names themselves, and an administrator reads them on a terminal.
+func TestWhatIsKeptShowsEveryCharacter(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	const hiding = "a\u202eb\u200b\x1b[31m\x00"
+	if err := s.AddAudit(t.Context(), Audit{At: time.Now(), Who: hiding, Via: hiding, Source: hiding, Verb: hiding, Resource: hiding, Namespace: hiding, Name: strings.Repeat("\u202e", 300), Code: 401, Message: hiding + "\xff"}); err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.Audits(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range found[0].texts() {
+		if bound.Hidden(text) || text == "" || len(text) > maxAuditMessage {
+			t.Errorf("%q is kept", text)
+		}
+	}
+	if a := found[0]; a.Who != `a\u202eb\u200b\u001b[31m\u0000` || len(a.Name) > maxAuditText || !strings.HasPrefix(a.Name, `\u202e\u202e`) {
+		t.Errorf("%+v", a)
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
+		t.Errorf("%v %+v", err, r)
+	}
+}
+
+func TestChangesAreNeverFolded(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 3000 {
+		s.NoteAudit(did(fmt.Sprint(i)))
+	}
+	mustCommit(t, s, 1, pod("a", 1)) // takes them along
+	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 9999}); err != nil || len(found) != 3001 {
+		t.Fatal(len(found), err)
+	}
+}
+
+func TestARecordGoesWithTheWriteThatIsMadeAnyway(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	mustCommit(t, s, 1, pod("a", 1))
+	frames := func() (n int) {
+		var busy, done int
+		if err := s.read.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &n, &done); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := frames()
+	s.NoteAudit(did("pi-1"))
+	if n := frames(); n != before {
+		t.Fatal("it was written by itself:", n, before)
+	}
+	mustCommit(t, s, 2, pod("b", 2))
+	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 2 {
+		t.Fatal("it did not go along:", found)
+	}
+	// A write that fails takes nothing with it.
+	s.NoteAudit(did("pi-2"))
+	if err := s.SetRole(t.Context(), "nobody", "admin", time.Now()); err == nil {
+		t.Fatal("it did not fail")
+	}
+	if err := s.SetMeta(t.Context(), "x", "y"); err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 3 || found[0].Name != "pi-2" {
+		t.Fatal("it was lost with another's write:", found)
+	}
+}
+
+func TestARestoredBackupSaysSoInTheChain(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	for range 3 {
+		if err := s.AddAudit(t.Context(), did("early")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	if err := s.Backup(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddAudit(t.Context(), did("lost")); err != nil {
+		t.Fatal(err)
+	}
+	lost, _ := s.Audits(t.Context(), 1)
+	s.Close()
+	if err := Restore(t.Context(), options(t, dir), copied); err != nil {
+		t.Fatal(err)
+	}
+	s = openIn(t, dir)
+	found, err := s.Audits(t.Context(), 1)
+	if err != nil || len(found) != 1 || found[0].Verb != "restore" || !strings.Contains(found[0].Message, fmt.Sprintf("record 5, hash %x", lost[0].Hash)) {
+		t.Fatalf("%v %+v", err, found)
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
+		t.Fatalf("%v %+v", err, r)
+	}
+}
+
+func TestADamagedAuditStopsNoCommit(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	if _, err := s.exec(t.Context(), "ALTER TABLE audit RENAME TO gone"); err != nil {
+		t.Fatal(err)
+	}
+	s.NoteAudit(did("pi-1"))
+	mustCommit(t, s, 1, pod("a", 1))
+}
+
+func TestAnExportBeginsWhenAskedAndVerifiesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openIn(t, t.TempDir())
+		for i := range 1200 { // more than one step of reading
+			s.NoteAudit(did(fmt.Sprint(i)))
+		}
+		time.Sleep(time.Hour)
+		since := time.Now()
+		if err := s.AddAudit(t.Context(), did("<late> & \u2028 \xff")); err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(export(t, s, time.Time{}), []byte("\n")); n != 1202 {
+			t.Error(n)
+		}
+		late := export(t, s, since)
+		if r, err := VerifyAuditExport(bytes.NewReader(late)); err != nil || r.Records != 1 || r.Breaks != 0 || r.From.ID != 1202 {
+			t.Errorf("%v %+v\n%s", err, r, late)
+		}
+		if r, err := VerifyAuditExport(bytes.NewReader(bytes.Replace(late, []byte("late"), []byte("Late"), 1))); err != nil || r.Breaks != 1 {
+			t.Errorf("%v %+v", err, r)
+		}
+		if text := export(t, s, since.Add(time.Hour)); len(text) != 0 {
+			t.Errorf("%s", text)
+		}
+		if _, err := VerifyAuditExport(strings.NewReader("{\"id\": 1}\nno\n")); err == nil || !strings.Contains(err.Error(), "line 2") {
+			t.Error(err)
+		}
+		s.Close()
+	})
+}

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/panics"
+)
+
+// Bounds of all records together. The oldest go first.
+const (
+	// AuditKept is how long it is remembered who did what, unless Options say otherwise.
+	AuditKept     = 90 * 24 * time.Hour
+	maxAuditRows  = 200_000
+	maxAuditBytes = 64 << 20
+	auditPrune    = 2000 // records that one write removes at most
+)
+
+// Keys of the meta table: the newest record, and the newest that was removed.
+const (
+	metaAuditHead   = "audit-head"
+	metaAuditAnchor = "audit-anchor"
+)
+
+// AddAudit remembers something, and returns when it is on the disk, unless it is
+// left out in a flood, which a later record tells. Several that come together
+// share one write. While the disk is full it keeps the ballast for what makes
+// room, and returns ErrFull.
+func (s *Store) AddAudit(_ context.Context, a Audit) error {
+	q := s.audits.put(a)
+	s.arm()
+	if q == nil {
+		return nil
+	}
+	return s.flushAudits(q)
+}
+
+// NoteAudit remembers something with the next write, or after a second. It is for
+// what was remembered before by itself, and for what nobody got.
+func (s *Store) NoteAudit(a Audit) {
+	s.audits.put(a)
+	s.arm()
+}
+
+// arm sets the timer that writes what no other write has taken along.
+func (s *Store) arm() {
+	q := &s.audits
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	at := q.next(now)
+	switch {
+	case at.IsZero():
+	case q.timer == nil:
+		q.timer = time.AfterFunc(max(at.Sub(now), 0), func() {
+			defer panics.Catch("audit")
+			q.mu.Lock()
+			q.timer = nil
+			q.mu.Unlock()
+			if err := s.flushAudits(nil); err != nil {
+				s.log.Error("the audit cannot be written", "err", err)
+			}
+			s.arm()
+		})
+	case len(q.waiting) == 1: // the timer may be one of a flood, far away
+		q.timer.Reset(auditDelay)
+	}
+}
+
+// flushAudits writes what waits. one is nil, or has been put before.
+func (s *Store) flushAudits(one *queued) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one != nil && one.kept { // another's write took it along
+		return nil
+	}
+	if s.conn == nil {
+		return nil // closing has written it
+	}
+	if one == nil && !s.audits.waits() {
+		return nil
+	}
+	ctx := context.Background()
+	nothing := func(context.Context, *sql.Conn) error { return nil }
+	err := ErrFull
+	if !s.full {
+		err = s.txLocked(ctx, nothing)
+	}
+	if errors.Is(err, ErrFull) {
+		s.audits.kept(s.audits.gather(time.Now(), false), false, time.Now())
+		if one == nil {
+			return nil // it is counted, and logged for the disk
+		}
+	}
+	return err
+}
+
+// writeAudits writes what waits in the transaction that is open, and removes what
+// is too old or too much. It returns what it has written.
+func (s *Store) writeAudits(ctx context.Context, c *sql.Conn) ([]*queued, error) {
+	now := time.Now()
+	if s.full {
+		return nil, nil
+	}
+	rows := s.audits.gather(now, s.closing)
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	if _, err := c.ExecContext(ctx, "SAVEPOINT audit"); err != nil {
+		return nil, err
+	}
+	err := s.appendAudits(ctx, c, rows, now)
+	if err != nil && errors.Is(s.explain(err), ErrFull) {
+		return nil, err // the whole transaction is lost, and its writer makes room
+	}
+	if err != nil { // a damaged audit must not stop the fleet
+		s.log.Error("records of the audit are lost", "count", len(rows), "err", err)
+		s.audits.kept(rows, false, now)
+		rows = nil
+		if _, err := c.ExecContext(ctx, "ROLLBACK TO audit"); err != nil {
+			return nil, err
+		}
+	}
+	_, err = c.ExecContext(ctx, "RELEASE audit")
+	return rows, err
+}
+
+// A chainEnd is one end of the chain: a record by its number and hash, and the
+// bytes of all up to it.
+type chainEnd struct {
+	id, total int64
+	hash      []byte
+}
+
+func (e chainEnd) String() string { return fmt.Sprintf("%d %x %d", e.id, e.hash, e.total) }
+
+func parseChainEnd(text string) (e chainEnd, err error) {
+	f := strings.Fields(text)
+	if len(f) != 3 {
+		return e, fmt.Errorf("%q is no end of a chain", text)
+	}
+	e.id, err = strconv.ParseInt(f[0], 10, 64)
+	if err == nil {
+		e.hash, err = hex.DecodeString(f[1])
+	}
+	if err == nil {
+		e.total, err = strconv.ParseInt(f[2], 10, 64)
+	}
+	return e, err
+}
+
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// chainEndOf reads an end; false: there is none.
+func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, error) {
+	var text string
+	err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return chainEnd{}, false, nil
+	}
+	if err != nil {
+		return chainEnd{}, false, err
+	}
+	e, err := parseChainEnd(text)
+	return e, err == nil, err
+}
+
+// appendAudits links records to the chain.
+func (s *Store) appendAudits(ctx context.Context, c *sql.Conn, rows []*queued, now time.Time) error {
+	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
+	if err != nil {
+		return err
+	}
+	var last sql.NullInt64
+	if err := c.QueryRowContext(ctx, "SELECT max(id) FROM audit").Scan(&last); err != nil {
+		return err
+	}
+	head.id = max(head.id, last.Int64)
+	if !begun {
+		var old int
+		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM audit").Scan(&old); err != nil {
+			return err
+		}
+		first := Audit{At: now, Who: "the hub", Verb: auditBegins, Resource: "audit", Code: 200, Message: fmt.Sprintf("the chain of hashes begins with this record; %d older records are not in it", old)}
+		rows = append([]*queued{{Audit: first.bounded()}}, rows...)
+	}
+	for _, r := range rows {
+		a := &r.Audit
+		head.id, head.total, a.ID = head.id+1, head.total+a.bytes(), head.id+1
+		head.hash = a.link(head.hash)
+		if _, err := c.ExecContext(ctx, "INSERT INTO audit (id, at, until, count, who, via, source, verb, resource, namespace, name, code, message, total, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code, a.Message, head.total, head.hash); err != nil {
+			return err
+		}
+	}
+	if _, err := c.ExecContext(ctx, setMeta, metaAuditHead, head.String()); err != nil {
+		return err
+	}
+	return s.pruneAudits(ctx, c, head, rows[len(rows)-1].At)
+}
+
+const auditBegins = "begin"
+
+// pruneAudits removes records from the oldest on: the chain is cut at one place,
+// and its anchor is remembered.
+func (s *Store) pruneAudits(ctx context.Context, c *sql.Conn, head chainEnd, now time.Time) error {
+	var first, keep sql.NullInt64
+	if err := c.QueryRowContext(ctx, "SELECT min(id) FROM audit").Scan(&first); err != nil {
+		return err
+	}
+	err := c.QueryRowContext(ctx, "SELECT id FROM audit WHERE at >= ? AND id > ? AND (total > ? OR hash = x'') ORDER BY id LIMIT 1",
+		stamp(now.Add(-s.auditKept)), head.id-s.auditRows, head.total-s.auditBytes).Scan(&keep)
+	if errors.Is(err, sql.ErrNoRows) {
+		keep.Int64, err = head.id, nil // the newest stays in any case
+	}
+	if err != nil || keep.Int64 <= first.Int64 {
+		return err
+	}
+	until := min(keep.Int64, first.Int64+auditPrune)
+	anchor := chainEnd{}
+	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit WHERE id < ? ORDER BY id DESC LIMIT 1", until).Scan(&anchor.id, &anchor.hash, &anchor.total)
+	if err != nil {
+		return err
+	}
+	if len(anchor.hash) > 0 {
+		if _, err := c.ExecContext(ctx, setMeta, metaAuditAnchor, anchor.String()); err != nil {
+			return err
+		}
+	}
+	_, err = c.ExecContext(ctx, "DELETE FROM audit WHERE id < ?", until)
+	return err
+}

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
+	root := os.Geteuid() == 0
+	const other = 4242
+	for _, tt := range []struct {
+		name  string
+		root  bool // to be tried as root only
+		do    func(parent, dir string) error
+		wants string // of the error; "": it opens
+	}{
+		{"one that others may read is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o755) }, ""},
+		{"one that all may write is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o777) }, ""},
+		{"one of somebody else is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) }, "belongs to user 4242"},
+		{"so is one that others can move away", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) }, "others may write"},
+		{"or another group", true, func(parent, _ string) error {
+			if err := os.Chown(parent, 0, other); err != nil {
+				return err
+			}
+			return os.Chmod(parent, 0o775)
+		}, "others may write"},
+		{"not where only owners may, as in /tmp", false, func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, ""},
+		{"or somebody else's directory around it", true, func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242"},
+		{"a file of somebody else in it", true, func(_, dir string) error {
+			if err := os.WriteFile(filepath.Join(dir, "hub.db"), nil, 0o666); err != nil {
+				return err
+			}
+			return os.Chown(filepath.Join(dir, "hub.db"), other, other)
+		}, "hub.db belongs to user 4242"},
+		{"a file that leads elsewhere", false, func(parent, dir string) error {
+			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "ballast"))
+		}, "ballast leads elsewhere"},
+		{"backups on another disk are fine", false, func(parent, dir string) error {
+			return os.Symlink(parent, filepath.Join(dir, "backups"))
+		}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.root && !root {
+				t.Skip("needs root")
+			}
+			parent := t.TempDir()
+			dir, victim := filepath.Join(parent, "hub"), filepath.Join(parent, "victim")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(victim, []byte("dear"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.do(parent, dir); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(context.Background(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+			if err == nil {
+				s.Close()
+			}
+			if tt.wants == "" && err != nil || tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)) {
+				t.Errorf("it says %v, want %q", err, tt.wants)
+			}
+			if info, err := os.Stat(dir); tt.wants == "" && (err != nil || info.Mode().Perm() != 0o700) {
+				t.Errorf("it is %s, want 0700", info.Mode())
+			}
+			if text, err := os.ReadFile(victim); err != nil || string(text) != "dear" {
+				t.Errorf("the victim is %.40q, %v", text, err)
+			}
+		})
+	}
+}

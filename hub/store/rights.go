@@ -1,0 +1,254 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A restore brings objects back, not rights. Who may do what stays as it was decided last,
+// as far as the database that is replaced can be read and is this hub's: or everybody who
+// was shut out since the backup would be in again. Sessions end in any case.
+
+// rightsTables say who may, each after those that it refers to.
+var rightsTables = []string{"users", "api_tokens", "revoked_clients", "join_tokens", "enrolments"}
+
+// asInBackup is what an administrator has to do where the former database says nothing.
+const asInBackup = "people, API tokens and devices that were removed, revoked or replaced since then are let in again: look at them. Sessions and join tokens have ended"
+
+// endedKey is no hash of a key: whoever was the node joins again, with a token for it.
+const endedKey = "ended"
+
+// deviceFields are those of a node's record that say who speaks for it.
+var deviceFields = []string{"key", "machineID", "enrolled", "expires", "token", "site", "labels"}
+
+// rights are those of a database.
+type rights struct {
+	tables  map[string]tableRows
+	devices map[string]record // by node, the deviceFields only
+}
+
+// A record is a node's, as it is stored.
+type record map[string]json.RawMessage
+
+func (r record) fields() record {
+	out := record{}
+	for _, field := range deviceFields {
+		if r[field] != nil {
+			out[field] = r[field]
+		}
+	}
+	return out
+}
+
+type tableRows struct {
+	columns []string
+	rows    [][]any
+}
+
+const (
+	recordsTable    = "records"
+	dismissalsTable = "dismissals"
+)
+
+// salvageRights reads the rights of the database that is to be replaced; nil: it is
+// damaged there, or another hub's.
+func (s *Store) salvageRights(ctx context.Context, file string) *rights {
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		return nil
+	}
+	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
+	if err != nil {
+		return nil
+	}
+	defer db.Close()
+	r, err := s.readRights(ctx, db)
+	if err != nil {
+		s.log.Warn("the former database does not tell who may do what", "file", file, "err", err)
+		return nil
+	}
+	return r
+}
+
+func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
+	var was, is string
+	if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaHubID).Scan(&was); err != nil {
+		return nil, err
+	}
+	if err := s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaHubID).Scan(&is); err != nil {
+		return nil, err
+	}
+	if was != is {
+		return nil, errors.New("it is another hub's")
+	}
+	r := &rights{tables: map[string]tableRows{}, devices: map[string]record{}}
+	for _, table := range append(slices.Clone(rightsTables), dismissalsTable) {
+		t, err := readTable(ctx, db, table)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", table, err)
+		}
+		r.tables[table] = t
+	}
+	if has, err := hasTable(ctx, db, recordsTable); err != nil || !has {
+		return r, err
+	}
+	if err := intact(ctx, db, recordsTable); err != nil {
+		return nil, fmt.Errorf("read %s: %w", recordsTable, err)
+	}
+	records, err := readRecords(ctx, db)
+	for name, record := range records {
+		r.devices[name] = record.fields()
+	}
+	return r, err
+}
+
+func hasTable(ctx context.Context, q querier, table string) (bool, error) {
+	var n int
+	err := q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", table).Scan(&n)
+	return n > 0, err
+}
+
+// intact is nil for a table that is whole.
+func intact(ctx context.Context, q querier, table string) error {
+	var said string
+	err := q.QueryRowContext(ctx, "PRAGMA integrity_check('"+table+"')").Scan(&said)
+	if err == nil && said != "ok" {
+		err = errors.New(said)
+	}
+	return err
+}
+
+func readRecords(ctx context.Context, q querier) (map[string]record, error) {
+	rows, err := q.QueryContext(ctx, "SELECT name, object FROM "+recordsTable)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := map[string]record{}
+	for rows.Next() {
+		var name string
+		var object []byte
+		if err := rows.Scan(&name, &object); err != nil {
+			return nil, err
+		}
+		var one record
+		if err := json.Unmarshal(object, &one); err != nil {
+			return nil, fmt.Errorf("the record of node %s: %w", name, err)
+		}
+		all[name] = one
+	}
+	return all, rows.Err()
+}
+
+// readTable reads all of a table that is whole; one that is not there is empty.
+func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err error) {
+	if has, err := hasTable(ctx, db, table); err != nil || !has {
+		return t, err
+	}
+	if err := intact(ctx, db, table); err != nil {
+		return t, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT * FROM "+table)
+	if err != nil {
+		return t, err
+	}
+	defer rows.Close()
+	if t.columns, err = rows.Columns(); err != nil {
+		return t, err
+	}
+	for rows.Next() {
+		row, to := make([]any, len(t.columns)), make([]any, len(t.columns))
+		for i := range row {
+			to[i] = &row[i]
+		}
+		if err := rows.Scan(to...); err != nil {
+			return t, err
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t, rows.Err()
+}
+
+// restore puts the rights in the place of those of a backup. Without any, what can be made
+// again in a minute ends.
+func (r *rights) restore(ctx context.Context, c *sql.Conn, now time.Time) error {
+	if _, err := c.ExecContext(ctx, "DELETE FROM sessions"); err != nil {
+		return err
+	}
+	if r == nil {
+		_, err := c.ExecContext(ctx, "UPDATE join_tokens SET revoked = ? WHERE revoked = ''", stamp(now))
+		return err
+	}
+	for _, table := range slices.Backward(rightsTables) {
+		if _, err := c.ExecContext(ctx, "DELETE FROM "+table); err != nil {
+			return err
+		}
+	}
+	for _, table := range rightsTables {
+		if err := r.tables[table].insert(ctx, c, "INSERT", table); err != nil {
+			return err
+		}
+	}
+	return r.restoreDevices(ctx, c)
+}
+
+func (t tableRows) insert(ctx context.Context, c *sql.Conn, verb, table string) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	query := fmt.Sprintf("%s INTO %s (%s) VALUES (?%s)", verb, table, strings.Join(t.columns, ", "), strings.Repeat(", ?", len(t.columns)-1))
+	for _, row := range t.rows {
+		if _, err := c.ExecContext(ctx, query, row...); err != nil {
+			return fmt.Errorf("take over %s: %w", table, err)
+		}
+	}
+	return nil
+}
+
+// restoreDevices sees to it that the key that spoke for a node last is the one that
+// does, and that none does whose enrolment had ended.
+func (r *rights) restoreDevices(ctx context.Context, c *sql.Conn) error {
+	if has, err := hasTable(ctx, c, dismissalsTable); err != nil {
+		return err
+	} else if has {
+		if err := r.tables[dismissalsTable].insert(ctx, c, "INSERT OR REPLACE", dismissalsTable); err != nil {
+			return err
+		}
+	}
+	if has, err := hasTable(ctx, c, recordsTable); err != nil || !has {
+		return err
+	}
+	records, err := readRecords(ctx, c)
+	if err != nil {
+		return err
+	}
+	for name, record := range records {
+		last, now := r.devices[name], record.fields()
+		if string(last["key"]) == string(now["key"]) {
+			continue
+		}
+		if last["key"] == nil {
+			now["key"] = json.RawMessage(`"` + endedKey + `"`)
+			last = now
+		}
+		for _, field := range deviceFields {
+			if delete(record, field); last[field] != nil {
+				record[field] = last[field]
+			}
+		}
+		object, err := json.Marshal(record)
+		if err != nil {
+			return err
+		}
+		if _, err := c.ExecContext(ctx, "UPDATE "+recordsTable+" SET object = ? WHERE name = ?", string(object), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func recordOf(node, key string, rev uint64, more string) Row {
+	return Row{Kind: "records", Name: node, UID: "u-" + node, Rev: rev, Object: []byte(`{"metadata":{"name":"` + node + `"},"key":"` + key + `","generation":7` + more + `}`)}
+}
+
+func dismissalOf(key string, rev uint64) Row {
+	return Row{Kind: "dismissals", Name: key, UID: "u-" + key, Rev: rev, Object: []byte(`{"metadata":{"name":"` + key + `"},"node":"pi-2"}`)}
+}
+
+func hashOf(s string) []byte { return []byte(strings.Repeat(s, 32)[:32]) }
+
+// outlived is a closed hub with a backup, since which most of those who had a right have
+// lost it.
+func outlived(t *testing.T) (dir, backup string) {
+	t.Helper()
+	dir = t.TempDir()
+	s, ctx := openIn(t, dir), t.Context()
+	for _, name := range []string{"kari", "ola"} {
+		must(t, s.AddUser(ctx, User{Name: name, Role: "admin", Password: "old", Created: noon}))
+		must(t, s.AddAPIToken(ctx, APIToken{ID: "of-" + name, Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+		must(t, s.AddSession(ctx, Session{Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+	}
+	must(t, s.AddAPIToken(ctx, APIToken{ID: "revoked", Hash: hashOf("r"), User: "kari", Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+	for _, id := range []string{"used", "revoked", "open"} {
+		must(t, s.AddJoinToken(ctx, JoinToken{ID: id, Hash: hashOf(id), Site: "oslo", Uses: 1, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+	}
+	mustCommit(t, s, 10, recordOf("pi-1", "stolen", 1, `,"machineID":"m1","labels":{"a":"1"}`), recordOf("pi-2", "deleted", 2, ""), recordOf("pi-3", "good", 3, ""), dismissalOf("before", 4))
+	must(t, s.backupNow(ctx, noon))
+	must(t, s.DeleteUser(ctx, "ola", noon.Add(time.Hour)))
+	must(t, s.SetPassword(ctx, "kari", "new"))
+	must(t, s.SetRole(ctx, "kari", "viewer", noon.Add(time.Hour)))
+	must(t, s.DeleteAPIToken(ctx, "revoked"))
+	must(t, s.TakeUse(ctx, Use{Node: "pi-1", Key: "fresh", Token: "used", At: noon.Add(time.Hour)}))
+	must(t, s.RevokeJoinToken(ctx, "revoked", noon.Add(time.Hour)))
+	must(t, s.Commit(ctx, Commit{Rev: 20, Rows: []Row{recordOf("pi-1", "fresh", 18, `,"machineID":"m9"`), dismissalOf("deleted", 19)}}))
+	if _, err := s.exec(ctx, "DELETE FROM records WHERE name = 'pi-2'"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	return dir, filepath.Join(dir, "backups", "hub-20261101T120000Z.db")
+}
+
+// A restore brings objects back, and nobody who was shut out since the backup.
+func TestARestoreLetsNobodyInAgain(t *testing.T) {
+	dir, file := outlived(t)
+	must(t, Restore(t.Context(), options(t, dir), file))
+	s, ctx := openIn(t, dir), t.Context()
+	if r, _ := s.Recovered(ctx); r == nil || !r.Rights {
+		t.Errorf("%+v", r)
+	}
+	if u, err := s.Users(ctx); len(u) != 1 || u[0].Name != "kari" || u[0].Password != "new" || u[0].Role != "viewer" {
+		t.Errorf("the users are %+v, %v", u, err)
+	}
+	if before, err := s.ClientsRevokedBefore(ctx, "ola"); !before.Equal(noon.Add(time.Hour)) {
+		t.Errorf("certificates are revoked before %v, %v", before, err)
+	}
+	if all, err := s.APITokens(ctx); len(all) != 1 || all[0].ID != "of-kari" {
+		t.Errorf("the API tokens are %+v, %v", all, err)
+	}
+	for _, name := range []string{"kari", "ola"} {
+		if _, err := s.Session(ctx, hashOf(name)); !errors.Is(err, ErrNotFound) {
+			t.Errorf("the session of %s: %v", name, err)
+		}
+	}
+	for id, spoilt := range map[string]bool{"used": true, "revoked": true, "open": false} {
+		if j, err := s.JoinToken(ctx, id); err != nil || spoilt != (j.Used == 1 || !j.Revoked.IsZero()) {
+			t.Errorf("the join token %s is %+v, %v", id, j, err)
+		}
+	}
+	expect(t, contents(t, s),
+		`dismissals /before u-before 4   {"metadata":{"name":"before"},"node":"pi-2"}`,
+		`dismissals /deleted u-deleted 19   {"metadata":{"name":"deleted"},"node":"pi-2"}`,
+		`records /pi-1 u-pi-1 1   {"generation":7,"key":"fresh","machineID":"m9","metadata":{"name":"pi-1"}}`,
+		`records /pi-2 u-pi-2 2   {"generation":7,"key":"ended","metadata":{"name":"pi-2"}}`,
+		`records /pi-3 u-pi-3 3   {"metadata":{"name":"pi-3"},"key":"good","generation":7}`)
+}
+
+// Where the former database says nothing, people and devices are as in the backup; sessions
+// and join tokens, which are made again in a minute, have ended, and it is said.
+func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
+	for name, former := range map[string]func(t *testing.T, dir string){
+		"it is lost":    func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, database))) },
+		"it is damaged": func(t *testing.T, dir string) { damage(t, filepath.Join(dir, database)) },
+		"it is that of a hub that began anew": func(t *testing.T, dir string) {
+			for _, file := range []string{database, database + "-wal", database + "-shm"} {
+				_ = os.Remove(filepath.Join(dir, file))
+			}
+			must(t, copyFile(filepath.Join(newHub(t), database), filepath.Join(dir, database)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, file := outlived(t)
+			former(t, dir)
+			must(t, Restore(t.Context(), options(t, dir), file))
+			s, ctx := openIn(t, dir), t.Context()
+			if r, _ := s.Recovered(ctx); r == nil || r.Rights {
+				t.Errorf("%+v", r)
+			}
+			if u, err := s.Users(ctx); len(u) != 2 {
+				t.Errorf("the users are %+v, %v", u, err)
+			}
+			if all, err := s.APITokens(ctx); len(all) != 3 {
+				t.Errorf("the API tokens are %+v, %v", all, err)
+			}
+			for _, name := range []string{"kari", "ola"} {
+				if _, err := s.Session(ctx, hashOf(name)); !errors.Is(err, ErrNotFound) {
+					t.Errorf("the session of %s: %v", name, err)
+				}
+			}
+			if all, err := s.JoinTokens(ctx); len(all) != 3 || all[0].Revoked.IsZero() || all[1].Revoked.IsZero() || all[2].Revoked.IsZero() {
+				t.Errorf("the join tokens are %+v, %v", all, err)
+			}
+			said := ""
+			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { said += a.Message + "\n"; return nil }); err != nil || !strings.Contains(said, asInBackup) {
+				t.Errorf("the audit says %q, %v", said, err)
+			}
+		})
+	}
+}
+
+// newHub is the directory of another one.
+func newHub(t *testing.T) string {
+	dir := t.TempDir()
+	must(t, openIn(t, dir).Close())
+	return dir
+}

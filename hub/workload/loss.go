@@ -1,0 +1,173 @@
+package workload
+
+import (
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// holdMost is the longest that a workload waits.
+const holdMost = 5 * time.Minute
+
+// peace is how long a pod has been on its node when its loss says nothing about the next
+// one, and how long after a strike a workload counts as quiet again.
+const peace = 10 * time.Minute
+
+// holdFor is how long a workload waits after so many strikes: the first loss is made good
+// at once; then 1 s, doubling to 5 min.
+func holdFor(strikes int) time.Duration {
+	switch {
+	case strikes < 2:
+		return 0
+	case strikes > 10:
+		return holdMost
+	}
+	return min(time.Second<<(strikes-2), holdMost)
+}
+
+// heldUntil returns until when what a loss owes is not replaced.
+func heldUntil(l *state.Loss) time.Time { return l.Last.Add(holdFor(l.Strikes)) }
+
+// lossKey names the loss of a workload: of a DaemonSet on one node, of a ReplicaSet on any,
+// for its next pod may come to any other.
+func lossKey(owner state.Object, node string) state.Key {
+	k := state.Key{Kind: state.Losses, Namespace: owner.GetNamespace(), Name: string(owner.GetUID())}
+	if _, ok := owner.(*appsv1.DaemonSet); ok {
+		k.Name += "." + node
+	}
+	return k
+}
+
+func (p *pass) lossOf(owner state.Object, node string) *state.Loss {
+	l, _ := p.s.Get(lossKey(owner, node)).(*state.Loss)
+	return l
+}
+
+// countLoss counts that a pod was lost to a decision of the hub's or to its device: evicted,
+// preempted, rejected, failed, or gone with its node. What a person deletes, and what its own
+// workload has too many of, is no loss.
+//
+// A strike is the loss of a pod that was placed since the last strike, and so was its
+// consequence: a hundred pods that leave one node together are one. What is lost
+// while the workload waits is owed with the rest.
+func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
+	if old == nil || pod == nil || old.Spec.NodeName == "" || !active(old) || active(pod) || !driven(pod) {
+		return
+	}
+	bound := state.BoundAt(old)
+	ref := metav1.GetControllerOfNoCopy(old)
+	if ref == nil || p.now.Sub(bound) >= peace {
+		return
+	}
+	owner := p.s.ByUID(ref.UID)
+	var kind gvk
+	switch owner.(type) {
+	case *appsv1.ReplicaSet:
+		kind = replicaSetKind
+	case *appsv1.DaemonSet:
+		kind = daemonSetKind
+	default:
+		return
+	}
+	k := lossKey(owner, old.Spec.NodeName)
+	l := w.losses[k]
+	if l == nil {
+		if l, _ = p.s.Get(k).(*state.Loss); l != nil {
+			l = l.DeepCopy()
+		}
+	}
+	if l == nil || !p.now.Before(heldUntil(l).Add(peace)) {
+		l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
+			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
+		}}
+	}
+	switch {
+	case l.Strikes > 0 && p.now.Before(heldUntil(l)):
+		l.Owed++
+	case l.Strikes > 0 && bound.Before(l.Last.Time):
+		return
+	default:
+		l.Strikes, l.Last, l.Owed = l.Strikes+1, metav1.NewMicroTime(p.now), 1
+		l.Failed = state.PodCondition(pod, corev1.DisruptionTarget) == nil
+	}
+	w.losses[k] = l
+}
+
+// driven tells whether a pod has not left of anybody's own free will.
+func driven(pod *corev1.Pod) bool {
+	if state.Terminated(pod) {
+		return true
+	}
+	c := state.PodCondition(pod, corev1.DisruptionTarget)
+	return c != nil && c.Status == corev1.ConditionTrue && (c.Reason == "DeletionByTaintManager" || c.Reason == "PreemptionByScheduler")
+}
+
+// remember writes the losses down, and says of whom the hub holds back.
+func (p *pass) remember(w *work) {
+	keys := set{}
+	for k := range w.losses {
+		keys[k] = true
+	}
+	for _, k := range keys.sorted() {
+		l := w.losses[k]
+		c := state.Put(l, "")
+		if was, _ := p.s.Get(k).(*state.Loss); l.Strikes > 1 && (was == nil || was.Strikes < l.Strikes) {
+			owner := p.s.ByUID(l.OwnerReferences[0].UID)
+			c = state.Put(l, fmt.Sprintf("hold %s back for %s: its pods are lost as soon as they are placed", state.Display(owner), holdFor(l.Strikes))).Warning("BackOff")
+			c.About = owner
+		}
+		p.do(c)
+		p.wake(k, heldUntil(l).Add(peace))
+	}
+}
+
+// forgetLoss removes a loss after its peace, or asks again then.
+func (p *pass) forgetLoss(k state.Key) {
+	l, ok := p.s.Get(k).(*state.Loss)
+	if !ok {
+		return
+	}
+	if end := heldUntil(l).Add(peace); end.After(p.now) {
+		p.wake(k, end)
+		return
+	}
+	p.do(state.Remove(l, ""))
+}
+
+// allowance returns how many of a workload's missing pods may be made now, and when to ask
+// again for the rest (zero: no need).
+//
+// Kubernetes replaces a lost pod at once, always: a device that rejects its pods makes it
+// create thousands. Here what the last strike owes waits; and of pods that failed no more are
+// tried again, until there has been peace, than have proven ready, or one when the wait is over.
+// Only the hub's own clock is used.
+func (p *pass) allowance(owner state.Object, node string, missing int, live []*corev1.Pod) (int, time.Time) {
+	l := p.lossOf(owner, node)
+	if l == nil || l.Strikes < 2 || missing <= 0 {
+		return missing, time.Time{}
+	}
+	until, room, least := heldUntil(l), missing, 1
+	if p.now.Before(until) {
+		room, least = max(missing-l.Owed, 0), 0
+	} else {
+		until = until.Add(peace)
+	}
+	if l.Failed && p.now.Before(until) {
+		proven := 0
+		for _, pod := range live {
+			if ready(pod) {
+				proven++
+			}
+		}
+		room = min(room, max(max(proven, least)-(len(live)-proven), 0))
+	}
+	if room == missing {
+		return missing, time.Time{}
+	}
+	return room, until
+}

@@ -1,0 +1,75 @@
+package workload
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// What a namespace forbids is not created by a workload either, and comes when the
+// namespace allows it; it is told once, and not asked by the clock.
+func TestRefusedPodsAreToldAndComeWhenTheirNamespaceAllowsThem(t *testing.T) {
+	f := newFleet(t)
+	f.d.Refuse = func(pod *corev1.Pod, ns *corev1.Namespace) string {
+		if ns == nil || pod.Namespace != ns.Name || len(pod.Spec.Containers) == 0 {
+			t.Errorf("asks of %+v in %v", pod.ObjectMeta, ns)
+			return ""
+		}
+		if ns.Labels["level"] == "open" {
+			return ""
+		}
+		return "the level is " + ns.Labels["level"]
+	}
+	ns := &corev1.Namespace{}
+	ns.Name, ns.Labels = "default", map[string]string{"level": "strict"}
+	ns.Status.Phase = corev1.NamespaceActive
+	f.put(ns, node("pi-1"), deployment(2), daemonSet()).settle().quiet()
+	if got := f.pods(); len(got) != 0 {
+		t.Fatalf("pods %v, want none", got)
+	}
+	var told []string
+	for _, c := range f.told {
+		if c.Reason == failedCreate {
+			told = append(told, c.Source+": "+c.Message)
+		}
+	}
+	slices.Sort(told)
+	if len(told) != 2 || !strings.HasPrefix(told[0], "daemonset-controller: Error creating: pods ") || !strings.HasSuffix(told[1], "-\" is forbidden: the level is strict") {
+		t.Errorf("told %q", told)
+	}
+	failure := func() (all []string) {
+		for o := range f.s.All(state.Deployments, "") {
+			for _, c := range o.(*appsv1.Deployment).Status.Conditions {
+				if c.Type == appsv1.DeploymentReplicaFailure {
+					all = append(all, string(c.Status)+" "+c.Reason)
+				}
+			}
+		}
+		for o := range f.s.All(state.DaemonSets, "") {
+			for _, c := range o.(*appsv1.DaemonSet).Status.Conditions {
+				all = append(all, string(c.Status)+" "+c.Reason)
+			}
+		}
+		return all
+	}
+	if got := failure(); !slices.Equal(got, []string{"True FailedCreate", "True FailedCreate"}) {
+		t.Errorf("conditions %q", got)
+	}
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "open"}) }).settle().quiet()
+	if got := f.pods(); len(got) != 3 {
+		t.Errorf("pods %v, want 3", got)
+	}
+	if got := failure(); len(got) != 0 {
+		t.Errorf("conditions %q, want none", got)
+	}
+	// What runs stays when the level rises; what is missing then does not come.
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "strict"}) }).settle().quiet()
+	if got := f.pods(); len(got) != 3 {
+		t.Errorf("pods %v, want 3", got)
+	}
+}

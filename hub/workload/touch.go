@@ -1,0 +1,172 @@
+package workload
+
+import (
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/state"
+)
+
+// Parts of the work on an object. A DaemonSet's work on one node is named by the node.
+const (
+	partAdopt    = "Adopt"    // it is new: what has no controller may be its
+	partTemplate = "Template" // of a DaemonSet: on every node, and perhaps by another template
+	partRevision = "Revision" // of a DaemonSet: its revisions are others
+	partTurn     = "Turn"     // what costs a walk and was put off has its turn
+	partKin      = "Kin"      // its owners, and what depends on it
+	partPods     = "Pods"     // of a node: it has come, gone, or is out of service or in it again
+	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
+	partLabels   = "Labels"   // of a namespace: they say what may run in it
+	partLost     = "Lost"     // of a pod: the quarantine after its node is over
+	partMore     = "More"     // of a kind: there is one more
+)
+
+// A step is a pod before and after a change: whom it concerned follows from its labels,
+// owner and node as they were, and what it was lost to from what it became.
+type step struct{ old, next *corev1.Pod }
+
+// A kin is an object's family before a change: the uid of one that is no more, and the
+// owners that may have waited for it to go.
+type kin struct {
+	gone   types.UID
+	owners []types.UID
+}
+
+// Touches says that a change concerns its object, and of others those that are named in
+// it; whom it concerns by labels and uids is found when it is decided.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Events:
+		if c.Old == nil {
+			return anotherEvent
+		}
+		return nil
+	case state.Pods:
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		return []state.Subject{{Key: c.Key, Was: step{old, next}}}
+	}
+	all := []state.Subject{{Key: c.Key}}
+	part := func(p string) { all = append(all, state.Subject{Key: c.Key, Part: p}) }
+	if k, ok := kinOf(c.Old, c.New); ok {
+		all = append(all, state.Subject{Key: c.Key, Part: partKin, Was: k})
+	}
+	switch c.Key.Kind {
+	case state.ReplicaSets, state.ControllerRevisions:
+		for _, o := range []state.Object{c.Old, c.New} {
+			all = appendController(all, o)
+		}
+		if c.Key.Kind == state.ReplicaSets && c.Old == nil {
+			part(partAdopt)
+		}
+	case state.Deployments:
+		if c.Old == nil {
+			part(partAdopt)
+		}
+	case state.DaemonSets:
+		old, had := c.Old.(*appsv1.DaemonSet)
+		next, has := c.New.(*appsv1.DaemonSet)
+		if has && (!had || old.Generation != next.Generation || old.UID != next.UID || next.DeletionTimestamp != nil) {
+			part(partTemplate)
+		}
+		if !had {
+			part(partAdopt)
+		}
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		if old == nil || next == nil || outOfService(old) != outOfService(next) {
+			part(partPods)
+		}
+		if !sameForDaemons(old, next) {
+			part(partDaemons)
+		}
+	case state.Namespaces:
+		if c.Old != nil && c.New != nil && !maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) {
+			part(partLabels)
+		}
+	}
+	return all
+}
+
+// appendController adds the controller of an object, which may be nil.
+func appendController(all []state.Subject, o state.Object) []state.Subject {
+	if o == nil {
+		return all
+	}
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil {
+		return all
+	}
+	q := state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: o.GetNamespace(), Name: ref.Name})
+	if q.Kind == state.DaemonSets {
+		q.Part = partRevision
+	}
+	return append(all, q)
+}
+
+// kinOf returns the family that an object had, if the change may matter to it.
+func kinOf(old, next state.Object) (k kin, ok bool) {
+	if old == nil {
+		return k, false
+	}
+	if next == nil || next.GetUID() != old.GetUID() {
+		k.gone = old.GetUID()
+	}
+	for _, ref := range old.GetOwnerReferences() {
+		k.owners = append(k.owners, ref.UID)
+	}
+	return k, k.gone != "" || len(k.owners) > 0
+}
+
+// sameForDaemons tells whether a node's change means nothing to DaemonSets, as when it
+// only reports its condition again.
+func sameForDaemons(old, next *corev1.Node) bool {
+	return old != nil && next != nil && old.Spec.Unschedulable == next.Spec.Unschedulable && old.UID == next.UID &&
+		maps.Equal(old.Labels, next.Labels) && slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, func(x, y corev1.Taint) bool {
+		return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
+	})
+}
+
+// What concerns the whole of a kind.
+var (
+	allPods      = state.Subject{Key: state.Key{Kind: state.Pods}}
+	allEvents    = state.Subject{Key: state.Key{Kind: state.Events}}
+	anotherEvent = []state.Subject{{Key: allEvents.Key, Part: partMore}}
+)
+
+// Subjects returns every object but events, with every part that it has.
+func (Decider) Subjects(s state.Snapshot) []state.Subject {
+	count := 2
+	for _, kind := range state.Kinds() {
+		count += 2 * s.Len(kind)
+	}
+	all := append(make([]state.Subject, 0, count), state.Subject{Key: allPods.Key, Part: partMore}, anotherEvent[0])
+	for _, kind := range state.Kinds() {
+		if kind == state.Events {
+			continue
+		}
+		var parts []string
+		switch kind {
+		case state.DaemonSets:
+			parts = []string{partTemplate, partTurn}
+		case state.PodDisruptionBudgets:
+			parts = []string{partTurn}
+		case state.Nodes:
+			parts = []string{partPods}
+		}
+		for o := range s.All(kind, "") {
+			k := state.KeyOf(o)
+			all = append(all, state.About(k))
+			for _, p := range parts {
+				all = append(all, state.Subject{Key: k, Part: p})
+			}
+		}
+	}
+	return all
+}

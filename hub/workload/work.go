@@ -1,0 +1,341 @@
+package workload
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A set of keys, walked in the order of kind, namespace and name.
+type set map[state.Key]bool
+
+func (s set) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
+
+func byKey(a, b state.Key) int {
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// work is what the subjects of a pass come to.
+type work struct {
+	deployments, replicaSets, daemons, budgets set
+
+	turns      set // budgets whose turn has come
+	daemonWork map[state.Key]*daemonWork
+	orphans    map[state.Key][]state.Object // pods or replica sets without a controller, by who may adopt them
+
+	check      set                       // objects whose owners, finalizers or node may be gone
+	namespaces set                       // namespaces that may be empty now
+	lost       set                       // pods whose quarantine is over
+	losses     map[state.Key]*state.Loss // what is to be remembered of losses
+	quiet      set                       // losses that may be forgotten
+	nodes      set                       // nodes that may be gone or out of service
+	finished   bool                      // the moment has come to count finished pods
+	events     bool                      // the moment has come to walk the events
+}
+
+// A daemonWork says what of a DaemonSet is to be decided.
+type daemonWork struct {
+	nodes  map[string]bool // where one pod should run, or none
+	all    bool            // every node
+	revise bool            // the template may differ from the newest revision
+	turn   bool            // the moment has come for what walks all nodes
+	adopt  []*corev1.Pod   // pods without a controller that it may take
+}
+
+// workOf maps subjects to the workloads that they concern.
+func (p *pass) workOf(subjects []state.Subject) *work {
+	w := &work{
+		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{},
+		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
+		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
+		losses: map[state.Key]*state.Loss{}, quiet: set{},
+	}
+	for _, q := range subjects {
+		switch {
+		case q.Name == "":
+			p.kind(w, q)
+		case q.Part == "":
+			p.object(w, q)
+		default:
+			p.part(w, q)
+		}
+	}
+	return w
+}
+
+// kind is the work that concerns the whole of a kind.
+func (p *pass) kind(w *work, q state.Subject) {
+	switch {
+	case q == allPods:
+		w.finished = true
+	case q == allEvents:
+		w.events = true
+	case q.Kind == state.Pods:
+		p.wakeFinished()
+	default:
+		p.eventMade()
+	}
+}
+
+// object is the work on an object that has changed, or is asked about with all others.
+func (p *pass) object(w *work, q state.Subject) {
+	if was, ok := q.Was.(step); ok {
+		p.stepped(w, q.Key, was)
+		return
+	}
+	w.add(q.Key)
+	o := p.s.Get(q.Key)
+	p.mayEnd(w, q.Key, o)
+	switch o := o.(type) {
+	case *appsv1.DaemonSet:
+		w.daemon(q.Key)
+	case *appsv1.ReplicaSet:
+		p.offer(w, o)
+	case *corev1.Pod:
+		p.offer(w, o)
+		p.quarantine(o)
+	}
+}
+
+// part is the work on a part of an object.
+func (p *pass) part(w *work, q state.Subject) {
+	switch q.Part {
+	case partKin:
+		k, _ := q.Was.(kin)
+		p.kin(w, k)
+	case partAdopt:
+		p.seek(w, q.Key)
+	case partTemplate:
+		d := w.daemon(q.Key)
+		d.all, d.revise = true, true
+	case partRevision:
+		w.daemon(q.Key).revise = true
+	case partTurn:
+		if q.Kind == state.DaemonSets {
+			w.daemon(q.Key).turn = true
+		} else {
+			w.budgets[q.Key], w.turns[q.Key] = true, true
+		}
+	case partPods:
+		w.nodes[q.Key] = true
+	case partDaemons:
+		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, "") {
+			w.daemon(state.KeyOf(ds)).nodes[q.Name] = true
+		}
+	case partLabels:
+		for rs := range state.Each[*appsv1.ReplicaSet](p.s, state.ReplicaSets, q.Name) {
+			w.add(state.KeyOf(rs))
+		}
+		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, q.Name) {
+			w.daemon(state.KeyOf(ds)).all = true
+		}
+	case partLost:
+		w.lost[q.Key] = true
+	default: // a node's name
+		w.daemon(q.Key).nodes[q.Part] = true
+	}
+}
+
+func (w *work) add(k state.Key) {
+	switch k.Kind {
+	case state.Deployments:
+		w.deployments[k] = true
+	case state.ReplicaSets:
+		w.replicaSets[k] = true
+	case state.PodDisruptionBudgets:
+		w.budgets[k] = true
+	case state.Losses:
+		w.quiet[k] = true
+	}
+}
+
+func (w *work) daemon(k state.Key) *daemonWork {
+	d := w.daemonWork[k]
+	if d == nil {
+		d = &daemonWork{nodes: map[string]bool{}}
+		w.daemonWork[k], w.daemons[k] = d, true
+	}
+	return d
+}
+
+// mayEnd notes an object, which may be nil, that owners, finalizers or its namespace
+// may be about to end.
+func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
+	if o != nil && (len(o.GetOwnerReferences()) > 0 || o.GetDeletionTimestamp() != nil) {
+		w.check[k] = true
+	}
+	if ns := (state.Key{Kind: state.Namespaces, Name: k.Namespace}); k.Kind == state.Namespaces {
+		w.namespaces[k] = true
+	} else if k.Namespace != "" && p.dying(k.Namespace) {
+		w.namespaces[ns] = true
+	}
+}
+
+// kin notes what depended on an object that is gone, and the owners that may have waited
+// for it to go.
+func (p *pass) kin(w *work, k kin) {
+	if k.gone != "" {
+		for o := range p.s.Dependents(k.gone) {
+			w.check[state.KeyOf(o)] = true
+		}
+	}
+	for _, uid := range k.owners {
+		if o := p.s.ByUID(uid); o != nil && o.GetDeletionTimestamp() != nil {
+			w.check[state.KeyOf(o)] = true
+		}
+	}
+}
+
+// stepped is the work on a pod that has changed.
+func (p *pass) stepped(w *work, k state.Key, was step) {
+	if was.next != nil {
+		p.mayEnd(w, k, was.next)
+	} else {
+		p.mayEnd(w, k, nil)
+	}
+	if was.old != nil {
+		var next state.Object
+		if was.next != nil {
+			next = was.next
+		}
+		family, _ := kinOf(was.old, next)
+		p.kin(w, family)
+	}
+	p.countLoss(w, was.old, was.next)
+	for _, o := range []*corev1.Pod{was.old, was.next} {
+		if o != nil {
+			p.concern(w, o)
+		}
+	}
+	if was.next == nil {
+		return
+	}
+	if was.old == nil || was.old.Spec.NodeName != was.next.Spec.NodeName {
+		p.quarantine(was.next)
+	}
+	if state.Terminated(was.next) && (was.old == nil || !state.Terminated(was.old)) {
+		p.wakeFinished()
+	}
+}
+
+// concern notes the budgets and the workload that a pod, as it is or was, concerns.
+func (p *pass) concern(w *work, pod *corev1.Pod) {
+	for _, b := range state.BudgetsOf(p.s, pod) {
+		w.budgets[state.KeyOf(b)] = true
+	}
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		if live := p.s.Pod(pod.Namespace, pod.Name); live != nil {
+			p.offer(w, live)
+		}
+		return
+	}
+	switch owner := p.s.ByUID(ref.UID).(type) {
+	case *appsv1.ReplicaSet:
+		w.add(state.KeyOf(owner))
+		if up := metav1.GetControllerOfNoCopy(owner); up != nil { // a Deployment that recreates waits for the last old pod
+			if d := p.s.ByUID(up.UID); d != nil {
+				w.add(state.KeyOf(d))
+			}
+		}
+	case *appsv1.DaemonSet:
+		d := w.daemon(state.KeyOf(owner))
+		if node := targetOf(pod); node != "" {
+			d.nodes[node] = true
+		}
+	}
+}
+
+// seek offers what has no controller to a new workload.
+func (p *pass) seek(w *work, k state.Key) {
+	switch o := p.s.Get(k).(type) {
+	case *appsv1.Deployment:
+		for rs := range state.Each[*appsv1.ReplicaSet](p.s, state.ReplicaSets, k.Namespace) {
+			p.offer(w, rs)
+		}
+	case *appsv1.ReplicaSet:
+		p.seekPods(w, k, o.Spec.Selector)
+	case *appsv1.DaemonSet:
+		p.seekPods(w, k, o.Spec.Selector)
+	}
+}
+
+// offer shows an object without a controller to those whose selector matches it.
+func (p *pass) offer(w *work, o state.Object) {
+	if metav1.GetControllerOfNoCopy(o) != nil || o.GetDeletionTimestamp() != nil {
+		return
+	}
+	switch o := o.(type) {
+	case *corev1.Pod:
+		if state.Terminated(o) {
+			return
+		}
+		for rs := range state.Each[*appsv1.ReplicaSet](p.s, state.ReplicaSets, o.Namespace) {
+			if rs.DeletionTimestamp == nil && matches(rs.Spec.Selector, o.Labels) {
+				k := state.KeyOf(rs)
+				w.replicaSets[k], w.orphans[k] = true, append(w.orphans[k], o)
+				return
+			}
+		}
+		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, o.Namespace) {
+			if ds.DeletionTimestamp == nil && matches(ds.Spec.Selector, o.Labels) {
+				k := state.KeyOf(ds)
+				d := w.daemon(k)
+				d.adopt = append(d.adopt, o)
+				return
+			}
+		}
+	case *appsv1.ReplicaSet:
+		for d := range state.Each[*appsv1.Deployment](p.s, state.Deployments, o.Namespace) {
+			if d.DeletionTimestamp == nil && matches(d.Spec.Selector, o.Labels) {
+				k := state.KeyOf(d)
+				w.deployments[k], w.orphans[k] = true, append(w.orphans[k], o)
+				return
+			}
+		}
+	}
+}
+
+// seekPods offers the pods without a controller to a new workload.
+func (p *pass) seekPods(w *work, k state.Key, selector *metav1.LabelSelector) {
+	for _, pod := range p.straysIn(k.Namespace) {
+		if matches(selector, pod.Labels) {
+			p.offer(w, pod)
+		}
+	}
+}
+
+// straysIn returns the pods of a namespace that have no controller. Only a new
+// workload asks: it walks the namespace, once a pass.
+func (p *pass) straysIn(namespace string) []*corev1.Pod {
+	if found, ok := p.strays[namespace]; ok {
+		return found
+	}
+	var found []*corev1.Pod
+	for pod := range p.s.Pods(namespace) {
+		if metav1.GetControllerOfNoCopy(pod) == nil {
+			found = append(found, pod)
+		}
+	}
+	if p.strays == nil {
+		p.strays = map[string][]*corev1.Pod{}
+	}
+	p.strays[namespace] = found
+	return found
+}
+
+// finds tells whether a workload would find the pods that it makes. Admission lets no
+// other in, but a restored database may have one: it would make pods without end.
+func finds(s *metav1.LabelSelector, t *corev1.PodTemplateSpec) bool {
+	return s != nil && matches(s, t.Labels)
+}
+
+// matches tells whether the selector selects the labels.
+func matches(s *metav1.LabelSelector, l map[string]string) bool { return state.Selects(s, l) }

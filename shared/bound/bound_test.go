@@ -1,0 +1,341 @@
+package bound
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+)
+
+// bombs are quantities that take minutes to read or to compare.
+var bombs = []string{
+	"1e999999999", "1e-999999999", "-1E+999999999", "0e999999999", ".1e-00999999999", "1e9999999999999999999",
+	"1e4294967277", strings.Repeat("9", 65), "0." + strings.Repeat("0", 100) + "1",
+}
+
+func TestQuantityText(t *testing.T) {
+	for _, s := range bombs {
+		if QuantityText(s) == nil {
+			t.Errorf("%.40s is read", s)
+		}
+	}
+	for _, s := range []string{"0", "4", "100m", "1.5Gi", "1E", "7Ei", "1e3", "1e-9", "12e00006", "1E18", "", "e", "hello", "1e5x", "1e99x", "100%"} {
+		if err := QuantityText(s); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+func TestQuantity(t *testing.T) {
+	for _, c := range []struct {
+		s  string
+		ok bool
+	}{
+		{"0", true}, {"1e18", true}, {"-1e18", true}, {"1n", true}, {"999999999999999999", true}, {"1000000000000000000", true}, {"888Pi", true},
+		{"1e19", false}, {"1000000000000000001", false}, {"-2e18", false}, {"8Ei", false}, {"1e20", false}, {"0e30", true},
+	} {
+		q, err := resource.ParseQuantity(c.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Quantity(q); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.s, err)
+		}
+	}
+	var far resource.Quantity
+	far.SetScaled(1, 1<<30)
+	if Quantity(far) == nil {
+		t.Error("a quantity that was made, not read, with 1e9 digits is taken")
+	}
+}
+
+// TestText looks at text for a type: where it has quantities, and nowhere else.
+func TestText(t *testing.T) {
+	const bomb = "1e999999999"
+	cases := []struct {
+		name, json string
+		into       any
+		ok         bool
+	}{
+		{"a capacity of a node", `{"status":{"capacity":{"cpu":"` + bomb + `"}}}`, &corev1.Node{}, false},
+		{"a capacity as a number", `{"status":{"capacity":{"cpu":` + bomb + `}}}`, &corev1.Node{}, false},
+		{"a capacity behind an escape", `{"status":{"capacity":{"cpu":"1\u0065999999999"}}}`, &corev1.Node{}, false},
+		{"a capacity behind a name in other letters", `{"ſtatuS":{"Capacity":{"cpu":"` + bomb + `"}}}`, &corev1.Node{}, false},
+		{"a request of a container", `{"spec":{"containers":[{"resources":{"requests":{"cpu":"` + bomb + `"}}}]}}`, &corev1.Pod{}, false},
+		{"a limit of an init container in a template", `{"spec":{"template":{"spec":{"initContainers":[{"resources":{"limits":{"cpu":"` + bomb + `"}}}]}}}}`, &appsv1.Deployment{}, false},
+		{"resources of a pod", `{"spec":{"resources":{"limits":{"cpu":"` + bomb + `"}}}}`, &corev1.Pod{}, false},
+		{"overhead of a pod", `{"spec":{"overhead":{"cpu":"` + bomb + `"}}}`, &corev1.Pod{}, false},
+		{"the size of an emptyDir, which is inline", `{"spec":{"volumes":[{"emptyDir":{"sizeLimit":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
+		{"a divisor of an env", `{"spec":{"containers":[{"env":[{"valueFrom":{"resourceFieldRef":{"divisor":"1e-999999999"}}}]}]}}`, &corev1.Pod{}, false},
+		{"a divisor of a volume", `{"spec":{"volumes":[{"downwardAPI":{"items":[{"resourceFieldRef":{"divisor":"1e-999999999"}}]}}]}}`, &corev1.Pod{}, false},
+		{"allocated resources of a status", `{"status":{"containerStatuses":[{"allocatedResources":{"cpu":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
+		{"an environment variable", `{"spec":{"containers":[{"env":[{"name":"X","value":"` + bomb + `"}]}]}}`, &corev1.Pod{}, true},
+		{"an annotation", `{"metadata":{"annotations":{"x":"` + bomb + `"}}}`, &corev1.Pod{}, true},
+		{"a word of a command", `{"spec":{"containers":[{"command":["` + bomb + `"]}]}}`, &corev1.Pod{}, true},
+		{"data of a config map", `{"data":{"cpu":"` + bomb + `"}}`, &corev1.ConfigMap{}, true},
+		{"an unknown field", `{"speck":{"cpu":"` + bomb + `"}}`, &corev1.Pod{}, true},
+		{"a number that is long", `{"x":` + strings.Repeat("1", 100) + `}`, &corev1.Pod{}, false},
+		{"nesting of 32", strings.Repeat(`{"a":`, 32) + "1" + strings.Repeat("}", 32), &corev1.Pod{}, true},
+		{"nesting of 33", strings.Repeat(`{"a":`, 33) + "1" + strings.Repeat("}", 33), &corev1.Pod{}, false},
+		{"nesting in a string", `{"a":"` + strings.Repeat("[", 100) + `"}`, &corev1.Pod{}, true},
+	}
+	for _, c := range cases {
+		if err := JSON([]byte(c.json), c.into); (err == nil) != c.ok {
+			t.Errorf("JSON: %s: %v", c.name, err)
+		}
+		if err := YAML([]byte(c.json), c.into); (err == nil) != c.ok {
+			t.Errorf("YAML: %s: %v", c.name, err)
+		}
+	}
+	for _, c := range []struct {
+		name, yaml string
+		ok         bool
+	}{
+		{"a limit in blocks", "spec:\n  containers:\n  - resources:\n      limits:\n        cpu: 1e999999999\n", false},
+		{"a limit with an escape", "spec:\n  overhead: {cpu: \"1\\x65999999999\"}\n", false},
+		{"a limit with a folded line", "spec:\n  overhead: {cpu: \"1e99\\\n    9999999\"}\n", false},
+		{"a limit by an alias", "metadata:\n  annotations: {a: &b \"1e999999999\"}\nspec:\n  overhead: {cpu: *b}\n", false},
+		{"an environment variable in blocks", "spec:\n  containers:\n  - env: [{name: X, value: 1e999999999}]\n", true},
+		{"aliases of aliases", laughs(), false},
+		{"an alias of itself", "a: &a [*a]\n", false},
+		{"nesting in flow", "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100), false},
+		{"an honest alias", "a: &a {b: c}\nd: *a\n", true},
+	} {
+		if err := YAML([]byte(c.yaml), &corev1.Pod{}); (err == nil) != c.ok {
+			t.Errorf("YAML: %s: %v", c.name, err)
+		}
+	}
+	// Where nobody says what it is for, nothing but its size and its depth is looked at.
+	for name, yaml := range map[string]string{
+		"nesting in flow":    "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
+		"aliases of aliases": laughs(),
+		"an alias of itself": "a: &a [*a]\n",
+	} {
+		if YAML([]byte(yaml), nil) == nil {
+			t.Errorf("YAML for anything: %s is read", name)
+		}
+	}
+}
+
+// laughs is YAML that is a billion times as big as it looks.
+func laughs() string {
+	s := "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n"
+	for i := range 8 {
+		a, b := string(rune('0'+i)), string(rune('1'+i))
+		s += "a" + b + ": &a" + b + " [" + strings.TrimSuffix(strings.Repeat("*a"+a+",", 9), ",") + "]\n"
+	}
+	return s
+}
+
+func TestProto(t *testing.T) {
+	scheme := runtime.NewScheme()
+	_ = corev1.AddToScheme(scheme)
+	codec := protobuf.NewSerializer(scheme, scheme)
+	encode := func(p *corev1.Pod) []byte {
+		p.APIVersion, p.Kind = "v1", "Pod"
+		b, err := runtime.Encode(codec, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	like := resource.MustParse("1e123456789") // its text is its own: nothing is computed
+	env := encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "1e999999999", "1e999999999": ""}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Name: "1e999999999"}}}}}})
+	if err := Proto(env, &corev1.Pod{}); err != nil {
+		t.Errorf("an environment variable: %v", err)
+	}
+	for name, spec := range map[string]corev1.PodSpec{
+		"a limit":               {Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": like}}}}},
+		"the size of a volume":  {Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &like}}}}},
+		"the divisor of an env": {Containers: []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Divisor: like}}}}}}},
+		"overhead":              {Overhead: corev1.ResourceList{"cpu": like}},
+	} {
+		if Proto(encode(&corev1.Pod{Spec: spec}), &corev1.Pod{}) == nil {
+			t.Errorf("%s is read", name)
+		}
+	}
+}
+
+func TestObject(t *testing.T) {
+	far := resource.MustParse("1e123456789")
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{"a": "b"}}}
+		n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4")}
+		change(n)
+		return n
+	}
+	for _, c := range []struct {
+		name string
+		o    any
+		want string // "" taken
+	}{
+		{"a node as it should be", node(func(*corev1.Node) {}), ""},
+		{"a capacity", node(func(n *corev1.Node) { n.Status.Capacity["cpu"] = far }), "status.capacity[cpu]: quantity"},
+		{"65 conditions", node(func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 65) }), "status.conditions: it has 65 entries"},
+		{"257 images", node(func(n *corev1.Node) { n.Status.Images = make([]corev1.ContainerImage, 257) }), "status.images: it has 257"},
+		{"33 addresses", node(func(n *corev1.Node) { n.Status.Addresses = make([]corev1.NodeAddress, 33) }), "status.addresses: it has 33"},
+		{"65 taints", node(func(n *corev1.Node) { n.Spec.Taints = make([]corev1.Taint, 65) }), "spec.taints: it has 65"},
+		{"65 labels", node(func(n *corev1.Node) {
+			n.Labels = map[string]string{}
+			for i := range 65 {
+				n.Labels[strings.Repeat("x", i+1)] = ""
+			}
+		}), "metadata.labels: it has 65"},
+		{"a NUL", &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Value: "a\x00b"}}}}}}, "spec.containers[0].env[0].value: \"a\\x00b\" has a NUL"},
+		{"bytes with a NUL", &corev1.Secret{Data: map[string][]byte{"k": {0}}}, ""},
+		{"text that is none", &corev1.ConfigMap{Data: map[string]string{"k": "\xff"}}, "data[k]: \"\\xff\" is not valid UTF-8"},
+		{"a key that is none", &corev1.ConfigMap{Data: map[string]string{"\xff": ""}}, "is not valid UTF-8"},
+		{"a number that is none", struct{ Load float64 }{math.NaN()}, "Load: NaN is no number"},
+		{"a number without end", struct{ Load float64 }{math.Inf(-1)}, "Load: -Inf is no number"},
+		{"a long string", &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", MaxString+1)}}, "data[k]: it has 1048577 bytes"},
+		{"a revision with a bomb in its data", &appsv1.ControllerRevision{Data: runtime.RawExtension{
+			Raw: []byte(`{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}`)}}, "data: quantity"},
+		{"managed fields that are nested deep", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(
+			strings.Repeat(`{"f:a":`, 100) + "{}" + strings.Repeat("}", 100))}}}}, "nested deeper"},
+	} {
+		err := Object(c.o)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestMendTakesOutWhatCannotBeKept(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"status":{"capacity":{"cpu":"1e999999999","memory":"1Gi"}}}`: `{"status":{"capacity":{"cpu":"0","memory":"1Gi"}}}`,
+		`{"status":{"capacity":{"cpu":1e-999999999}}}`:                 `{"status":{"capacity":{"cpu":"0"}}}`,
+		`{"metadata":{"annotations":{"a":"1e999999999"}}}`:             `{"metadata":{"annotations":{"a":"1e999999999"}}}`,
+	} {
+		got, places := Mend([]byte(in), &corev1.Node{})
+		if string(got) != want || (in != want) != (len(places) == 1) {
+			t.Errorf("%s became %s, %v", in, got, places)
+		}
+	}
+	in := `{"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}}`
+	if got, places := Mend([]byte(in), &appsv1.ControllerRevision{}); JSON(got, &appsv1.ControllerRevision{}) != nil || len(places) != 1 {
+		t.Errorf("%s became %s, %v", in, got, places)
+	}
+	if JSON([]byte(in), &appsv1.ControllerRevision{}) == nil {
+		t.Error("a revision with a bomb in its data is read")
+	}
+}
+
+func TestTextShowsEveryCharacter(t *testing.T) {
+	for in, want := range map[string]string{
+		"ok":                  "ok",
+		"müßte 日本 \U0001f600": "müßte 日本 \U0001f600",
+		"a\u202eb":            `a\u202eb`,
+		"a\u200bb\ufeff":      `a\u200bb\ufeff`,
+		"\x1b[31m":            `\u001b[31m`,
+		"two\nlines\t":        "two\nlines\t",
+		"\u2028":              `\u2028`,
+	} {
+		if got := Text(in, 100); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	if got := Text(strings.Repeat("ä", 100), 21); got != strings.Repeat("ä", 9)+"…" {
+		t.Errorf("cut to %q", got)
+	}
+	one := resource.MustParse("1")
+	n := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Message: "a\u202eb"}}, NodeInfo: corev1.NodeSystemInfo{OSImage: "\u200b"}, Capacity: corev1.ResourceList{"c\u202ep": one, "cpu": one}}
+	Clean(&n, 100)
+	if n.Conditions[0].Message != `a\u202eb` || n.NodeInfo.OSImage != `\u200b` || len(n.Capacity) != 2 || n.Capacity[`c\u202ep`] != one || n.Capacity["cpu"] != one {
+		t.Errorf("cleaned to %+v", n)
+	}
+	o := metav1.ObjectMeta{Annotations: map[string]string{"k": "a\u202eb", strings.Repeat("x", 200): strings.Repeat("y", 200), "ok": "ok"}}
+	Clean(&o, 100)
+	long := func(c string) string { return strings.Repeat(c, 97) + "…" }
+	if want := map[string]string{"k": `a\u202eb`, long("x"): long("y"), "ok": "ok"}; !maps.Equal(o.Annotations, want) {
+		t.Errorf("cleaned to %q", o.Annotations)
+	}
+}
+
+// FuzzQuantity: what is taken is cheap: its digits, as they are written and as they are
+// summed up and compared, are few.
+func FuzzQuantity(f *testing.F) {
+	for _, s := range append(bombs, "1", "100m", "1.5Gi", "-0.000000001e-9", "1e18", "8Ei", "0e0") {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		q, err := ParseQuantity(s)
+		if err != nil {
+			return
+		}
+		sum := q.DeepCopy()
+		sum.Add(resource.MustParse("1n"))
+		sum.Sub(q)
+		_ = q.Cmp(resource.MustParse("1n")) + q.Cmp(resource.MustParse("888Pi"))
+		b, err := json.Marshal(q)
+		if bits := sum.AsDec().UnscaledBig().BitLen(); err != nil || len(b) > MaxNumber+2 || bits > 512 {
+			t.Errorf("%q: %s, %d bits, %v", s, b, bits, err)
+		}
+		again, err := ParseQuantity(q.String())
+		if err != nil || again.Cmp(q) != 0 {
+			t.Errorf("%q is written as %q, which is read as %v, %v", s, q.String(), again, err)
+		}
+	})
+}
+
+// FuzzJSON: text that is taken can be decoded, and what Object takes of that can be
+// encoded, decoded and compared again, and is taken again.
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(`{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"env":[{"name":"a","value":"1e999999999"}],"resources":{"limits":{"cpu":"1\u0065-9"}}}]}}`))
+	for _, s := range bombs {
+		f.Add([]byte(`{"spec":{"overhead":{"cpu":"` + s + `"}}}`))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var p corev1.Pod
+		if JSON(data, &p) != nil || json.Unmarshal(data, &p) != nil || Object(&p) != nil {
+			return
+		}
+		b, err := json.Marshal(&p)
+		if err != nil || len(b) > 4*len(data)+64<<10 {
+			t.Fatalf("%q is encoded as %d bytes: %v", data, len(b), err)
+		}
+		if err := JSON(b, &p); err != nil {
+			t.Errorf("%s was taken, and is not again: %v", b, err)
+		}
+	})
+}
+
+// FuzzYAML: text that is taken is small with its aliases written out.
+func FuzzYAML(f *testing.F) {
+	f.Add([]byte(laughs()))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("spec: {overhead: {cpu: 1e-99}}"))
+	f.Fuzz(func(t *testing.T, data []byte) { _ = YAML(data, &corev1.Pod{}) })
+}
+
+// FuzzProto: text that is taken can be decoded.
+func FuzzProto(f *testing.F) {
+	scheme := runtime.NewScheme()
+	_ = corev1.AddToScheme(scheme)
+	codec := protobuf.NewSerializer(scheme, scheme)
+	for _, s := range []string{"1e123456789", "4"} {
+		p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": resource.MustParse(s)}}}
+		b, err := runtime.Encode(codec, p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if Proto(data, &corev1.Pod{}) != nil {
+			return
+		}
+		o, _, err := codec.Decode(data, nil, nil)
+		if p, ok := o.(*corev1.Pod); err == nil && ok && Object(p) == nil {
+			_, _ = json.Marshal(p)
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package bound
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// JSON tells whether decoding JSON into a value of that type has a bounded cost:
+// nesting, numbers, and the quantities where the type has them. into may be nil: then
+// the text is not for a type with quantities. Text that is no JSON is for the decoder
+// to refuse.
+func JSON(data []byte, into any) error {
+	if err := nesting(data); err != nil {
+		return err
+	}
+	if !suspicious(data, false) {
+		return nil
+	}
+	w := walk{json: json.NewDecoder(bytes.NewReader(data)), types: map[reflect.Type]map[string]reflect.Type{}}
+	w.json.UseNumber()
+	return w.value(typeOf(into))
+}
+
+// nesting refuses what is nested too deep, before anything recurses into it.
+func nesting(data []byte) error {
+	depth, inString := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > Depth {
+				return errDeep
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// Values tells whether a text has at most so many objects and lists: a decoder makes of
+// each empty one a value of hundreds of bytes, before anybody can count them.
+func Values(data []byte, most int) error {
+	n, inString := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if n++; n > most {
+				return fmt.Errorf("it has more than %d objects and lists", most)
+			}
+		}
+	}
+	return nil
+}
+
+// suspicious tells whether a text has a number in it, or what becomes one when it is
+// unescaped, that is worth a look at where it stands.
+func suspicious(data []byte, folds bool) bool {
+	digit := func(i int) bool {
+		return i >= 0 && i < len(data) && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_')
+	}
+	run := 0
+	for i, c := range data {
+		if digit(i) {
+			if run++; run > MaxNumber/2 {
+				return true
+			}
+			continue
+		}
+		run = 0
+		switch c {
+		case 'e', 'E':
+			at := i + 1
+			for at < len(data) && (data[at] == '+' || data[at] == '-') {
+				at++
+			}
+			if digit(i-1) && digit(at) && digit(at+1) {
+				return true
+			}
+		case '\\':
+			if folds || i+1 < len(data) && data[i+1] == 'u' {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var quantityType = reflect.TypeFor[resource.Quantity]()
+
+// typeOf is the type that a value points to.
+func typeOf(into any) reflect.Type {
+	t := reflect.TypeOf(into)
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// A walk goes through a text and the type that it is for, side by side.
+type walk struct {
+	json  *json.Decoder
+	types map[reflect.Type]map[string]reflect.Type // a struct's fields by their folded names
+}
+
+// value reads one value. A type of nil has no quantities.
+func (w *walk) value(t reflect.Type) error {
+	tok, err := w.json.Token()
+	if err != nil {
+		return nil // no JSON, or its end: the decoder will say so
+	}
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == rawExtension {
+		t = reflect.TypeFor[template]()
+	}
+	switch tok := tok.(type) {
+	case json.Delim:
+		for w.json.More() {
+			inside := t
+			if tok == '{' {
+				key, err := w.json.Token()
+				name, ok := key.(string)
+				if err != nil || !ok {
+					return nil
+				}
+				inside = w.member(t, name)
+			} else if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
+				inside = t.Elem()
+			}
+			if err := w.value(inside); err != nil {
+				return err
+			}
+		}
+		_, _ = w.json.Token()
+	case json.Number:
+		if len(tok) > MaxNumber {
+			return fmt.Errorf("number %.20s… has %d characters, at most %d are read", tok, len(tok), MaxNumber)
+		}
+		if t == quantityType {
+			return QuantityText(tok.String())
+		}
+	case string:
+		if t == quantityType {
+			return QuantityText(tok)
+		}
+	}
+	return nil
+}
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// member is the type of what stands under a name in an object.
+func (w *walk) member(t reflect.Type, name string) reflect.Type {
+	switch {
+	case t == nil, t != quantityType && reflect.PointerTo(t).Implements(unmarshaler):
+		return nil
+	case t.Kind() == reflect.Map:
+		return t.Elem()
+	case t.Kind() != reflect.Struct:
+		return nil
+	}
+	fields, ok := w.types[t]
+	if !ok {
+		fields = map[string]reflect.Type{}
+		members(t, fields)
+		w.types[t] = fields
+	}
+	return fields[fold(name)]
+}
+
+func members(t reflect.Type, into map[string]reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" && f.Anonymous {
+			inner := f.Type
+			if inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct {
+				members(inner, into)
+				continue
+			}
+		}
+		if name == "" {
+			name = f.Name
+		}
+		into[fold(name)] = f.Type
+	}
+}
+
+// fold makes names alike that a decoder may take for one.
+func fold(name string) string { return strings.ToUpper(strings.ToLower(name)) }
+
+var errDeep = fmt.Errorf("it is nested deeper than %d", Depth)
+
+// errAliases is of YAML that is small only as long as nobody reads it.
+var errAliases = errors.New("its aliases make it bigger than is read: write the values out")

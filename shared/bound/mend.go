@@ -1,0 +1,83 @@
+package bound
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// Mend makes stored JSON that is for a value of that type harmless: every quantity in it
+// that cannot be kept becomes 0. It names their places; where there are none, the text is
+// returned as it is. An older program has let such a thing in, and the rest of the object
+// must not be lost for it.
+func Mend(data []byte, into any) (mended []byte, places []string) {
+	if !suspicious(data, false) {
+		return data, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var tree any
+	if d.Decode(&tree) != nil {
+		return data, nil // the decoder will say so
+	}
+	m := mender{walk: walk{types: map[reflect.Type]map[string]reflect.Type{}}}
+	tree = m.value(tree, typeOf(into), "")
+	if len(m.places) == 0 {
+		return data, nil
+	}
+	slices.Sort(m.places)
+	mended, err := json.Marshal(tree)
+	if err != nil {
+		return data, nil // it was JSON a moment ago
+	}
+	return mended, m.places
+}
+
+type mender struct {
+	walk
+	places []string
+}
+
+// value returns what a value of a tree becomes.
+func (m *mender) value(v any, t reflect.Type, place string) any {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if t == rawExtension {
+			t = reflect.TypeFor[template]()
+		}
+		for name, inside := range v {
+			v[name] = m.value(inside, m.member(t, name), place+"."+name)
+		}
+	case []any:
+		if t == nil || t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
+			t = nil
+		} else {
+			t = t.Elem()
+		}
+		for i := range v {
+			v[i] = m.value(v[i], t, fmt.Sprintf("%s[%d]", place, i))
+		}
+	case json.Number:
+		if t == quantityType {
+			return m.quantity(v.String(), v, place)
+		}
+	case string:
+		if t == quantityType {
+			return m.quantity(v, v, place)
+		}
+	}
+	return v
+}
+
+func (m *mender) quantity(s string, as any, place string) any {
+	if _, err := ParseQuantity(s); err != nil {
+		m.places = append(m.places, place[1:])
+		return "0"
+	}
+	return as
+}

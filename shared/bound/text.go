@@ -1,0 +1,88 @@
+package bound
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// hidden tells whether a character is one that people do not see, or that changes what
+// they see of others: control characters but line feed and tab, directions of writing,
+// widths of zero.
+func hidden(r rune) bool {
+	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// Hidden tells whether a text has a character that deceives who reads it.
+func Hidden(s string) bool { return strings.ContainsFunc(s, hidden) || !utf8.ValidString(s) }
+
+// Text returns a text of at most so many bytes in which every character shows: one that
+// would not is written as its number.
+func Text(s string, most int) string {
+	if !Hidden(s) && len(s) <= most {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		part := string(r)
+		if hidden(r) {
+			part = fmt.Sprintf("\\u%04x", r)
+		}
+		if b.Len()+len(part) > most-len("…") {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+// Clean does so, in place, with every string of what o points to.
+func Clean(o any, most int) { clean(reflect.ValueOf(o), most, 0) }
+
+func clean(v reflect.Value, most, depth int) {
+	if depth > 2*Depth {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			clean(v.Elem(), most, depth+1)
+		}
+	case reflect.String:
+		if s := v.String(); v.CanSet() && (len(s) > most || Hidden(s)) {
+			v.SetString(Text(s, most))
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() != reflect.Uint8 {
+			for i := range v.Len() {
+				clean(v.Index(i), most, depth+1)
+			}
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			at, otherKey := cleaned(k, most)
+			is, other := cleaned(v.MapIndex(k), most)
+			if otherKey || other {
+				v.SetMapIndex(k, reflect.Value{})
+				v.SetMapIndex(at, is)
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				clean(v.Field(i), most, depth+1)
+			}
+		}
+	}
+}
+
+// cleaned is a key or a value of a map, and whether it is another than it was.
+func cleaned(v reflect.Value, most int) (reflect.Value, bool) {
+	if v.Kind() != reflect.String || len(v.String()) <= most && !Hidden(v.String()) {
+		return v, false
+	}
+	return reflect.ValueOf(Text(v.String(), most)).Convert(v.Type()), true
+}

@@ -1,0 +1,75 @@
+package bound
+
+import (
+	"bytes"
+	"encoding/json"
+
+	yamlnode "go.yaml.in/yaml/v3"
+	"sigs.k8s.io/yaml"
+)
+
+// YAML tells whether decoding YAML (or JSON, which is YAML) into a value of that type
+// has a bounded cost; see JSON. Aliases count as what they stand for.
+func YAML(data []byte, into any) error {
+	if t := bytes.TrimLeft(data, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(data) {
+		return JSON(data, into)
+	}
+	aliases := bytes.IndexByte(data, '&') >= 0 && bytes.IndexByte(data, '*') >= 0
+	if aliases || bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) > Depth {
+		var doc yamlnode.Node
+		if yamlnode.Unmarshal(data, &doc) != nil {
+			return nil // the decoder will say so
+		}
+		if expanded(&doc, map[*yamlnode.Node]int{}) > MaxExpanded {
+			return errAliases
+		}
+		if deep(&doc, Depth+1) {
+			return errDeep
+		}
+	}
+	if into == nil {
+		return nil
+	}
+	text, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return nil // the decoder will say so
+	}
+	return JSON(text, into)
+}
+
+// expanded is the size of a node with its aliases written out; more than MaxExpanded is
+// just that.
+func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
+	if n == nil {
+		return 0
+	}
+	if size, ok := known[n]; ok {
+		return size
+	}
+	known[n] = MaxExpanded + 1 // one that contains itself has no end
+	size := len(n.Value) + 1
+	if n.Kind == yamlnode.AliasNode {
+		size = expanded(n.Alias, known)
+	}
+	for _, c := range n.Content {
+		size = min(size+expanded(c, known), MaxExpanded+1)
+	}
+	known[n] = size
+	return size
+}
+
+// deep tells whether a node without endless aliases is nested deeper than so much.
+func deep(n *yamlnode.Node, most int) bool {
+	if n == nil || most < 0 {
+		return n != nil
+	}
+	if n.Kind == yamlnode.AliasNode {
+		return deep(n.Alias, most-1)
+	}
+	for _, c := range n.Content {
+		if deep(c, most-1) {
+			return true
+		}
+	}
+	return false
+}

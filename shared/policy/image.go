@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// JudgesImages tells whether the document says anything of images. Where it does, an
+// image must be asked for by its Canonical name: engines also take ids and short
+// names, and mean by them what no rule has looked at.
+func (d Document) JudgesImages() bool {
+	return len(d.Registries) > 0 || d.RequireDigest || len(d.Signatures) > 0
+}
+
+// Canonical is the whole name of an image, with its registry and its tag or digest.
+func Canonical(image string) (string, error) {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return "", fmt.Errorf("image %q is not a valid reference: %w", image, err)
+	}
+	return ref.String(), nil
+}
+
+func (v *verdict) image(image string, p *field.Path) {
+	if !v.JudgesImages() || image == "" {
+		return
+	}
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		v.no(p, "", "image %q is not a valid reference (%v), so no rule can allow it", image, err)
+		return
+	}
+	name := placeOf(ref)
+	if len(v.Registries) > 0 && !within(name, v.Registries) {
+		v.no(p, fmt.Sprintf("registries: [%s]", name), "image %q comes from %s, and images may come from %s", image, name, strings.Join(v.Registries, ", "))
+	}
+	if _, ok := ref.(reference.Digested); v.RequireDigest && !ok {
+		v.no(p, "requireDigest: false", "image %q has no digest: write name@sha256:…", image)
+	}
+	if _, ok := v.Signers(image); !ok {
+		v.no(p, fmt.Sprintf("signatures: [{images: [%s], keys: …}]", name), "no rule says who must have signed image %q", image)
+	}
+}
+
+// Signers are the keys of which one must have signed an image; none where it needs no
+// signature. False: no rule names the image, so it may not run.
+func (d Document) Signers(image string) ([]Key, bool) {
+	if len(d.Signatures) == 0 {
+		return nil, true
+	}
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return nil, false
+	}
+	name := placeOf(ref)
+	for _, s := range d.Signatures {
+		if len(s.Images) == 0 || within(name, s.Images) {
+			keys, err := s.keys()
+			return keys, err == nil && (s.Unsigned || len(keys) > 0)
+		}
+	}
+	return nil, false
+}
+
+// placeOf is the registry and repository of an image, in one spelling.
+func placeOf(ref reference.Named) string {
+	host := strings.TrimSuffix(strings.ToLower(reference.Domain(ref)), ":443")
+	if host == "registry-1.docker.io" || host == "index.docker.io" {
+		host = "docker.io"
+	}
+	return host + "/" + reference.Path(ref)
+}
+
+// within tells whether an image lies in one of the registries or repositories, by
+// whole path elements.
+func within(name string, places []string) bool {
+	return slices.ContainsFunc(places, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
+}
+
+// validPlace checks a registry or a repository in one.
+func validPlace(place string) error {
+	ref, err := reference.ParseNormalizedNamed(place + "/x")
+	host, _, _ := strings.Cut(place, "/")
+	if err != nil || placeOf(ref) != place+"/x" && (place != "docker.io" || host != place) {
+		return fmt.Errorf("%q must be a registry such as docker.io or registry.example.org:5000, or a repository in one such as registry.example.org/team, in lower case and without tag", place)
+	}
+	return nil
+}

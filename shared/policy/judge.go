@@ -1,0 +1,111 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// A Refusal is one thing of a pod that may not be.
+type Refusal struct {
+	Field *field.Path
+	Why   string
+	Allow string // the line of the document that would allow it; empty: none would
+}
+
+// Judge tells what of a pod may not run. p is where the spec stands in its object.
+func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
+	v := verdict{Document: d}
+	if spec.HostNetwork && !d.HostNetwork {
+		v.no(p.Child("hostNetwork"), "hostNetwork: true", "pods may not use the device's network")
+	}
+	if spec.HostPID && !d.HostPID {
+		v.no(p.Child("hostPID"), "hostPID: true", "pods may not see the device's processes")
+	}
+	for i, volume := range spec.Volumes {
+		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
+			v.no(p.Child("volumes").Index(i).Child("hostPath", "path"), fmt.Sprintf("hostPaths: [%s]", h.Path),
+				"%q is outside %s", h.Path, orNone(d.HostPaths))
+		}
+	}
+	if c := spec.SecurityContext; c != nil {
+		at := p.Child("securityContext")
+		v.profiles(c.SeccompProfile, c.AppArmorProfile, at)
+		for i, s := range c.Sysctls {
+			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") { // as Kubernetes: they would be the device's
+				v.no(at.Child("sysctls").Index(i).Child("name"), "", "%s may not be set where hostNetwork is true: it would be the device's", s.Name)
+			} else if !d.AllowsSysctl(s.Name) {
+				v.no(at.Child("sysctls").Index(i).Child("name"), fmt.Sprintf("unsafeSysctls: [%s]", s.Name), "%s is not one of the safe sysctls", s.Name)
+			}
+		}
+	}
+	for i := range spec.InitContainers {
+		v.container(&spec.InitContainers[i], p.Child("initContainers").Index(i))
+	}
+	for i := range spec.Containers {
+		v.container(&spec.Containers[i], p.Child("containers").Index(i))
+	}
+	for i := range spec.EphemeralContainers {
+		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
+		v.container(&c, p.Child("ephemeralContainers").Index(i))
+	}
+	return v.refusals
+}
+
+// A verdict gathers everything that may not be.
+type verdict struct {
+	Document
+	refusals []Refusal
+}
+
+func (v *verdict) no(at *field.Path, allow, format string, args ...any) {
+	v.refusals = append(v.refusals, Refusal{Field: at, Why: fmt.Sprintf(format, args...), Allow: allow})
+}
+
+func (v *verdict) container(c *corev1.Container, p *field.Path) {
+	v.image(c.Image, p.Child("image"))
+	s := c.SecurityContext
+	if s == nil {
+		return
+	}
+	p = p.Child("securityContext")
+	v.profiles(s.SeccompProfile, s.AppArmorProfile, p)
+	if is(s.Privileged) && !v.Privileged {
+		v.no(p.Child("privileged"), "privileged: true", "privileged containers are not allowed")
+	}
+	if is(s.AllowPrivilegeEscalation) && !is(s.Privileged) && !v.NewPrivileges {
+		v.no(p.Child("allowPrivilegeEscalation"), "allowNewPrivileges: true", "containers never gain rights: leave it out")
+	}
+	if s.ProcMount != nil && *s.ProcMount != corev1.DefaultProcMount {
+		v.no(p.Child("procMount"), "", "is not supported: use Default, or leave it out")
+	}
+	if s.Capabilities == nil {
+		return
+	}
+	for i, have := range s.Capabilities.Add {
+		if name := Capability(string(have)); !v.AllowsCapability(name) {
+			v.no(p.Child("capabilities", "add").Index(i), fmt.Sprintf("capabilities: [%s]", name), "capability %s is not allowed", have)
+		}
+	}
+}
+
+// profiles knows the engine's own profiles only: the ones that are in force anyway.
+func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
+	if c != nil && c.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		v.no(p.Child("seccompProfile", "type"), "", "is not supported: use RuntimeDefault, which is in force without it too")
+	}
+	if a != nil && a.Type != corev1.AppArmorProfileTypeRuntimeDefault {
+		v.no(p.Child("appArmorProfile", "type"), "", "is not supported: use RuntimeDefault, which is in force without it too")
+	}
+}
+
+func is(b *bool) bool { return b != nil && *b }
+
+func orNone(s []string) string {
+	if len(s) == 0 {
+		return "what may be mounted, which is nothing"
+	}
+	return strings.Join(s, ", ")
+}

@@ -1,0 +1,208 @@
+// Package policy says what may run: one document, which an administrator gives to
+// the hub and a device's owner to the device, and one rule that judges a pod by it.
+//
+// The hub asks it before it remembers a workload (package admission), the device
+// before it runs one (package agent), of the same code, so that they cannot differ
+// in what a field means. Both documents count: the hub cannot widen the device's.
+// The room is pure: it reads no file, pulls no image, and knows neither namespaces
+// nor who asks. What of a pod no device can do at all is said elsewhere.
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/bound"
+)
+
+// VolumesRoot is the only place on a device that pods may mount from unless a
+// document says otherwise.
+const VolumesRoot = "/var/lib/flotilla/volumes"
+
+// DefaultPidsLimit is how many processes and threads a container may have where
+// nobody says otherwise; Unlimited takes the limit away.
+const (
+	DefaultPidsLimit = 1024
+	Unlimited        = -1
+
+	leastPids = 32      // fewer, and an engine cannot even start a shell in it
+	mostPids  = 1 << 22 // the kernel's own end
+)
+
+// A Document is what may run. Its zero value and Default allow nothing that reaches
+// out of a container; the zero value allows no host path at all.
+type Document struct {
+	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
+	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
+	HostPID       bool     `yaml:"hostPID"`            // pods that see the device's processes
+	HostPaths     []string `yaml:"hostPaths"`          // prefixes, by whole path elements
+	Capabilities  []string `yaml:"capabilities"`       // beyond the engine's default set; ALL for every one
+	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain rights
+	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // beyond the safe ones; a * at the end stands for the rest
+
+	Registries    []string    `yaml:"registries"`    // registries, or repositories in them, that images come from; empty: any
+	RequireDigest bool        `yaml:"requireDigest"` // images by digest only
+	Signatures    []Signature `yaml:"signatures"`    // whose signature an image needs; empty: nobody's
+
+	PodPidsLimit int64 `yaml:"podPidsLimit"` // processes and threads of a container; 0: DefaultPidsLimit, -1: no limit
+}
+
+// A Signature says whose signature images need. The first that names an image
+// counts; an image that none names may not run.
+type Signature struct {
+	Images   []string `yaml:"images"`   // registries, or repositories in them; empty: every image
+	Keys     []string `yaml:"keys"`     // public keys in PEM, of which one must have signed
+	Unsigned bool     `yaml:"unsigned"` // these need none
+}
+
+// Default is the document of whoever has written none.
+func Default() Document {
+	return Document{HostPaths: []string{VolumesRoot}, PodPidsLimit: DefaultPidsLimit}
+}
+
+const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, capabilities, allowNewPrivileges, unsafeSysctls, " +
+	"registries, requireDigest, signatures, podPidsLimit"
+
+// Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
+func Parse(body []byte) (Document, error) {
+	if err := bound.YAML(body, nil); err != nil {
+		return Document{}, fmt.Errorf("parse the policy: %w", err)
+	}
+	d := Default()
+	decoder := yaml.NewDecoder(bytes.NewReader(body))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
+		return Document{}, fmt.Errorf("parse the policy: %w; known keys are %s", err, knownKeys)
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return Document{}, errors.New("parse the policy: there is something behind its end (---): write one document")
+	}
+	if err := d.Validate(); err != nil {
+		return Document{}, fmt.Errorf("parse the policy: %w", err)
+	}
+	return d, nil
+}
+
+var (
+	capabilityForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`)
+	sysctlForm     = regexp.MustCompile(`^([a-z0-9][-_a-z0-9]*[./])*([a-z0-9][-_a-z0-9]*)?\*?$`)
+)
+
+// ValidCapability tells whether a name without a prefix can be that of a capability.
+func ValidCapability(name string) bool { return capabilityForm.MatchString(name) }
+
+// ValidPath tells whether a path can stand for all that is below it: it is absolute, and
+// goes no way round.
+func ValidPath(p string) bool { return path.IsAbs(p) && path.Clean(p) == p }
+
+// Validate names every value that means nothing, each with what to write instead.
+func (d Document) Validate() error {
+	var wrong []error
+	no := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	for _, h := range d.HostPaths {
+		if !ValidPath(h) {
+			no("hostPaths: %q must be a clean absolute path such as %s", h, VolumesRoot)
+		}
+	}
+	for _, c := range d.Capabilities {
+		if !ValidCapability(Capability(c)) {
+			no("capabilities: %q must be a name such as NET_ADMIN, or ALL", c)
+		}
+	}
+	for _, s := range d.UnsafeSysctls {
+		if s == "" || !sysctlForm.MatchString(s) {
+			no("unsafeSysctls: %q must be a name such as kernel.msgmax, or the beginning of one with a * behind it", s)
+		}
+	}
+	for _, r := range d.Registries {
+		if err := validPlace(r); err != nil {
+			no("registries: %w", err)
+		}
+	}
+	for i, s := range d.Signatures {
+		at := fmt.Sprintf("signatures[%d]", i)
+		for _, r := range s.Images {
+			if err := validPlace(r); err != nil {
+				no("%s.images: %w", at, err)
+			}
+		}
+		switch keys, err := s.keys(); {
+		case err != nil:
+			no("%s.keys: %w", at, err)
+		case s.Unsigned == (len(keys) > 0):
+			no("%s: write keys, of which one must have signed, or unsigned: true", at)
+		}
+	}
+	if n := d.PodPidsLimit; n != 0 && n != Unlimited && (n < leastPids || n > mostPids) {
+		no("podPidsLimit: %d must be between %d and %d, or %d for no limit", n, leastPids, mostPids, Unlimited)
+	}
+	return errors.Join(wrong...)
+}
+
+// PidsLimit is how many processes and threads a container may have; Unlimited: any.
+func (d Document) PidsLimit() int64 {
+	if d.PodPidsLimit == 0 {
+		return DefaultPidsLimit
+	}
+	return d.PodPidsLimit
+}
+
+// AllowsPath tells whether a pod may mount a path of the device.
+func (d Document) AllowsPath(name string) bool {
+	if !path.IsAbs(name) || slices.Contains(strings.Split(name, "/"), "..") {
+		return false
+	}
+	name = path.Clean(name)
+	return slices.ContainsFunc(d.HostPaths, func(prefix string) bool {
+		return prefix == "/" || name == prefix || strings.HasPrefix(name, prefix+"/")
+	})
+}
+
+// DefaultCapabilities are what an engine gives a container that asks for nothing: a
+// pod may name them without leave.
+var defaultCapabilities = []string{
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
+	"NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+}
+
+// Capability writes a capability's name without its prefix.
+func Capability(name string) string { return strings.TrimPrefix(strings.ToUpper(name), "CAP_") }
+
+// AllowsCapability tells whether a container may add a capability.
+func (d Document) AllowsCapability(name string) bool {
+	name = Capability(name)
+	if d.Privileged || slices.Contains(defaultCapabilities, name) {
+		return true
+	}
+	return slices.ContainsFunc(d.Capabilities, func(c string) bool { return Capability(c) == name || Capability(c) == "ALL" })
+}
+
+// safeSysctls are those that Kubernetes calls safe: they act on the pod's own
+// namespaces and can harm nobody else.
+var safeSysctls = []string{
+	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
+	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+	"net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
+	"net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
+}
+
+// AllowsSysctl tells whether a pod may set a sysctl.
+func (d Document) AllowsSysctl(name string) bool {
+	dotted := func(s string) string { return strings.ReplaceAll(s, "/", ".") }
+	name = dotted(name)
+	if d.Privileged || slices.Contains(safeSysctls, name) {
+		return true
+	}
+	return slices.ContainsFunc(d.UnsafeSysctls, func(s string) bool {
+		begin, open := strings.CutSuffix(dotted(s), "*")
+		return name == begin || open && strings.HasPrefix(name, begin)
+	})
+}

@@ -1,0 +1,154 @@
+// Package policytest is the table of what may run: what the rule of package policy
+// must say, whoever asks it. The hub and the device are tested with all of it.
+package policytest
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/shared/policy"
+)
+
+// A Case is a pod, a document, and what is refused.
+type Case struct {
+	Name     string
+	Document string // of the policy, in YAML
+	Pod      string // lines of the pod's spec beside its one container
+	Web      string // lines of that container beside its name
+	Refused  string // "field: why", the beginning of it; empty: it may run
+}
+
+// Keys are a public key of each kind, and somebody else's.
+const (
+	ECDSA   = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEQUPwyfSCVMBFfhrG8AJWBcEg3u7N\ncNP7orpf1t8vrcQN9IzP/8J2NqDf3R8jXzZx52Gj1uKsfK3bnCwQ6JM4hw==\n-----END PUBLIC KEY-----\n"
+	Ed25519 = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END PUBLIC KEY-----\n"
+)
+
+func signed(images string) string {
+	return "signatures: [{images: [" + images + "], keys: [" + fmt.Sprintf("%q", Ed25519) + "]}]"
+}
+
+const digest = "@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+func hostPath(path string) string { return "volumes: [{name: v, hostPath: {path: '" + path + "'}}]" }
+
+func capability(name string) string { return "securityContext: {capabilities: {add: [" + name + "]}}" }
+
+// Table is every case.
+var Table = []Case{
+	{"an ordinary pod", "", "", "", ""},
+	{"a privileged container", "", "", "securityContext: {privileged: true}", "WEB.securityContext.privileged: privileged containers are not allowed"},
+	{"a privileged container where that is allowed", "privileged: true", "", "securityContext: {privileged: true}", ""},
+	{"a container that says that it is not privileged", "", "", "securityContext: {privileged: false, allowPrivilegeEscalation: false}", ""},
+	{"privilege escalation", "", "", "securityContext: {allowPrivilegeEscalation: true}", "WEB.securityContext.allowPrivilegeEscalation: containers never gain rights"},
+	{"privilege escalation where that is allowed", "allowNewPrivileges: true", "", "securityContext: {allowPrivilegeEscalation: true}", ""},
+	{"the device's network", "", "hostNetwork: true", "", "spec.hostNetwork: pods may not use the device's network"},
+	{"the device's network where that is allowed", "hostNetwork: true", "hostNetwork: true", "", ""},
+	{"the device's processes", "", "hostPID: true", "", "spec.hostPID: pods may not see the device's processes"},
+	{"the device's processes where only its network is allowed", "hostNetwork: true", "hostPID: true", "", "spec.hostPID: "},
+	{"the device's processes where that is allowed", "hostPID: true", "hostPID: true", "", ""},
+
+	{"the root of the device", "", hostPath("/"), "", `spec.volumes[0].hostPath.path: "/" is outside /var/lib/flotilla/volumes`},
+	{"the root of the device for privileged containers only", "privileged: true", hostPath("/"), "", "spec.volumes[0].hostPath.path: "},
+	{"the root of the device where that is allowed", "hostPaths: [/]", hostPath("/"), "", ""},
+	{"the engine's socket", "", hostPath("/var/run/docker.sock"), "", "spec.volumes[0].hostPath.path: "},
+	{"the kernel's files", "", hostPath("/proc"), "", "spec.volumes[0].hostPath.path: "},
+	{"the place for volumes", "", hostPath("/var/lib/flotilla/volumes"), "", ""},
+	{"a directory in the place for volumes", "", hostPath("/var/lib/flotilla/volumes/web"), "", ""},
+	{"slashes that hide nothing", "", hostPath("//var//lib/flotilla/./volumes/a/"), "", ""},
+	{"a name that only begins like the allowed one", "", hostPath("/var/lib/flotilla/volumes2"), "", "spec.volumes[0].hostPath.path: "},
+	{"a way out by ..", "", hostPath("/var/lib/flotilla/volumes/../../../../etc"), "", "spec.volumes[0].hostPath.path: "},
+	{"a way out by .. where everything is allowed", "hostPaths: [/]", hostPath("/srv/../etc"), "", "spec.volumes[0].hostPath.path: "},
+	{"a relative path", "", hostPath("var/lib/flotilla/volumes/a"), "", "spec.volumes[0].hostPath.path: "},
+	{"the place for volumes where another one is allowed", "hostPaths: [/srv/data]", hostPath("/var/lib/flotilla/volumes/a"), "", "spec.volumes[0].hostPath.path: "},
+	{"a path that is allowed", "hostPaths: [/srv/data]", hostPath("/srv/data/x"), "", ""},
+	{"the place for volumes where nothing is allowed", "hostPaths: []", hostPath("/var/lib/flotilla/volumes/a"), "", "spec.volumes[0].hostPath.path: "},
+
+	{"one of the engine's own capabilities", "", "", "securityContext: {capabilities: {add: [CAP_NET_BIND_SERVICE], drop: [ALL]}}", ""},
+	{"a capability", "", "", capability("CAP_SYS_ADMIN"), "WEB.securityContext.capabilities.add[0]: capability CAP_SYS_ADMIN is not allowed"},
+	{"a capability in small letters", "", "", capability("sys_admin"), "WEB.securityContext.capabilities.add[0]: "},
+	{"every capability", "", "", capability("all"), "WEB.securityContext.capabilities.add[0]: "},
+	{"every capability where one is allowed", "capabilities: [NET_ADMIN]", "", capability("ALL"), "WEB.securityContext.capabilities.add[0]: "},
+	{"a capability that is allowed", "capabilities: [CAP_SYS_TIME]", "", capability("SYS_TIME"), ""},
+	{"a capability where all are allowed", "capabilities: [ALL]", "", capability("SYS_TIME"), ""},
+	{"a capability where privileged containers are allowed", "privileged: true", "", capability("SYS_TIME"), ""},
+
+	{"a safe sysctl", "", "securityContext: {sysctls: [{name: net/ipv4/tcp_syncookies, value: '1'}]}", "", ""},
+	{"a safe sysctl that would be the device's", "hostNetwork: true", "hostNetwork: true\nsecurityContext: {sysctls: [{name: net/ipv4/tcp_syncookies, value: '1'}]}", "", "spec.securityContext.sysctls[0].name: net/ipv4/tcp_syncookies may not be set where hostNetwork is true"},
+	{"a sysctl that acts on others", "", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", "", "spec.securityContext.sysctls[0].name: kernel.msgmax is not one of the safe sysctls"},
+	{"a sysctl that is allowed", "unsafeSysctls: [kernel.msg*]", "securityContext: {sysctls: [{name: kernel/msgmax, value: '1'}]}", "", ""},
+	{"a sysctl whose name is longer than the allowed one", "unsafeSysctls: [kernel.msg]", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", "", "spec.securityContext.sysctls[0].name: "},
+	{"a pod without seccomp", "", "securityContext: {seccompProfile: {type: Unconfined}}", "", "spec.securityContext.seccompProfile.type: is not supported"},
+	{"a container without seccomp, whatever is allowed", "privileged: true", "", "securityContext: {seccompProfile: {type: Unconfined}}", "WEB.securityContext.seccompProfile.type: is not supported"},
+	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}", "WEB.securityContext.appArmorProfile.type: is not supported"},
+	{"an open /proc, whatever is allowed", "privileged: true", "", "securityContext: {procMount: Unmasked}", "WEB.securityContext.procMount: is not supported"},
+
+	{"a registry that is not allowed", "registries: [registry.example.org]", "", "image: docker.io/library/nginx:1", `WEB.image: image "docker.io/library/nginx:1" comes from docker.io/library/nginx, and images may come from registry.example.org`},
+	{"a registry that is allowed", "registries: [registry.example.org]", "", "image: registry.example.org/team/web:1", ""},
+	{"a registry whose name only begins like the allowed one", "registries: [registry.example.org]", "", "image: registry.example.org.evil.test/web:1", "WEB.image: "},
+	{"another port of an allowed registry", "registries: [registry.example.org]", "", "image: registry.example.org:5000/web:1", "WEB.image: "},
+	{"an allowed registry in capital letters and with its port", "registries: [registry.example.org]", "", "image: REGISTRY.example.org:443/web:1", ""},
+	{"a short name, which means Docker's registry", "registries: [docker.io]", "", "image: nginx:1", ""},
+	{"Docker's registry by another name", "registries: [docker.io/library]", "", "image: index.docker.io/library/nginx:1", ""},
+	{"Docker's registry by the name of its server", "registries: [docker.io/library]", "", "image: registry-1.docker.io/library/nginx:1", ""},
+	{"another repository of Docker's registry by the name of its server", "registries: [registry.example.org, docker.io/library]", "", "image: registry-1.docker.io/evil/nginx:1", "WEB.image: "},
+	{"a short name where only another registry is allowed", "registries: [registry.example.org]", "", "image: nginx:1", "WEB.image: "},
+	{"a repository that is not allowed", "registries: [registry.example.org/team]", "", "image: registry.example.org/other/web:1", "WEB.image: "},
+	{"a repository in an allowed one", "registries: [registry.example.org/team]", "", "image: registry.example.org/team/web:1", ""},
+	{"a repository whose name only begins like an allowed one", "registries: [registry.example.org/team]", "", "image: registry.example.org/team2/web:1", "WEB.image: "},
+	{"an allowed registry as path of another one", "registries: [registry.example.org]", "", "image: evil.test/registry.example.org/web:1", "WEB.image: "},
+	{"an image without a digest", "requireDigest: true", "", "image: nginx:1", `WEB.image: image "nginx:1" has no digest`},
+	{"an image with a digest", "requireDigest: true", "", "image: nginx" + digest, ""},
+	{"an image with a tag and a digest", "requireDigest: true", "", "image: registry.example.org:5000/web:1" + digest, ""},
+	{"an image by an id that is no digest of a repository", "requireDigest: true", "", "image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},
+	{"an image by an id where registries are listed", "registries: [registry.example.org]", "", "image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},
+	{"a name that is none", "requireDigest: true", "", "image: 'NGINX:1'", "WEB.image: image \"NGINX:1\" is not a valid reference"},
+	{"an image that no rule of signatures names", signed("registry.example.org"), "", "image: nginx:1", `WEB.image: no rule says who must have signed image "nginx:1"`},
+	{"an image that a rule of signatures names", signed("registry.example.org"), "", "image: registry.example.org/web:1", ""},
+	{"every image where a rule names none", signed(""), "", "image: nginx:1", ""},
+	{"an image that needs no signature", signed("registry.example.org")[:len(signed("registry.example.org"))-1] + ", {unsigned: true}]", "", "image: nginx:1", ""},
+}
+
+// Field is where Refused says that it is, with the container at p.
+func (c Case) Field(p string) string { return strings.Replace(c.Refused, "WEB", p, 1) }
+
+// Policy is the document of the case.
+func (c Case) Policy() policy.Document {
+	d, err := policy.Parse([]byte(c.Document))
+	if err != nil {
+		panic(c.Name + ": " + err.Error())
+	}
+	return d
+}
+
+// Spec is the pod of the case.
+func (c Case) Spec() (s corev1.PodSpec) {
+	web := c.Web
+	if !strings.HasPrefix(web, "image:") {
+		web = "image: kiosk:1\n    " + web
+	}
+	text := c.Pod + "\ncontainers:\n  - name: web\n    " + web + "\n"
+	if err := yaml.UnmarshalStrict([]byte(text), &s); err != nil {
+		panic(c.Name + ": " + err.Error() + "\n" + text)
+	}
+	return s
+}
+
+// InInit is the pod with its container's wishes in an init container instead.
+func (c Case) InInit() corev1.PodSpec {
+	s := c.Spec()
+	first := *s.Containers[0].DeepCopy()
+	first.Name = "prepare"
+	s.InitContainers = []corev1.Container{first}
+	s.Containers[0].SecurityContext = nil
+	if c.OfImage() {
+		s.Containers[0].Image = first.Image
+	}
+	return s
+}
+
+// OfImage tells whether the case is about the container's image.
+func (c Case) OfImage() bool { return strings.HasPrefix(c.Web, "image:") }

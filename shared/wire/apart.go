@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Unreadable is the annotation of a pod, config map or secret that could not be read,
+// with the reason. Of such an object there is nothing but its names: one that is wrong
+// must not keep a device from what its hub wants of the others, deletions included.
+const Unreadable = "flotilla.dev/unreadable"
+
+// desiredApart is a desired state whose objects are still to be read.
+type desiredApart struct {
+	Desired
+	Pods       []json.RawMessage `json:"pods"`
+	ConfigMaps []json.RawMessage `json:"configMaps"`
+	Secrets    []json.RawMessage `json:"secrets"`
+}
+
+// joined reads the objects. Characters and amounts in those that can be read are the
+// device's to judge, and so are pods beyond the most that a device takes: of them there
+// is one, for it to see.
+func (a *desiredApart) joined() Desired {
+	d := a.Desired
+	d.Pods = eachApart[corev1.Pod]("pods", a.Pods[:min(len(a.Pods), MaxPods+1)])
+	d.ConfigMaps = eachApart[corev1.ConfigMap]("configMaps", a.ConfigMaps)
+	d.Secrets = eachApart[corev1.Secret]("secrets", a.Secrets)
+	return d
+}
+
+// eachApart reads objects one by one.
+func eachApart[T any, P interface {
+	*T
+	metav1.Object
+}](list string, raws []json.RawMessage) []T {
+	if raws == nil {
+		return nil
+	}
+	out := make([]T, len(raws))
+	for i, raw := range raws {
+		if err := decode(payload{fmt.Sprintf("%s[%d]", list, i), raw, MaxToDevice}, P(&out[i])); err != nil {
+			out[i] = *new(T)
+			unreadable(P(&out[i]), raw, err)
+		}
+	}
+	return out
+}
+
+// unreadable notes what can be known of an object that could not be read.
+func unreadable(o metav1.Object, raw []byte, why error) {
+	var known struct {
+		Metadata struct {
+			Name, Namespace            string
+			UID                        types.UID
+			DeletionTimestamp          *metav1.Time
+			DeletionGracePeriodSeconds *int64
+		}
+	}
+	_ = json.Unmarshal(raw, &known) // what of it can be read is read
+	m := known.Metadata
+	o.SetName(m.Name)
+	o.SetNamespace(m.Namespace)
+	o.SetUID(m.UID)
+	o.SetDeletionTimestamp(m.DeletionTimestamp)
+	o.SetDeletionGracePeriodSeconds(m.DeletionGracePeriodSeconds)
+	o.SetAnnotations(map[string]string{Unreadable: why.Error()})
+}

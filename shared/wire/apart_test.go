@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
+	const meta = `"metadata":{"name":"bad","namespace":"default","uid":"u2"`
+	for _, c := range []struct{ name, pod, unreadable string }{
+		{"a NUL in an environment variable is the device's to judge", `{` + meta + `},"spec":{"containers":[{"name":"c","env":[{"name":"X","value":"a\u0000b"}]}]}}`, ""},
+		{"a list where text should be", `{` + meta + `},"spec":{"nodeName":[]}}`, "must be a string"},
+		{"a field twice", `{` + meta + `},"spec":{},"spec":{}}`, "duplicate field"},
+		{"an amount that takes minutes to compare", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"1e999999999"}}}]}}`, "1e999999999"},
+		{"an amount that is none", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"four"}}}]}}`, "quantities"},
+		{"a time that is none", `{` + meta + `,"creationTimestamp":"yesterday"}}`, "yesterday"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"name":"good","uid":"u1"}},` + c.pod + `,
+				{"metadata":{"name":"leaving","uid":"u3","deletionTimestamp":"2026-11-20T10:02:11Z"}}],"configMaps":[{"data":{"a":"\u0000"}}]}`))
+			if err != nil || d.Generation != 7 || len(d.Pods) != 3 {
+				t.Fatalf("%d pods of generation %d: %v", len(d.Pods), d.Generation, err)
+			}
+			if d.Pods[0].Name != "good" || d.Pods[1].Name != "bad" || d.Pods[1].Namespace != "default" || d.Pods[1].UID != "u2" || d.Pods[2].DeletionTimestamp == nil {
+				t.Errorf("the pods are %+v", d.Pods)
+			}
+			if why := d.Pods[1].Annotations[Unreadable]; (why == "") != (c.unreadable == "") || !strings.Contains(why, c.unreadable) {
+				t.Errorf("it is unreadable because of %q, want %q", why, c.unreadable)
+			}
+		})
+	}
+	t.Run("one of which nothing is known", func(t *testing.T) {
+		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[5,null,"x",[]]}`))
+		if err != nil || len(d.Pods) != 4 || d.Pods[3].Annotations[Unreadable] == "" {
+			t.Errorf("%+v, %v", d.Pods, err)
+		}
+	})
+	t.Run("one that is unreadable and leaves, leaves", func(t *testing.T) {
+		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"uid":"u","deletionTimestamp":"2026-11-20T10:02:11Z","deletionGracePeriodSeconds":5},"spec":1}]}`))
+		if err != nil || d.Pods[0].DeletionTimestamp == nil || *d.Pods[0].DeletionGracePeriodSeconds != 5 {
+			t.Errorf("%+v, %v", d.Pods, err)
+		}
+	})
+	t.Run("outside of what pods use, a NUL is refused", func(t *testing.T) {
+		if _, err := ParseDesired([]byte(`{"generation":7,"hub":"h\u0000"}`)); err == nil {
+			t.Error("it is taken")
+		}
+	})
+}
+
+func TestAConfigMapOrSecretThatIsWrongLeavesTheOthersAlone(t *testing.T) {
+	for _, c := range []struct{ name, object string }{
+		{"a number where text should be", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":1}}`},
+		{"no base64", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":"%%%"},"binaryData":{"a":"%%%"}}`},
+		{"a field twice", `{"metadata":{"name":"bad","namespace":"default"},"data":{},"data":{}}`},
+		{"a list where an object should be", `{"metadata":{"name":"bad","namespace":"default"},"data":[]}`},
+		{"something else as a whole", `[]`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"name":"good","uid":"u1"}}],
+				"configMaps":[{"metadata":{"name":"good"},"data":{"a":"b"}},` + c.object + `],"secrets":[` + c.object + `,{"metadata":{"name":"good"},"data":{"a":"Yg=="}}]}`))
+			if err != nil || len(d.Pods) != 1 || len(d.ConfigMaps) != 2 || len(d.Secrets) != 2 {
+				t.Fatalf("%+v: %v", d, err)
+			}
+			if d.ConfigMaps[0].Data["a"] != "b" || string(d.Secrets[1].Data["a"]) != "b" {
+				t.Errorf("those that are right are %+v and %+v", d.ConfigMaps[0], d.Secrets[1])
+			}
+			bad, worse := d.ConfigMaps[1], d.Secrets[0]
+			if bad.Annotations[Unreadable] == "" || worse.Annotations[Unreadable] == "" || len(bad.Data)+len(worse.Data) > 0 {
+				t.Errorf("those that are wrong are %+v and %+v", bad, worse)
+			}
+			if c.object != "[]" && (bad.Name != "bad" || worse.Namespace != "default") {
+				t.Errorf("their names are %s and %s", bad.Name, worse.Namespace)
+			}
+		})
+	}
+}
+
+// Four megabytes of braces became two gigabytes of empty pods, containers or secrets.
+func TestAPayloadOfBracesCostsLittle(t *testing.T) {
+	braces := func(n int) string { return strings.Repeat("{},", n) + "{}" }
+	for name, text := range map[string]string{
+		"pods":                         `{"generation":1,"hub":"h","pods":[` + braces(1_300_000) + `]}`,
+		"containers":                   `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(1_300_000) + `]}}]}`,
+		"in many":                      `{"generation":1,"hub":"h","pods":[` + strings.Repeat(`{"spec":{"containers":[`+braces(100)+`]}},`, 4000) + `{}]}`,
+		"secrets":                      `{"generation":1,"hub":"h","secrets":[` + braces(1_300_000) + `]}`,
+		"lists":                        `{"generation":1,"hub":"h","pods":[` + strings.Repeat("[],", 1_300_000) + `[]]}`,
+		"as many containers as may be": `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(131_000) + `]}}]}`,
+		"as many pods as may be":       `{"generation":1,"hub":"h","pods":[` + braces(131_000) + `]}`,
+	} {
+		data := []byte(text)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d, err := ParseDesired(data)
+		runtime.ReadMemStats(&after)
+		if (err == nil) != strings.HasPrefix(name, "as many") || len(d.Pods) > MaxPods+1 {
+			t.Errorf("%s: %d pods, %v", name, len(d.Pods), err)
+		}
+		if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 400 {
+			t.Errorf("%s: it takes %d MiB to read %d KiB", name, mb, len(data)>>10)
+		}
+	}
+}

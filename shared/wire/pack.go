@@ -1,0 +1,139 @@
+package wire
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Limits of what is packed, and of what comes in parts.
+const (
+	// MaxUnpacked is the most bytes that a packed payload of a device may have as text.
+	// 100 pods of 8 containers, each with an end behind it, have a third of it.
+	MaxUnpacked = 2 << 20
+	MaxParts    = 16       // of one truth
+	MaxDesired  = 16 << 20 // bytes of a desired state as text, in all its parts
+	worthwhile  = 1 << 10  // bytes of text; less is hardly less as gzip
+)
+
+// gzipMagic begins a packed payload. No JSON does.
+var gzipMagic = []byte{0x1f, 0x8b}
+
+// Packed tells whether a payload is gzip.
+func Packed(payload []byte) bool { return bytes.HasPrefix(payload, gzipMagic) }
+
+// errTooLong says that a payload does not fit into a message, but its parts may.
+var errTooLong = errors.New("too long for one message")
+
+// Pack makes a status or pods payload fit into a message: as it is where it is short, or
+// as gzip, which is a fourth of it.
+func Pack(text []byte) ([]byte, error) {
+	if len(text) <= worthwhile {
+		return text, nil
+	}
+	return pack(text, MaxUnpacked)
+}
+
+// pack is a text of at most so many bytes as gzip.
+func pack(text []byte, most int) ([]byte, error) {
+	if len(text) > most {
+		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are read", errTooLong, len(text), most)
+	}
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed) // small in memory, too
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err == nil && b.Len() > MaxFromDevice {
+		err = fmt.Errorf("%w: it has %d bytes, and %d as gzip: at most %d are read", errTooLong, len(text), b.Len(), MaxFromDevice)
+	}
+	return b.Bytes(), err
+}
+
+// inParts encodes n objects in as few messages as hold them. encode returns the text of
+// those from lo to hi as one part of so many; of one part there is no word in it.
+func inParts(n, most int, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
+	text, err := encode(0, n, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := pack(text, most)
+	if err == nil {
+		return [][]byte{whole}, nil
+	}
+	if !errors.Is(err, errTooLong) {
+		return nil, err
+	}
+	type span struct{ lo, hi int }
+	open, fit := []span{{0, n}}, []span(nil)
+	for len(open) > 0 {
+		s := open[0]
+		text, err := encode(s.lo, s.hi, MaxParts, MaxParts)
+		if err == nil {
+			_, err = pack(text, most)
+		}
+		switch mid := (s.lo + s.hi) / 2; {
+		case err == nil:
+			fit, open = append(fit, s), open[1:]
+		case !errors.Is(err, errTooLong) || s.hi-s.lo < 2:
+			return nil, err
+		default:
+			open = append([]span{{s.lo, mid}, {mid, s.hi}}, open[1:]...)
+		}
+		if len(fit)+len(open) > MaxParts {
+			return nil, fmt.Errorf("it has %d bytes, more than %d parts of %d as gzip", len(whole), MaxParts, MaxFromDevice)
+		}
+	}
+	parts := make([][]byte, len(fit))
+	for i, s := range fit {
+		text, err := encode(s.lo, s.hi, i+1, len(fit))
+		if err == nil {
+			parts[i], err = pack(text, most)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// TextSize is how many bytes of text a payload says that it has. One that has more is
+// not read any further.
+func TextSize(payload []byte) int {
+	if !Packed(payload) || len(payload) < 4 {
+		return len(payload)
+	}
+	return int(min(binary.LittleEndian.Uint32(payload[len(payload)-4:]), MaxDesired+1))
+}
+
+// unpack is the text of a payload that may be packed: at most MaxFromDevice bytes, and so
+// many of text in them.
+func unpack(p payload, most int) (payload, error) {
+	if !Packed(p.data) || len(p.data) > MaxFromDevice {
+		return p, nil
+	}
+	name, size := p.name, min(TextSize(p.data), most+1)
+	r, err := gzip.NewReader(bytes.NewReader(p.data))
+	var text []byte
+	if err == nil {
+		r.Multistream(false)
+		text, err = io.ReadAll(io.LimitReader(r, int64(size)+1))
+	}
+	switch {
+	case err == nil && len(text) > most:
+		return payload{}, fmt.Errorf("%s: payload has more than %d bytes when unpacked", name, most)
+	case err == nil && len(text) > size:
+		return payload{}, fmt.Errorf("%s: payload has more than the %d bytes that it says when unpacked", name, size)
+	case err != nil:
+		return payload{}, fmt.Errorf("%s: payload begins like gzip and cannot be read as such: %w", name, err)
+	case Packed(text):
+		return payload{}, errors.New(name + ": payload is packed twice")
+	}
+	return payload{name, text, most}, nil
+}

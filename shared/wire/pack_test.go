@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func zip(text string) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(text)) // into memory
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// crowd is the list of a device with pods of 8 containers, which have their own ids.
+func crowd(pods int) Pods {
+	random := rand.New(rand.NewPCG(1, 2))
+	id := func() string {
+		return fmt.Sprintf("%016x%016x%016x%016x", random.Uint64(), random.Uint64(), random.Uint64(), random.Uint64())
+	}
+	p := Pods{Boot: "b1", Seq: 1}
+	for i := range pods {
+		s := PodStatus{UID: types.UID(id()[:36]), Namespace: "default", Name: fmt.Sprintf("app-%05d", i)}
+		s.Status.Phase = corev1.PodRunning
+		for c := range 8 {
+			end := &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", ContainerID: "docker://" + id()}
+			s.Status.ContainerStatuses = append(s.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", c), Ready: true, Image: "registry.example/app:1",
+				ImageID: "sha256:" + strings.Repeat("ab", 32), ContainerID: "docker://" + id(), LastTerminationState: corev1.ContainerState{Terminated: end},
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+		}
+		p.Pods = append(p.Pods, s)
+	}
+	return p
+}
+
+func TestALongListOfPodsIsPackedAndRead(t *testing.T) {
+	for _, pods := range []int{1, 110, 250} {
+		text, err := json.Marshal(crowd(pods))
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, err := Pack(text)
+		if err != nil || len(payload) > MaxFromDevice {
+			t.Fatalf("%d pods: %d bytes are packed as %d, %v", pods, len(text), len(payload), err)
+		}
+		if !Packed(payload) {
+			t.Errorf("%d pods: %d bytes are not packed", pods, len(text))
+		}
+		read, err := ParsePods(payload)
+		if err != nil || len(read.Pods) != pods || read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != crowd(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
+			t.Errorf("%d pods: read %d, %v", pods, len(read.Pods), err)
+		}
+	}
+}
+
+func TestWhatIsShortIsNotPacked(t *testing.T) {
+	if payload, err := Pack(golden(t, "pods")); err != nil || Packed(payload) {
+		t.Errorf("packed: %v, %v", Packed(payload), err)
+	}
+}
+
+func TestWhatCannotBePackedSaysSo(t *testing.T) {
+	if _, err := Pack(bytes.Repeat([]byte("x"), MaxUnpacked+1)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxUnpacked)) {
+		t.Errorf("too much text: %v", err)
+	}
+	noise := make([]byte, MaxUnpacked)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(noise) // never fails
+	if _, err := Pack(noise); err == nil || !strings.Contains(err.Error(), "as gzip") {
+		t.Errorf("noise: %v", err)
+	}
+}
+
+func TestPackedPayloadsAreBounded(t *testing.T) {
+	good := string(golden(t, "pods"))
+	long := `{"boot":"b","x":"` + strings.Repeat("y", MaxUnpacked) + `"}`
+	broken := zip(good)
+	broken[len(broken)-5] ^= 1
+	liar := zip(good)
+	copy(liar[len(liar)-4:], []byte{7, 0, 0, 0})
+	for name, c := range map[string]struct {
+		data []byte
+		want string // "": it is read
+	}{
+		"as text":                          {[]byte(good), ""},
+		"as gzip":                          {zip(good), ""},
+		"more text than is read":           {zip(long), "more than"},
+		"a bomb":                           {zip(strings.Repeat(" ", 200<<20)), "more than"},
+		"a bomb that says that it is none": {liar, "more than the 7 bytes"},
+		"packed twice":                     {zip(string(zip(good))), "twice"},
+		"with another sum":                 {broken, "cannot be read"},
+		"cut off":                          {zip(good)[:40], "cannot be read"},
+		"only its first two bytes":         {[]byte{0x1f, 0x8b}, "cannot be read"},
+		"no JSON":                          {zip("hello"), "not a JSON object"},
+		"as long as no message may":        {append(zip(good), make([]byte, MaxFromDevice)...), "at most"},
+		"too long as text, unpacked":       {[]byte(`{"boot":"b","x":"` + strings.Repeat("y", MaxFromDevice) + `"}`), "at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParsePods(c.data)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+	if _, err := ParseStatus(zip(string(golden(t, "status")))); err != nil {
+		t.Error(err)
+	}
+	if _, err := ParseEvent(zip(string(golden(t, "event")))); err == nil {
+		t.Error("a packed event is read, and only status and pods can be long")
+	}
+}

@@ -1,0 +1,100 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// PackPods encodes a list of pods for the hub: in one message, or in parts where it does
+// not fit. entries are its pods as they were encoded already, p.Pods is not looked at.
+func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
+	type list struct {
+		Pods
+		Entries []json.RawMessage `json:"pods"`
+	}
+	encode := func(lo, hi, part, parts int) ([]byte, error) {
+		out := list{p, entries[lo:hi:hi]}
+		out.Part, out.Parts = part, parts
+		if out.Entries == nil {
+			out.Entries = []json.RawMessage{}
+		}
+		return json.Marshal(out)
+	}
+	text, err := encode(0, len(entries), 0, 0)
+	if err != nil || len(text) <= worthwhile {
+		return [][]byte{text}, err
+	}
+	return inParts(len(entries), MaxUnpacked, encode)
+}
+
+// PackDesired encodes a desired state for a device that does not fit into MaxFromDevice
+// bytes as it is: as gzip, in parts where even that is longer.
+func PackDesired(d Desired) ([][]byte, error) {
+	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
+	total := 0
+	payloads, err := inParts(pods+maps+secrets, MaxToDevice, func(lo, hi, part, parts int) ([]byte, error) {
+		p := d
+		p.Part, p.Parts = part, parts
+		p.Pods = within(d.Pods, lo, hi)
+		p.ConfigMaps = within(d.ConfigMaps, lo-pods, hi-pods)
+		p.Secrets = within(d.Secrets, lo-pods-maps, hi-pods-maps)
+		text, err := json.Marshal(p)
+		total = max(total, len(text))
+		return text, err
+	})
+	if err == nil && total > MaxDesired {
+		err = fmt.Errorf("it has %d bytes, at most %d are read", total, MaxDesired)
+	}
+	return payloads, err
+}
+
+// within returns what of a list lies between two places that may be outside of it.
+func within[T any](list []T, lo, hi int) []T {
+	lo, hi = min(max(lo, 0), len(list)), min(max(hi, 0), len(list))
+	return append([]T{}, list[lo:hi]...)
+}
+
+// DesiredParts puts together a desired state that comes in parts. Parts of one that comes
+// again fill the gaps of the first time.
+type DesiredParts struct {
+	of   Desired // what its parts have in common
+	have [MaxParts]*Desired
+	size int // bytes of their text
+}
+
+// Add takes what ParseDesired has read of a payload, and returns the whole desired state,
+// once it is there. What goes to another one than the parts before replaces them.
+func (p *DesiredParts) Add(d Desired, payload []byte) (whole Desired, ok bool, err error) {
+	if d.Parts <= 1 {
+		*p = DesiredParts{}
+		return d, true, nil
+	}
+	if d.Hub != p.of.Hub || d.Generation != p.of.Generation || d.Parts != p.of.Parts {
+		*p = DesiredParts{of: Desired{Hub: d.Hub, Generation: d.Generation, Parts: d.Parts}}
+	}
+	if p.have[d.Part-1] == nil {
+		p.size += TextSize(payload)
+	}
+	if p.size > MaxDesired {
+		*p = DesiredParts{}
+		return Desired{}, false, fmt.Errorf("desired: its parts have more than %d bytes when unpacked", MaxDesired)
+	}
+	p.have[d.Part-1] = &d
+	for _, part := range p.have[:d.Parts] {
+		if part == nil {
+			return Desired{}, false, nil
+		}
+	}
+	whole = d
+	whole.Part, whole.Parts = 0, 0
+	whole.Pods, whole.ConfigMaps, whole.Secrets = []corev1.Pod{}, []corev1.ConfigMap{}, []corev1.Secret{}
+	for _, part := range p.have[:d.Parts] {
+		whole.Pods = append(whole.Pods, part.Pods...)
+		whole.ConfigMaps = append(whole.ConfigMaps, part.ConfigMaps...)
+		whole.Secrets = append(whole.Secrets, part.Secrets...)
+	}
+	*p = DesiredParts{}
+	return whole, true, nil
+}

@@ -1,0 +1,174 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func entriesOf(t *testing.T, p Pods) (out []json.RawMessage) {
+	t.Helper()
+	for _, pod := range p.Pods {
+		b, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
+	for pods, least := range map[int]int{0: 1, 110: 1, 900: 2} {
+		p := crowd(pods)
+		payloads, err := PackPods(p, entriesOf(t, p))
+		if err != nil || len(payloads) < least || least == 1 && len(payloads) > 1 {
+			t.Fatalf("%d pods: %d parts, %v", pods, len(payloads), err)
+		}
+		var read []PodStatus
+		for i, payload := range payloads {
+			if len(payload) > MaxFromDevice {
+				t.Errorf("part %d has %d bytes", i+1, len(payload))
+			}
+			part, err := ParsePods(payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(payloads) > 1 && (part.Part != i+1 || part.Parts != len(payloads)) || len(payloads) == 1 && part.Parts != 0 {
+				t.Errorf("part %d of %d says that it is %d of %d", i+1, len(payloads), part.Part, part.Parts)
+			}
+			read = append(read, part.Pods...)
+		}
+		if len(read) != pods || pods > 0 && !reflect.DeepEqual(read, p.Pods) {
+			t.Errorf("%d pods: read %d others", pods, len(read))
+		}
+	}
+}
+
+// noise is text that gzip makes no shorter than three quarters.
+func noise(bytes int) string {
+	random := rand.NewChaCha8([32]byte{})
+	raw := make([]byte, bytes/4*3)
+	_, _ = random.Read(raw) // never fails
+	text, _ := json.Marshal(raw)
+	return string(text[1 : len(text)-1])
+}
+
+// largeDesired has more than two messages hold.
+func largeDesired() Desired {
+	d := Desired{Generation: 7, Hub: "h", LeaseIntervalSeconds: 10, Time: moment, PodCIDR: "10.64.0.0/24", Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
+	for i := range 8 {
+		d.Pods = append(d.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), UID: "u"}})
+		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}, Data: map[string]string{"x": noise(100 << 10)}})
+	}
+	d.Secrets = append(d.Secrets, corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"k": []byte("v")}})
+	return d
+}
+
+func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) {
+	want := largeDesired()
+	payloads, err := PackDesired(want)
+	if err != nil || len(payloads) < 3 {
+		t.Fatalf("%d parts, %v", len(payloads), err)
+	}
+	var parts DesiredParts
+	add := func(i int) (Desired, bool) {
+		t.Helper()
+		d, err := ParseDesired(payloads[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, whole, err := parts.Add(d, payloads[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, whole
+	}
+	for i := len(payloads) - 1; i > 0; i-- { // the first one is lost
+		if _, whole := add(i); whole {
+			t.Fatalf("whole without %d parts", i)
+		}
+		if _, whole := add(i); whole {
+			t.Fatal("a part that comes twice is taken for two")
+		}
+	}
+	got, whole := add(0)
+	if !whole || !reflect.DeepEqual(got, want) {
+		t.Errorf("whole %v, and not what was sent", whole)
+	}
+	if _, whole := add(0); whole {
+		t.Error("it is told again by one part")
+	}
+}
+
+func TestPartsOfAnotherDesiredStateAreNotMixed(t *testing.T) {
+	var parts DesiredParts
+	a, b := Desired{Hub: "h", Generation: 1, Part: 1, Parts: 2}, Desired{Hub: "h", Generation: 2, Part: 2, Parts: 2}
+	for _, d := range []Desired{a, b} {
+		if _, whole, err := parts.Add(d, nil); whole || err != nil {
+			t.Errorf("generation %d: whole %v, %v", d.Generation, whole, err)
+		}
+	}
+	b.Part = 1
+	if got, whole, _ := parts.Add(b, nil); !whole || got.Generation != 2 {
+		t.Errorf("whole %v, generation %d", whole, got.Generation)
+	}
+	if _, whole, _ := parts.Add(Desired{Hub: "h", Generation: 3}, nil); !whole {
+		t.Error("one without parts is not whole")
+	}
+}
+
+func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
+	d := largeDesired()
+	for range 8 {
+		d.ConfigMaps = append(d.ConfigMaps, d.ConfigMaps...)
+		if len(d.ConfigMaps) > 100 {
+			break
+		}
+	}
+	if _, err := PackDesired(d); err == nil || !strings.Contains(err.Error(), "parts") {
+		t.Errorf("noise: %v", err)
+	}
+	d = Desired{Hub: "h"}
+	for i := range 20 {
+		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Data: map[string]string{"x": strings.Repeat("a", 1<<20)}})
+	}
+	if _, err := PackDesired(d); err == nil || !strings.Contains(err.Error(), "at most 16777216") {
+		t.Errorf("20 MiB of text: %v", err)
+	}
+	var parts DesiredParts
+	bomb := make([]byte, 8)
+	copy(bomb, gzipMagic)
+	bomb[7] = 0x01 // says that it has 16 MiB of text
+	for i := 1; i <= 2; i++ {
+		_, _, err := parts.Add(Desired{Hub: "h", Part: i, Parts: 3}, bomb)
+		if (err != nil) != (i == 2) {
+			t.Errorf("part %d: %v", i, err)
+		}
+	}
+}
+
+func TestAPodThatIsAsBeforeNeedsAListBefore(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u"}]}`:                                                  "",
+		`{"boot":"b","seq":2,"generation":1,"pods":[{"uid":"u"}]}`:                                                           "must have uid",
+		`{"boot":"b","seq":2,"generation":1,"base":2,"pods":[{"uid":"u"}]}`:                                                  "base is 2",
+		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u","name":"n"}]}`:                                       "must have uid",
+		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u"},{"uid":"u"}]}`:                                      "twice",
+		`{"boot":"b","seq":2,"generation":1,"part":1,"parts":17,"pods":[]}`:                                                  "part 1 of 17",
+		`{"boot":"b","seq":2,"generation":1,"part":3,"parts":2,"pods":[]}`:                                                   "part 3 of 2",
+		`{"boot":"b","seq":2,"generation":1,"parts":2,"pods":[]}`:                                                            "part 0 of 2",
+		`{"boot":"b","seq":2,"generation":1,"part":-1,"parts":-1,"pods":[]}`:                                                 "part -1 of -1",
+		`{"boot":"b","seq":2,"generation":1,"part":1,"parts":1,"pods":[{"uid":"u","namespace":"a","name":"n","status":{}}]}`: "",
+	} {
+		if _, err := ParsePods([]byte(text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

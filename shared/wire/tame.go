@@ -1,0 +1,61 @@
+package wire
+
+import (
+	"fmt"
+
+	"flotilla.dev/shared/bound"
+)
+
+// Limits of what is kept of a status, in bytes.
+const (
+	maxWord    = 512  // of what is shown in a line: a version, a name, an address
+	maxSaid    = 1024 // of a condition's or a container's message
+	maxNames   = 8    // of an image
+	maxVersion = 128  // of an agent
+	maxEnded   = 4096 // of what a container says when it ends
+)
+
+// tame keeps of a status what the hub shows, and makes every character of it show. A
+// device with three hundred images or a chatty driver is still a node.
+func (s *Status) tame() {
+	if n := len(s.Hardware); n > bound.MaxHardware {
+		s.Hardware = nil
+		s.TooMuch = fmt.Sprintf("its hardware report has %d bytes, at most %d are kept", n, bound.MaxHardware)
+	}
+	s.AgentVersion = bound.Text(s.AgentVersion, maxVersion)
+	st := &s.Status
+	if n := len(st.Images); n > bound.MaxImages {
+		st.Images = st.Images[:bound.MaxImages]
+		s.TooMuch = fmt.Sprintf("it names %d images, the first %d are kept", n, bound.MaxImages)
+	}
+	for i := range st.Images {
+		if names := st.Images[i].Names; len(names) > maxNames {
+			st.Images[i].Names = names[:maxNames]
+		}
+	}
+	// No device of ours has these.
+	st.Config, st.VolumesInUse, st.VolumesAttached = nil, nil, nil
+	bound.Clean(st, maxSaid)
+	bound.Clean(&st.NodeInfo, maxWord)
+	bound.Clean(&st.Images, maxWord)
+}
+
+// tame makes every character of the pods' statuses show. What a container says when it
+// ends may be as long as Kubernetes has it.
+func (p *Pods) tame() {
+	for i := range p.Pods {
+		bound.Clean(&p.Pods[i].Status, maxEnded)
+	}
+}
+
+func (e *Event) tame() {
+	if len(e.Message) <= MaxMessage { // longer ones are refused
+		e.Message = bound.Text(e.Message, MaxMessage)
+	}
+}
+
+func (p *Presence) tame() { p.Reason = bound.Text(p.Reason, maxWord) }
+
+func (r *JoinRequest) tame() {
+	r.AgentVersion = bound.Text(r.AgentVersion, maxVersion)
+}

@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/shared/bound"
+)
+
+const hiding = "a\u202eb\u200b\x1b[31m"
+
+// hides tells whether somewhere in a text there is a character that does not show.
+func hides(t *testing.T, o any) bool {
+	t.Helper()
+	b, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// JSON itself writes control characters as numbers, and a backslash as two.
+	return bound.Hidden(string(b)) || strings.Contains(strings.ReplaceAll(string(b), `\\`, ""), `\u`)
+}
+
+func read[T any](t *testing.T, parse func([]byte) (T, error), o any) T {
+	t.Helper()
+	b, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
+	images := make([]corev1.ContainerImage, bound.MaxImages+1)
+	for i := range images {
+		images[i] = corev1.ContainerImage{Names: slices.Repeat([]string{fmt.Sprint("i", i)}, maxNames+1)}
+	}
+	for _, c := range []struct {
+		name    string
+		status  Status
+		right   func(s Status) bool
+		tooMuch string
+	}{
+		{"a report of hardware as big as may be", Status{Hardware: report(bound.MaxHardware)}, func(s Status) bool { return len(s.Hardware) == bound.MaxHardware }, ""},
+		{"a bigger one", Status{Hardware: report(bound.MaxHardware + 1)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has 32769 bytes"},
+		{"many images", Status{Status: corev1.NodeStatus{Images: images}}, func(s Status) bool {
+			return len(s.Status.Images) == bound.MaxImages && len(s.Status.Images[0].Names) == maxNames && s.Status.Images[0].Names[0] == "i0"
+		}, "it names 257 images"},
+		{"what no device of ours has", Status{Status: corev1.NodeStatus{
+			Config: &corev1.NodeConfigStatus{Error: "x"}, VolumesInUse: []corev1.UniqueVolumeName{"v"}, VolumesAttached: []corev1.AttachedVolume{{Name: "v"}},
+		}}, func(s Status) bool {
+			return s.Status.Config == nil && s.Status.VolumesInUse == nil && s.Status.VolumesAttached == nil
+		}, ""},
+		{"a long message", Status{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Message: strings.Repeat("x", 9000)}}}}, func(s Status) bool {
+			return len(s.Status.Conditions[0].Message) == maxSaid
+		}, ""},
+		{"long words", Status{AgentVersion: strings.Repeat("x", 9000), Status: corev1.NodeStatus{
+			NodeInfo: corev1.NodeSystemInfo{OSImage: strings.Repeat("x", 9000)}, Images: []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 9000)}}},
+		}}, func(s Status) bool {
+			return len(s.AgentVersion) == maxVersion && len(s.Status.NodeInfo.OSImage) == maxWord && len(s.Status.Images[0].Names[0]) == maxWord
+		}, ""},
+		{"characters that do not show", Status{AgentVersion: hiding, Status: corev1.NodeStatus{
+			Phase: hiding, Conditions: []corev1.NodeCondition{{Type: hiding, Reason: hiding, Message: hiding}}, Addresses: []corev1.NodeAddress{{Type: hiding, Address: hiding}},
+			NodeInfo: corev1.NodeSystemInfo{OSImage: hiding, KernelVersion: hiding}, Images: []corev1.ContainerImage{{Names: []string{hiding}}},
+			Capacity: corev1.ResourceList{hiding: resource.MustParse("1")}, Allocatable: corev1.ResourceList{hiding: resource.MustParse("1")},
+		}}, func(s Status) bool { return !hides(t, s) && s.AgentVersion == `a\u202eb\u200b\u001b[31m` }, ""},
+	} {
+		c.status.Boot, c.status.MachineID = "b", "00000000000000aa"
+		if s := read(t, ParseStatus, c.status); !c.right(s) || !strings.Contains(s.TooMuch, c.tooMuch) || c.tooMuch == "" && s.TooMuch != "" {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+	}
+}
+
+// report is one of so many bytes.
+func report(size int) json.RawMessage {
+	return json.RawMessage(`{"x":"` + strings.Repeat("x", size-len(`{"x":""}`)) + `"}`)
+}
+
+func TestWhatADeviceSaysShowsEveryCharacter(t *testing.T) {
+	status := corev1.PodStatus{Message: hiding, Reason: hiding, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: hiding, Image: hiding, AllocatedResources: corev1.ResourceList{hiding: resource.MustParse("1")},
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: hiding, Message: hiding}},
+	}}}
+	for name, said := range map[string]any{
+		"pods":      read(t, ParsePods, Pods{Boot: "b", Pods: []PodStatus{{UID: "u", Namespace: "n", Name: "p", Status: status}}}),
+		"event":     read(t, ParseEvent, Event{Boot: "b", Type: "Normal", Reason: "R", Message: hiding}),
+		"presence":  read(t, ParsePresence, Presence{Boot: "b", State: PresenceLost, Reason: hiding}),
+		"a request": read(t, ParseJoinRequest, JoinRequest{AgentVersion: hiding}),
+	} {
+		if hides(t, said) {
+			t.Errorf("%s: %+v", name, said)
+		}
+	}
+	long := strings.Repeat("x", 9000)
+	if p := read(t, ParsePods, Pods{Boot: "b", Pods: []PodStatus{{UID: "u", Namespace: "n", Name: "p", Status: corev1.PodStatus{Message: long}}}}); len(p.Pods[0].Status.Message) != maxEnded {
+		t.Errorf("a message of %d bytes is kept", len(p.Pods[0].Status.Message))
+	}
+	if p := read(t, ParsePresence, Presence{Boot: "b", State: PresenceLost}); p.Reason != "" {
+		t.Error(p)
+	}
+	if r := read(t, ParseJoinRequest, JoinRequest{AgentVersion: long}); len(r.AgentVersion) != maxVersion {
+		t.Errorf("a version of %d bytes is kept", len(r.AgentVersion))
+	}
+	for container, want := range map[string]string{"": "", "web": "", hiding: "container", long: "container", "a/b": "container", "spec.containers{x}": "container"} {
+		b, _ := json.Marshal(Event{Boot: "b", Type: "Normal", Reason: "R", Message: "m", Namespace: "n", Pod: "p", PodUID: "u", Container: container})
+		if _, err := ParseEvent(b); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300) {
+			t.Errorf("an event of container %.40q: %v", container, err)
+		}
+	}
+}
+
+// What of a payload is decoded is bounded in number and value, whatever its type.
+func TestWhatIsDecodedKeepsToTheLimits(t *testing.T) {
+	many := func(n int, one string) string { return strings.Repeat(one+",", n-1) + one }
+	for name, c := range map[string]struct {
+		parse      func([]byte) (any, error)
+		data, want string
+	}{
+		"conditions":           {anyParser(ParseStatus), `{"boot":"b","machineID":"00000000000000aa","status":{"conditions":[` + many(65, `{"type":"C"}`) + `]}}`, "status.conditions: it has 65 entries"},
+		"addresses":            {anyParser(ParseStatus), `{"boot":"b","machineID":"00000000000000aa","status":{"addresses":[` + many(33, `{"type":"C"}`) + `]}}`, "status.addresses: it has 33"},
+		"taints":               {anyParser(ParseStatus), `{"boot":"b","machineID":"00000000000000aa","registration":{"taints":[` + many(65, `{"key":"C"}`) + `]}}`, "registration.taints: it has 65"},
+		"conditions of a pod":  {anyParser(ParsePods), `{"boot":"b","pods":[{"uid":"u","namespace":"n","name":"p","status":{"conditions":[` + many(65, `{"type":"C"}`) + `]}}]}`, "it has 65"},
+		"a quantity in a unit": {anyParser(ParseStatus), `{"boot":"b","machineID":"00000000000000aa","status":{"capacity":{"cpu":"99999999999999999999E"}}}`, "quantity"},
+		"a usage":              {anyParser(ParseUsage), `{"pods":[{"uid":"` + strings.Repeat("x", bound.MaxString+1) + `"}]}`, "at most"},
+	} {
+		if _, err := c.parse([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
