@@ -182,7 +182,7 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 		if c.Ended != nil {
 			last = c.Ended
 		}
-	case again && c.Crashing && now.Before(c.ReleaseAt):
+	case again && c.Crashing: // until it runs, also after its wait
 		// The message keeps still while the container waits: every change is a message to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.spec.Name)}

@@ -25,7 +25,9 @@ type answers struct {
 
 type underWay struct {
 	token paho.Token
+	size  int // bytes
 	since time.Time
+	until time.Time // then it counts as lost
 }
 
 // more is where the next chunk comes from, nil while there is no room for it.
@@ -62,7 +64,7 @@ func (s *session) settleAnswers(now time.Time) {
 		default:
 		}
 	}
-	for ; settled < len(a.underWay) && now.Sub(a.underWay[settled].since) >= ackTimeout; settled++ {
+	for ; settled < len(a.underWay) && !now.Before(a.underWay[settled].until); settled++ {
 		a.room = 1
 	}
 	if a.underWay = a.underWay[settled:]; len(a.underWay) == 0 {
@@ -83,5 +85,5 @@ func (s *session) sendReply(r addressed) {
 	default:
 	}
 	s.answers.held = nil
-	s.answers.underWay = append(s.answers.underWay, underWay{token, time.Now()})
+	s.answers.underWay = append(s.answers.underWay, underWay{token, len(r.payload), time.Now(), s.lostAt(len(r.payload))})
 }

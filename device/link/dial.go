@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,7 +23,7 @@ const (
 	// 12.5 s after the last byte came, and 5 s later the link counts as half open.
 	silence      = keepAlive + keepAlive/4 + pingTimeout
 	writeTimeout = 5 * time.Second // for writeChunk bytes to the hub
-	writeChunk   = 16 << 10
+	writeChunk   = 4 << 10
 )
 
 // settleDial checks Server and makes Dial a function that ends with TLS, where
@@ -67,7 +69,7 @@ func (c *Config) settleDial() error {
 }
 
 // open dials, and shakes hands where TLS is used.
-func (c *Config) open(ctx context.Context) (net.Conn, error) {
+func (c *Config) open(ctx context.Context, inFlight *atomic.Int64) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	raw, err := c.Dial(ctx)
@@ -75,44 +77,40 @@ func (c *Config) open(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if c.TLS == nil {
-		return newConn(raw, raw), nil
+		return newConn(raw, raw, inFlight), nil
 	}
 	secure := tls.Client(raw, c.TLS)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	return newConn(secure, raw), nil
+	return newConn(secure, raw, inFlight), nil
 }
 
-// A conn notices by itself when the other end is gone: no byte for 17.5 s, or
-// 16 KiB that do not get away in 5 s. paho counts packets instead: a desired state
+// A conn notices by itself when the other end is gone: no byte for 17.5 s and the
+// time that what was written takes on the slowest link, or 4 KiB that do not get
+// away in 5 s. paho counts packets instead: a desired state
 // that takes a minute to come over a slow line would be taken for silence, and a
 // ping on a dead line would be written for ever.
 type conn struct {
 	net.Conn               // encrypted, where it is
 	raw      net.Conn      // what is below
 	turn     chan struct{} // taken by who writes: paho has two that do
+	inFlight *atomic.Int64 // bytes that the hub has not acknowledged; an answer to a ping comes behind them
 
 	mu       sync.Mutex
 	deadline time.Time // paho's, for CONNECT; zero: ours
+	written  int       // bytes since one came; an answer comes behind them
 	closed   bool      // by paho
 	broken   error     // why we have closed it
 }
 
-func newConn(c, raw net.Conn) *conn { return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1)} }
+func newConn(c, raw net.Conn, inFlight *atomic.Int64) *conn {
+	return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1), inFlight: inFlight}
+}
 
 func (c *conn) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	until := c.deadline
-	c.mu.Unlock()
-	if until.IsZero() {
-		until = time.Now().Add(silence)
-	}
-	if err := c.raw.SetReadDeadline(until); err != nil {
-		return 0, err
-	}
-	n, err := c.Conn.Read(p)
+	n, err := c.read(p)
 	if err == nil {
 		return n, nil
 	}
@@ -131,6 +129,27 @@ func (c *conn) Read(p []byte) (int, error) {
 		err = errors.New("the connection was cut on this side")
 	}
 	return n, err
+}
+
+// read waits for bytes, on a slow link longer than it had thought at first.
+func (c *conn) read(p []byte) (int, error) {
+	for began := time.Now(); ; {
+		c.mu.Lock()
+		until := c.deadline
+		c.mu.Unlock()
+		own := until.IsZero()
+		if own {
+			until = began.Add(silence + takes(int(c.inFlight.Load())))
+		}
+		if err := c.raw.SetReadDeadline(until); err != nil {
+			return 0, err
+		}
+		n, err := c.Conn.Read(p)
+		if !own || n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) ||
+			!time.Now().Before(began.Add(silence+takes(int(c.inFlight.Load())))) {
+			return n, err
+		}
+	}
 }
 
 // Write sends one whole packet; a ping must not get between the chunks of another.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,7 @@ type narrowed struct {
 	rate, buffer int
 
 	mu    sync.Mutex
+	until time.Time // of a write
 	free  time.Time // when all that was written has been sent
 	queue chan dated
 	ended chan struct{}
@@ -126,9 +128,23 @@ func (n *narrowed) Write(p []byte) (int, error) {
 	n.free = n.free.Add(n.takes(len(p)))
 	n.queue <- dated{n.free, append([]byte(nil), p...)}
 	wait := n.free.Sub(now) - n.takes(n.buffer)
+	late := !n.until.IsZero() && now.Add(wait).After(n.until)
+	if late {
+		wait = n.until.Sub(now)
+	}
 	n.mu.Unlock()
 	time.Sleep(wait)
+	if late {
+		return 0, os.ErrDeadlineExceeded
+	}
 	return len(p), nil
+}
+
+func (n *narrowed) SetWriteDeadline(t time.Time) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.until = t
+	return nil
 }
 
 func (n *narrowed) Close() error {

@@ -18,6 +18,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -76,6 +77,7 @@ const (
 	leaseRetry    = 200 * time.Millisecond // doubles
 	leaseRetryMax = 7 * time.Second
 	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
+	slowest       = 1 << 10          // bytes a second; a link that carries less is given up
 	maxUnacked    = 3                // lost in a row: then the connection counts as broken
 	longPause     = time.Second      // after a list of pods that is longer as text than a message
 	backoffMin    = 200 * time.Millisecond
@@ -121,7 +123,8 @@ type Link struct {
 	requests []addressedRequest
 	waiting  int // bytes of requests
 	streams  map[string]*Stream
-	session  *session // nil: offline
+	session  *session     // nil: offline
+	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
 }
 

@@ -113,7 +113,7 @@ func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
 		h.mu.Lock()
 		h.mute = nil
 		h.mu.Unlock()
-		time.Sleep(ackTimeout)
+		time.Sleep(ackTimeout + time.Second)
 		agree(t, h, a, "after the acknowledgement was given up")
 	})
 }

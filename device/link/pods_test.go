@@ -104,24 +104,41 @@ func TestAfterALostAcknowledgementAllPodsAreSaid(t *testing.T) {
 	})
 }
 
-// On a line that takes a minute for it, with leases in between: no lease makes the hub ask
-// for what is coming.
+// On lines that take a minute or more for it, with leases in between: no lease makes the hub
+// ask for what is coming, and no part takes longer than the wait for its acknowledgement.
 func TestALongListComesInPartsAndIsNotBegunAgain(t *testing.T) {
-	h := &hub{rate: 20 << 10, buffer: 16 << 10}
-	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
-		time.Sleep(5 * time.Second)
-		began := time.Now()
-		a.hold(many(350, 10_000))
-		time.Sleep(4 * time.Minute)
-		knows(t, h, a, "after four minutes")
-		parts, leases := len(h.times("part", began)), len(h.times("lease", began))
-		if n := with(h, func(h *hub) int { return h.pods.Parts }); n < 3 || parts != n {
-			t.Errorf("%d parts were sent of a list of %d", parts, n)
-		}
-		if leases < 15 {
-			t.Errorf("%d leases in four minutes", leases)
-		}
-	})
+	for _, c := range []struct {
+		pods, rate int // bytes a second
+		within     time.Duration
+	}{
+		{350, 20 << 10, 4 * time.Minute},
+		{200, 20 << 10, 4 * time.Minute},
+		{700, 20 << 10, 6 * time.Minute},
+		{20, 2500, 3 * time.Minute}, // 20 kbit/s
+		{100, 2500, 12 * time.Minute},
+	} {
+		t.Run(fmt.Sprintf("%d pods at %d bytes a second", c.pods, c.rate), func(t *testing.T) {
+			h := &hub{rate: c.rate, buffer: 16 << 10}
+			bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+				time.Sleep(5 * time.Second)
+				began := time.Now()
+				a.hold(many(c.pods, 10_000))
+				time.Sleep(c.within)
+				knows(t, h, a, "in the end")
+				parts, leases := len(h.times("part", began)), h.times("lease", began)
+				if n := with(h, func(h *hub) int { return h.pods.Parts }); n < 2 || parts != n {
+					t.Errorf("%d parts were sent of a list of %d", parts, n)
+				}
+				last := time.Duration(0)
+				for _, at := range append(leases, time.Since(began)) {
+					if gap := at - last; gap >= 40*time.Second {
+						t.Errorf("no lease for %s, the grace is 40s", gap)
+					}
+					last = at
+				}
+			})
+		})
+	}
 }
 
 func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {

@@ -42,6 +42,7 @@ type session struct {
 type tracked struct {
 	due   bool
 	token paho.Token // in flight
+	size  int        // bytes of it
 	until time.Time  // then it counts as lost
 	after time.Time  // no other one before
 }
@@ -59,6 +60,7 @@ func (t *tracked) acked() <-chan struct{} {
 func (l *Link) connectOnce(ctx context.Context) error {
 	s := &session{l: l, lost: make(chan error, 1), done: make(chan struct{})}
 	defer close(s.done)
+	l.inFlight.Store(0)
 	s.client = paho.NewClient(s.options(ctx))
 	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
 		s.client.Disconnect(0)
@@ -89,7 +91,7 @@ func (s *session) options(ctx context.Context) *paho.ClientOptions {
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
-		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx) }).
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, &s.l.inFlight) }).
 		SetClientID(wire.ClientID(c.Node, c.Machine)).
 		SetProtocolVersion(4).
 		SetCleanSession(true).
@@ -156,6 +158,7 @@ func (s *session) loop(ctx context.Context) error {
 			return err
 		}
 		s.sendDue(now)
+		s.l.inFlight.Store(int64(s.inFlight()))
 		timer.Reset(time.Until(s.earliest()))
 		var leased <-chan struct{}
 		if s.lease != nil {
@@ -302,8 +305,8 @@ func (s *session) earliest() time.Time {
 	if s.lease == nil && s.nextLease.Before(next) {
 		next = s.nextLease
 	}
-	if w := s.answers.underWay; len(w) > 0 && w[0].since.Add(ackTimeout).Before(next) {
-		next = w[0].since.Add(ackTimeout)
+	if w := s.answers.underWay; len(w) > 0 && w[0].until.Before(next) {
+		next = w[0].until
 	}
 	if s.answers.held != nil {
 		next = time.Now().Add(heldFor)
@@ -395,11 +398,34 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	s.track(t, c, payload)
 }
 
-// track sends a payload and notes it as in flight.
+// track sends a payload and notes it as in flight. It has the longer to get through, the
+// more bytes it and those before it have.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
-	t.until = time.Now().Add(ackTimeout)
+	t.size = len(payload)
+	t.until = s.lostAt(0)
 }
+
+// lostAt is when something of so many bytes that goes out now counts as lost.
+func (s *session) lostAt(bytes int) time.Time {
+	return time.Now().Add(ackTimeout + takes(s.inFlight()+bytes))
+}
+
+// inFlight is how many bytes are on the line and not acknowledged.
+func (s *session) inFlight() (bytes int) {
+	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
+		if t.token != nil {
+			bytes += t.size
+		}
+	}
+	for _, u := range s.answers.underWay {
+		bytes += u.size
+	}
+	return bytes
+}
+
+// takes is how long so many bytes are under way on the slowest link.
+func takes(bytes int) time.Duration { return time.Duration(bytes) * time.Second / slowest }
 
 // farewell ends the session in order: a last status, presence, DISCONNECT.
 func (s *session) farewell() {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,7 +153,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := &slowLine{}
-		c := newConn(line, line)
+		c := newConn(line, line, new(atomic.Int64))
 		large := bytes.Repeat([]byte("a"), 5*writeChunk)
 		go func() { _, _ = c.Write(large) }()
 		time.Sleep(2500 * time.Millisecond)

@@ -16,7 +16,10 @@ const (
 	MaxUnpacked = 2 << 20
 	MaxParts    = 16       // of one truth
 	MaxDesired  = 16 << 20 // bytes of a desired state as text, in all its parts
-	worthwhile  = 1 << 10  // bytes of text; less is hardly less as gzip
+	worthwhile  = 512      // bytes of text; less is hardly less as gzip
+	// smallPart is how long a part of a device's list becomes where MaxParts of them are
+	// enough: 13 s on a link of 20 kbit/s, with room for a lease behind it.
+	smallPart = 32 << 10
 )
 
 // gzipMagic begins a packed payload. No JSON does.
@@ -34,51 +37,74 @@ func Pack(text []byte) ([]byte, error) {
 	if len(text) <= worthwhile {
 		return text, nil
 	}
-	return pack(text, MaxUnpacked)
+	return pack(text, MaxUnpacked, MaxFromDevice)
 }
 
-// pack is a text of at most so many bytes as gzip.
-func pack(text []byte, most int) ([]byte, error) {
+// pack is a text of at most so many bytes as gzip, of at most so many.
+func pack(text []byte, most, packed int) ([]byte, error) {
 	if len(text) > most {
 		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are read", errTooLong, len(text), most)
 	}
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed) // small in memory, too
+	w, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression) // takes less memory than BestSpeed
 	if err == nil {
 		_, err = w.Write(text)
 	}
 	if err == nil {
 		err = w.Close()
 	}
-	if err == nil && b.Len() > MaxFromDevice {
-		err = fmt.Errorf("%w: it has %d bytes, and %d as gzip: at most %d are read", errTooLong, len(text), b.Len(), MaxFromDevice)
+	if err == nil && b.Len() > packed {
+		err = fmt.Errorf("%w: it has %d bytes, and %d as gzip: at most %d are read", errTooLong, len(text), b.Len(), packed)
 	}
 	return b.Bytes(), err
 }
 
-// inParts encodes n objects in as few messages as hold them. encode returns the text of
-// those from lo to hi as one part of so many; of one part there is no word in it.
-func inParts(n, most int, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
+// inParts encodes n objects in as few messages as hold them, each of at most so many bytes
+// as gzip; those grow where MaxParts are too few. encode returns the text of the objects
+// from lo to hi as one part of so many; of one part there is no word in it.
+func inParts(n, most, packed int, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
 	text, err := encode(0, n, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := pack(text, most)
+	whole, err := pack(text, most, packed)
 	if err == nil {
 		return [][]byte{whole}, nil
 	}
-	if !errors.Is(err, errTooLong) {
+	var fit []span
+	for ; errors.Is(err, errTooLong) && packed <= MaxFromDevice; packed *= 2 {
+		fit, err = spans(n, func(s span) error {
+			text, err := encode(s.lo, s.hi, MaxParts, MaxParts)
+			if err == nil {
+				_, err = pack(text, most, packed)
+			}
+			return err
+		})
+	}
+	if err != nil {
 		return nil, err
 	}
-	type span struct{ lo, hi int }
-	open, fit := []span{{0, n}}, []span(nil)
-	for len(open) > 0 {
-		s := open[0]
-		text, err := encode(s.lo, s.hi, MaxParts, MaxParts)
+	parts := make([][]byte, len(fit))
+	for i, s := range fit {
+		text, err := encode(s.lo, s.hi, i+1, len(fit))
 		if err == nil {
-			_, err = pack(text, most)
+			parts[i], err = pack(text, most, MaxFromDevice)
 		}
-		switch mid := (s.lo + s.hi) / 2; {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// A span is objects of a list, from lo to hi.
+type span struct{ lo, hi int }
+
+// spans halves n objects until each span fits, into MaxParts at most.
+func spans(n int, fits func(span) error) (fit []span, err error) {
+	for open := []span{{0, n}}; len(open) > 0; {
+		s := open[0]
+		switch err, mid := fits(s), (s.lo+s.hi)/2; {
 		case err == nil:
 			fit, open = append(fit, s), open[1:]
 		case !errors.Is(err, errTooLong) || s.hi-s.lo < 2:
@@ -87,20 +113,10 @@ func inParts(n, most int, encode func(lo, hi, part, parts int) ([]byte, error)) 
 			open = append([]span{{s.lo, mid}, {mid, s.hi}}, open[1:]...)
 		}
 		if len(fit)+len(open) > MaxParts {
-			return nil, fmt.Errorf("it has %d bytes, more than %d parts of %d as gzip", len(whole), MaxParts, MaxFromDevice)
+			return nil, fmt.Errorf("%w: it takes more than %d parts", errTooLong, MaxParts)
 		}
 	}
-	parts := make([][]byte, len(fit))
-	for i, s := range fit {
-		text, err := encode(s.lo, s.hi, i+1, len(fit))
-		if err == nil {
-			parts[i], err = pack(text, most)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return parts, nil
+	return fit, nil
 }
 
 // TextSize is how many bytes of text a payload says that it has. One that has more is

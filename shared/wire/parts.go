@@ -26,7 +26,7 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 	if err != nil || len(text) <= worthwhile {
 		return [][]byte{text}, err
 	}
-	return inParts(len(entries), MaxUnpacked, encode)
+	return inParts(len(entries), MaxUnpacked, smallPart, encode)
 }
 
 // PackDesired encodes a desired state for a device that does not fit into MaxFromDevice
@@ -34,7 +34,7 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 func PackDesired(d Desired) ([][]byte, error) {
 	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
 	total := 0
-	payloads, err := inParts(pods+maps+secrets, MaxToDevice, func(lo, hi, part, parts int) ([]byte, error) {
+	payloads, err := inParts(pods+maps+secrets, MaxToDevice, MaxFromDevice, func(lo, hi, part, parts int) ([]byte, error) {
 		p := d
 		p.Part, p.Parts = part, parts
 		p.Pods = within(d.Pods, lo, hi)

@@ -25,7 +25,7 @@ func entriesOf(t *testing.T, p Pods) (out []json.RawMessage) {
 }
 
 func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
-	for pods, least := range map[int]int{0: 1, 110: 1, 900: 2} {
+	for pods, least := range map[int]int{0: 1, 30: 1, 110: 2, 900: 2} {
 		p := crowd(pods)
 		payloads, err := PackPods(p, entriesOf(t, p))
 		if err != nil || len(payloads) < least || least == 1 && len(payloads) > 1 {
