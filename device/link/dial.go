@@ -100,7 +100,6 @@ type conn struct {
 
 	mu       sync.Mutex
 	deadline time.Time // paho's, for CONNECT; zero: ours
-	written  int       // bytes since one came; an answer comes behind them
 	closed   bool      // by paho
 	broken   error     // why we have closed it
 }
