@@ -116,7 +116,7 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 func attacks() []attack {
-	return slices.Concat(byStranger(), byDevice(), byPacket(), byPerson(), storms())
+	return slices.Concat(byStranger(), byFrame(), byDevice(), byPacket(), byPerson(), storms())
 }
 
 func yes(held bool) string {

@@ -82,3 +82,32 @@ func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
 		}
 	})
 }
+
+// Frames and headers of a stranger cost the hub more than they cost who sends them.
+func TestAStrangerIsReadSlowlyAndAUserIsNot(t *testing.T) {
+	conf := certificate()
+	const size = 1 << 20
+	for name, slow := range map[string]bool{"": true, "anna": false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := start(t, conf, Limits{Connections: 8, User: 1})
+			if name != "" { // her place is on another connection: she is known on this one, too
+				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
+					t.Fatal(code, err)
+				}
+			}
+			c := h.dial("http/1.1")
+			began := time.Now()
+			go func() {
+				_, _ = io.WriteString(c, "POST /body HTTP/1.1\r\nHost: hub\r\nName: "+name+"\r\nContent-Length: 1048576\r\n\r\n")
+				_, _ = c.Write(make([]byte, size))
+			}()
+			if a, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || a.StatusCode != 200 {
+				t.Fatal(a, err)
+			}
+			took, want := time.Since(began), time.Duration(size-strangersBurst)*time.Second/strangersBytes
+			if slow && (took < want || took > want+time.Second) || !slow && took > 0 {
+				t.Errorf("%q: %d bytes took %s, a stranger's take %s", name, size, took, want)
+			}
+		})
+	}
+}

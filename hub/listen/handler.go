@@ -184,6 +184,7 @@ func Known(ctx context.Context, name string) error {
 	}
 	q.user = name
 	u.requests++
+	c.known.Store(true)
 	if q.stranger {
 		q.stranger = false
 		c.asked.Add(-1)

@@ -28,6 +28,11 @@ const (
 	reading = 30 * time.Second
 	// pausing is the same on a connection that was upgraded: people pause their terminals.
 	pausing = 15 * time.Minute
+	// strangersBytes a second, after a burst, is what is read on a connection on which nobody
+	// has shown who they are: enough to log in, to join and to ask for a page. Frames and
+	// headers cost more to read than to send.
+	strangersBytes = 64 << 10
+	strangersBurst = 64 << 10
 )
 
 // A Listener accepts connections, and knows which of them are of users. When there is
@@ -217,6 +222,11 @@ type Conn struct {
 	patience atomic.Int64 // time.Duration
 	requests atomic.Int64 // under way
 	asked    atomic.Int64 // those of strangers, ever
+	known    atomic.Bool  // somebody on it has shown who they are
+
+	// of the reader
+	read   float64 // bytes of a stranger that are not forgiven yet
+	readAt time.Time
 
 	// under l.mu
 	element *list.Element // among the strangers; nil: a user's, or closed
@@ -224,6 +234,24 @@ type Conn struct {
 
 	mu       sync.Mutex
 	deadline time.Time // for writing, of whoever uses the connection
+}
+
+// Read reads no more of a stranger than strangersBytes a second: the rest waits in the kernel.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.known.Load() {
+		time.Sleep(c.owes(n, time.Now()))
+	}
+	return n, err
+}
+
+// owes is how long a stranger who has sent so many bytes more has to wait.
+func (c *Conn) owes(bytes int, now time.Time) time.Duration {
+	if !c.readAt.IsZero() {
+		c.read = max(c.read-now.Sub(c.readAt).Seconds()*strangersBytes, 0)
+	}
+	c.read, c.readAt = c.read+float64(bytes), now
+	return time.Duration(max(c.read-strangersBurst, 0) / strangersBytes * float64(time.Second))
 }
 
 // Write gives the client the connection's patience to take p.

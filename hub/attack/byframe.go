@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// byFrame is what a stranger can do with frames of HTTP/2: requests that are given up in
+// the same breath, headers without an end, answers that nobody reads.
+func byFrame() []attack {
+	return []attack{
+		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset in the same breath, 20 s long", run: frameFlood(false, rapidResets)},
+		{name: "endless-headers", slow: true, by: "stranger", does: "a header over HTTP/2 that CONTINUATION frames go on with for ever", run: frameFlood(false, endlessHeaders)},
+		{name: "indexed-headers", slow: true, by: "stranger", does: "a long field in HPACK's table, and headers that name it 16,000 times in a byte each", run: frameFlood(false, indexedHeaders)},
+		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as they go; no answer is read", run: frameFlood(true, pingsAndSettings)},
+		{name: "closed-windows", slow: true, by: "stranger", does: "100 requests at once over HTTP/2 for the page's largest file, with a window that lets nothing through", run: frameFlood(true, closedWindows)},
+	}
+}
+
+// frameFlood plays frames on eight connections for 20 s, each anew where it is cut off. It
+// may cost half of a core.
+func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context, *arena) (string, error) {
+	const long = 20 * time.Second
+	return func(ctx context.Context, a *arena) (string, error) {
+		before := a.cpu()
+		var rounds, connections atomic.Int64
+		end := time.Now().Add(long)
+		each(ctx, 8, 8, func(int) {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				c, err := a.frames()
+				if err != nil {
+					pause(ctx, time.Second)
+					continue
+				}
+				connections.Add(1)
+				_ = c.SetWriteDeadline(end)
+				if !unread {
+					go func() { _, _ = io.Copy(io.Discard, c) }()
+				}
+				var f fields
+				framer := http2.NewFramer(c, nil)
+				for round := 0; time.Now().Before(end) && play(framer, &f, round) == nil; round++ {
+					rounds.Add(1)
+				}
+				if unread && time.Now().Before(end) {
+					pause(ctx, time.Second)
+				}
+				_ = c.Close()
+				pause(ctx, 100*time.Millisecond)
+			}
+		})
+		spent := a.cpu() - before
+		seen := fmt.Sprintf("%d rounds on %d connections, %s of CPU in %s", rounds.Load(), connections.Load(), spent, long)
+		if rounds.Load() == 0 {
+			return seen, errors.New("nothing was played")
+		}
+		if spent > long/2 {
+			return seen, errors.New("frames of a stranger cost the hub more than half of a core")
+		}
+		return seen, nil
+	}
+}
+
+// frames opens a connection that speaks HTTP/2, with nothing said but its beginning.
+func (a *arena) frames() (net.Conn, error) {
+	raw, err := net.DialTimeout("tcp", a.https, 5*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(raw, &tls.Config{RootCAs: a.roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err = io.WriteString(c, http2.ClientPreface); err == nil {
+		err = http2.NewFramer(c, nil).WriteSettings()
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// fields encodes headers, with one table for a connection.
+type fields struct {
+	out bytes.Buffer
+	enc *hpack.Encoder
+}
+
+func (f *fields) encode(more ...hpack.HeaderField) []byte {
+	if f.enc == nil {
+		f.enc = hpack.NewEncoder(&f.out)
+	}
+	f.out.Reset()
+	for _, field := range append([]hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "127.0.0.1"}, {Name: ":path", Value: "/static/vendor/xterm/xterm.js"}}, more...) {
+		_ = f.enc.WriteField(field)
+	}
+	return f.out.Bytes()
+}
+
+func rapidResets(w *http2.Framer, f *fields, round int) error {
+	id := uint32(2*round + 1)
+	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.encode(), EndHeaders: true, EndStream: true}); err != nil {
+		return err
+	}
+	return w.WriteRSTStream(id, http2.ErrCodeCancel)
+}
+
+func endlessHeaders(w *http2.Framer, f *fields, round int) error {
+	if round == 0 {
+		return w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.encode()})
+	}
+	f.out.Reset()
+	_ = f.enc.WriteField(hpack.HeaderField{Name: "x-more", Value: strings.Repeat("m", 8000), Sensitive: true})
+	return w.WriteContinuation(1, false, f.out.Bytes())
+}
+
+func indexedHeaders(w *http2.Framer, f *fields, round int) error {
+	block := f.encode(hpack.HeaderField{Name: "x-long", Value: strings.Repeat("l", 3900)})
+	block = append(bytes.Clone(block), bytes.Repeat([]byte{0x80 | 62}, 16_000-len(block))...)
+	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
+}
+
+func pingsAndSettings(w *http2.Framer, _ *fields, round int) error {
+	if round%2 == 0 {
+		return w.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: uint32(4096 - round%4096)})
+	}
+	return w.WritePing(false, [8]byte{byte(round)})
+}
+
+func closedWindows(w *http2.Framer, f *fields, round int) error {
+	if round == 0 {
+		if err := w.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+			return err
+		}
+	}
+	if round >= 100 { // as many as there may be at once
+		time.Sleep(100 * time.Millisecond)
+		return w.WritePing(true, [8]byte{})
+	}
+	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: f.encode(), EndHeaders: true, EndStream: true})
+}
