@@ -26,6 +26,7 @@ func byPerson() []attack {
 		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself", run: hugePatch, heavy: true},
 		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open", run: deletedOperator},
 		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that nobody reads and answers that are not read", run: unreadStreams},
+		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers nobody reads", run: unreadSockets},
 		{name: "log-pattern", slow: true, by: "viewer", does: "node log queries with patterns that repeat patterns", run: logPattern},
 		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of some 20 MB each, asked for and not read", run: unreadLists},
 		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with some 7 MB each, asked for and not read", run: unreadWatches},

