@@ -51,10 +51,17 @@ func (p *paper) String() string {
 // start starts a program that stays until it is ended, with the test at the latest.
 func start(t testing.TB, path string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: filepath.Base(path), cmd: exec.Command(path, args...), said: &paper{}, over: make(chan struct{})}
+	cmd := exec.Command(path, args...)
+	cmd.Env = environment()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return startCommand(t, cmd)
+}
+
+// startCommand is start for a command that is ready to go.
+func startCommand(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, name: filepath.Base(cmd.Path), cmd: cmd, said: &paper{}, over: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
-	p.cmd.Env = environment()
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
