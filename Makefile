@@ -5,7 +5,7 @@ GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build run check test test-static test-cross test-go test-sim attack bench fuzz clean
+.PHONY: build run check test test-static test-cross test-go test-long attack bench fuzz clean
 
 build:
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-hub ./hub
@@ -51,17 +51,18 @@ RACE = -race -gcflags='modernc.org/...=-race=false -d=checkptr=0'
 # The race detector itself fails a check of its own once in some hundred runs
 # ("ThreadSanitizer: CHECK failed", no test is named): such a run says nothing, and is
 # made again, once, with what passed from the cache.
-test-go: test-sim
+test-go: test-long
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; set -o pipefail; \
 	run() { echo "go test $(RACE) -timeout 15m ./..."; go test $(RACE) -timeout 15m ./... 2>&1 | tee $$log; }; \
 	run && exit; \
 	if grep -q '^ThreadSanitizer: CHECK failed' $$log && ! grep -q -e '--- FAIL' -e 'DATA RACE' $$log; then run; else exit 1; fi
 
-# The simulations that play a part only with the race detector, see raced in hub/sim: a whole day
-# of two hundred devices, a thousand that ride out a hub's outage, every message lost, doubled
-# or late. Their packages are those that test-cross has built.
-test-sim:
-	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)' ./hub/sim
+# What plays a part only with the race detector (see Raced in hub/node/nodetest, raced in
+# hub/sim): a whole day of two hundred devices, a thousand that ride out a hub's outage, every
+# message lost, doubled or late, five minutes of a device that fills the hub. Their packages are
+# those that test-cross has built.
+test-long:
+	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget' ./hub/sim ./hub/node
 
 # Benchmarks; the fleet size is part of their names. Compare runs with benchstat.
 bench:
