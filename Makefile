@@ -68,7 +68,7 @@ test-long:
 bench:
 	go test -run '^$$' -bench . -benchmem ./...
 
-# Attacks of strangers, devices and people on a fresh hub each: a table of what held. Eleven minutes.
+# Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
 	go run ./hub/attack
 
