@@ -245,7 +245,6 @@ type answer struct {
 
 	mu       sync.Mutex
 	deadline time.Time // of the handler
-	over     bool      // cut
 }
 
 // Unwrap is for http.ResponseController.
@@ -256,7 +255,6 @@ func (a *answer) SetWriteDeadline(t time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.deadline = t
-	a.over = a.over || t.Equal(time.Unix(1, 0))
 	return a.rc.SetWriteDeadline(t)
 }
 

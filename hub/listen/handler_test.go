@@ -34,6 +34,7 @@ func certificate() *tls.Config {
 type hub struct {
 	t      *testing.T
 	net    *pipe.Net
+	l      *Listener
 	gaveUp chan struct{} // a large answer was not taken
 }
 
@@ -45,6 +46,12 @@ func (h hub) serve(w http.ResponseWriter, r *http.Request) {
 			Busy(w, err.Error())
 			return
 		}
+		if then := r.Header.Get("Then"); then != "" {
+			_ = Known(r.Context(), then)
+		}
+	}
+	if r.Header.Get("Drain") != "" {
+		_, _ = io.Copy(io.Discard, r.Body)
 	}
 	switch r.URL.Path {
 	case "/large":
@@ -55,6 +62,15 @@ func (h hub) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/unread": // refuses before it reads
 		w.WriteHeader(http.StatusUnauthorized)
+	case "/cut": // what lets it in ends meanwhile
+		time.AfterFunc(time.Second, func() { Cut(r.Context()) })
+		for range 1000 {
+			if _, err := w.Write(large); err != nil {
+				h.gaveUp <- struct{}{}
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
 	case "/quiet":
 		_ = http.NewResponseController(w).Flush()
 		select {
@@ -79,10 +95,16 @@ func (h hub) write(w io.Writer) {
 }
 
 func start(t *testing.T, conf *tls.Config, limits Limits) hub {
-	h := hub{t, pipe.New(), make(chan struct{}, 100)}
+	return startOn(t, conf, limits, func(l net.Listener) net.Listener { return l })
+}
+
+// startOn is start with a listener between the hub and the network.
+func startOn(t *testing.T, conf *tls.Config, limits Limits, between func(net.Listener) net.Listener) hub {
+	h := hub{t: t, net: pipe.New(), gaveUp: make(chan struct{}, 100)}
+	h.l = New(between(h.net), limits)
 	s := &http.Server{Handler: http.HandlerFunc(h.serve), TLSConfig: conf, ErrorLog: log.New(io.Discard, "", 0)}
 	over := make(chan error, 1)
-	go func() { over <- Serve(s, New(h.net, limits)) }()
+	go func() { over <- Serve(s, h.l) }()
 	t.Cleanup(func() {
 		_ = s.Close()
 		if err := <-over; !errors.Is(err, http.ErrServerClosed) {
@@ -255,16 +277,23 @@ func TestWhoDoesNothingGivesWay(t *testing.T) {
 		if code, err := ask(anna, get("/", "anna")); code != 200 {
 			t.Error("a user's connection gave way:", code, err)
 		}
-		for range 5 { // a user keeps two places, and no more
-			if code, err := ask(h.dial("http/1.1"), get("/", "anna")); code != 200 {
-				t.Fatal(code, err)
+		for range 5 { // a user keeps two places, and no more, whatever she does there
+			if _, err := io.WriteString(h.dial("http/1.1"), get("/quiet", "anna")); err != nil {
+				t.Fatal(err)
 			}
+			synctest.Wait()
 		}
+		began := time.Now()
 		for range 6 {
 			h.dial("http/1.1")
 		}
-		if code, err := ask(h.dial("http/1.1"), get("/", "olav")); code != 200 {
-			t.Error("one user has all places:", code, err)
+		if code, err := ask(h.dial("http/1.1"), get("/", "olav")); code != 200 || time.Since(began) > 10*settled {
+			t.Errorf("one user has all places: %d %v after %s", code, err, time.Since(began))
+		}
+		h.l.mu.Lock()
+		defer h.l.mu.Unlock()
+		if n := h.l.users["anna"].connections; n != 2 {
+			t.Errorf("anna keeps %d places", n)
 		}
 	})
 }

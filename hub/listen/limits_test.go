@@ -1,0 +1,386 @@
+package listen
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// A distant listener's connections come from an address that counts.
+type distant struct {
+	net.Listener
+	ip net.IP
+}
+
+type distantConn struct {
+	net.Conn
+	ip net.IP
+}
+
+func (d distant) Accept() (net.Conn, error) {
+	c, err := d.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return distantConn{c, d.ip}, nil
+}
+
+func (c distantConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port: 4711} }
+
+func far(l net.Listener) net.Listener { return distant{l, net.IPv4(192, 0, 2, 7)} }
+
+// What strangers ask is counted for their address, whatever connection it comes on; what
+// turns out to be a user's is not.
+func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, Asks: 0.5}, far) // 20 at once
+		anna := h.dial("http/1.1")
+		served := func(name string, n int) (ok int) {
+			for i := range n {
+				if i%20 == 0 {
+					if code, err := ask(anna, get("/", "anna")); code != http.StatusOK {
+						t.Fatalf("a user's own connection pays for the strangers of her address: %d %v", code, err)
+					}
+				}
+				c := h.dial("http/1.1")
+				if code, err := ask(c, get("/", name)); code == http.StatusOK {
+					ok++
+				} else if code != http.StatusTooManyRequests {
+					t.Fatal(code, err)
+				}
+				_ = c.Close()
+				synctest.Wait()
+			}
+			return ok
+		}
+		if n := served("anna", 60); n != 60 {
+			t.Errorf("%d of a user's 60 are served", n)
+		}
+		began := time.Now()
+		n := served("", 200)
+		if most := 20 + int(time.Since(began).Seconds()/2) + 1; n < 20 || n > most {
+			t.Errorf("%d of a stranger's 200 are served, want 20 to %d", n, most)
+		}
+	})
+}
+
+// An address that holds as many connections as it may loses its own oldest, and nobody else's.
+func TestAnAddressGivesWayToItself(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		far := &turns{}
+		h := startOn(t, conf, Limits{Connections: 100, Address: 3, Rate: 1000}, func(l net.Listener) net.Listener { far.Listener = l; return far })
+		far.ip = net.IPv4(192, 0, 2, 1)
+		other := h.dial("http/1.1") // is the oldest of all
+		far.ip = net.IPv4(192, 0, 2, 2)
+		for range 3 {
+			h.dial("http/1.1")
+		}
+		time.Sleep(settled + time.Second)
+		if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 {
+			t.Errorf("the fourth finds no place: %d %v", code, err)
+		}
+		h.l.mu.Lock()
+		if h.l.open != 4 {
+			t.Errorf("%d connections are open, 3 of them may be of one address", h.l.open)
+		}
+		h.l.mu.Unlock()
+		if code, err := ask(other, get("/", "")); code != 200 {
+			t.Errorf("another address's connection gave way: %d %v", code, err)
+		}
+		// One that did not come in holds nothing, and those that have come keep their place at first.
+		for range 10 {
+			c := h.raw()
+			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+			_, _ = c.Read(make([]byte, 1))
+		}
+	})
+}
+
+// turns is a listener whose next connection comes from ip.
+type turns struct {
+	net.Listener
+	ip net.IP
+}
+
+func (l *turns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return distantConn{c, l.ip}, nil
+}
+
+// Whoever has come a moment ago has time to say who they are, however many come.
+func TestANewcomerHasAMoment(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 2})
+		c := h.dial("http/1.1")
+		h.raw()
+		began := time.Now()
+		h.raw() // in whose place?
+		_ = c.SetReadDeadline(began.Add(settled - time.Millisecond))
+		_, err := c.Read(make([]byte, 1))
+		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+			t.Errorf("it was cut after %s: %v", time.Since(began), err)
+		}
+	})
+}
+
+// What a user had under way is over when it has ended, whosever it turned out to be.
+func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8, Requests: 3})
+		c := h.dial("http/1.1")
+		for i := range 10 {
+			if code, err := ask(c, get("/", "anna")); code != 200 {
+				t.Fatalf("request %d: %d %v", i, code, err)
+			}
+		}
+		if code, err := ask(h.dial("http/1.1"), strings.Replace(get("/", "anna"), "Name:", "Then: olav\r\nName:", 1)); code != 200 {
+			t.Fatal(code, err)
+		}
+		_ = c.Close()
+		time.Sleep(2 * idle)
+		h.l.mu.Lock()
+		defer h.l.mu.Unlock()
+		for name, u := range h.l.users {
+			t.Errorf("%s is remembered with %d connections and %d requests", name, u.connections, u.requests)
+		}
+		if h.l.open != 0 || h.l.strangers.Len() != 0 {
+			t.Errorf("%d connections are open, %d of them strangers'", h.l.open, h.l.strangers.Len())
+		}
+	})
+}
+
+// Refused requests of a stranger are not under way.
+func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := dial2(h, 1<<16)
+		codes := map[string]int{}
+		count := func(n int) {
+			t.Helper()
+			if err := c.read(func(f http2.Frame) bool {
+				if m, ok := f.(*http2.MetaHeadersFrame); ok {
+					codes[m.PseudoValue("status")]++
+				}
+				return codes["200"]+codes["429"] == n
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ids []uint32
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			for range strangersRequests + 40 {
+				ids = append(ids, c.request("GET", "/quiet"))
+			}
+		}()
+		count(strangersRequests + 40)
+		<-asked
+		go func() {
+			for _, id := range ids[:strangersRequests] {
+				_ = c.exclusively(func() error { return c.WriteRSTStream(id, http2.ErrCodeCancel) })
+			}
+			time.Sleep(time.Second)
+			c.request("GET", "/")
+		}()
+		count(strangersRequests + 41)
+		if codes["200"] != strangersRequests+1 {
+			t.Errorf("answered were %v: the last one had to be served", codes)
+		}
+	})
+}
+
+// A header that never ends is not held.
+func TestAHeaderHasABound(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := h.dial("http/1.1")
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: hub\r\nX-A: "+strings.Repeat("a", 1<<20)+"\r\n\r\n")
+		}()
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || a.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("%v %v", a, err)
+		}
+		_ = c.NetConn().Close()
+		<-over
+		time.Sleep(time.Second) // the server has its own way to part
+	})
+}
+
+// Even a user has so many requests under way on one connection, and who answers no
+// ping has gone.
+func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := dial2(h, 1<<16)
+		streams := uint32(0)
+		if err := c.read(func(f http2.Frame) bool {
+			s, ok := f.(*http2.SettingsFrame)
+			if ok {
+				streams, _ = s.Value(http2.SettingMaxConcurrentStreams)
+			}
+			return ok
+		}); err != nil || streams != Streams {
+			t.Errorf("it may have %d streams, %v", streams, err)
+		}
+		go c.request("GET", "/quiet", "name", "anna")
+		began := time.Now()
+		for {
+			if _, err := c.ReadFrame(); err != nil { // reads, and answers nothing
+				break
+			}
+		}
+		if took := time.Since(began); took > 2*reading {
+			t.Errorf("it was held for %s", took)
+		}
+	})
+}
+
+// Nobody has a terminal's patience who only says that there will be one.
+func TestPatienceEndsWithTheRequestThatItWasFor(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := h.dial("http/1.1")
+		if code, err := ask(c, strings.Replace(get("/", ""), "Host:", "Connection: Upgrade\r\nUpgrade: websocket\r\nHost:", 1)); code != 200 {
+			t.Fatal(code, err)
+		}
+		if _, err := io.WriteString(c, get("/large", "")); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		<-h.gaveUp
+		if took := time.Since(began); took > 2*reading {
+			t.Errorf("an answer that is not read was held for %s", took)
+		}
+	})
+}
+
+// Deadlines are for those who do nothing: who sends or takes slowly, and steadily, is
+// served, and an answer may take its time.
+func TestWhoIsSlowButSteadyIsServed(t *testing.T) {
+	conf := certificate()
+	const size = 600_000
+	post := "POST %s HTTP/1.1\r\nHost: hub\r\nContent-Length: %d\r\n\r\n"
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := h.dial("http/1.1")
+		_, _ = fmt.Fprintf(c, post, "/body", size)
+		for range size / 20_000 {
+			time.Sleep(time.Second)
+			if _, err := c.Write(make([]byte, 20_000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || a.StatusCode != 200 {
+			t.Fatalf("a body of half a minute: %v %v", a, err)
+		}
+		_, _ = fmt.Fprintf(c, strings.Replace(post, "Host", "Drain: yes\r\nHost", 1)+"{}", "/quiet", 2)
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(a.Body); string(text) != "an hour later" {
+			t.Errorf("an answer an hour after its request's body: %q %v", text, err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := dial2(h, answerChunk)
+		id, got := c.request("GET", "/large", "name", "anna"), 0
+		over := make(chan struct{})
+		defer close(over)
+		go func() {
+			for {
+				select {
+				case <-over:
+					return
+				case <-time.After(reading / 2):
+				}
+				_ = c.exclusively(func() error {
+					_ = c.WriteWindowUpdate(0, answerChunk)
+					return c.WriteWindowUpdate(id, answerChunk)
+				})
+			}
+		}()
+		err := c.read(func(f http2.Frame) bool {
+			d, ok := f.(*http2.DataFrame)
+			if !ok {
+				return f.Header().StreamID == id && f.Header().Type == http2.FrameRSTStream
+			}
+			got += len(d.Data())
+			return d.StreamEnded()
+		})
+		if got != len(large) {
+			t.Errorf("%d bytes of %d came, %v", got, len(large), err)
+		}
+	})
+}
+
+// What is cut ends at once, though its client reads all that comes; others on its
+// connection go on.
+func TestWhatIsCutEnds(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, conf, Limits{Connections: 8})
+		c := h.dial("http/1.1")
+		began := time.Now()
+		if _, err := io.WriteString(c, get("/cut", "anna")); err != nil {
+			t.Fatal(err)
+		}
+		if took := lasts(c); took > 2*time.Second {
+			t.Errorf("HTTP/1.1: it went on for %s", took)
+		}
+		<-h.gaveUp
+
+		c2 := dial2(h, 1<<30)
+		_ = c2.exclusively(func() error { return c2.WriteWindowUpdate(0, 1<<30) })
+		began = time.Now()
+		other := c2.request("GET", "/quiet", "name", "anna")
+		cut := c2.request("GET", "/cut", "name", "anna")
+		ended, whole := time.Duration(0), false
+		err := c2.read(func(f http2.Frame) bool {
+			if f.Header().StreamID == cut && f.Header().Type == http2.FrameRSTStream {
+				ended = time.Since(began)
+			}
+			whole = f.Header().StreamID == other && f.Header().Flags.Has(http2.FlagDataEndStream)
+			return whole
+		})
+		if ended == 0 || ended > 2*time.Second || !whole {
+			t.Errorf("HTTP/2: it ended after %s; the other stream's answer is whole: %v, %v", ended, whole, err)
+		}
+	})
+}
+
+// A default is a bound, too.
+func TestDefaultsAreBounds(t *testing.T) {
+	l := New(nil, Limits{Connections: 1000})
+	want := Limits{Connections: 1000, Address: 750, Rate: 200, Asks: 50, User: 250, Requests: 1000}
+	if l.limits != want || l.addresses.Most != 750 || l.addresses.Burst != 2000 || l.addresses.Asked != 2000 {
+		t.Errorf("%+v", l.limits)
+	}
+	if l := New(nil, Limits{}); l.limits.Connections < 1 || l.limits.Connections > maxHTTPS {
+		t.Errorf("%+v", l.limits)
+	}
+}
