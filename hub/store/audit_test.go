@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -375,4 +376,200 @@ func TestAnExportBeginsWhenAskedAndVerifiesAlone(t *testing.T) {
 		}
 		s.Close()
 	})
+}
+
+// Whatever column a record has, that it was changed shows: but for the sum of bytes, which
+// is for what is removed next.
+func TestEveryColumnIsInTheChain(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 5 {
+		if err := s.AddAudit(t.Context(), did(fmt.Sprint("pi-", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	columns, err := list(t.Context(), s, func(scan func(...any) error) (name string, err error) { return name, scan(&name) }, "SELECT name FROM pragma_table_info('audit')")
+	if err != nil || len(columns) < 14 {
+		t.Fatal(columns, err)
+	}
+	for _, column := range columns {
+		if column == "id" || column == "total" {
+			continue
+		}
+		other := "x'00'"
+		switch column {
+		case "count", "code":
+			other = column + " + 1"
+		case "at", "until":
+			other = "'2020-01-01T00:00:00.000Z'"
+		case "hash":
+		default:
+			other = column + " || 'x'"
+		}
+		err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error {
+			_, err := c.ExecContext(ctx, "CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+other+" WHERE id = 3")
+			return err
+		})
+		if err != nil {
+			t.Fatal(column, err)
+		}
+		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 {
+			t.Errorf("%s was changed, and it does not show: %v %+v", column, err, r)
+		}
+		if err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error {
+			_, err := c.ExecContext(ctx, "DELETE FROM audit; INSERT INTO audit SELECT * FROM was; DROP TABLE was")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
+		t.Error(err, r)
+	}
+}
+
+// Who can write the database can also compute hashes: what was made up with a right one
+// shows by what follows it, and at the end by where the chain ended.
+func TestARecordMadeUpWithItsHashShows(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 10 {
+		if err := s.AddAudit(t.Context(), did(fmt.Sprint("pi-", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forge := func(a Audit, prev []byte) Audit {
+		a.Who, a.Prev = "somebody else", prev
+		a.Hash = a.link(prev)
+		return a
+	}
+	all, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := forge(all[0], all[1].Hash)
+	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", newest.Who, newest.Hash, newest.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 1 || !strings.Contains(r.Broken[0], "at the end are missing or were replaced") {
+		t.Errorf("the newest: %v %+v", err, r)
+	}
+	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", all[0].Who, all[0].Hash, all[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(strings.TrimSpace(string(export(t, s, time.Time{})))+"\n", "\n")
+	check := func(what, want string, edit func(lines []string)) {
+		t.Helper()
+		mine := append([]string(nil), lines...)
+		edit(mine)
+		if r, err := VerifyAuditExport(strings.NewReader(strings.Join(mine, ""))); err != nil || r.Breaks == 0 || !strings.Contains(r.Broken[0], want) {
+			t.Errorf("%s: %v %+v", what, err, r)
+		}
+	}
+	check("one in the middle of an export", "record 6 (", func(lines []string) {
+		var l AuditLine
+		if err := json.Unmarshal([]byte(lines[4]), &l); err != nil || l.ID != 5 {
+			t.Fatal(l.ID, err)
+		}
+		a, _ := l.audit()
+		text, _ := json.Marshal(forge(a, a.Prev).Line())
+		lines[4] = string(text) + "\n"
+	})
+	check("two lines of an export that changed places", "record 4 is missing", func(lines []string) {
+		lines[3], lines[4] = lines[4], lines[3]
+	})
+}
+
+// A chain that was cut, as it is when records are too old, has a beginning and an end as well.
+func TestOfAChainThatWasCutBothEndsShow(t *testing.T) {
+	for what, tt := range map[string]struct{ sql, want string }{
+		"its first is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)", "missing at the beginning"},
+		"its last is missing":  {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
+		"all are missing":      {"DELETE FROM audit", "at the end are missing"},
+	} {
+		s := openIn(t, t.TempDir())
+		s.auditRows = 5
+		for i := range 12 {
+			if err := s.AddAudit(t.Context(), did(fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records != 5 {
+			t.Fatal(err, r)
+		}
+		if _, err := s.exec(t.Context(), tt.sql); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 || !strings.Contains(strings.Join(r.Broken, "\n"), tt.want) {
+			t.Errorf("%s: %v %+v", what, err, r)
+		}
+	}
+}
+
+// However much is broken, the report is short.
+func TestAReportOfManyBreaksIsShort(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 100 {
+		s.NoteAudit(did(fmt.Sprint(i)))
+	}
+	mustCommit(t, s, 1, pod("a", 1))
+	if _, err := s.exec(t.Context(), "UPDATE audit SET who = 'x'"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || len(r.Broken) != maxBroken || r.Breaks < 100 {
+		t.Errorf("%v: %d of %d are told", err, len(r.Broken), r.Breaks)
+	}
+}
+
+// How old a record is the hub's time tells, which may be far from the machine's.
+func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	then := time.Now().Add(-2 * AuditKept)
+	for i := range 5 {
+		a := did(fmt.Sprint(i))
+		a.At = then.Add(time.Duration(i) * time.Second)
+		if err := s.AddAudit(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil || len(found) != 5 {
+		t.Errorf("%d of 5 are kept, %v", len(found), err)
+	}
+}
+
+// What a full disk cannot take is counted, and said when there is room again.
+func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	full := func(is bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.full = is
+	}
+	full(true)
+	for range 3 {
+		if err := s.AddAudit(t.Context(), did("lost")); !errors.Is(err, ErrFull) {
+			t.Error(err)
+		}
+	}
+	full(false)
+	if err := s.AddAudit(t.Context(), did("kept")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil { // writes what is still being counted
+		t.Fatal(err)
+	}
+	s = openIn(t, s.dir)
+	found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for _, a := range found {
+		if strings.Contains(a.Message, "could not be kept") {
+			lost += a.Count
+		} else if a.Name != "kept" {
+			t.Errorf("%+v", a)
+		}
+	}
+	if lost != 3 || len(found) != 2 {
+		t.Errorf("%d are said to be lost: %+v", lost, found)
+	}
 }
