@@ -1,0 +1,335 @@
+package node_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+const machine = "0123456789abcdef"
+
+// Who is not the node's device is heard by none of the doors, and gets no word out of the hub.
+func TestWhoDoesNotSpeakForANodeIsNotHeard(t *testing.T) {
+	for _, tt := range []struct {
+		name, enrolled string
+		caller         node.Caller
+		may            bool
+	}{
+		{"the key that joined", "k1", node.Caller{Key: "k1"}, true},
+		{"another key", "k1", node.Caller{Key: "k2"}, false},
+		{"the development listener, for a node that has joined with a certificate", "k1", node.Caller{}, false},
+		{"the development listener, for a node that nobody has joined as", "", node.Caller{}, true},
+		{"a key, for a node that nobody has joined as", "", node.Caller{Key: "k2"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, book, stop := nodetest.Start(t, nil)
+				defer stop()
+				var said bytes.Buffer
+				l.Log = slog.New(slog.NewTextHandler(&said, nil))
+				own := node.Caller{Node: "pi-1", Key: tt.enrolled, Machine: machine, Boot: "b"}
+				if tt.enrolled != "" {
+					apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: tt.enrolled, Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
+				}
+				if err := l.Status(t.Context(), own, nodetest.Report("b", 1, "True")); err != nil {
+					t.Fatal(err)
+				}
+				l.Lease(own, wire.Lease{Boot: "b", Seq: 1, Status: 1})
+				synctest.Wait()
+				apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
+				synctest.Wait()
+				l.Lease(own, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1})
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+
+				who := tt.caller
+				who.Node, who.Machine, who.Boot = "pi-1", machine, "b"
+				_, desired, asked := book.Counts()
+				before := l.Snapshot().Revision
+				uid := l.Snapshot().Pod("default", "p").UID
+				for what, err := range map[string]error{
+					"connect": l.Connect(who),
+					"status":  l.Status(t.Context(), who, nodetest.Report("b", 2, "False")),
+					"pods":    l.Pods(t.Context(), who, wire.Pods{Boot: "b", Seq: 1, Generation: 1, Pods: []wire.PodStatus{{UID: uid, Namespace: "default", Name: "p", Status: corev1.PodStatus{Phase: corev1.PodFailed}}}}),
+					"event":   l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Message: "x"}),
+				} {
+					if tt.may != (err == nil) || !tt.may && !errors.Is(err, node.ErrStranger) {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				if l.Speaks(who) != tt.may {
+					t.Errorf("speaks: %t", !tt.may)
+				}
+				if now := l.Snapshot().Revision; (now != before) != tt.may {
+					t.Errorf("the revision was %d and is %d", before, now)
+				}
+				seen := l.Liveness("pi-1").Seen
+				time.Sleep(time.Minute)
+				l.Lease(who, wire.Lease{Boot: "b", Seq: 9, Status: 99})       // shows that the hub is behind
+				l.Lease(who, wire.Lease{Boot: "another", Seq: 9, Status: 99}) // and another boot
+				synctest.Wait()
+				if now := l.Liveness("pi-1"); (now.Seen != seen) != tt.may || (now.Lease == 9) != tt.may {
+					t.Errorf("its lease: %+v, before %s", now, seen)
+				}
+				if _, d, a := book.Counts(); !tt.may && (d != desired || a != asked) {
+					t.Errorf("the hub has sent %d desired states and %d requests because of it", d-desired, a-asked)
+				}
+				said.Reset()
+				l.Presence(who, wire.Presence{Boot: "b", State: wire.PresenceShutdown, Reason: "lie"})
+				l.Presence(own, wire.Presence{Boot: "earlier", State: wire.PresenceLost})
+				if got := strings.Contains(said.String(), "lie"); got != tt.may || strings.Contains(said.String(), "link lost") {
+					t.Errorf("the log says %q", said.String())
+				}
+			})
+		})
+	}
+}
+
+// Who may be a node while its device is alive.
+func TestWhoMayTakeAnIdentityOver(t *testing.T) {
+	const other = "fedcba9876543210"
+	for _, tt := range []struct {
+		name    string
+		unknown bool // the incumbent's machine
+		linked  bool // the incumbent is connected
+		wait    time.Duration
+		caller  node.Caller
+		refused bool
+		shown   bool // as a conflict, at once
+	}{
+		{name: "the same agent, over a new link", linked: true, caller: node.Caller{Machine: machine, Boot: "b"}},
+		{name: "the same agent's boot, from another machine", linked: true, caller: node.Caller{Machine: other, Boot: "b"}, refused: true, shown: true},
+		{name: "another agent of the machine, while the first is connected and heard", linked: true, caller: node.Caller{Machine: machine, Boot: "c"}, refused: true},
+		{name: "another agent of the machine, where no link is left", caller: node.Caller{Machine: machine, Boot: "c"}},
+		{name: "another agent of the machine, when the first has fallen silent", linked: true, wait: 16 * time.Second, caller: node.Caller{Machine: machine, Boot: "c"}},
+		{name: "the machine, of whose agent nothing is known", linked: true, caller: node.Caller{Machine: machine}},
+		{name: "another machine, where no link is left", caller: node.Caller{Machine: other, Boot: "c"}, refused: true, shown: true},
+		{name: "another machine, when the first is no more", wait: time.Hour, caller: node.Caller{Machine: other, Boot: "c"}},
+		{name: "a machine that is known, after one that was not", unknown: true, caller: node.Caller{Machine: other, Boot: "c"}},
+		{name: "a machine that is not known, after one that was", caller: node.Caller{Boot: "b"}, refused: true, shown: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _, stop := nodetest.Start(t, nil)
+				defer stop()
+				st := nodetest.Report("b", 1, "True")
+				if tt.unknown {
+					st.MachineID = ""
+				}
+				hear(t, l, "pi-1", st)
+				l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
+				if tt.linked {
+					l.Connected("pi-1")
+				}
+				time.Sleep(tt.wait)
+				tt.caller.Node = "pi-1"
+				err := l.Connect(tt.caller)
+				if tt.refused != (err != nil) || tt.refused && !errors.Is(err, node.ErrConflict) {
+					t.Errorf("connect: %v", err)
+				}
+				if c := state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict); (c != nil) != tt.shown {
+					t.Errorf("the conflict shown is %+v", c)
+				}
+			})
+		})
+	}
+}
+
+// Two agents of one machine's id are one that came back until the first is heard again;
+// what is shown is written once, and goes when nobody has tried for a while.
+func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, book, stop := nodetest.Start(t, nil)
+		defer stop()
+		nodetest.Greet(t, l, "pi-1")
+		l.Connected("pi-1")
+		first, second := node.Caller{Node: "pi-1", Machine: machine, Boot: "b"}, node.Caller{Node: "pi-1", Machine: machine, Boot: "c"}
+		shown := func() bool {
+			return state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict) != nil
+		}
+		seq := uint64(1)
+		status := uint64(1)
+		live := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				time.Sleep(5 * time.Second)
+				seq++
+				l.Lease(node.Caller{Node: "pi-1", Machine: machine, Boot: "b"}, wire.Lease{Boot: "b", Seq: seq, Status: status})
+			}
+		}
+		try := func() {
+			t.Helper()
+			if err := l.Connect(second); !errors.Is(err, node.ErrConflict) {
+				t.Fatal(err)
+			}
+		}
+		try()
+		if shown() {
+			t.Error("a link whose end nobody has noticed yet is shown as a conflict")
+		}
+		live(5 * time.Second)
+		try()
+		if !shown() {
+			t.Error("the first was heard since the second tried, and it is not shown")
+		}
+		before, _, _ := book.Counts()
+		for range 10 {
+			live(5 * time.Second)
+			try()
+		}
+		if after, _, _ := book.Counts(); after != before {
+			t.Errorf("that it goes on trying is written %d times", after-before)
+		}
+		report := func() {
+			t.Helper()
+			status++
+			st := nodetest.Report("b", status, "True")
+			st.Status.NodeInfo.OSImage = fmt.Sprint(status)
+			if err := l.Status(t.Context(), first, st); err != nil {
+				t.Fatal(err)
+			}
+		}
+		live(time.Minute)
+		if report(); !shown() {
+			t.Error("it is shown no more a minute after the last try")
+		}
+		live(2 * time.Minute)
+		if report(); shown() {
+			t.Error("it is shown for ever")
+		}
+		// One that tries again after a minute is a new one, whose link may have broken.
+		l.Connected("pi-1")
+		live(time.Minute)
+		if try(); shown() {
+			t.Error("who comes after so long has not tried before")
+		}
+	})
+}
+
+// What was said once is not said again: neither by a past boot, nor with an old number, nor
+// of what is another's.
+func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		defer stop()
+		nodetest.Greet(t, l, "pi-1")
+		nodetest.Greet(t, l, "pi-2")
+		one, two := node.Caller{Node: "pi-1"}, node.Caller{Node: "pi-2"}
+		pod := func(name, on string) *corev1.Pod {
+			apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: on}})
+			return l.Snapshot().Pod("default", name)
+		}
+		mine, theirs := pod("mine", "pi-1"), pod("theirs", "pi-2")
+		tell := func(boot string, seq uint64, p *corev1.Pod, phase corev1.PodPhase) error {
+			return l.Pods(t.Context(), one, wire.Pods{Boot: boot, Seq: seq, Generation: 1, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: corev1.PodStatus{Phase: phase}}}})
+		}
+		phase := func(p *corev1.Pod) corev1.PodPhase { return l.Snapshot().Pod(p.Namespace, p.Name).Status.Phase }
+		if err := tell("b", 5, mine, corev1.PodRunning); err != nil || phase(mine) != corev1.PodRunning {
+			t.Fatal(err, phase(mine))
+		}
+		for _, seq := range []uint64{4, 5} {
+			if err := tell("b", seq, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) || phase(mine) != corev1.PodRunning {
+				t.Errorf("list %d: %v, %s", seq, err, phase(mine))
+			}
+		}
+		if err := tell("c", 6, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) || phase(mine) != corev1.PodRunning {
+			t.Errorf("a list of a boot that nobody knows: %v", err)
+		}
+		if err := tell("b", 7, theirs, corev1.PodFailed); err != nil || phase(theirs) == corev1.PodFailed {
+			t.Errorf("of another node's pod: %v, %s", err, phase(theirs))
+		}
+		former := mine.DeepCopy()
+		former.UID = "of the pod before it"
+		if err := tell("b", 8, former, corev1.PodFailed); err != nil || phase(mine) != corev1.PodRunning {
+			t.Errorf("of the pod that had its name before: %v, %s", err, phase(mine))
+		}
+		for what, e := range map[string]wire.Event{
+			"another node's pod":              {Namespace: "default", Pod: "theirs", PodUID: theirs.UID},
+			"the pod that had its name":       {Namespace: "default", Pod: "mine", PodUID: "of the pod before it"},
+			"a pod that nobody has ever seen": {Namespace: "default", Pod: "nobody's", PodUID: "u"},
+		} {
+			e.Boot, e.Type, e.Reason, e.Message = "b", "Warning", "Lied", what
+			if err := l.Event(t.Context(), one, e); err != nil || len(events(l, "Lied")) != 0 {
+				t.Errorf("an event of %s: %v, %q", what, err, events(l, "Lied"))
+			}
+		}
+		if err := l.Event(t.Context(), one, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Namespace: "default", Pod: "mine", PodUID: mine.UID, Message: "x"}); err != nil || len(events(l, "Lied")) != 1 {
+			t.Errorf("of its own: %v", err)
+		}
+
+		hear(t, l, "pi-1", nodetest.Report("b", 7, "True"))
+		if err := l.Status(t.Context(), one, nodetest.Report("b", 7, "False")); !errors.Is(err, node.ErrStale) || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
+			t.Errorf("a status said once more: %v", err)
+		}
+		for i := range 20 { // more boots than are remembered
+			hear(t, l, "pi-1", nodetest.Report(fmt.Sprint("boot-", i), 1, "True"))
+		}
+		if n := len(l.Snapshot().Record("pi-1").PastBoots); n != 8 {
+			t.Errorf("%d past boots are remembered", n)
+		}
+		for _, boot := range []string{"boot-18", "boot-12"} {
+			if err := l.Status(t.Context(), one, nodetest.Report(boot, 99, "False")); !errors.Is(err, node.ErrStale) || l.Snapshot().Record("pi-1").Boot != "boot-19" {
+				t.Errorf("a boot that was followed is back: %v, %s", err, l.Snapshot().Record("pi-1").Boot)
+			}
+		}
+		if err := tell("boot-18", 100, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) {
+			t.Errorf("pods of a past boot: %v", err)
+		}
+		if err := l.Status(t.Context(), two, nodetest.Report("b", 9, "True")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who was a node tells of what it still runs, as long as that is nobody else's business.
+func TestWhoLeftTellsOfHisOwnPodsOnly(t *testing.T) {
+	for what, tt := range map[string]struct {
+		caller node.Caller
+		again  bool // there is a Node of that name again
+		gone   bool // the pod that the list has not
+	}{
+		"of his node":              {node.Caller{Node: "pi-1", Key: "k1"}, false, true},
+		"of another":               {node.Caller{Node: "pi-2", Key: "k1"}, false, false},
+		"with another's key":       {node.Caller{Node: "pi-1", Key: "k2"}, false, false},
+		"where there is one again": {node.Caller{Node: "pi-1", Key: "k1"}, true, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _, stop := nodetest.Start(t, nil)
+				defer stop()
+				apply(t, l, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: "k1"}, Node: "pi-1", Time: metav1.Now(), Until: metav1.NewTime(time.Now().Add(time.Hour))})
+				if tt.again {
+					apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}})
+				}
+				for _, on := range []string{"pi-1", "pi-2"} {
+					grace := int64(30)
+					at := metav1.Now()
+					apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + on, DeletionTimestamp: &at, DeletionGracePeriodSeconds: &grace}, Spec: corev1.PodSpec{NodeName: on}})
+				}
+				before := l.Snapshot()
+				if before.Pod("default", "on-pi-1") == nil || before.Pod("default", "on-pi-2") == nil {
+					t.Skip("the hub itself has ended pods of nodes that are not there")
+				}
+				if err := l.Left(t.Context(), tt.caller, wire.Pods{Boot: "b", Seq: 1}); err != nil {
+					t.Fatal(err)
+				}
+				if gone := l.Snapshot().Pod("default", "on-pi-1") == nil; gone != tt.gone || l.Snapshot().Pod("default", "on-pi-2") == nil {
+					t.Errorf("pi-1's pod is gone: %t", gone)
+				}
+			})
+		})
+	}
+}
