@@ -1,0 +1,148 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// flood puts so many records and returns how many were kept one by one.
+func flood(q *auditor, n int, make func(i int) Audit) (kept int) {
+	for i := range n {
+		if q.put(make(i)) != nil {
+			kept++
+		}
+	}
+	return kept
+}
+
+// taken empties the queue, as a write does, and returns what was in it.
+func taken(q *auditor, all bool) []*queued {
+	rows := q.gather(time.Now(), all)
+	q.kept(rows, true, time.Now())
+	return rows
+}
+
+// Whose flood is counted together: what can be made up makes no new source.
+func TestWhoseFloodItIs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(a *Audit, i int)
+		kept int
+	}{
+		{"one person from one address", func(*Audit, int) {}, foldBurst},
+		{"two people who have shown who they are", func(a *Audit, i int) { a.Who = fmt.Sprint("anna-", i%2) }, 2 * foldBurst},
+		{"names with tokens that are not good", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 }, foldBurst},
+		{"names with passwords", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("anna-", i), "password" }, foldBurst},
+		{"names with join tokens", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("pi-", i), "join token" }, foldBurst},
+		{"two addresses", func(a *Audit, i int) { a.Source = fmt.Sprint("10.0.0.", i%2) }, 2 * foldBurst},
+		{"addresses of one network", func(a *Audit, i int) { a.Source, a.Origin = fmt.Sprint("2001:db8::", i), "2001:db8::/64" }, foldBurst},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := &auditor{}
+				if kept := flood(q, 200, func(i int) Audit { a := refused("x"); tt.edit(&a, i); return a }); kept != tt.kept {
+					t.Errorf("%d are kept one by one, want %d", kept, tt.kept)
+				}
+				sum := 0
+				for _, r := range taken(q, true) {
+					sum += r.Count
+				}
+				if sum != 200 {
+					t.Errorf("all records stand for %d", sum)
+				}
+			})
+		})
+	}
+}
+
+// What is remembered of those who flood is bounded, whatever they are called, and what
+// was left out of one is never lost to make room for another.
+func TestSourcesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, n := &auditor{}, 0
+		put := func(source string, times int) {
+			n += times
+			flood(q, times, func(int) Audit { a := refused("x"); a.Source, a.Who, a.Via = source, "", "password"; return a })
+			if len(q.waiting) > 1000 {
+				t.Fatal("no flood at all")
+			}
+		}
+		put("the first", foldBurst+5)
+		for i := range 2*foldKnown + 100 {
+			put(fmt.Sprint("10.", i), 1)
+		}
+		if len(q.folds) > foldKnown {
+			t.Errorf("%d sources are known", len(q.folds))
+		}
+		if folding := q.folding(); folding > foldSources+1 {
+			t.Errorf("%d sources have something left out", folding)
+		}
+		sum := 0
+		count := func() {
+			for _, r := range taken(q, false) {
+				sum += r.Count
+			}
+		}
+		count()
+		first := q.folds["the first"]
+		time.Sleep(2 * foldLongest) // those who are quiet are forgotten, but for what was left out of them
+		put("a new one", 1)
+		if first == nil || first.n > 0 && q.folds["the first"] != first {
+			t.Error("what was left out of the first is lost")
+		}
+		if q.folds["a new one"] == nil || len(q.folds) > foldSources+2 {
+			t.Errorf("%d sources are known after two hours", len(q.folds))
+		}
+		for range 10 {
+			time.Sleep(foldLongest)
+			count()
+		}
+		if sum != n {
+			t.Errorf("all records stand for %d of %d", sum, n)
+		}
+	})
+}
+
+// Who floods for a day is told of less and less often, and the record says only what all
+// that it stands for have in common.
+func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &auditor{}
+		flood(q, foldBurst, func(int) Audit { return refused("x") })
+		taken(q, false)
+		var folded []*queued
+		for i := range 24 * 60 {
+			for range 5 {
+				a := refused(fmt.Sprint("pi-", i))
+				if q.put(a) != nil {
+					taken(q, false)
+				}
+			}
+			time.Sleep(time.Minute)
+			for _, r := range taken(q, false) {
+				if r.Count > 1 {
+					folded = append(folded, r)
+				}
+			}
+		}
+		if len(folded) > 40 || len(folded) < 10 {
+			t.Fatalf("%d records stand for a day's flood", len(folded))
+		}
+		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 403 || a.Until.Sub(a.At) < foldLongest/2 {
+			t.Errorf("the last one is %+v", a)
+		}
+	})
+}
+
+// While the disk takes nothing, so many wait, and the rest is counted.
+func TestSoManyWaitForTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &auditor{}
+		flood(q, auditQueue+500, func(i int) Audit { return did(fmt.Sprint(i)) })
+		if len(q.waiting) != auditQueue || q.lost.n != 500 {
+			t.Errorf("%d wait, %d are counted as lost", len(q.waiting), q.lost.n)
+		}
+	})
+}
