@@ -17,10 +17,11 @@ const (
 	foldBurst    = 30               // records of one source before its others are folded
 	foldRefill   = 10 * time.Minute // one more after so long
 	foldAllBurst = 300              // of all sources together
-	foldAllEvery = 30 * time.Second
+	foldAllEvery = time.Minute      // ninety days of a flood from everywhere are fewer than maxAuditRows
 	foldFirst    = time.Minute
 	foldLongest  = time.Hour
-	foldSources  = 64 // sources whose floods are told apart; all others are one
+	foldSources  = 64              // sources whose floods are told apart; all others are one
+	foldApart    = 5 * time.Minute // one more of them after so long: ever new addresses are one flood
 	foldKnown    = 4096
 	auditQueue   = 4096 // records that wait for the disk
 	auditDelay   = time.Second
@@ -130,6 +131,7 @@ type auditor struct {
 	mu      sync.Mutex
 	waiting []*queued
 	all     bucket
+	apart   bucket
 	folds   map[string]*fold
 	others  fold
 	lost    fold // what could not be kept at all
@@ -146,7 +148,7 @@ func (q *auditor) put(a Audit) *queued {
 	if a.folds() {
 		f := q.foldOf(origin, now)
 		if f == &q.others || !f.bucket.take(now, foldBurst, foldRefill) || !q.all.take(now, foldAllBurst, foldAllEvery) {
-			if f.n == 0 && q.folding() >= foldSources {
+			if f.n == 0 && (q.folding() >= foldSources || !q.apart.take(now, foldSources, foldApart)) {
 				f = &q.others
 			}
 			f.add(a, now)

@@ -146,3 +146,35 @@ func TestSoManyWaitForTheDisk(t *testing.T) {
 		}
 	})
 }
+
+// Who comes from ever new addresses, slowly enough that each is a source of its own, does not
+// push out what people did.
+func TestAFloodFromEverywhereLeavesRoomForNinetyDays(t *testing.T) {
+	for _, perMinute := range []int{1, 3, 10} {
+		for _, often := range []int{1, 2, 2 * foldBurst} { // from each address
+			t.Run(fmt.Sprintf("%d a minute, %d of each address", perMinute, often), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					q, n, records := &auditor{}, 0, 0
+					flood := func(hours int) (daily int) {
+						before := records
+						for range hours * 60 {
+							for range perMinute {
+								a := refused("x")
+								a.Source, a.Who, a.Via = fmt.Sprint("10.", n/often), "", "password"
+								q.put(a)
+								n++
+							}
+							time.Sleep(time.Minute)
+							records += len(taken(q, false))
+						}
+						return (records - before) * 24 / hours
+					}
+					flood(8) // the bursts
+					if daily := flood(8); daily > maxAuditRows/90 {
+						t.Errorf("%d records a day are %d in ninety days, %d are kept", daily, 90*daily, maxAuditRows)
+					}
+				})
+			})
+		}
+	}
+}
