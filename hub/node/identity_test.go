@@ -333,3 +333,37 @@ func TestWhoLeftTellsOfHisOwnPodsOnly(t *testing.T) {
 		})
 	}
 }
+
+// Those who can still be told that they are a node no more are bounded, and each is told
+// for as long as its certificate may be renewed, and no less.
+func TestThoseWhoAreDismissedAreBounded(t *testing.T) {
+	now := time.Now()
+	s := state.Empty("test", now)
+	var changes []state.Change
+	for i := range 10_050 {
+		at := metav1.NewTime(now.Add(time.Duration(i-20_000) * time.Second))
+		changes = append(changes, state.Put(&state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("k", i)}, Node: "n", Time: at, Until: metav1.NewTime(now.Add(time.Hour))}, ""))
+	}
+	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "mine", Boot: "b", Expires: metav1.NewTime(now.Add(-365 * 24 * time.Hour))}
+	changes = append(changes, state.Put(rec, ""), state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""))
+	s, _ = state.Apply(s, changes)
+	s, log := state.Apply(s, []state.Change{state.Remove(s.Node("pi-1"), "")})
+	var put *state.Dismissal
+	gone := map[string]bool{}
+	for _, c := range node.Ended(s, log, now) {
+		switch o := c.Object.(type) {
+		case *state.Dismissal:
+			if c.Delete {
+				gone[o.Name] = true
+			} else {
+				put = o
+			}
+		}
+	}
+	if put == nil || put.Name != "mine" || put.Until.Sub(now) < 90*24*time.Hour-time.Minute {
+		t.Errorf("it is told %+v", put)
+	}
+	if len(gone) != 1 || !gone["k0"] {
+		t.Errorf("%d others are told no more; the oldest: %t", len(gone), gone["k0"])
+	}
+}
