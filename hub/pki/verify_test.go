@@ -1,0 +1,207 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// shown is a certificate that the authority itself has signed, whatever it says.
+func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Certificate {
+	t.Helper()
+	now := time.Now()
+	c := &x509.Certificate{
+		Subject: pkix.Name{Organization: []string{organizations[Device]}, CommonName: "pi-1"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	edit(c)
+	key := must(newKey())(t)
+	leaf, by, err := a.sign(c, key.Public(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*x509.Certificate{leaf, by}
+}
+
+// Even what the authority has signed has one role, one name and the use that it was made for.
+func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
+	a := open(t, t.TempDir())
+	for _, tt := range []struct {
+		name string
+		edit func(*x509.Certificate)
+		ok   bool
+	}{
+		{"a device's", func(*x509.Certificate) {}, true},
+		{"two roles", func(c *x509.Certificate) {
+			c.Subject.Organization = []string{organizations[Device], organizations[Admin]}
+		}, false},
+		{"a role and something else", func(c *x509.Certificate) {
+			c.Subject.Organization = []string{organizations[Admin], "Flotilla"}
+		}, false},
+		{"no role", func(c *x509.Certificate) { c.Subject.Organization = nil }, false},
+		{"a role that there is not", func(c *x509.Certificate) { c.Subject.Organization = []string{"flotilla:gods"} }, false},
+		{"no name", func(c *x509.Certificate) { c.Subject.CommonName = "" }, false},
+		{"of a server", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, false},
+		{"not valid yet", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, false},
+		{"ended", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, false},
+	} {
+		if h, err := a.Verify(shown(t, a, tt.edit)); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+			t.Errorf("%s: %+v %v", tt.name, h, err)
+		}
+	}
+}
+
+// Renewal after the end is for devices, and for what has ended: what is not valid yet, or
+// was revoked, is refused as ever.
+func TestWhatMayBeRenewed(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, dir)
+		person, _, err := a.IssueClient(Operator, "anna", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		anna := chain(t, person)
+		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
+			t.Error("a person renews:", err)
+		}
+		early := shown(t, a, func(c *x509.Certificate) {
+			c.NotBefore = time.Now().Add(time.Hour)
+			c.NotAfter = time.Now().Add(2 * time.Hour)
+		})
+		if _, err := a.VerifyForRenewal(early); !errors.Is(err, ErrUntrusted) {
+			t.Error("what is not valid yet renews:", err)
+		}
+		mine, _ := device(t, a, "pi-1")
+		time.Sleep(2 * time.Hour)
+		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
+			t.Error("a person renews after the end:", err)
+		}
+		if err := errors.Join(a.RotateIntermediate(), a.Revoke()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
+			t.Error("a revoked one renews:", err)
+		}
+		time.Sleep(leafLife)
+		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
+			t.Error("a revoked one renews after its end:", err)
+		}
+	})
+}
+
+// What was revoked stays so, whatever is rotated and revoked after it, and through restarts.
+func TestWhatWasRevokedStaysRevoked(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	var all [][]*x509.Certificate
+	turn := func(do ...func() error) {
+		t.Helper()
+		c, _ := device(t, a, "pi-1")
+		all = append(all, c)
+		for _, f := range do {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	turn(a.RotateIntermediate, a.RotateIntermediate, a.Revoke)
+	turn(a.RotateIntermediate, a.Revoke)
+	turn(a.RotateRoot, a.Revoke)
+	turn(a.RotateIntermediate, a.RotateRoot, a.RotateIntermediate, a.Revoke)
+	for what, a := range map[string]*Authority{"running": a, "after a restart": open(t, dir)} {
+		for i, c := range all {
+			if _, err := a.Verify(c); !errors.Is(err, ErrUntrusted) {
+				t.Errorf("%s: the certificate of generation %d is good: %v", what, i, err)
+			}
+		}
+		now, _ := device(t, a, "pi-1")
+		if _, err := a.Verify(now); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, revokedFile), 0); err != nil || os.Remove(filepath.Join(dir, revokedFile)) != nil || os.Mkdir(filepath.Join(dir, revokedFile), 0o700) != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrKey) {
+		t.Error("a hub begins that cannot read what was revoked:", err)
+	}
+}
+
+// Nothing that the authority signs is more than it is to be: no authority below an
+// intermediate, and nothing that outlives what signed it.
+func TestWhatIsSignedIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, dir)
+		if c := a.middle.cert; !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero {
+			t.Errorf("an intermediate may have %d below it", c.MaxPathLen)
+		}
+		if c := a.root.cert; c.MaxPathLen != 1 {
+			t.Errorf("a root may have %d below it", c.MaxPathLen)
+		}
+		time.Sleep(rootLife - leafLife/2)
+		c, _ := device(t, a, "pi-1")
+		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.middle.cert.NotAfter.After(a.root.cert.NotAfter) {
+			t.Errorf("the root ends %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.middle.cert.NotAfter, c[0].NotAfter)
+		}
+	})
+	for _, life := range []time.Duration{0, -time.Hour, leafLife + time.Second} {
+		if _, _, err := open(t, dir).IssueClient(Viewer, "anna", life); err == nil {
+			t.Errorf("a certificate of %s", life)
+		}
+	}
+	for _, role := range []Role{Device, "god", ""} {
+		if _, _, err := open(t, dir).IssueClient(role, "anna", time.Hour); err == nil {
+			t.Errorf("a person's certificate of role %q", role)
+		}
+	}
+	if _, _, err := open(t, dir).IssueClient(Viewer, "", time.Hour); err == nil {
+		t.Error("a person without a name")
+	}
+}
+
+// The TLS side knows the roots of this moment, and a hub's time; the files are no links.
+func TestTLSFollowsTheAuthority(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
+	for what, c := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server, func(Holder) error { return nil })} {
+		if c.MinVersion != tls.VersionTLS12 || c.Time == nil {
+			t.Errorf("%s: %x", what, c.MinVersion)
+		}
+	}
+	mqtt := a.MQTT(server, func(Holder) error { return nil })
+	if mqtt.ClientAuth != tls.RequireAnyClientCert {
+		t.Errorf("MQTT asks for %v", mqtt.ClientAuth)
+	}
+	before := must(mqtt.GetConfigForClient(nil))(t).ClientCAs
+	if err := a.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	after := must(mqtt.GetConfigForClient(nil))(t).ClientCAs
+	if after.Equal(before) || !after.Equal(a.rootPool()) {
+		t.Error("a handshake knows the roots of when the hub began")
+	}
+	if leaf := must(server.GetCertificate(nil))(t).Leaf; leaf.CheckSignatureFrom(a.middle.cert) != nil {
+		t.Error("the hub shows a certificate of the former intermediate")
+	}
+	lock := filepath.Join(dir, lockFile)
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := errors.Join(os.Remove(lock), os.Symlink(victim, lock)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil {
+		t.Error("it locks what a link leads to")
+	}
+	if _, err := os.Stat(victim); err == nil {
+		t.Error("and has made it")
+	}
+}
