@@ -367,3 +367,20 @@ func TestThoseWhoAreDismissedAreBounded(t *testing.T) {
 		t.Errorf("%d others are told no more; the oldest: %t", len(gone), gone["k0"])
 	}
 }
+
+// A device that has joined since its Node was deleted is another matter: its enrolment stays.
+func TestADeletionEndsNoLaterEnrolment(t *testing.T) {
+	now := time.Now()
+	rec := func(key string) *state.Record {
+		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: key, Expires: metav1.NewTime(now.Add(time.Hour))}
+	}
+	s, _ := state.Apply(state.Empty("test", now), []state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""), state.Put(rec("k1"), "")})
+	s, log := state.Apply(s, []state.Change{state.Remove(s.Node("pi-1"), "")})
+	if len(node.Ended(s, log, now)) == 0 {
+		t.Error("the enrolment outlives its Node")
+	}
+	s, _ = state.Apply(s, []state.Change{state.Put(rec("k2"), "")})
+	if changes := node.Ended(s, log, now); len(changes) != 0 {
+		t.Errorf("the newer one is ended as well: %v", changes)
+	}
+}

@@ -34,6 +34,12 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 	}{
 		{name: "the name of another node as its host name", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "PI-2"}}, told: `Hostname "PI-2", which is another node`},
 		{name: "another node's address of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, told: "is that of node pi-2"},
+		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, told: "is that of node pi-2"},
+		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, told: "is no address of one machine"},
+		{name: "an address of none", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, told: "is no address of one machine"},
+		{name: "the same address twice", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}, {Type: "InternalIP", Address: "::ffff:10.0.0.9"}}, keeps: 1},
+		{name: "what is no resource", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), told: "which is no resource"},
+		{name: "more huge pages than there is memory anywhere", capacity: amounts("hugepages-2Mi", "8Pi"), want: amounts("hugepages-2Mi", "1Pi"), told: "of which 1Pi is the most"},
 		{name: "its own name and address", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "raspberrypi"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "InternalIP", Address: "fd00::1"}}, keeps: 3},
 		{name: "addresses of no machine", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}, {Type: "InternalIP", Address: "0.0.0.0"}, {Type: "InternalIP", Address: "fe80::1%eth0"}, {Type: "InternalIP", Address: "x"}, {Type: "Odd", Address: "a"}}, told: "and 2 more"},
 		{name: "less than nothing", capacity: amounts("cpu", "-4", "memory", "1Gi"), allocatable: amounts("cpu", "-4", "memory", "-1"), want: amounts("memory", "1Gi"), wantAlloc: amounts("memory", "0"), told: "less than nothing"},
