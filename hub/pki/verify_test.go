@@ -112,21 +112,28 @@ func TestWhatWasRevokedStaysRevoked(t *testing.T) {
 			}
 		}
 	}
-	turn(a.RotateIntermediate, a.RotateIntermediate, a.Revoke)
-	turn(a.RotateIntermediate, a.Revoke)
-	turn(a.RotateRoot, a.Revoke)
-	turn(a.RotateIntermediate, a.RotateRoot, a.RotateIntermediate, a.Revoke)
-	for what, a := range map[string]*Authority{"running": a, "after a restart": open(t, dir)} {
-		for i, c := range all {
-			if _, err := a.Verify(c); !errors.Is(err, ErrUntrusted) {
-				t.Errorf("%s: the certificate of generation %d is good: %v", what, i, err)
+	look := func() {
+		t.Helper()
+		for what, a := range map[string]*Authority{"running": a, "after a restart": open(t, dir)} {
+			for i, c := range all {
+				if _, err := a.Verify(c); !errors.Is(err, ErrUntrusted) {
+					t.Errorf("%s: the certificate of generation %d of %d is good: %v", what, i+1, len(all), err)
+				}
+			}
+			now, _ := device(t, a, "pi-1")
+			if _, err := a.Verify(now); err != nil {
+				t.Errorf("%s: %v", what, err)
 			}
 		}
-		now, _ := device(t, a, "pi-1")
-		if _, err := a.Verify(now); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
 	}
+	turn(a.RotateIntermediate)
+	turn(a.RotateIntermediate, a.Revoke) // of two at once
+	look()
+	turn(a.RotateIntermediate, a.Revoke)
+	look()
+	turn(a.RotateRoot)
+	turn(a.RotateIntermediate, a.Revoke)
+	look()
 	if err := os.Chmod(filepath.Join(dir, revokedFile), 0); err != nil || os.Remove(filepath.Join(dir, revokedFile)) != nil || os.Mkdir(filepath.Join(dir, revokedFile), 0o700) != nil {
 		t.Fatal(err)
 	}
