@@ -1,15 +1,19 @@
 package node_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -91,6 +95,72 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 		h.hear(func(st *wire.Status) { st.Status.Addresses = other.Status.Addresses })
 		if n := h.node(); len(n.Status.Addresses) != 1 || state.ReadyOf(n) != corev1.ConditionTrue {
 			h.t.Errorf("it has %v", n.Status.Addresses)
+		}
+	})
+}
+
+// An address that two nodes have had in turn is taken from neither, and across sites the
+// same address is two.
+func TestAnAddressThatIsSharedInTurn(t *testing.T) {
+	has := func(st *wire.Status) {
+		st.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}
+	}
+	listening(t, "the first is back, and the second keeps it", func(h *listener) {
+		other := func(seq uint64, ready corev1.ConditionStatus) {
+			st := nodetest.Report("b", seq, ready)
+			has(&st)
+			hear(h.t, h.l, "pi-2", st)
+		}
+		other(1, "False")
+		h.hear()
+		h.hear(has)
+		other(2, "True")
+		h.hear(has)
+		if n, m := h.node(), h.l.Snapshot().Node("pi-2"); len(n.Status.Addresses) != 1 || len(m.Status.Addresses) != 1 {
+			h.t.Errorf("pi-1 has %v, pi-2 %v", n.Status.Addresses, m.Status.Addresses)
+		}
+	})
+	listening(t, "another site has the same network", func(h *listener) {
+		st := nodetest.Report("b", 1, "True")
+		st.Registration.Labels[corev1.LabelTopologyZone] = "bergen"
+		has(&st)
+		hear(h.t, h.l, "pi-2", st)
+		h.hear()
+		h.hear(has)
+		if n := h.node(); len(n.Status.Addresses) != 1 || len(h.events("ImplausibleReport")) != 0 {
+			h.t.Errorf("it has %v: %q", n.Status.Addresses, h.events("ImplausibleReport"))
+		}
+	})
+}
+
+// A device's site is the one of its token, whatever it says, and what it says of its
+// system becomes a label only where it can be one.
+func TestADeviceDoesNotSayItsSiteOrNonsense(t *testing.T) {
+	listening(t, "labels", func(h *listener) {
+		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"}
+		apply(h.t, h.l, rec)
+		say := func(seq uint64) map[string]string {
+			st := nodetest.Report("b", seq, "True")
+			st.Registration.Labels[corev1.LabelTopologyZone] = "bergen"
+			st.Registration.Labels[corev1.LabelHostname] = "pi-2"
+			st.Registration.Labels["node-role.kubernetes.io/control-plane"] = ""
+			st.Registration.Labels[fleet.LabelBoard] = "a board/of wood"
+			st.Status.NodeInfo.OperatingSystem, st.Status.NodeInfo.Architecture = "linux\n", strings.Repeat("x", 64)
+			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-1", Key: "k1"}, st); err != nil {
+				h.t.Fatal(err)
+			}
+			return h.node().Labels
+		}
+		want := map[string]string{corev1.LabelTopologyZone: "oslo", corev1.LabelHostname: "pi-1"}
+		if got := say(1); !maps.Equal(got, want) {
+			h.t.Errorf("its labels are %v", got)
+		}
+		moved := h.l.Snapshot().Record("pi-1").DeepCopy()
+		moved.Site = "narvik"
+		apply(h.t, h.l, moved)
+		want[corev1.LabelTopologyZone] = "narvik"
+		if got := say(2); !maps.Equal(got, want) {
+			h.t.Errorf("after it joined again elsewhere its labels are %v", got)
 		}
 	})
 }
