@@ -270,3 +270,59 @@ func TestAProfileReachesItsNodes(t *testing.T) {
 		}
 	})
 }
+
+// What a device says of itself when it registers is its own to say or is named; what its
+// token says counts more.
+func TestWhatADeviceMayGiveItself(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		rec    *state.Record // nil: through the development listener
+		zone   string
+		labels map[string]string
+	}{
+		{"with a token", &state.Record{Key: "k1", Enrolled: metav1.Now(), Site: "oslo", Labels: map[string]string{"tier": "token's", "rack": "4"}}, "bergen", map[string]string{corev1.LabelTopologyZone: "oslo", "tier": "token's", "rack": "4", "room": "attic"}},
+		{"with a token of no site", &state.Record{Key: "k1", Enrolled: metav1.Now()}, "bergen", map[string]string{"tier": "mine", "room": "attic"}},
+		{"without one", nil, "bergen", map[string]string{corev1.LabelTopologyZone: "bergen", "tier": "mine", "room": "attic"}},
+		{"without one, on a site that is no name", nil, "not a site!", map[string]string{"tier": "mine", "room": "attic"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _, stop := nodetest.Start(t, nil)
+				defer stop()
+				who := node.Caller{Node: "pi-1"}
+				if tt.rec != nil {
+					rec := tt.rec.DeepCopy()
+					rec.Name, who.Key = "pi-1", "k1"
+					rec.Expires = metav1.NewTime(time.Now().Add(time.Hour))
+					apply(t, l, rec)
+				}
+				st := nodetest.Report("b", 1, "True")
+				old := metav1.NewTime(time.Now().Add(-24 * time.Hour))
+				st.Registration.Labels = map[string]string{corev1.LabelTopologyZone: tt.zone, "tier": "mine", "room": "attic",
+					corev1.LabelHostname: "pi-2", corev1.LabelArchStable: "arm64", "node-restriction.kubernetes.io/a": "b", "node-role.kubernetes.io/control-plane": ""}
+				st.Registration.Taints = []corev1.Taint{
+					{Key: "mine", Effect: corev1.TaintEffectNoExecute, TimeAdded: &old}, {Key: "mine", Value: "again", Effect: corev1.TaintEffectNoExecute},
+					{Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}, {Key: "bad key", Effect: corev1.TaintEffectNoSchedule}, {Key: "odd", Effect: "Never"}}
+				if err := l.Status(t.Context(), who, st); err != nil {
+					t.Fatal(err)
+				}
+				n := l.Snapshot().Node("pi-1")
+				got := maps.Clone(n.Labels)
+				delete(got, corev1.LabelHostname)
+				if tt.labels[corev1.LabelTopologyZone] == "" && got[corev1.LabelTopologyZone] != tt.zone {
+					delete(got, corev1.LabelTopologyZone) // the hub's word for none
+				}
+				if n.Labels[corev1.LabelHostname] != "pi-1" || !maps.Equal(got, tt.labels) {
+					t.Errorf("its labels are %v, want %v", n.Labels, tt.labels)
+				}
+				if keys := taintKeys(n); !slices.Equal(keys, []string{"mine:NoExecute"}) || n.Spec.Taints[0].TimeAdded != nil && n.Spec.Taints[0].TimeAdded.Time.Before(time.Now().Add(-time.Hour)) {
+					t.Errorf("its taints are %v", n.Spec.Taints)
+				}
+				told := strings.Join(events(l, "RegisteredNode"), "")
+				if strings.Contains(told, corev1.LabelHostname) || !strings.Contains(told, "node-restriction.kubernetes.io/a") || !strings.Contains(told, "node.kubernetes.io/unreachable") {
+					t.Errorf("told %q", told)
+				}
+			})
+		})
+	}
+}

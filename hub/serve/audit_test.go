@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -233,3 +234,40 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Error("and is renewed")
 	}
 }
+
+// What the hub serves is tied to the right of who asked for it: here a watch, through all
+// that stands before the API.
+func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
+	hub, people := wholeHub(t)
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=true", nil).WithContext(t.Context())
+	r.Host, r.TLS = "127.0.0.1:8443", &tls.ConnectionState{}
+	people["operator"](r)
+	began, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		defer func() { _ = recover() }() // its client has gone
+		hub.Handler().ServeHTTP(&begun{ResponseRecorder: httptest.NewRecorder(), began: began}, r)
+	}()
+	select {
+	case <-began:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("it does not begin")
+	}
+	if err := hub.Guard.DeleteUser(t.Context(), "operator-1"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-over:
+	case <-time.After(2 * time.Minute):
+		t.Error("it goes on")
+	}
+}
+
+// begun tells when an answer has begun.
+type begun struct {
+	*httptest.ResponseRecorder
+	began chan struct{}
+	once  sync.Once
+}
+
+func (b *begun) Flush() { b.once.Do(func() { close(b.began) }) }

@@ -529,6 +529,9 @@ func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 		if err := s.AddAudit(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := s.exec(t.Context(), "UPDATE audit SET at = ? WHERE verb = ?", stamp(then), auditBegins); err != nil {
+			t.Fatal(err) // it began by that clock as well
+		}
 	}
 	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil || len(found) != 5 {
 		t.Errorf("%d of 5 are kept, %v", len(found), err)
@@ -571,5 +574,29 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	}
 	if lost != 3 || len(found) != 2 {
 		t.Errorf("%d are said to be lost: %+v", lost, found)
+	}
+}
+
+// An export ends with the right to it, between two records.
+func TestAnExportEndsWithTheRightToIt(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	for i := range 10 {
+		s.NoteAudit(did(fmt.Sprint(i)))
+	}
+	over, asked := errors.New("over"), 0
+	var b bytes.Buffer
+	err := s.ExportAudit(t.Context(), &b, time.Time{}, func() error {
+		if asked++; asked > 3 {
+			return over
+		}
+		return nil
+	})
+	if n := bytes.Count(b.Bytes(), []byte("\n")); !errors.Is(err, over) || n != 3 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	for _, text := range []string{"-1h", "tomorrow", "2026-13-01"} {
+		if _, err := ParseSince(text, time.Now()); err == nil {
+			t.Errorf("since %s", text)
+		}
 	}
 }

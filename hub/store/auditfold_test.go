@@ -36,6 +36,10 @@ func TestWhoseFloodItIs(t *testing.T) {
 		{"names with tokens that are not good", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 }, foldBurst},
 		{"names with passwords", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("anna-", i), "password" }, foldBurst},
 		{"names with join tokens", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("pi-", i), "join token" }, foldBurst},
+		{"readings, which cost nothing", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "get", "secrets", 200 }, foldBurst},
+		{"renewals", func(a *Audit, i int) { a.Verb, a.Code = "renew", 200 }, foldBurst},
+		{"logins", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "create", "sessions", 200 }, foldBurst},
+		{"changes, which have cost a write", func(a *Audit, i int) { a.Code = 200 }, 200},
 		{"two addresses", func(a *Audit, i int) { a.Source = fmt.Sprint("10.0.0.", i%2) }, 2 * foldBurst},
 		{"addresses of one network", func(a *Audit, i int) { a.Source, a.Origin = fmt.Sprint("2001:db8::", i), "2001:db8::/64" }, foldBurst},
 	} {
@@ -114,8 +118,9 @@ func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
 		taken(q, false)
 		var folded []*queued
 		for i := range 24 * 60 {
-			for range 5 {
+			for j := range 5 {
 				a := refused(fmt.Sprint("pi-", i))
+				a.Code = 460 + 10*j
 				if q.put(a) != nil {
 					taken(q, false)
 				}
@@ -130,7 +135,7 @@ func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
 		if len(folded) > 40 || len(folded) < 10 {
 			t.Fatalf("%d records stand for a day's flood", len(folded))
 		}
-		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 403 || a.Until.Sub(a.At) < foldLongest/2 {
+		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 500 || a.Until.Sub(a.At) < foldLongest/2 {
 			t.Errorf("the last one is %+v", a)
 		}
 	})
