@@ -5,9 +5,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,5 +212,69 @@ func TestTLSFollowsTheAuthority(t *testing.T) {
 	}
 	if _, err := os.Stat(victim); err == nil {
 		t.Error("and has made it")
+	}
+}
+
+// After a revocation nothing of the former root is left, and its key is on the list as well:
+// what comes back with a file does not come back with the trust.
+func TestARevokedRootLeavesNothingBehind(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	former := KeyHash(a.root.cert)
+	if err := errors.Join(a.RotateRoot(), a.Revoke()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{formerRoot + ".crt", formerRoot + ".key", formerMiddle, crossFile} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", name, err)
+		}
+	}
+	if !slices.Contains(open(t, dir).revoked, former) {
+		t.Error("the former root's key is not on the list")
+	}
+}
+
+// Who has to renew after a rotation: those whose certificate is from before it.
+func TestWhoseCertificateIsOutdated(t *testing.T) {
+	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		olds int
+		end  time.Time
+		want bool
+	}{
+		{1, at.Add(leafLife), true}, {1, at.Add(leafLife - time.Hour), true}, {1, at.Add(leafLife + time.Second), false}, {0, at, false},
+	} {
+		if got := (Status{Signed: at, Olds: tt.olds}).Outdated(tt.end); got != tt.want {
+			t.Errorf("%+v: %t", tt, got)
+		}
+	}
+}
+
+// A half-done change names files of the authority's directory only, whatever it says.
+func TestAHalfDoneChangeRemovesNothingElse(t *testing.T) {
+	data := t.TempDir()
+	dir := filepath.Join(data, "pki")
+	open(t, dir)
+	victim := filepath.Join(data, "hub.db")
+	next := filepath.Join(dir, nextDir)
+	if err := errors.Join(os.WriteFile(victim, []byte("all"), 0o600), os.Mkdir(next, 0o700), os.WriteFile(filepath.Join(next, removalFile), []byte("../hub.db\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
+	}
+}
+
+// A hub with more names than a certificate is to carry has the first of them.
+func TestACertificateHasSoManyNames(t *testing.T) {
+	a := open(t, t.TempDir())
+	names := []string{"hub"}
+	for i := range 3 * maxNames {
+		names = append(names, fmt.Sprintf("n%d.example", i))
+	}
+	server := must(a.NewServer(func() []string { return names }, slog.New(slog.DiscardHandler)))(t)
+	if got := server.Names(); len(got) != maxNames || got[0] != "hub" {
+		t.Errorf("%d names", len(got))
 	}
 }
