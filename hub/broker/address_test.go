@@ -1,0 +1,155 @@
+package broker
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/hub/broker/pipe"
+)
+
+// A distant network's connections come from the address that is set.
+type distant struct {
+	*pipe.Net
+	last atomic.Uint32 // byte of 192.0.2.0/24
+}
+
+type distantConn struct {
+	net.Conn
+	last byte
+}
+
+func (d *distant) Accept() (net.Conn, error) {
+	c, err := d.Net.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return distantConn{c, byte(d.last.Load())}, nil
+}
+
+func (c distantConn) RemoteAddr() net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, c.last), Port: 4711}
+}
+
+// from dials from an address, and tells whether the connection is open a second later.
+func (d *distant) from(t *testing.T, last byte) (c net.Conn, open bool) {
+	t.Helper()
+	d.last.Store(uint32(last))
+	c, err := d.Dial(t.Context(), "device")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_, err = c.Read(make([]byte, 1))
+	var timeout net.Error
+	return c, errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func TestOneAddressHasSoManyConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &distant{Net: pipe.New()}
+		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{PerAddress: 3, PerAddressRate: 100}})
+		var mine []net.Conn
+		for i := range 6 {
+			c, open := n.from(t, 1)
+			if open != (i < 3) {
+				t.Errorf("connection %d is open: %t", i+1, open)
+			}
+			mine = append(mine, c)
+		}
+		if got := b.Stats().Refused[reasonNames[perAddress]]; got != 3 {
+			t.Errorf("%d are counted as refused", got)
+		}
+		if _, open := n.from(t, 2); !open {
+			t.Error("another address has no place")
+		}
+		_ = mine[0].Close()
+		synctest.Wait()
+		if _, open := n.from(t, 1); !open {
+			t.Error("a place that was left is not free again")
+		}
+	})
+}
+
+func TestOneAddressOpensConnectionsNoFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &distant{Net: pipe.New()}
+		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{PerAddressRate: 5}})
+		n.last.Store(1)
+		for range 40 {
+			c, err := n.Dial(t.Context(), "device")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		synctest.Wait()
+		if got := b.Stats().Connections; got != 20 {
+			t.Errorf("%d of 40 at once are open, a burst of four seconds is 20", got)
+		}
+	})
+}
+
+// Whoever finds no room holds none of their address's places either.
+func TestWhoFindsNoRoomHoldsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &distant{Net: pipe.New()}
+		start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 2, PerAddress: 5, PerAddressRate: 100}})
+		first, _ := n.from(t, 1)
+		n.from(t, 1)
+		for range 20 {
+			if _, open := n.from(t, 1); open {
+				t.Fatal("a third is open")
+			}
+		}
+		_ = first.Close()
+		synctest.Wait()
+		if _, open := n.from(t, 1); !open {
+			t.Error("those who were turned away are counted for ever")
+		}
+	})
+}
+
+// The hub is told which boot of an agent connects, and a CONNECT that breaks the protocol
+// gets no session.
+func TestWhatAConnectSays(t *testing.T) {
+	var seen atomic.Pointer[Peer]
+	d := &recorder{refuse: func(p Peer) error { seen.Store(&p); return nil }}
+	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
+		dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", "presence"), `{"boot":"b1","state":"lost"}`))
+		if p := seen.Load(); p == nil || p.Node != "pi-1" || p.Boot != "b1" || !p.Dev || p.Key != "" {
+			t.Errorf("the hub was told %+v", p)
+		}
+		for name, mod := range map[string]func(*packets.Packet){
+			"another protocol's name":     func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },
+			"a password without a user":   func(pk *packets.Packet) { pk.Connect.UsernameFlag, pk.Connect.PasswordFlag = false, true },
+			"a node's name that is a way": func(pk *packets.Packet) { pk.Connect.Username = []byte("../pi-3") },
+			"a name with a wildcard": func(pk *packets.Packet) {
+				pk.Connect.Username, pk.Connect.ClientIdentifier = []byte("+"), "+"
+			},
+			"nobody": func(pk *packets.Packet) { pk.Connect.Username, pk.Connect.ClientIdentifier = nil, "" },
+		} {
+			seen.Store(nil)
+			c, err := n.Dial(t.Context(), "pi-2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, code := connect(t, c, connectPacket("pi-2", mod))
+			if code == 0 || seen.Load() != nil {
+				t.Errorf("%s: CONNACK %d, and the hub was asked about %+v", name, code, seen.Load())
+			}
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+		if b.Online("pi-2") || b.Online("+") {
+			t.Error("one has a session")
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package broker
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"math/big"
+	"testing"
+)
+
+// Whom a certificate speaks of: its node's name, and the key, by which a replaced device
+// is told from the one that took its place.
+func TestWhomACertificateSpeaksOf(t *testing.T) {
+	key := []byte("the public key, as it stands in the certificate")
+	sum := sha256.Sum256(key)
+	for _, tt := range []struct {
+		name, node string
+		orgs       []string
+		ok         bool
+	}{
+		{"a device", "pi-1", []string{Organization}, true},
+		{"a person", "anna", []string{"flotilla:admins"}, false},
+		{"a device that is an administrator as well", "pi-1", []string{Organization, "flotilla:admins"}, false},
+		{"nothing", "pi-1", nil, false},
+		{"a way out", "../pi-1", []string{Organization}, false},
+		{"a wildcard", "+", []string{Organization}, false},
+		{"no name", "", []string{Organization}, false},
+	} {
+		var p Peer
+		err := identify(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{
+			SerialNumber: big.NewInt(255), RawSubjectPublicKeyInfo: key, Subject: pkix.Name{CommonName: tt.node, Organization: tt.orgs},
+		}}}, &p)
+		if (err == nil) != tt.ok || tt.ok && (p.Node != tt.node || p.Key != hex.EncodeToString(sum[:]) || p.Serial != "ff") || !tt.ok && p.Node != "" {
+			t.Errorf("%s: %+v %v", tt.name, p, err)
+		}
+	}
+	if err := identify(tls.ConnectionState{}, new(Peer)); err == nil {
+		t.Error("nobody is somebody")
+	}
+}
