@@ -16,16 +16,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/distribution/reference"
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"flotilla.dev/shared/policy"
@@ -64,57 +60,41 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify image %s: %w", image, err)
 	}
-	repository := ref.Context()
-	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(transportTo(repository.RegistryStr()))}
-	if c != (Credentials{}) {
-		options = append(options, remote.WithAuth(&authn.Basic{Username: c.Username, Password: c.Password}))
-	}
-	digest, err := digestOf(ref, options)
+	r, err := open(ctx, ref.Context(), c)
 	if err != nil {
-		return Verified{}, fmt.Errorf("verify image %s: find its digest: %s", image, cause(err))
+		return Verified{}, fmt.Errorf("verify image %s: reach its registry: %s", image, cause(err))
+	}
+	digest := ref.Identifier()
+	if _, pinned := ref.(name.Digest); !pinned {
+		if digest, err = r.digestOf(ctx, digest); err != nil {
+			return Verified{}, fmt.Errorf("verify image %s: find its digest: %s", image, cause(err))
+		}
 	}
 	whole, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify image %s: %w", image, err)
 	}
-	pinned := reference.TrimNamed(whole).String() + "@" + digest.String()
-	signed, err := remote.Image(repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"), options...)
+	tag := strings.Replace(digest, ":", "-", 1) + ".sig"
+	signed, err := r.manifest(ctx, tag)
 	if missing(err) {
-		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s-%s.sig", ErrUntrusted, image, digest, digest.Algorithm, digest.Hex)
+		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s", ErrUntrusted, image, digest, tag)
 	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify image %s: read its signatures: %s", image, cause(err))
 	}
-	key, err := signer(signed, digest, keys)
+	key, err := r.signer(ctx, signed, digest, keys)
 	if err != nil {
 		return Verified{}, fmt.Errorf("image %s (%s): %w", image, digest, err)
 	}
-	return Verified{Image: pinned, Digest: digest.String(), Key: key}, nil
-}
-
-// digestOf is the digest that a name stands for: its own, or the registry's answer.
-func digestOf(ref name.Reference, options []remote.Option) (v1.Hash, error) {
-	if d, ok := ref.(name.Digest); ok {
-		return v1.NewHash(d.DigestStr())
-	}
-	// Get and not Head: the digest is computed from what was read, not believed.
-	found, err := remote.Get(ref, options...)
-	if err != nil {
-		return v1.Hash{}, err
-	}
-	return found.Digest, nil
+	return Verified{Image: reference.TrimNamed(whole).String() + "@" + digest, Digest: digest, Key: key}, nil
 }
 
 // signer finds the first signature by one of the keys over the digest.
-func signer(signed v1.Image, digest v1.Hash, keys []policy.Key) (string, error) {
-	manifest, err := signed.Manifest()
-	if err != nil {
-		return "", fmt.Errorf("read its signatures: %s", cause(err))
-	}
+func (r *source) signer(ctx context.Context, signed manifest, digest string, keys []policy.Key) (string, error) {
 	var looked, other int
-	for _, layer := range manifest.Layers {
+	for _, layer := range signed.Layers {
 		text := layer.Annotations[annotation]
-		if string(layer.MediaType) != payloadType || text == "" || layer.Size > maxPayload {
+		if layer.MediaType != payloadType || text == "" || layer.Size > maxPayload {
 			continue
 		}
 		if looked++; looked > maxSignatures {
@@ -124,7 +104,7 @@ func signer(signed v1.Image, digest v1.Hash, keys []policy.Key) (string, error) 
 		if err != nil {
 			continue
 		}
-		payload, err := read(signed, layer.Digest)
+		payload, err := r.blob(ctx, layer.Digest)
 		if err != nil {
 			return "", fmt.Errorf("read its signatures: %s", cause(err))
 		}
@@ -147,22 +127,8 @@ func signer(signed v1.Image, digest v1.Hash, keys []policy.Key) (string, error) 
 	return "", fmt.Errorf("%w: it is signed, but by none of the %d keys that this device's policy names for it", ErrUntrusted, len(keys))
 }
 
-// read reads a payload. What comes is compared with the digest on the way.
-func read(signed v1.Image, digest v1.Hash) ([]byte, error) {
-	layer, err := signed.LayerByDigest(digest)
-	if err != nil {
-		return nil, err
-	}
-	r, err := layer.Compressed() // as it is: nothing of it is compressed
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = r.Close() }()
-	return io.ReadAll(io.LimitReader(r, maxPayload+1))
-}
-
 // names tells whether a payload speaks of the image.
-func names(payload []byte, digest v1.Hash) bool {
+func names(payload []byte, digest string) bool {
 	var p struct {
 		Critical struct {
 			Type  string
@@ -171,7 +137,7 @@ func names(payload []byte, digest v1.Hash) bool {
 			}
 		}
 	}
-	return json.Unmarshal(payload, &p) == nil && p.Critical.Type == imageType && p.Critical.Image.Digest == digest.String()
+	return json.Unmarshal(payload, &p) == nil && p.Critical.Type == imageType && p.Critical.Image.Digest == digest
 }
 
 func missing(err error) bool {

@@ -5,11 +5,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"time"
 )
 
 // certificateDirs are where engines look for the authorities of private registries:
@@ -19,11 +19,13 @@ var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 // transportTo is how to reach a registry: by the system's authorities and those that
 // the engines know for it.
 func transportTo(host string) http.RoundTripper {
-	base, ok := remote.DefaultTransport.(*http.Transport)
-	if !ok {
-		return remote.DefaultTransport
+	t := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+		ForceAttemptHTTP2:   true,
+		TLSHandshakeTimeout: 10 * time.Second,
+		DisableKeepAlives:   true,
 	}
-	t := base.Clone()
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		pool = x509.NewCertPool()
@@ -40,7 +42,6 @@ func transportTo(host string) http.RoundTripper {
 		}
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	t.DisableKeepAlives = true
 	return bounded{t}
 }
 

@@ -1,0 +1,153 @@
+package signature
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// A source is one repository of a registry, to read from. The library logs in, and tries
+// again; its own reader of images would bring along all that unpacks them.
+type source struct {
+	repository name.Repository
+	client     *http.Client
+}
+
+// A manifest is what is read of an image's.
+type manifest struct {
+	Layers []struct {
+		MediaType   string            `json:"mediaType"`
+		Digest      string            `json:"digest"`
+		Size        int64             `json:"size"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"layers"`
+}
+
+const imageManifests = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
+
+// anyManifest is what a tag may stand for: an image's manifest, or an index of those of many platforms.
+const anyManifest = imageManifests + ",application/vnd.docker.distribution.manifest.list.v2+json,application/vnd.oci.image.index.v1+json"
+
+// busy are the answers after which a registry is asked again.
+var busy = []int{
+	http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+	http.StatusServiceUnavailable, http.StatusGatewayTimeout, 499, 522,
+}
+
+// open logs in where the registry asks for it.
+func open(ctx context.Context, repository name.Repository, c Credentials) (*source, error) {
+	auth := authn.Anonymous
+	if c != (Credentials{}) {
+		auth = &authn.Basic{Username: c.Username, Password: c.Password}
+	}
+	again := transport.NewRetry(transportTo(repository.RegistryStr()),
+		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}), // after 1 s and 3 s
+		transport.WithRetryPredicate(passes), transport.WithRetryStatusCodes(busy...))
+	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again, []string{repository.Scope(transport.PullScope)})
+	if err != nil {
+		return nil, err
+	}
+	return &source{repository, &http.Client{Transport: t, CheckRedirect: onlyOutward}}, nil
+}
+
+// passes tells whether an error may be gone a moment later.
+func passes(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary() && !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
+}
+
+// onlyOutward follows a registry to another host, but not to an address of the device's
+// own networks: a registry may not make the agent ask in there.
+func onlyOutward(to *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("stopped after 10 redirects")
+	}
+	host := to.URL.Hostname()
+	if host == via[0].URL.Hostname() {
+		return nil
+	}
+	host, _, _ = strings.Cut(host, "%")
+	addr, err := netip.ParseAddr(host)
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // 127.1, 0x7f000001: no name of a host ends so
+	addr = addr.Unmap()
+	if numeric || err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast()) {
+		return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", via[0].URL.Hostname(), host)
+	}
+	return nil
+}
+
+// get reads something of the repository, at most so many bytes.
+func (r *source) get(ctx context.Context, kind, id, accept string, most int64) ([]byte, error) {
+	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repository.Scheme(), r.repository.RegistryStr(), r.repository.RepositoryStr(), kind, id)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	answer, err := r.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if err := transport.CheckError(answer, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, most))
+}
+
+// digestOf is the digest of what a tag stands for now. It is computed from what was
+// read, not believed.
+func (r *source) digestOf(ctx context.Context, tag string) (string, error) {
+	body, err := r.get(ctx, "manifests", tag, anyManifest, maxAnswer+1)
+	if err != nil {
+		return "", err
+	}
+	return sum(body), nil
+}
+
+// manifest reads the manifest of an image.
+func (r *source) manifest(ctx context.Context, tag string) (m manifest, err error) {
+	body, err := r.get(ctx, "manifests", tag, imageManifests, maxAnswer+1)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return m, fmt.Errorf("the manifest %s of %s: %w", tag, r.repository, err)
+	}
+	return m, nil
+}
+
+// blob reads a small blob and holds it to its digest.
+func (r *source) blob(ctx context.Context, digest string) ([]byte, error) {
+	if _, err := name.NewDigest(r.repository.Name()+"@"+digest, name.StrictValidation); err != nil {
+		return nil, err // it becomes part of an address
+	}
+	body, err := r.get(ctx, "blobs", digest, "", maxPayload+1)
+	if err == nil && sum(body) != digest {
+		err = fmt.Errorf("the blob %s of %s has another digest, %s", digest, r.repository, sum(body))
+	}
+	return body, err
+}
+
+func sum(body []byte) string {
+	s := sha256.Sum256(body)
+	return "sha256:" + hex.EncodeToString(s[:])
+}

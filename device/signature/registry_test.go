@@ -1,0 +1,66 @@
+package signature
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+// A registry that hands its blobs to another host is followed, but not into the networks
+// that only the device can reach.
+func TestARedirectLeadsOutOnly(t *testing.T) {
+	for to, refused := range map[string]bool{
+		"https://registry.test/x": false, "https://cdn.test/x": false, "https://8.8.8.8/x": false, "https://[2001:4860::1]/x": false,
+		"https://169.254.169.254/x": true, "https://10.1.2.3/x": true, "https://127.1/x": true, "https://0x7f000001/x": true,
+		"https://2130706433/x": true, "https://[::1]/x": true, "https://[::ffff:192.168.1.1]/x": true, "https://[fe80::1%25eth0]/x": true, "https://0.0.0.0/x": true,
+	} {
+		u, err := url.Parse(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := &http.Request{URL: &url.URL{Scheme: "https", Host: "registry.test"}}
+		if err := onlyOutward(&http.Request{URL: u}, []*http.Request{from}); (err != nil) != refused {
+			t.Errorf("to %s: %v", to, err)
+		}
+	}
+}
+
+// What a registry gives out as a payload is held to its digest, and what it asks for a
+// login with is followed: a token for reading this repository.
+func TestAPayloadIsHeldToItsDigestAndATokenIsFetched(t *testing.T) {
+	ours, forged, asked := ecdsaSigner(t), false, ""
+	locked := false
+	host := aRegistry(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/token":
+				asked = r.URL.Query().Get("scope")
+				_, _ = w.Write([]byte(`{"token":"read"}`))
+			case locked && r.Header.Get("Authorization") != "Bearer read":
+				w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+r.Host+`/token",service="test"`)
+				http.Error(w, "who", http.StatusUnauthorized)
+			case forged && strings.Contains(r.URL.Path, "/blobs/"):
+				_, _ = w.Write([]byte("something else"))
+			default:
+				h.ServeHTTP(w, r)
+			}
+		})
+	})
+	tag, err := name.NewTag(host + "/web:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := push(t, tag)
+	attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
+	locked = true
+	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil || asked != "repository:web:pull" {
+		t.Errorf("with a token for %q: %v", asked, err)
+	}
+	forged = true
+	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || !strings.Contains(err.Error(), "has another digest") {
+		t.Errorf("a forged payload: %v", err)
+	}
+}
