@@ -48,13 +48,15 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		if s.Pod != nil && s.Spec != nil {
 			a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "Stopping container %s: %s", s.Place.Container, s.Why)
 		}
-		return j.engine.Stop(ctx, s.ID, s.Grace)
+		return a.stop(ctx, j)
 	case Remove:
 		return j.engine.Remove(ctx, s.ID)
 	case Refresh:
 		return a.disk.refresh(j.src)
 	case Clean:
 		return a.disk.clean(s.Place.Pod)
+	case Hook:
+		return a.postStart(ctx, j)
 	case Probe:
 		return a.probe(ctx, j)
 	}

@@ -287,8 +287,17 @@ func unsupported(pod *corev1.Pod) string {
 		if len(w.spec.VolumeDevices) > 0 {
 			return fmt.Sprintf("container %s: volumeDevices are not supported on devices", w.spec.Name)
 		}
-		if l := w.spec.Lifecycle; l != nil && (l.PreStop != nil || l.PostStart != nil) {
-			return fmt.Sprintf("container %s: lifecycle hooks (preStop, postStart) are not supported on devices: handle SIGTERM in the program instead", w.spec.Name)
+		for _, kind := range []string{postStart, preStop} {
+			switch h := hookOf(w.spec, kind); {
+			case h == nil:
+			case w.kind == KindInit && !isSidecar(w):
+				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.spec.Name, kind)
+			case h.Exec == nil && h.HTTPGet == nil && h.Sleep == nil:
+				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep", w.spec.Name, kind)
+			}
+		}
+		if l := w.spec.Lifecycle; l != nil && l.StopSignal != nil {
+			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.spec.Name)
 		}
 		for k := Startup; k < probeKinds; k++ {
 			if pr := probeOf(w.spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil {

@@ -97,6 +97,7 @@ type Agent struct {
 	told    published
 	answers answers
 	usages  usages
+	stops   stopping
 	storing sync.Mutex
 	joining sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
 

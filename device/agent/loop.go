@@ -152,7 +152,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 				if cancel := l.cancels[s.Place]; cancel != nil {
 					cancel()
 				}
-			case Run, Stop, Remove, Clean, Refresh, Probe:
+			case Run, Stop, Remove, Clean, Refresh, Probe, Hook:
 				if !again { // what was decided before is asked again with the new state
 					a.take(s, now)
 				}

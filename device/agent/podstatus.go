@@ -174,6 +174,8 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 	}
 	last := c.Last
 	switch {
+	case starting(w.spec, c):
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
 		cs.Ready = isReady(w.spec, c)

@@ -54,16 +54,30 @@ func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
 }
 
 func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) error {
+	resp, err := a.get(ctx, s, h, "kube-probe/flotilla")
+	if err != nil {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 256)) // only for the sentence
+	_ = resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
+		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body))
+	}
+	return nil
+}
+
+// get asks a container, or another host where it is named. The caller closes the answer's body.
+func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
 	host := h.Host
 	if host == "" {
 		host = s.IP
 	}
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if host == "" {
-		return errors.New("the pod has no address yet")
+		return nil, errors.New("the pod has no address yet")
 	}
 	scheme := "http"
 	if h.Scheme == corev1.URISchemeHTTPS {
@@ -75,9 +89,9 @@ func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	req.Header.Set("User-Agent", "kube-probe/flotilla")
+	req.Header.Set("User-Agent", who)
 	req.Header.Set("Accept", "*/*")
 	for _, x := range h.HTTPHeaders {
 		if http.CanonicalHeaderKey(x.Name) == "Host" {
@@ -97,16 +111,7 @@ func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) 
 			return nil
 		},
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 256)) // only for the sentence
-	_ = resp.Body.Close()
-	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body))
-	}
-	return nil
+	return client.Do(req)
 }
 
 func (a *Agent) probeTCP(ctx context.Context, s Step, t *corev1.TCPSocketAction) error {

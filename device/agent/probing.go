@@ -42,7 +42,7 @@ func probeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
 
 // startedUp tells whether a running container has passed its startup probe, if it has one.
 func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
-	return c.Running() && (spec.StartupProbe == nil || c.Probe[Startup].Passed)
+	return c.Running() && !starting(spec, c) && (spec.StartupProbe == nil || c.Probe[Startup].Passed)
 }
 
 // isReady tells whether a container is ready to serve.
@@ -56,7 +56,7 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
 		at := Place{pod.UID, w.spec.Name}
-		if !c.Running() || c.Kill != "" || !p.free(at) {
+		if !c.Running() || starting(w.spec, c) || c.Kill != "" || !p.free(at) {
 			continue
 		}
 		for k := Startup; k < probeKinds; k++ {

@@ -110,6 +110,10 @@ func (a *Agent) listed(list []engine.Container, err error) {
 	if l.engineErr != nil {
 		a.log.Info("the container engine answers")
 	}
+	first := !l.seen
 	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
 	l.o.See(list, now)
+	if first {
+		a.recall()
+	}
 }

@@ -143,6 +143,8 @@ type ContainerRecord struct {
 
 	Probe [probeKinds]ProbeRecord
 	Kill  string // why it is being stopped although it is wanted
+
+	PostStarted bool // its hook has ended
 }
 
 // Running tells whether the newest instance runs.
@@ -218,7 +220,7 @@ func ours(c engine.Container, node Facts) (Instance, bool) {
 func (o *Observed) atWork(uid types.UID) bool {
 	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
 		return in.Place.Pod == uid && (in.State == engine.Running || in.State == engine.Paused)
-	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && b.Step.Action != Probe })
+	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && !b.Step.Action.aside() })
 }
 
 // See takes in a new list of containers: what started, what ended, what is gone.
@@ -297,7 +299,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 		if c.Hash != "" && c.Hash != in.Hash {
 			c.Delay = 0 // another definition: its own crashes only
 		}
-		c.ID, c.Ended, c.Since, c.Kill, c.Crashing = in.ID, nil, time.Time{}, "", false
+		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted = in.ID, nil, time.Time{}, "", false, false
 		c.Probe = [probeKinds]ProbeRecord{}
 		if in.State != engine.Created {
 			c.Failure, c.Failures = nil, 0

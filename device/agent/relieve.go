@@ -142,7 +142,7 @@ func (a *Agent) freeDisk() {
 	for i, in := range l.o.Containers {
 		r := l.o.Pods[in.Place.Pod]
 		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
-		busy := slices.ContainsFunc(l.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == in.Place.Pod && b.Step.Action != Probe })
+		busy := slices.ContainsFunc(l.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.aside() })
 		over := r != nil && r.Final != nil
 		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) {
 			dead = append(dead, in.ID)

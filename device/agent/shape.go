@@ -119,6 +119,9 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []wanted {
 		if !c.Running() && (c.Ended == nil || restarts(pod, w, c)) {
 			out = append(out, w)
 		}
+		if p.holdsUp(pod, w, c) {
+			return out
+		}
 		if !ready && isSidecar(w) && !initDone(w, c, p.o.Node.Boot) {
 			return out
 		}
@@ -144,7 +147,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 			continue
 		}
 		switch {
-		case c.Running() || c.Last != nil && c.Ended == nil:
+		case c.Running() && !starting(w.spec, c) || c.Last != nil && c.Ended == nil:
 			live = true
 		case c.Ended == nil:
 			started = false

@@ -13,7 +13,7 @@ import (
 type Action string
 
 // What a step can do. Admit and Reject only change what the agent remembers; the
-// others take time, and no two are in flight for one place (but see Stop and Probe).
+// others take time, and no two are in flight for one place (but see Stop and aside).
 const (
 	Admit   Action = "admit"
 	Reject  Action = "reject" // end the pod with phase Failed
@@ -24,7 +24,11 @@ const (
 	Clean   Action = "clean"   // remove the pod's directory: nothing of it is left
 	Cancel  Action = "cancel"  // give up a run in flight
 	Probe   Action = "probe"   // runs beside other steps
+	Hook    Action = "hook"    // postStart, beside other steps too
 )
+
+// aside tells of an action that runs beside others of its place.
+func (a Action) aside() bool { return a == Probe || a == Hook }
 
 // A Step is one thing that the agent does to make the device as it should be.
 type Step struct {
@@ -37,7 +41,7 @@ type Step struct {
 	Attempt int
 	Grace   time.Duration
 	Network string // container whose network to share
-	IP      string // where a probe asks
+	IP      string // where a probe or a hook asks
 	Probe   ProbeKind
 	Verdict Verdict
 	Why     string

@@ -22,6 +22,7 @@ type pass struct {
 	instances map[types.UID][]Instance
 	busy      map[Place]Doing // Run, Stop, Remove, Clean, Refresh
 	probing   map[probePlace]bool
+	hooking   map[Place]string // container whose postStart hook runs
 }
 
 type probePlace struct {
@@ -39,13 +40,15 @@ type probePlace struct {
 // policy, later and later; what is no longer desired is stopped with its grace and
 // removed. Containers that are not the agent's own are not in what it observes.
 func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
-	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}}
+	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}, hooking: map[Place]string{}}
 	for _, in := range o.Containers {
 		p.instances[in.Place.Pod] = append(p.instances[in.Place.Pod], in)
 	}
 	for _, b := range o.Busy {
 		if b.Step.Action == Probe {
 			p.probing[probePlace{b.Step.Place, b.Step.Probe}] = true
+		} else if b.Step.Action == Hook {
+			p.hooking[b.Step.Place] = b.Step.ID
 		} else if old, ok := p.busy[b.Step.Place]; !ok || deadline(b).Before(deadline(old)) {
 			p.busy[b.Step.Place] = b
 		}
@@ -174,6 +177,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
 			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks})
 	}
+	p.starts(pod, r)
 	p.probes(pod, r)
 }
 

@@ -109,7 +109,11 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
 		return
 	}
-	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: in.IP, Grace: grace, Why: why}
+	ip := in.IP
+	if pod != nil && ip == "" {
+		ip = podIP(pod, p.o.Pods[pod.UID], p.o.Node)
+	}
+	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace, Why: why}
 	p.step(s)
 	p.busy[in.Place] = Doing{Step: s, Since: p.now}
 }
@@ -119,7 +123,7 @@ func deadline(b Doing) time.Time { return b.Since.Add(b.Step.Grace) }
 // cancel gives up the runs of a pod: a pull may take an hour.
 func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	for _, b := range p.o.Busy {
-		if b.Step.Place.Pod == uid && b.Step.Action == Run {
+		if b.Step.Place.Pod == uid && (b.Step.Action == Run || b.Step.Action == Hook) {
 			p.step(Step{Action: Cancel, Place: b.Step.Place, Pod: pod, Kind: b.Step.Kind})
 		}
 	}

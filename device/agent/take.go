@@ -17,18 +17,23 @@ func (a *Agent) take(s Step, now time.Time) {
 	l := &a.loop
 	d := Doing{Step: s, Since: now}
 	l.o.Busy = append(l.o.Busy, d)
-	if s.Action != Probe {
+	if !s.Action.aside() {
 		a.log.Debug(s.String(), "pod", s.Place.Pod)
 	}
 	timeout := 2 * time.Minute
 	switch s.Action {
 	case Run:
 		timeout = 2 * time.Hour // images can be large and uplinks slow; Cancel ends it
+	case Hook:
+		timeout = 0 // as long as it takes; a container that is stopped ends it
 	case Stop:
 		timeout = s.Grace + time.Minute
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, timeout)
-	if s.Action == Run {
+	ctx, cancel := context.WithCancel(l.ctx)
+	if timeout > 0 {
+		ctx, cancel = context.WithTimeout(l.ctx, timeout)
+	}
+	if s.Action == Run || s.Action == Hook {
 		l.cancels[s.Place] = cancel
 	}
 	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
@@ -64,6 +69,15 @@ func (a *Agent) done(d Doing, err error) {
 	if s.Action == Probe {
 		a.free(d)
 		a.probed(s, err, now)
+		return
+	}
+	if s.Action == Hook {
+		if errors.Is(err, engine.ErrUnavailable) { // its fault is not the container's
+			l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
+			return
+		}
+		a.free(d)
+		a.hooked(s, err)
 		return
 	}
 	l.dirty = true

@@ -36,6 +36,7 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 			l.forbidden(at.Child("restartPolicy"), "may not be set for non-init containers")
 		}
 		l.probes(c, at)
+		l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
 	}
 	for i := range s.InitContainers {
 		c, at := &s.InitContainers[i], p.Child("initContainers").Index(i)
@@ -47,7 +48,11 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		}
 		if c.RestartPolicy != nil {
 			l.probes(c, at)
+			l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
 			continue
+		}
+		if c.Lifecycle != nil {
+			l.forbidden(at.Child("lifecycle"), "may not be set for init containers without restartPolicy=Always")
 		}
 		l.noProbe(c.LivenessProbe, at.Child("livenessProbe"))
 		l.noProbe(c.ReadinessProbe, at.Child("readinessProbe"))
@@ -215,33 +220,11 @@ func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	if b == nil {
 		return
 	}
-	n := 0
-	kind := func(set bool, name string, check func(*field.Path)) {
-		switch {
-		case set && n > 0:
-			l.forbidden(p.Child(name), "may not specify more than 1 handler type")
-		case set:
-			n++
-			check(p.Child(name))
-		}
-	}
-	kind(b.Exec != nil, "exec", func(p *field.Path) {
-		if len(b.Exec.Command) == 0 {
-			l.required(p.Child("command"), "")
-		}
-	})
-	kind(b.HTTPGet != nil, "httpGet", func(p *field.Path) {
-		if b.HTTPGet.Path == "" {
-			l.required(p.Child("path"), "")
-		}
-		l.port(b.HTTPGet.Port, p.Child("port"))
-		oneOf(l, p.Child("scheme"), b.HTTPGet.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
-		for _, h := range b.HTTPGet.HTTPHeaders {
-			l.each(p.Child("httpHeaders"), h.Name, validation.IsHTTPHeaderName(h.Name))
-		}
-	})
-	kind(b.TCPSocket != nil, "tcpSocket", func(p *field.Path) { l.port(b.TCPSocket.Port, p.Child("port")) })
-	if n == 0 && b.GRPC == nil {
+	h := handlers{list: l, at: p}
+	h.exec(b.Exec)
+	h.httpGet(b.HTTPGet)
+	h.kind(b.TCPSocket != nil, "tcpSocket", func(p *field.Path) { l.port(b.TCPSocket.Port, p.Child("port")) })
+	if h.n == 0 && b.GRPC == nil {
 		l.required(p, "must specify a handler type")
 	}
 	l.atLeast(p.Child("initialDelaySeconds"), int64(b.InitialDelaySeconds), 0)
@@ -263,4 +246,67 @@ func (l *list) port(port intstr.IntOrString, p *field.Path) {
 	} else {
 		l.each(p, port.StrVal, validation.IsValidPortName(port.StrVal))
 	}
+}
+
+// handlers checks that there is one of several things that a probe or a hook can do.
+type handlers struct {
+	*list
+	at *field.Path
+	n  int
+}
+
+func (h *handlers) kind(set bool, name string, check func(*field.Path)) {
+	switch {
+	case set && h.n > 0:
+		h.forbidden(h.at.Child(name), "may not specify more than 1 handler type")
+	case set:
+		h.n++
+		check(h.at.Child(name))
+	}
+}
+
+func (h *handlers) exec(x *corev1.ExecAction) {
+	h.kind(x != nil, "exec", func(p *field.Path) {
+		if len(x.Command) == 0 {
+			h.required(p.Child("command"), "")
+		}
+	})
+}
+
+func (h *handlers) httpGet(x *corev1.HTTPGetAction) {
+	h.kind(x != nil, "httpGet", func(p *field.Path) {
+		if x.Path == "" {
+			h.required(p.Child("path"), "")
+		}
+		h.port(x.Port, p.Child("port"))
+		oneOf(h.list, p.Child("scheme"), x.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
+		for _, x := range x.HTTPHeaders {
+			h.each(p.Child("httpHeaders"), x.Name, validation.IsHTTPHeaderName(x.Name))
+		}
+	})
+}
+
+// lifecycle checks hooks. One that sleeps must end within the grace.
+func (l *list) lifecycle(c *corev1.Lifecycle, grace *int64, p *field.Path) {
+	if c == nil {
+		return
+	}
+	hook := func(x *corev1.LifecycleHandler, p *field.Path) {
+		if x == nil {
+			return
+		}
+		h := handlers{list: l, at: p}
+		h.exec(x.Exec)
+		h.httpGet(x.HTTPGet)
+		h.kind(x.Sleep != nil, "sleep", func(p *field.Path) {
+			if s := x.Sleep.Seconds; grace != nil && (s < 0 || s > *grace) {
+				l.invalid(p, s, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
+			}
+		})
+		if h.n == 0 && x.TCPSocket == nil {
+			l.required(p, "must specify a handler type")
+		}
+	}
+	hook(c.PostStart, p.Child("postStart"))
+	hook(c.PreStop, p.Child("preStop"))
 }

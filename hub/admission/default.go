@@ -119,6 +119,13 @@ func defaultContainer(c *corev1.Container) {
 	}
 	roundUp(c.Resources.Limits)
 	roundUp(c.Resources.Requests)
+	if l := c.Lifecycle; l != nil {
+		for _, h := range []*corev1.LifecycleHandler{l.PostStart, l.PreStop} {
+			if h != nil {
+				defaultHTTPGet(h.HTTPGet)
+			}
+		}
+	}
 	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 		if p == nil {
 			continue
@@ -127,10 +134,14 @@ func defaultContainer(c *corev1.Container) {
 		fill(&p.PeriodSeconds, 10)
 		fill(&p.SuccessThreshold, 1)
 		fill(&p.FailureThreshold, 3)
-		if p.HTTPGet != nil {
-			fill(&p.HTTPGet.Path, "/")
-			fill(&p.HTTPGet.Scheme, corev1.URISchemeHTTP)
-		}
+		defaultHTTPGet(p.HTTPGet)
+	}
+}
+
+func defaultHTTPGet(h *corev1.HTTPGetAction) {
+	if h != nil {
+		fill(&h.Path, "/")
+		fill(&h.Scheme, corev1.URISchemeHTTP)
 	}
 }
 

@@ -85,7 +85,13 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		lines     string
 		want      string
 	}{
-		{"hooks", true, "lifecycle: {preStop: {exec: {command: [x]}}}", "spec.containers[0].lifecycle: Forbidden: is not supported: devices run no hooks"},
+		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes does nothing with it: use exec, httpGet or sleep"},
+		{"stop signals", true, "lifecycle: {stopSignal: SIGUSR1}", "spec.containers[0].lifecycle.stopSignal: Forbidden: is not supported: write STOPSIGNAL into the image"},
+		{"hooks that devices run", true, "lifecycle: {preStop: {exec: {command: [x]}}, postStart: {httpGet: {port: 80}}}", ""},
+		{"a hook that sleeps", true, "lifecycle: {preStop: {sleep: {seconds: 30}}}", ""},
+		{"a hook that sleeps for longer than the grace", true, "lifecycle: {preStop: {sleep: {seconds: 31}}}", "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)"},
+		{"a hook of nothing", true, "lifecycle: {postStart: {}}", "spec.containers[0].lifecycle.postStart: Required value: must specify a handler type"},
+		{"a hook of two things", true, "lifecycle: {postStart: {exec: {command: [x]}, sleep: {seconds: 1}}}", "spec.containers[0].lifecycle.postStart.sleep: Forbidden: may not specify more than 1 handler type"},
 		{"grpc probes", true, "livenessProbe: {grpc: {port: 1}}", "spec.containers[0].livenessProbe.grpc: Forbidden: is not supported: use exec, httpGet or tcpSocket"},
 		{"block volumes", true, "volumeDevices: [{name: data, devicePath: /dev/x}]", "spec.containers[0].volumeDevices: Forbidden: is not supported"},
 		{"mount propagation", true, "volumeMounts: [{name: data, mountPath: /d, mountPropagation: Bidirectional}]", "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: is not supported"},

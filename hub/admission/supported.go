@@ -25,7 +25,7 @@ var supported = map[string]string{
 		"readinessGates schedulingGates " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
 	"Container": "name image command args workingDir ports envFrom env resources restartPolicy volumeMounts livenessProbe " +
-		"readinessProbe startupProbe terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
+		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
 		"~resizePolicy",
 	"ContainerPort":        "*",
 	"ResourceRequirements": "limits requests",
@@ -43,10 +43,13 @@ var supported = map[string]string{
 
 	"Probe": "exec httpGet tcpSocket initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold " +
 		"terminationGracePeriodSeconds",
-	"ExecAction":      "*",
-	"HTTPGetAction":   "path port host scheme httpHeaders",
-	"HTTPHeader":      "*",
-	"TCPSocketAction": "*",
+	"Lifecycle":        "postStart preStop",
+	"LifecycleHandler": "exec httpGet sleep",
+	"SleepAction":      "*",
+	"ExecAction":       "*",
+	"HTTPGetAction":    "path port host scheme httpHeaders",
+	"HTTPHeader":       "*",
+	"TCPSocketAction":  "*",
 
 	"Volume":                  "name emptyDir hostPath configMap secret downwardAPI projected",
 	"VolumeMount":             "name readOnly mountPath subPath subPathExpr",
@@ -109,7 +112,8 @@ var why = map[string]string{
 	"PodSpec.resources":                      "devices limit containers, not pods: write resources at each container",
 	"PodSpec.serviceAccountName":             "there are no service accounts, and no token is mounted",
 	"PodSpec.automountServiceAccountToken":   "there are no service accounts, and no token is mounted",
-	"Container.lifecycle":                    "devices run no hooks: handle SIGTERM in the program, or use a startupProbe or an init container",
+	"Lifecycle.stopSignal":                   "write STOPSIGNAL into the image",
+	"LifecycleHandler.tcpSocket":             "Kubernetes does nothing with it: use exec, httpGet or sleep",
 	"Container.volumeDevices":                "devices have no block volumes: use a hostPath",
 	"Container.resizePolicy":                 "resources of a running pod cannot change",
 	"Container.restartPolicyRules":           "write restartPolicy of the pod",

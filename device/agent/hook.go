@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+)
+
+// Hooks are the kubelet's. That of postStart begins when its container has started, and
+// until it has ended the container counts as starting; one that fails ends the container.
+// That of preStop runs before the container is asked to stop, and takes its time from the
+// grace. Both run at least once; that one has ended is noted on the disk, so that it does
+// not run again under another agent.
+const (
+	postStart = "PostStart"
+	preStop   = "PreStop"
+
+	leastGrace = 2 * time.Second // that a preStop hook leaves
+)
+
+// hookOf is a hook of a container; nil where it has none.
+func hookOf(c *corev1.Container, kind string) *corev1.LifecycleHandler {
+	switch {
+	case c == nil || c.Lifecycle == nil:
+		return nil
+	case kind == postStart:
+		return c.Lifecycle.PostStart
+	}
+	return c.Lifecycle.PreStop
+}
+
+// starting tells whether a container runs and its postStart hook has not ended yet.
+func starting(spec *corev1.Container, c *ContainerRecord) bool {
+	return c.Running() && !c.PostStarted && hookOf(spec, postStart) != nil
+}
+
+// starts wants the postStart hooks that have not begun. One that asks the pod waits for its address.
+func (p *pass) starts(pod *corev1.Pod, r *Record) {
+	for _, w := range everyContainer(pod) {
+		c, at := r.peek(w.spec.Name), Place{pod.UID, w.spec.Name}
+		if !starting(w.spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
+			continue
+		}
+		ip := podIP(pod, r, p.o.Node)
+		if h := hookOf(w.spec, postStart).HTTPGet; h != nil && h.Host == "" && ip == "" {
+			continue
+		}
+		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, IP: ip})
+	}
+}
+
+// holdsUp tells whether the containers after this one wait: until its postStart hook has
+// ended, unless it waits itself to be started again.
+func (p *pass) holdsUp(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
+	switch {
+	case hookOf(w.spec, postStart) == nil || c.Kill != "":
+		return false
+	case c.Running():
+		return starting(w.spec, c)
+	case c.Ended != nil && (!restarts(pod, w, c) || c.ReleaseAt.After(p.now)):
+		return false
+	}
+	return !c.RetryAt.After(p.now)
+}
+
+// hooked takes in how a postStart hook went.
+func (a *Agent) hooked(s Step, err error) {
+	r := a.loop.o.Pods[s.Place.Pod]
+	if r == nil {
+		return
+	}
+	c := r.Container[s.Place.Container]
+	switch {
+	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is being stopped
+	case err != nil:
+		a.event(corev1.EventTypeWarning, "FailedPostStartHook", s.Pod, s.Place.Container, "PostStartHook failed: %v", err)
+		c.PostStarted, c.Kill = true, "FailedPostStartHook"
+	default:
+		c.PostStarted = true
+	}
+}
+
+// postStart runs the hook of a container that has started.
+func (a *Agent) postStart(ctx context.Context, j job) error {
+	err := a.hook(ctx, j, hookOf(j.step.Spec, postStart))
+	if err == nil {
+		a.disk.noteHook(j.step, postStart)
+	}
+	return err
+}
+
+// stop stops a container, with its hook before.
+func (a *Agent) stop(ctx context.Context, j job) error {
+	return j.engine.Stop(ctx, j.step.ID, a.preStop(ctx, j))
+}
+
+// stopping are the preStop hooks that run, by container id: a second stop with a shorter
+// grace waits for the hook of the first.
+type stopping struct {
+	sync.Mutex
+	hooks map[string]*stopHook
+}
+
+type stopHook struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// preStop runs the hook of a container that is about to be stopped, at most for its
+// grace, and returns what is left of that. Whoever has no grace runs no hook.
+func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
+	s := j.step
+	h := hookOf(s.Spec, preStop)
+	if h == nil || s.Grace <= 0 || a.disk.hookEnded(s, preStop) {
+		return s.Grace
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, s.Grace)
+	defer cancel()
+	a.stops.Lock()
+	run := a.stops.hooks[s.ID]
+	if run != nil {
+		a.stops.Unlock()
+		select {
+		case <-run.ended:
+		case <-ctx.Done():
+			run.cancel()
+		}
+	} else {
+		run = &stopHook{cancel, make(chan struct{})}
+		if a.stops.hooks == nil {
+			a.stops.hooks = map[string]*stopHook{}
+		}
+		a.stops.hooks[s.ID] = run
+		a.stops.Unlock()
+		err := a.hook(ctx, j, h)
+		switch {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			err = fmt.Errorf("it has not ended within the grace of %s", s.Grace)
+		case ctx.Err() != nil: // the agent ends, or another stop has less time: it runs on there
+			err = nil
+		}
+		if err != nil {
+			a.event(corev1.EventTypeWarning, "FailedPreStopHook", s.Pod, s.Place.Container, "PreStopHook failed: %v", err)
+		}
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			a.disk.noteHook(s, preStop)
+		}
+		a.stops.Lock()
+		delete(a.stops.hooks, s.ID)
+		a.stops.Unlock()
+		close(run.ended)
+	}
+	return max(s.Grace-time.Since(began), leastGrace)
+}
+
+// hook does what a hook says. What a command prints is nobody's: it may be a secret.
+func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) error {
+	s := j.step
+	switch {
+	case h.Exec != nil:
+		out := &limited{max: 1 << 10}
+		id := ""
+		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
+		if id != "" && ctx.Err() == nil {
+			a.strikeExec(id)
+		}
+		if err != nil {
+			return err
+		}
+		if code != 0 {
+			a.log.Debug("a hook failed", "pod", s.Place.Pod, "container", s.Place.Container, "output", string(bytes.TrimSpace(out.b)))
+			return fmt.Errorf("command exited with %d", code)
+		}
+	case h.HTTPGet != nil:
+		answer, err := a.get(ctx, s, h.HTTPGet, "kube-lifecycle/flotilla")
+		if err != nil {
+			return err
+		}
+		return answer.Body.Close() // as with the kubelet, any answer is one
+	case h.Sleep != nil:
+		select {
+		case <-time.After(time.Duration(min(h.Sleep.Seconds, 1<<31)) * time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	default:
+		return errors.New("devices know exec, httpGet and sleep")
+	}
+	return nil
+}
+
+// A note of a hook lies where the pod's volumes lie that do not outlive a boot, under a
+// name that no volume has.
+func (d *disk) hookNote(uid types.UID, kind, id string) string {
+	return filepath.Join(d.memory, podsDir, string(uid), "."+kind+"-"+filepath.Base(id))
+}
+
+// noteHook notes that a hook has ended; where it cannot, another agent runs it again.
+func (d *disk) noteHook(s Step, kind string) {
+	path := d.hookNote(s.Place.Pod, kind, s.ID)
+	if d.root == "" || !isUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+		return
+	}
+	_ = os.WriteFile(path, nil, 0o600)
+}
+
+func (d *disk) hookEnded(s Step, kind string) bool {
+	if d.root == "" || !isUID(s.Place.Pod) {
+		return false
+	}
+	_, err := os.Lstat(d.hookNote(s.Place.Pod, kind, s.ID))
+	return err == nil
+}
+
+// recall finds out which containers of an agent before this one have had their postStart hook.
+func (a *Agent) recall() {
+	for uid, r := range a.loop.o.Pods {
+		for name, c := range r.Container {
+			c.PostStarted = c.PostStarted || c.Running() && a.disk.hookEnded(Step{Place: Place{uid, name}, ID: c.ID}, postStart)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// A diary is what the containers of a bubble's device have been asked, and when.
+type diary struct {
+	mu    sync.Mutex
+	began time.Time
+	lines []string
+}
+
+func (y *diary) note(format string, args ...any) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.lines = append(y.lines, fmt.Sprintf("%.0fs ", time.Since(y.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (y *diary) want(t *testing.T, want ...string) {
+	t.Helper()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !slices.Equal(y.lines, want) {
+		t.Errorf("\n%s\nwant\n%s", strings.Join(y.lines, "\n"), strings.Join(want, "\n"))
+	}
+	y.lines = nil
+}
+
+// hooking offers the image "app", whose commands take as many seconds as their second
+// word says, and end with the code of the third. It stops at once.
+func (d *device) hooking() *diary {
+	y := &diary{began: time.Now()}
+	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+			return enginetest.Play{}
+		}
+		y.note("start %s/%d", s.Labels[LabelContainer], run)
+		return enginetest.Play{Exec: func(c []string) enginetest.ExecResult {
+			y.note("%s in %s", c[0], s.Labels[LabelContainer])
+			var r enginetest.ExecResult
+			if len(c) > 1 {
+				var seconds int
+				_, _ = fmt.Sscan(c[1]+" "+c[2], &seconds, &r.Code)
+				r.After = time.Duration(seconds) * time.Second
+			}
+			return r
+		}}
+	})
+	return y
+}
+
+func execHook(words ...string) *corev1.LifecycleHandler {
+	return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: words}}
+}
+
+func hookPod(l *corev1.Lifecycle, containers int) corev1.Pod {
+	p := makePod("app", make([]string, containers)...)
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		c.Image, c.ImagePullPolicy = "app", corev1.PullNever
+	}
+	p.Spec.Containers[0].Lifecycle = l
+	return p
+}
+
+func TestAPostStartHookHoldsUpProbesReadinessAndTheNextContainer(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 2)
+		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 21, PeriodSeconds: 100})
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		st := d.wantPhase("app", corev1.PodPending, "")
+		if s := st.ContainerStatuses[0]; s.State.Waiting == nil || s.Ready || *s.Started {
+			t.Errorf("while the hook runs: %+v", s)
+		}
+		time.Sleep(15 * time.Second)
+		st = d.wantPhase("app", corev1.PodRunning, "")
+		if !ready(&st) {
+			t.Errorf("after the hook: %+v", st.ContainerStatuses)
+		}
+		d.end() // another agent runs no hook again
+		d.start()
+		time.Sleep(5 * time.Second)
+		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
+			t.Errorf("under another agent: %+v", st.ContainerStatuses[0].State)
+		}
+		y.want(t, "0s start c0/0", "0s hook in c0", "20s start c1/0", "21s check in c0", "25s check in c0")
+	})
+}
+
+func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "2", "3"), PreStop: execHook("bye", "1", "0")}, 1)
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		st, _ := d.pod("app")
+		if s := st.ContainerStatuses[0]; s.RestartCount != 1 || s.Ready {
+			t.Errorf("restarted %d times, ready %v", s.RestartCount, s.Ready)
+		}
+		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")
+		if r := d.reasons(); !slices.Contains(r, "FailedPostStartHook") || !slices.Contains(r, "Killing") {
+			t.Errorf("events %q", r)
+		}
+	})
+}
+
+// An agent that dies in the middle of a hook leaves it to the next one.
+func TestAHookThatWasCutOffRunsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 1))
+		time.Sleep(10 * time.Second)
+		d.end()
+		d.start()
+		time.Sleep(30 * time.Second)
+		d.wantPhase("app", corev1.PodRunning, "")
+		y.want(t, "0s start c0/0", "0s hook in c0", "10s hook in c0")
+	})
+}
+
+func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
+	for name, c := range map[string]struct {
+		hook   *corev1.LifecycleHandler
+		grace  int64
+		stop   string // what the engine is asked
+		at     int    // when the container has gone
+		failed bool
+	}{
+		"a short one leaves the rest to TERM":   {execHook("bye", "4", "0"), 30, "26s", 4, false},
+		"one that fails is told":                {execHook("bye", "4", "1"), 30, "26s", 4, true},
+		"one that takes all leaves two seconds": {execHook("bye", "100", "0"), 10, "2s", 10, true},
+		"sleep":                                 {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
+		"nobody without a grace runs it":        {execHook("bye", "4", "0"), 0, "0s", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.hooking()
+				p := hookPod(&corev1.Lifecycle{PreStop: c.hook}, 1)
+				d.desire(1, p)
+				time.Sleep(5 * time.Second)
+				d.twin.Record()
+				d.desire(2, leaving(p, c.grace))
+				if c.at > 0 {
+					time.Sleep(time.Duration(c.at)*time.Second - time.Millisecond)
+					if calls := strings.Join(d.twin.Calls(), "; "); strings.Contains(calls, "Stop") {
+						t.Errorf("stopped during the hook: %s", calls)
+					}
+				}
+				time.Sleep(2 * time.Second)
+				if calls := strings.Join(d.twin.Calls(), "; "); !strings.Contains(calls, " "+c.stop) || strings.Count(calls, "Stop") != 1 {
+					t.Errorf("%s, want it stopped within %s", calls, c.stop)
+				}
+				if _, held := d.pod("app"); held {
+					t.Error("it is still there")
+				}
+				if got := slices.Contains(d.reasons(), "FailedPreStopHook"); got != c.failed {
+					t.Errorf("events %q", d.reasons())
+				}
+			})
+		})
+	}
+}
+
+func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "60", "0")}, 1)
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		d.desire(2, leaving(p, 100))
+		time.Sleep(5 * time.Second)
+		d.desire(3, leaving(p, 20))
+		time.Sleep(10 * time.Second)
+		d.desire(4, leaving(p, 3))
+		time.Sleep(5 * time.Second)
+		y.want(t, "0s start c0/0", "5s bye in c0")
+		if _, held := d.pod("app"); held {
+			t.Error("it is still there")
+		}
+	})
+}
+
+// A stop that is taken again by another agent runs no hook that has ended.
+func TestAPreStopHookThatHasEndedRunsNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		d.twin.Fail("Stop", engine.ErrUnavailable)
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "4", "0")}, 1)
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		d.desire(2, leaving(p, 30))
+		time.Sleep(5 * time.Second)
+		d.end()
+		d.start()
+		time.Sleep(5 * time.Second)
+		y.want(t, "0s start c0/0", "5s bye in c0")
+		if _, held := d.pod("app"); held {
+			t.Error("it is still there")
+		}
+	})
+}
+
+func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		d.desire(1, p)
+		time.Sleep(8 * time.Second)
+		y.want(t, "0s start c0/0", "5s alive in c0", "5s bye in c0", "5s start c0/0")
+	})
+}
+
+// With an HTTP hook any answer is one, as with the kubelet, and it is the pod that is asked.
+func TestAnHTTPHookAsksThePod(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.hooking()
+		var asked []string
+		d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
+			if asked = append(asked, address); len(asked) > 1 {
+				return nil, errors.New("refused")
+			}
+			ours, theirs := net.Pipe()
+			go func() {
+				_, _ = theirs.Read(make([]byte, 2048))
+				_, _ = theirs.Write([]byte("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"))
+				_ = theirs.Close()
+			}()
+			return ours, nil
+		}
+		d.end()
+		d.start()
+		ask := &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80), Path: "/up"}}
+		p := hookPod(&corev1.Lifecycle{PostStart: ask, PreStop: ask}, 1)
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		st := d.wantPhase("app", corev1.PodRunning, "")
+		if slices.Contains(d.reasons(), "FailedPostStartHook") {
+			t.Errorf("events %q", d.reasons())
+		}
+		d.desire(2, leaving(p, 30))
+		time.Sleep(5 * time.Second)
+		if at := net.JoinHostPort(st.PodIP, "80"); !slices.Equal(asked, []string{at, at}) {
+			t.Errorf("asked %q, the pod is at %s", asked, at)
+		}
+		if !slices.Contains(d.reasons(), "FailedPreStopHook") {
+			t.Errorf("events %q", d.reasons())
+		}
+	})
+}
