@@ -50,7 +50,11 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		}
 		return a.stop(ctx, j)
 	case Remove:
-		return j.engine.Remove(ctx, s.ID)
+		if err := j.engine.Remove(ctx, s.ID); err != nil {
+			return err
+		}
+		a.disk.forgetMessage(s)
+		return nil
 	case Refresh:
 		return a.disk.refresh(j.src)
 	case Clean:
@@ -165,6 +169,12 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		return spec, volumes, &runError{failedMount, err}
 	}
 	spec.Mounts = volumes.mounts
+	switch source, err := a.disk.message(s); {
+	case err != nil: // as with the kubelet: it runs without
+		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name, "err", err)
+	case source != "":
+		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: messagePath(s.Spec)})
+	}
 	if err := plug(&spec, s.Devices, a.c.Hardware.Look); err != nil {
 		a.post(func() { a.loop.reportAt = time.Time{} }) // it is not as it was when we looked: look again
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)

@@ -134,8 +134,9 @@ type loop struct {
 	listing    bool
 	dirty      bool // something may have changed since the list was asked for
 	listAt     time.Time
-	seen       bool // the engine has been listed since the start
-	resorted   bool // see resort
+	seen       bool              // the engine has been listed since the start
+	resorted   bool              // see resort
+	messages   map[string]string // what containers that have ended said, by id; never changed
 	images     []engine.Image
 	imagesAt   time.Time
 	imaging    bool

@@ -93,6 +93,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		c := r.peek(w.spec.Name)
 		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
+		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
 		if ended(phase) {
 			cs.Ready = false // it may take its grace to stop, and serves nobody any more
 		}

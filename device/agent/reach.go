@@ -40,10 +40,18 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 		}
 		l.listing, l.dirty = true, false
 		l.listAt = now.Add(relist)
-		e := l.engine
-		a.async(askTimeout, func(ctx context.Context) func() {
-			list, err := e.Containers(ctx, LabelAgent+"="+a.c.Node)
-			return func() { a.listed(list, err) }
+		e, node, ofLog, messages := l.engine, l.o.Node, l.logSpeaks(), l.messages
+		a.async(askTimeout+messagesAtOnce, func(ctx context.Context) func() {
+			asking, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			list, err := e.Containers(asking, LabelAgent+"="+a.c.Node)
+			if err == nil {
+				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
+			}
+			return func() {
+				l.messages = messages
+				a.listed(list, err)
+			}
 		})
 	}
 	return l.listAt

@@ -98,7 +98,7 @@ func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why str
 	if in.State == engine.Running || in.State == engine.Paused {
 		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
 	} else if p.free(in.Place) {
-		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Why: why})
+		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}
 	}
 }

@@ -118,6 +118,9 @@ func malformedContainers(pod *corev1.Pod) string {
 				return fmt.Sprintf("container %s: volume %q: mountPath %q %s", c.Name, m.Name, m.MountPath, why)
 			}
 		}
+		if why := policy.MountPath(messagePath(c)); why != "" {
+			return fmt.Sprintf("container %s: terminationMessagePath %q %s", c.Name, c.TerminationMessagePath, why)
+		}
 		if dir := path.Clean(c.WorkingDir); dir == "/proc" || strings.HasPrefix(dir, "/proc/") {
 			// Through /proc/self/fd older runtimes let a container out (CVE-2024-21626).
 			return fmt.Sprintf("container %s: workingDir %q must not be /proc or below it", c.Name, c.WorkingDir)

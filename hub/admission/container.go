@@ -80,6 +80,9 @@ func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.
 	}
 	oneOf(l, p.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
 	oneOf(l, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
+	if why := policy.MountPath(c.TerminationMessagePath); c.TerminationMessagePath != "" && why != "" {
+		l.invalid(p.Child("terminationMessagePath"), c.TerminationMessagePath, why)
+	}
 	l.ports(c.Ports, p.Child("ports"))
 	l.env(c.Env, p.Child("env"))
 	l.envFrom(c.EnvFrom, p.Child("envFrom"))

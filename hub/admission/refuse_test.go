@@ -86,6 +86,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		want      string
 	}{
 		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes does nothing with it: use exec, httpGet or sleep"},
+		{"a message nowhere", true, "terminationMessagePath: tmp", "spec.containers[0].terminationMessagePath: Invalid value: \"tmp\": must be an absolute path"},
 		{"stop signals", true, "lifecycle: {stopSignal: SIGUSR1}", "spec.containers[0].lifecycle.stopSignal: Forbidden: is not supported: write STOPSIGNAL into the image"},
 		{"hooks that devices run", true, "lifecycle: {preStop: {exec: {command: [x]}}, postStart: {httpGet: {port: 80}}}", ""},
 		{"a hook that sleeps", true, "lifecycle: {preStop: {sleep: {seconds: 30}}}", ""},
@@ -122,7 +123,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 }
 
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
-	p := aContainer(t, "stdin: true\nstdinOnce: true\nterminationMessagePath: /x\nterminationMessagePolicy: FallbackToLogsOnError")
+	p := aContainer(t, "stdin: true\nstdinOnce: true")
 	p.Spec.ServiceAccountName = "default"
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
@@ -133,8 +134,6 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 		"spec.serviceAccountName has no effect: there are no service accounts, and no token is mounted",
 		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
-		"spec.containers[0].terminationMessagePath has no effect: devices read no termination message",
-		"spec.containers[0].terminationMessagePolicy has no effect: devices read no termination message: use kubectl logs --previous",
 	}
 	if got := Warnings(p); !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

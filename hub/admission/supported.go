@@ -249,18 +249,6 @@ func Warnings(o state.Object) (warnings []string) {
 		return warnings
 	}
 	w.object(spec, p)
-	containers := func(list []corev1.Container, p *field.Path) {
-		for i, c := range list {
-			if c.TerminationMessagePath != "" && c.TerminationMessagePath != corev1.TerminationMessagePathDefault {
-				warn(p.Index(i).Child("terminationMessagePath"), "devices read no termination message")
-			}
-			if c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
-				warn(p.Index(i).Child("terminationMessagePolicy"), "devices read no termination message: use kubectl logs --previous")
-			}
-		}
-	}
-	containers(spec.InitContainers, p.Child("initContainers"))
-	containers(spec.Containers, p.Child("containers"))
 	return warnings
 }
 

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// What a container says at its end is in a file of the agent's that is bound into it, a
+// new one for each instance, or at the end of its log. The limits are the kubelet's.
+const (
+	maxMessage     = 4096  // bytes of a file: its last
+	maxMessages    = 12288 // of all containers of a pod
+	maxLogMessage  = 2048  // of a log: its last,
+	maxLogLines    = 80    // in so many lines
+	messagesAtOnce = 30 * time.Second
+)
+
+// messagePath is where a container writes its message.
+func messagePath(c *corev1.Container) string {
+	return cmp.Or(c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+}
+
+func messageName(at Place, attempt int) string {
+	return filepath.Join(podsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
+}
+
+// message makes the file for a container's message; "" where there is none: a volume of
+// the pod's is there, or this device keeps nothing.
+func (d *disk) message(s Step) (source string, err error) {
+	target := path.Clean(messagePath(s.Spec))
+	if d.root == "" || !isUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
+		return "", nil
+	}
+	root, err := os.OpenRoot(d.root)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	name := messageName(s.Place, s.Attempt)
+	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return "", err
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	if err := root.WriteFile(name, nil, 0o600); err != nil {
+		return "", err
+	}
+	if err := root.Chmod(name, 0o666); err != nil { // whatever the umask is: its user is not to be known
+		return "", err
+	}
+	return filepath.Join(d.root, name), nil
+}
+
+// forgetMessage removes the file of an instance that is being removed.
+func (d *disk) forgetMessage(s Step) {
+	if d.root != "" && isUID(s.Place.Pod) && s.Place.Container != "" {
+		_ = os.Remove(filepath.Join(d.root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
+	}
+}
+
+// readMessage reads the end of what an instance has written.
+func (d *disk) readMessage(at Place, attempt int) string {
+	if d.root == "" || !isUID(at.Pod) {
+		return ""
+	}
+	f, err := os.OpenFile(filepath.Join(d.root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "" // of an agent before this one
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxMessage), maxMessage))
+	if err != nil {
+		return fmt.Sprintf("Error on reading termination log: %v", err)
+	}
+	return string(b)
+}
+
+// readMessages reads what those containers said that have ended, and says it as the
+// engine would: in what the list has of them. known is what was read before, by id.
+func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node Facts, ofLog map[Place]bool, known map[string]string) map[string]string {
+	now := map[string]string{}
+	for i, c := range list {
+		in, ok := ours(c, node)
+		if !ok || in.Place.Container == "" || in.State != engine.Exited && in.State != engine.Dead {
+			continue
+		}
+		said, has := known[c.ID]
+		if !has {
+			said = a.disk.readMessage(in.Place, in.Attempt)
+			if said == "" && in.ExitCode != 0 && ofLog[in.Place] {
+				said = lastOfLog(ctx, e, c.ID)
+			}
+		}
+		if now[c.ID] = said; said != "" && c.Error != "" {
+			said = c.Error + ": " + said
+		}
+		list[i].Error = cmp.Or(said, c.Error)
+	}
+	return now
+}
+
+// lastOfLog reads the end of a container's log.
+func lastOfLog(ctx context.Context, e engine.Engine, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var end ending
+	if err := e.Logs(ctx, id, engine.LogOptions{Tail: maxLogLines}, &end, &end); err != nil {
+		return fmt.Sprintf("Error reading termination message from logs: %v", err)
+	}
+	return string(end)
+}
+
+// An ending keeps the end of what is written to it.
+type ending []byte
+
+func (e *ending) Write(p []byte) (int, error) {
+	*e = append(*e, p...)
+	if n := len(*e) - maxLogMessage; n > 0 {
+		*e = append((*e)[:0], (*e)[n:]...)
+	}
+	return len(p), nil
+}
+
+// logSpeaks are the containers whose log speaks for them where they wrote nothing.
+func (l *loop) logSpeaks() map[Place]bool {
+	out := map[Place]bool{}
+	for i := range l.desired.Pods {
+		pod := &l.desired.Pods[i]
+		for _, w := range everyContainer(pod) {
+			if w.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+				out[Place{pod.UID, w.spec.Name}] = true
+			}
+		}
+	}
+	return out
+}
+
+// cut holds what the containers of a pod said to what they may say together.
+func cut(cs *corev1.ContainerStatus, containers int) {
+	most := min(maxMessage, maxMessages/max(containers, 1))
+	for _, t := range []**corev1.ContainerStateTerminated{&cs.State.Terminated, &cs.LastTerminationState.Terminated} {
+		if *t != nil && (*t).Message != "" {
+			c := **t
+			c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), most)], "")
+			*t = &c
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// writing offers the image "app": a container that writes its first argument into the
+// file at its second, prints its third, and ends with 1 a second after its start.
+func (d *device) writing(t *testing.T) {
+	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+			return enginetest.Play{}
+		}
+		for _, m := range s.Mounts {
+			if m.Target == s.Args[1] {
+				if info, err := os.Stat(m.Source); err != nil || info.Mode().Perm() != 0o666 || info.Size() != 0 {
+					t.Errorf("the file is %v, %v", info, err)
+				}
+				if err := os.WriteFile(m.Source, []byte(s.Args[0]), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		return enginetest.Play{Exits: true, ExitAfter: time.Second, ExitCode: 1, Lines: []enginetest.Line{{Text: s.Args[2]}}}
+	})
+}
+
+func messagePod(restart corev1.RestartPolicy, containers ...corev1.Container) corev1.Pod {
+	p := makePod("app", make([]string, len(containers))...)
+	p.Spec.RestartPolicy = restart
+	for i, c := range containers {
+		c.Name, c.Image, c.ImagePullPolicy = p.Spec.Containers[i].Name, "app", corev1.PullNever
+		p.Spec.Containers[i] = c
+	}
+	return p
+}
+
+func TestWhatAContainerWritesAtItsEndIsShown(t *testing.T) {
+	log := corev1.TerminationMessageFallbackToLogsOnError
+	for name, c := range map[string]struct {
+		container corev1.Container
+		want      string
+	}{
+		"in the default file":               {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}}, "bye"},
+		"in a file of its own":              {corev1.Container{Args: []string{"bye", "/tmp/last", "log"}, TerminationMessagePath: "/tmp/last"}, "bye"},
+		"nothing":                           {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}}, ""},
+		"nothing, so its log speaks":        {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "log\n"},
+		"something, so its log is silent":   {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "bye"},
+		"of a long file the last 4096":      {corev1.Container{Args: []string{strings.Repeat("a", 5000) + "z", "/dev/termination-log", ""}}, strings.Repeat("a", 4095) + "z"},
+		"of a long log the last 2048":       {corev1.Container{Args: []string{"", "", strings.Repeat("a", 5000) + "z"}, TerminationMessagePolicy: log}, strings.Repeat("a", 2046) + "z\n"},
+		"a volume of the pod's has its way": {corev1.Container{Args: []string{"x", "/none", "log"}, TerminationMessagePath: "/data", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data/"}}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.writing(t)
+				p := messagePod(corev1.RestartPolicyNever, c.container)
+				p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+				d.desire(1, p)
+				for _, agent := range []string{"the agent", "another agent"} {
+					time.Sleep(5 * time.Second)
+					st := d.wantPhase("app", corev1.PodFailed, "")
+					if s := st.ContainerStatuses[0].State.Terminated; s == nil || s.Message != c.want {
+						t.Errorf("%s says %+v, want the message %q", agent, s, c.want)
+					}
+					d.end()
+					d.start()
+				}
+			})
+		})
+	}
+}
+
+func TestTheContainersOfAPodSayNoMoreThanTheyMayTogether(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.writing(t)
+		long := corev1.Container{Args: []string{strings.Repeat("a", 5000), "/dev/termination-log", ""}}
+		d.desire(1, messagePod(corev1.RestartPolicyNever, long, long, long, long))
+		time.Sleep(5 * time.Second)
+		for _, s := range d.wantPhase("app", corev1.PodFailed, "").ContainerStatuses {
+			if n := len(s.State.Terminated.Message); n != 3072 {
+				t.Errorf("%s says %d bytes, want 3072", s.Name, n)
+			}
+		}
+	})
+}
+
+// The files of former instances go with them, and what has been said stays with the status.
+func TestACrashLoopLeavesTwoMessages(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.writing(t)
+		d.desire(1, messagePod(corev1.RestartPolicyAlways, corev1.Container{Args: []string{"bye", "/dev/termination-log", ""}}))
+		time.Sleep(3 * time.Minute)
+		st, _ := d.pod("app")
+		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.Message != "bye" {
+			t.Errorf("%+v", s)
+		}
+		if left := entries(filepath.Join(d.dir, podsDir, "uid-app")); len(left) != 2 {
+			t.Errorf("there are %q", left)
+		}
+	})
+}
+
+// Whatever is in the place of the file, nothing else of the device is read.
+func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
+	d := disk{root: t.TempDir()}
+	secret := filepath.Join(d.root, "secret")
+	at := Place{"uid", "web"}
+	path := filepath.Join(d.root, messageName(at, 0))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, path); err != nil {
+		t.Fatal(err)
+	}
+	if said := d.readMessage(at, 0); said != "" {
+		t.Errorf("it says %q", said)
+	}
+	if _, err := d.message(Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(secret); string(b) != "secret" {
+		t.Errorf("the file that it led to is %q", b)
+	}
+}

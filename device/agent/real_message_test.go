@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// What a container writes at its end, as root and as somebody else, with a root file
+// system that nobody writes, and what only its log says.
+func TestRealEngineShowsTerminationMessages(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		p := makePod("last", "write /dev/termination-log bye", "write /dev/termination-log somebody", "cat /no-such-file", "write /else/where there")
+		p.UID = types.UID("uid-last-" + d.node)
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		user, yes := int64(1234), true
+		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &user, ReadOnlyRootFilesystem: &yes}
+		p.Spec.Containers[2].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		p.Spec.Containers[3].TerminationMessagePath = "/else/where"
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
+			t.Fatal(err)
+		}
+		d.await("the pod has ended", func() bool { st := d.pod("last"); return st != nil && ended(st.Phase) })
+		for i, want := range []string{"bye", "somebody", "no-such-file", "there"} {
+			s := d.pod("last").ContainerStatuses[i].State.Terminated
+			if s == nil || !strings.Contains(s.Message, want) {
+				t.Errorf("container %d says %+v, want %q", i, s, want)
+			}
+		}
+	})
+}
