@@ -154,6 +154,8 @@ type loop struct {
 	evictAt    time.Time
 	podTimes   map[types.UID][]corev1.PodCondition
 	network    podNetwork
+	storing    bool // pods are being measured, see checkStorage
+	storageAt  time.Time
 }
 
 type heldStep struct {

@@ -109,6 +109,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {
 		at(a.settle(now))
 		at(a.checkNetwork(now))
+		a.checkStorage(now)
 		a.leave()
 	}
 	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.resorted {

@@ -40,6 +40,27 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage, MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
+// Written asks the engine for the first, and looks at the log itself where it can.
+func (a *api) Written(ctx context.Context, id string) (int64, error) {
+	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{Size: true})
+	if err != nil {
+		return 0, explain(err, "measure container", id)
+	}
+	var sum int64
+	if found.Container.SizeRw != nil {
+		sum = max(*found.Container.SizeRw, 0)
+	}
+	if log := found.Container.LogPath; log != "" {
+		files, _ := filepath.Glob(log + "*") // and those that it was rotated to
+		for _, file := range files {
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+				sum += info.Size()
+			}
+		}
+	}
+	return sum, nil
+}
+
 func less(a, b uint64) uint64 {
 	if b > a {
 		return 0

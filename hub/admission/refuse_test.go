@@ -130,7 +130,6 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
 	expect(t, Validate(p, normal), "")
 	want := []string{
-		"spec.volumes[0].emptyDir.sizeLimit has no effect: only a volume with medium: Memory is limited in its size",
 		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 		"spec.serviceAccountName has no effect: there are no service accounts, and no token is mounted",
 		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
@@ -140,7 +139,7 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	}
 	d := sample(t, state.Deployments).(*appsv1.Deployment)
 	d.Spec.Template.Spec = p.Spec
-	if got := Warnings(d); len(got) != len(want) || !strings.HasPrefix(got[0], "spec.template.spec.volumes[0]") {
+	if got := Warnings(d); len(got) != len(want) || !strings.HasPrefix(got[0], "spec.template.spec.containers[0]") {
 		t.Errorf("got %q", got)
 	}
 }

@@ -53,7 +53,7 @@ var supported = map[string]string{
 
 	"Volume":                  "name emptyDir hostPath configMap secret downwardAPI projected",
 	"VolumeMount":             "name readOnly mountPath subPath subPathExpr",
-	"EmptyDirVolumeSource":    "medium ~sizeLimit",
+	"EmptyDirVolumeSource":    "*",
 	"HostPathVolumeSource":    "*",
 	"ConfigMapVolumeSource":   "name items defaultMode optional",
 	"SecretVolumeSource":      "secretName items defaultMode optional",
@@ -120,7 +120,6 @@ var why = map[string]string{
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
 	"Probe.grpc":                             "use exec, httpGet or tcpSocket",
 	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
-	"EmptyDirVolumeSource.sizeLimit":         "only a volume with medium: Memory is limited in its size",
 	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
 	"SeccompProfile.localhostProfile":        "use type: RuntimeDefault",
 	"AppArmorProfile.localhostProfile":       "use type: RuntimeDefault",

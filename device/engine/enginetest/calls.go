@@ -299,3 +299,16 @@ func (t *Twin) Usage(ctx context.Context, id string) (engine.Usage, error) {
 
 // Close implements engine.Engine.
 func (t *Twin) Close() error { return nil }
+
+// Written implements engine.Engine.
+func (t *Twin) Written(ctx context.Context, id string) (int64, error) {
+	if err := t.enter(ctx, "Written", id); err != nil {
+		return 0, err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return 0, fmt.Errorf("measure container %s: %w", id, engine.ErrNotFound)
+	}
+	return c.play.Written, nil
+}

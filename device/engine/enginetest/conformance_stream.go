@@ -352,6 +352,21 @@ var streamCases = []conformanceCase{
 			k.Fatalf("it uses %d MiB", used.MemoryBytes>>20)
 		}
 	}},
+	{"what a container writes into its own root is measured", func(k *kit) {
+		id := k.start(k.spec("write /big " + strings.Repeat("x", 64<<10) + " then wait"))
+		var n int64
+		k.eventually(func() bool {
+			var err error
+			n, err = k.Written(k.ctx, id)
+			k.must(err)
+			return n >= 64<<10
+		}, func() string { return fmt.Sprintf("it has written %d bytes, 65536 are too many for that", n) })
+		if n > 1<<20 {
+			k.Fatalf("it has written %d bytes", n)
+		}
+		_, err := k.Written(k.ctx, "flotilla-test-nothing")
+		k.mustBe(err, engine.ErrNotFound)
+	}},
 	{"what does not run uses nothing", func(k *kit) {
 		used, err := k.Usage(k.ctx, k.create(k.spec("wait")))
 		k.must(err)

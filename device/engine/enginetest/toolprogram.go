@@ -183,6 +183,8 @@ func toolPlay(s engine.Spec, words []string) Play {
 		case "sleep", "spin":
 			pause, _ := time.ParseDuration(args[0])
 			now += pause
+		case "write":
+			play.Written += int64(max(len(text)-len(args[0])-1, 0))
 		case "print":
 			say(false, text)
 		case "complain":

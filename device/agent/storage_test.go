@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+func storagePod(volume string, containers ...string) corev1.Pod {
+	p := makePod("app", make([]string, len(containers))...)
+	v := corev1.EmptyDirVolumeSource{}
+	if volume != "" {
+		q := resource.MustParse(volume)
+		v.SizeLimit = &q
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &v}}}
+	for i, limit := range containers {
+		c := &p.Spec.Containers[i]
+		c.Image, c.ImagePullPolicy = "app", corev1.PullNever
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		if limit != "" {
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(limit)}
+		}
+	}
+	return p
+}
+
+func TestTooMuch(t *testing.T) {
+	const mi = 1 << 20
+	for name, c := range map[string]struct {
+		pod  corev1.Pod
+		data int64
+		own  []int64
+		want string
+	}{
+		"no limit":                        {storagePod("", ""), 100 * mi, []int64{100 * mi}, ""},
+		"a volume at its limit":           {storagePod("10Mi", ""), 10 * mi, []int64{0}, ""},
+		"a volume over its limit":         {storagePod("10Mi", ""), 10*mi + 1, []int64{0}, `Usage of EmptyDir volume "data" exceeds the limit "10Mi". `},
+		"volume and containers together":  {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5*mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "},
+		"all of the limit":                {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5 * mi}, ""},
+		"one container of two":            {storagePod("", "10Mi", "10Mi"), 0, []int64{10*mi + 1, 0}, `Container c0 exceeded its local ephemeral storage limit "10Mi". `},
+		"the volume is named before them": {storagePod("1Mi", "1Mi"), 2 * mi, []int64{2 * mi}, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Stored{map[string]int64{"data": c.data}, map[string]int64{}}
+			for i, n := range c.own {
+				s.Containers[c.pod.Spec.Containers[i].Name] = n
+			}
+			if got := TooMuch(&c.pod, s); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if want := name != "no limit"; limitsStorage(&c.pod) != want {
+				t.Errorf("measured: %v, want %v", !want, want)
+			}
+		})
+	}
+	p := storagePod("", "10Mi")
+	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // that is memory, and counted there
+	if why := TooMuch(&p, Stored{map[string]int64{"data": 20 * mi}, nil}); why != "" {
+		t.Error(why)
+	}
+}
+
+func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 3 << 20} })
+		writes, keeps, fills := storagePod("", "2Mi"), storagePod("", "4Mi"), storagePod("64Ki", "")
+		keeps.Name, keeps.UID, fills.Name, fills.UID = "keeps", "uid-keeps", "fills", "uid-fills"
+		d.desire(1, writes, keeps, fills)
+		time.Sleep(90 * time.Second)
+		d.wantPhase("app", corev1.PodFailed, "Evicted")
+		d.wantPhase("keeps", corev1.PodRunning, "")
+		d.wantPhase("fills", corev1.PodRunning, "")
+		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-fills", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(90 * time.Second)
+		st := d.wantPhase("fills", corev1.PodFailed, "Evicted")
+		if st.Message != `Usage of EmptyDir volume "data" exceeds the limit "64Ki". ` {
+			t.Errorf("it says %q", st.Message)
+		}
+		d.wantPhase("keeps", corev1.PodRunning, "")
+		if !slices.Contains(d.reasons(), "Evicted") {
+			t.Errorf("events %q", d.reasons())
+		}
+	})
+}
+
+func TestSizeOf(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	write := func(path string, n int) {
+		if err := os.WriteFile(path, make([]byte, n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(other, "far"), 1<<20)
+	before, err := sizeOf(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(dir, "a"), 64<<10)
+	if err := os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, filepath.Join(dir, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := sizeOf(t.Context(), dir); err != nil || n-before < 64<<10 || n-before > 100<<10 {
+		t.Errorf("%d bytes more, %v; want 64 KiB", n-before, err)
+	}
+	if n, err := sizeOf(t.Context(), filepath.Join(dir, "none")); n != 0 || err != nil {
+		t.Errorf("what is not there: %d, %v", n, err)
+	}
+}
