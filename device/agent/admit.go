@@ -300,8 +300,8 @@ func unsupported(pod *corev1.Pod) string {
 			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.spec.Name)
 		}
 		for k := Startup; k < probeKinds; k++ {
-			if pr := probeOf(w.spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil {
-				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet or tcpSocket", w.spec.Name, lower(k))
+			if pr := probeOf(w.spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil && pr.GRPC == nil {
+				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc", w.spec.Name, lower(k))
 			}
 		}
 	}

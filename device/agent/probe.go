@@ -32,6 +32,8 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 		err = a.probeExec(ctx, j, p.Exec.Command)
 	case p.HTTPGet != nil:
 		err = a.probeHTTP(ctx, s, p.HTTPGet)
+	case p.GRPC != nil:
+		err = a.probeGRPC(ctx, s, p.GRPC)
 	case p.TCPSocket != nil:
 		err = a.probeTCP(ctx, s, p.TCPSocket)
 	}

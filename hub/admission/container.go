@@ -227,7 +227,10 @@ func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	h.exec(b.Exec)
 	h.httpGet(b.HTTPGet)
 	h.kind(b.TCPSocket != nil, "tcpSocket", func(p *field.Path) { l.port(b.TCPSocket.Port, p.Child("port")) })
-	if h.n == 0 && b.GRPC == nil {
+	h.kind(b.GRPC != nil, "grpc", func(p *field.Path) {
+		l.each(p.Child("port"), b.GRPC.Port, validation.IsValidPortNum(int(b.GRPC.Port)))
+	})
+	if h.n == 0 {
 		l.required(p, "must specify a handler type")
 	}
 	l.atLeast(p.Child("initialDelaySeconds"), int64(b.InitialDelaySeconds), 0)

@@ -135,6 +135,9 @@ func defaultContainer(c *corev1.Container) {
 		fill(&p.SuccessThreshold, 1)
 		fill(&p.FailureThreshold, 3)
 		defaultHTTPGet(p.HTTPGet)
+		if p.GRPC != nil {
+			set(&p.GRPC.Service, "")
+		}
 	}
 }
 

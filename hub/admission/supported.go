@@ -41,7 +41,7 @@ var supported = map[string]string{
 	"SecretEnvSource":       "*",
 	"LocalObjectReference":  "*",
 
-	"Probe": "exec httpGet tcpSocket initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold " +
+	"Probe": "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold " +
 		"terminationGracePeriodSeconds",
 	"Lifecycle":        "postStart preStop",
 	"LifecycleHandler": "exec httpGet sleep",
@@ -50,6 +50,7 @@ var supported = map[string]string{
 	"HTTPGetAction":    "path port host scheme httpHeaders",
 	"HTTPHeader":       "*",
 	"TCPSocketAction":  "*",
+	"GRPCAction":       "*",
 
 	"Volume":                  "name emptyDir hostPath configMap secret downwardAPI projected",
 	"VolumeMount":             "name readOnly mountPath subPath subPathExpr",
@@ -118,7 +119,6 @@ var why = map[string]string{
 	"Container.resizePolicy":                 "resources of a running pod cannot change",
 	"Container.restartPolicyRules":           "write restartPolicy of the pod",
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
-	"Probe.grpc":                             "use exec, httpGet or tcpSocket",
 	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
 	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
 	"SeccompProfile.localhostProfile":        "use type: RuntimeDefault",

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What of gRPC a probe needs, which is one call over HTTP/2 without TLS: a message is five
+// bytes (not compressed, and its length) and its fields; how the call ended is in the trailer.
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+const (
+	healthCheck   = "/grpc.health.v1.Health/Check"
+	unimplemented = "12"
+	notFound      = "5"
+	serving       = 1 // of HealthCheckResponse.ServingStatus
+	maxHealth     = 1 << 10
+)
+
+// probeGRPC asks a container's health service, as the kubelet does: any answer but
+// SERVING is a failure.
+func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) error {
+	if s.IP == "" {
+		return errors.New("the pod has no address yet")
+	}
+	service := ""
+	if g.Service != nil {
+		service = *g.Service
+	}
+	body := binary.AppendUvarint([]byte{0x0a}, uint64(len(service))) // field 1, a string
+	body = append(body, service...)
+	if service == "" {
+		body = nil
+	}
+	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	at := url.URL{Scheme: "http", Host: net.JoinHostPort(s.IP, strconv.Itoa(int(g.Port))), Path: healthCheck}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(frame))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	req.Header.Set("Te", "trailers")
+	req.Header.Set("User-Agent", "kube-probe/flotilla")
+	transport := &http.Transport{DialContext: a.c.Dial, DisableCompression: true, Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxHealth))
+	if err != nil {
+		return err
+	}
+	code, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
+	if code == "" { // it ended without an answer
+		code, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
+	}
+	switch {
+	case resp.StatusCode != http.StatusOK || code == "":
+		return fmt.Errorf("what answers at port %d is no gRPC server: HTTP status %d", g.Port, resp.StatusCode)
+	case code == unimplemented:
+		return errors.New("this server does not implement the grpc health protocol (grpc.health.v1.Health)")
+	case code == notFound:
+		return fmt.Errorf("the server knows no service %q", service)
+	case code != "0":
+		return fmt.Errorf("the health check ended with code %.10s: %.200q", code, message)
+	}
+	status, err := healthStatus(answer)
+	if err == nil && status != serving {
+		err = fmt.Errorf("service unhealthy (responded with %s)", [...]string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}[min(status, 3)])
+	}
+	return err
+}
+
+// healthStatus reads the status out of a HealthCheckResponse in its frame. Its field 1 is
+// all that it has; 0 is not written.
+func healthStatus(b []byte) (uint64, error) {
+	if len(b) < 5 || b[0] != 0 || uint64(binary.BigEndian.Uint32(b[1:])) != uint64(len(b)-5) {
+		return 0, errors.New("the answer is no message of gRPC")
+	}
+	if b = b[5:]; len(b) == 0 {
+		return 0, nil
+	}
+	status, n := binary.Uvarint(b[1:])
+	if b[0] != 0x08 || n <= 0 {
+		return 0, errors.New("the answer is no HealthCheckResponse")
+	}
+	return status, nil
+}

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A server of HTTP/2 without TLS that plays a health service.
+func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
+	message := func(b ...byte) string {
+		return string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(b))), b...))
+	}
+	for name, c := range map[string]struct {
+		body, code string
+		plain      bool // no gRPC at all
+		want       string
+	}{
+		"serving":                     {message(8, 1), "0", false, ""},
+		"not serving":                 {message(8, 2), "0", false, "service unhealthy (responded with NOT_SERVING)"},
+		"unknown, which is not said":  {message(), "0", false, "responded with UNKNOWN"},
+		"a status of the future":      {message(8, 0xff, 0xff, 3), "0", false, "responded with SERVICE_UNKNOWN"},
+		"no health service":           {"", "12", false, "does not implement the grpc health protocol"},
+		"no such service":             {"", "5", false, `knows no service "web"`},
+		"an error":                    {"", "14", false, "code 14"},
+		"no gRPC server":              {"hello", "", true, "no gRPC server: HTTP status 200"},
+		"an answer of something else": {"hello", "0", false, "no message of gRPC"},
+		"an answer that is cut off":   {message(8), "0", false, "no HealthCheckResponse"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked string
+			server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				asked = r.Proto + " " + r.URL.Path + " " + r.Header.Get("Content-Type") + " " + string(b)
+				if !c.plain {
+					w.Header().Set("Trailer", "Grpc-Status")
+				}
+				_, _ = io.WriteString(w, c.body)
+				if !c.plain {
+					w.Header().Set("Grpc-Status", c.code)
+				}
+			})}
+			server.Protocols.SetUnencryptedHTTP2(true)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = server.Serve(l) }()
+			defer func() { _ = server.Close() }()
+			service := "web"
+			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: corev1.ProbeHandler{
+				GRPC: &corev1.GRPCAction{Port: int32(l.Addr().(*net.TCPAddr).Port), Service: &service}}}}
+			a := &Agent{c: Config{Dial: (&net.Dialer{}).DialContext}}
+			err = a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "127.0.0.1"}})
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if want := "HTTP/2.0 /grpc.health.v1.Health/Check application/grpc " + message(append([]byte{0x0a, 3}, "web"...)...); asked != want {
+				t.Errorf("asked %q, want %q", asked, want)
+			}
+		})
+	}
+}
