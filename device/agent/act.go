@@ -155,9 +155,12 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		if err != nil {
 			return engine.Spec{}, volumes, &runError{"CreatePodSandboxError", err}
 		}
-		return sandboxSpec(s, j.src.node, path), volumes, nil
+		spec := sandboxSpec(s, j.src.node, path)
+		resolving(&spec, s.Pod)
+		return spec, volumes, nil
 	}
 	spec, err := containerSpec(s, j.src, a.c.Policy)
+	resolving(&spec, s.Pod)
 	if err != nil {
 		err = j.src.hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)

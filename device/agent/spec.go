@@ -56,6 +56,13 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 	}
 	if c := pod.Spec.DNSConfig; c != nil {
 		spec.DNS, spec.DNSSearch = c.Nameservers, c.Searches
+		for _, o := range c.Options {
+			option := o.Name
+			if o.Value != nil && *o.Value != "" {
+				option += ":" + *o.Value
+			}
+			spec.DNSOptions = append(spec.DNSOptions, option)
+		}
 	}
 	if s := pod.Spec.SecurityContext; s != nil && len(s.Sysctls) > 0 {
 		spec.Sysctls = map[string]string{}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,6 +67,13 @@ func sift(d wire.Desired) (kept wire.Desired, left []string) {
 	return kept, left
 }
 
+func ptr(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
 // malformed says what is wrong with a pod in itself, whoever runs it; empty: nothing.
 func malformed(pod *corev1.Pod) string {
 	if why := pod.Annotations[wire.Unreadable]; why != "" {
@@ -82,6 +90,13 @@ func malformed(pod *corev1.Pod) string {
 	}
 	if wrong := validation.IsDNS1123Subdomain(pod.Name); len(wrong) > 0 {
 		return fmt.Sprintf("metadata.name: %q: %s", pod.Name, wrong[0])
+	}
+	if c := pod.Spec.DNSConfig; c != nil {
+		for _, o := range c.Options {
+			if option := o.Name + ptr(o.Value); o.Name == "" || strings.ContainsFunc(option, unicode.IsSpace) || bound.Hidden(option) {
+				return fmt.Sprintf("spec.dnsConfig.options: %q is no option of resolv.conf", option)
+			}
+		}
 	}
 	if why := malformedContainers(pod); why != "" {
 		return why

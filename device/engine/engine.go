@@ -86,6 +86,7 @@ type Spec struct {
 	StdinOnce      bool // stdin ends with the first attachment that has it
 	StopSignal     string
 	DNS, DNSSearch []string
+	DNSOptions     []string // of resolv.conf: name, or name:value; empty: the device's
 	ExtraHosts     []string // name:ip
 	Sysctls        map[string]string
 	OOMScoreAdj    int

@@ -5,6 +5,7 @@ import (
 	"math"
 	"regexp"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -82,6 +83,16 @@ func (l *list) dns(s *corev1.PodSpec, p *field.Path) {
 	}
 	for i, ip := range c.Nameservers {
 		l.all(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil))
+	}
+	for i, o := range c.Options {
+		switch at := p.Child("options").Index(i); {
+		case o.Name == "":
+			l.required(at.Child("name"), "")
+		case strings.ContainsFunc(o.Name, unicode.IsSpace):
+			l.invalid(at.Child("name"), o.Name, "must not contain spaces")
+		case o.Value != nil && strings.ContainsFunc(*o.Value, unicode.IsSpace):
+			l.invalid(at.Child("value"), *o.Value, "must not contain spaces")
+		}
 	}
 	if len(c.Searches) > 32 {
 		l.invalid(p.Child("searches"), c.Searches, "must not have more than 32 search paths")

@@ -87,6 +87,8 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 	}{
 		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes does nothing with it: use exec, httpGet or sleep"},
 		{"a message nowhere", true, "terminationMessagePath: tmp", "spec.containers[0].terminationMessagePath: Invalid value: \"tmp\": must be an absolute path"},
+		{"resolver options", false, "dnsConfig: {options: [{name: ndots, value: '2'}, {name: rotate}]}", ""},
+		{"a resolver option of two", false, "dnsConfig: {options: [{name: ndots, value: '2 rotate'}]}", "spec.dnsConfig.options[0].value: Invalid value: \"2 rotate\": must not contain spaces"},
 		{"stop signals", true, "lifecycle: {stopSignal: SIGUSR1}", "spec.containers[0].lifecycle.stopSignal: Forbidden: is not supported: write STOPSIGNAL into the image"},
 		{"hooks that devices run", true, "lifecycle: {preStop: {exec: {command: [x]}}, postStart: {httpGet: {port: 80}}}", ""},
 		{"a hook that sleeps", true, "lifecycle: {preStop: {sleep: {seconds: 30}}}", ""},

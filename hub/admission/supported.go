@@ -76,7 +76,7 @@ var supported = map[string]string{
 	"SeccompProfile":  "type",
 	"AppArmorProfile": "type",
 
-	"PodDNSConfig":       "nameservers searches ~options",
+	"PodDNSConfig":       "*",
 	"PodDNSConfigOption": "*",
 	"HostAlias":          "*",
 	"PodOS":              "*",
@@ -129,7 +129,6 @@ var why = map[string]string{
 	"SecurityContext.seLinuxOptions":         whySELinux,
 	"PodSecurityContext.windowsOptions":      "devices run Linux",
 	"SecurityContext.windowsOptions":         "devices run Linux",
-	"PodDNSConfig.options":                   "the device's own resolver options stay",
 	"NodeSpec.configSource":                  "devices are configured by BoardProfile",
 	"NodeSpec.podPreemptionPolicy":           "write preemptionPolicy of the pod",
 	"LeaseSpec.strategy":                     "clients elect among themselves",
