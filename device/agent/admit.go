@@ -280,8 +280,8 @@ func unsupported(pod *corev1.Pod) string {
 	if pod.Spec.HostIPC {
 		return "hostIPC is not supported on devices: remove it"
 	}
-	if pod.Spec.ShareProcessNamespace != nil && *pod.Spec.ShareProcessNamespace {
-		return "shareProcessNamespace is not supported on devices: remove it"
+	if sharesProcesses(pod) && (pod.Spec.HostNetwork || pod.Spec.HostPID) {
+		return "shareProcessNamespace is not supported on devices together with hostNetwork or hostPID: remove one of them"
 	}
 	for _, w := range everyContainer(pod) {
 		if len(w.spec.VolumeDevices) > 0 {

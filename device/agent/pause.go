@@ -19,7 +19,8 @@ const pauseTarget = "/flotilla-pause"
 // where our own executable would take megabytes per pod, and stays what it is when
 // the agent is updated. The signals are blocked and fetched (rt_sigtimedwait) rather
 // than handled, for the kernel drops an unhandled signal to process 1 of a container
-// but not a blocked one. It reaps nothing: containers share a network, not processes.
+// but not a blocked one. It ignores SIGCHLD, so that the kernel itself reaps the orphans of
+// containers that share its processes.
 func PauseProgram(goarch string) ([]byte, error) {
 	switch goarch {
 	case "amd64":
@@ -78,11 +79,20 @@ func elf(machine uint16, flags uint32, code []byte) []byte {
 	return b.Bytes()
 }
 
+// action is the kernel's struct sigaction for SIG_IGN, on any of the architectures.
+var action = append([]byte{1}, make([]byte, 31)...)
+
 // signals is the set SIGINT, SIGQUIT, SIGTERM as the kernel has it: bit n-1 for signal n.
 var signals = []byte{0x06, 0x40, 0, 0, 0, 0, 0, 0}
 
 func pauseAMD64() []byte {
 	code := []byte{
+		0xbf, 17, 0, 0, 0, //                     mov edi, SIGCHLD
+		0x48, 0x8d, 0x35, 0, 0, 0, 0, //          lea rsi, [rip+action]
+		0x31, 0xd2, //                            xor edx, edx
+		0x41, 0xba, 8, 0, 0, 0, //                mov r10d, 8
+		0xb8, 13, 0, 0, 0, //                     mov eax, rt_sigaction
+		0x0f, 0x05, //                            syscall; the offsets below count from here, at 27
 		0x31, 0xff, //                         0  xor edi, edi            SIG_BLOCK
 		0x48, 0x8d, 0x35, 0, 0, 0, 0, //       2  lea rsi, [rip+signals]
 		0x31, 0xd2, //                         9  xor edx, edx
@@ -101,31 +111,34 @@ func pauseAMD64() []byte {
 		0xb8, 231, 0, 0, 0, //                55  mov eax, exit_group
 		0x0f, 0x05, //                        60  syscall
 	}
-	binary.LittleEndian.PutUint32(code[5:], uint32(len(code)-9))
-	binary.LittleEndian.PutUint32(code[27:], uint32(len(code)-31))
-	return append(code, signals...)
+	binary.LittleEndian.PutUint32(code[8:], uint32(len(code)+len(signals)-12))
+	binary.LittleEndian.PutUint32(code[27+5:], uint32(len(code)-27-9))
+	binary.LittleEndian.PutUint32(code[27+27:], uint32(len(code)-27-31))
+	return append(append(code, signals...), action...)
 }
 
 func pauseARM64() []byte {
-	const n = 17 // instructions; the signals follow
+	const n = 23 // instructions; the signals follow, and two words later the action
 	movz := func(reg, v uint32) uint32 { return 0xd2800000 | v<<5 | reg }
 	adr := func(at, reg uint32) uint32 { return 0x10000000 | (n-at)<<5 | reg } // the distance is a multiple of 4
 	return words([]uint32{
-		movz(0, 0), adr(1, 1), movz(2, 0), movz(3, 8), movz(8, 135), 0xd4000001, // rt_sigprocmask(SIG_BLOCK, signals, 0, 8)
-		adr(6, 0), movz(1, 0), movz(2, 0), movz(3, 8), movz(8, 137), 0xd4000001, // rt_sigtimedwait(signals, 0, 0, 8)
+		movz(0, 17), adr(1, 1) + 2<<5, movz(2, 0), movz(3, 8), movz(8, 134), 0xd4000001, // rt_sigaction(SIGCHLD, action, 0, 8)
+		movz(0, 0), adr(7, 1), movz(2, 0), movz(3, 8), movz(8, 135), 0xd4000001, // rt_sigprocmask(SIG_BLOCK, signals, 0, 8)
+		adr(12, 0), movz(1, 0), movz(2, 0), movz(3, 8), movz(8, 137), 0xd4000001, // rt_sigtimedwait(signals, 0, 0, 8)
 		0x3100101f,                               // cmn w0, #EINTR
-		0x54000000 | (0x7ffff&(1<<19-(13-6)))<<5, // b.eq 6
+		0x54000000 | (0x7ffff&(1<<19-(13-6)))<<5, // b.eq 12
 		movz(0, 0), movz(8, 94), 0xd4000001,      // exit_group(0)
 	})
 }
 
 func pauseARM() []byte {
-	const n = 17
+	const n = 23
 	mov := func(reg, v uint32) uint32 { return 0xe3a00000 | reg<<12 | v }
 	adr := func(at, reg uint32) uint32 { return 0xe28f0000 | reg<<12 | (n-at)*4 - 8 } // add reg, pc, #…
 	return words([]uint32{
-		mov(0, 0), adr(1, 1), mov(2, 0), mov(3, 8), mov(7, 175), 0xef000000, // rt_sigprocmask
-		adr(6, 0), mov(1, 0), mov(2, 0), mov(3, 8), mov(7, 177), 0xef000000, // rt_sigtimedwait
+		mov(0, 17), adr(1, 1) + 8, mov(2, 0), mov(3, 8), mov(7, 174), 0xef000000, // rt_sigaction
+		mov(0, 0), adr(7, 1), mov(2, 0), mov(3, 8), mov(7, 175), 0xef000000, // rt_sigprocmask
+		adr(12, 0), mov(1, 0), mov(2, 0), mov(3, 8), mov(7, 177), 0xef000000, // rt_sigtimedwait
 		0xe3700004, // cmn r0, #EINTR
 		0x0a000000 | (0xffffff & (1<<24 - 7 - 2)), // beq 6
 		mov(0, 0), mov(7, 248), 0xef000000, // exit_group(0)
@@ -137,5 +150,5 @@ func words(code []uint32) []byte {
 	for _, w := range code {
 		out = binary.LittleEndian.AppendUint32(out, w)
 	}
-	return append(out, signals...)
+	return append(append(out, signals...), action...)
 }

@@ -45,6 +45,9 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 				case <-time.After(5 * time.Millisecond):
 				}
 			}
+			if !ignoresChildren(t, cmd.Process.Pid) {
+				t.Error("it would have to reap orphans: SIGCHLD is not ignored")
+			}
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -53,6 +56,21 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ignoresChildren tells whether the kernel reaps the children of a process.
+func ignoresChildren(t *testing.T, pid int) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := bytes.Cut(status, []byte("SigIgn:"))
+	var ignored uint64
+	if _, err := fmt.Sscanf(string(after), "%x", &ignored); err != nil {
+		t.Fatal(err)
+	}
+	return ignored&(1<<(syscall.SIGCHLD-1)) != 0
 }
 
 // awaitsSignal tells whether a process, or the emulator that runs it, is in

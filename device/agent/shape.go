@@ -48,11 +48,15 @@ func isSidecar(w wanted) bool {
 }
 
 // needsSandbox tells whether a pod needs a network of its own that outlives its
-// containers: where several of them share it. A pod with one container owns its
+// containers: where several of them share it, or its processes. A pod with one container owns its
 // network through that container, and one on the host's network needs none.
 func needsSandbox(pod *corev1.Pod) bool {
-	return len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1 && !pod.Spec.HostNetwork
+	return (len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1 || sharesProcesses(pod)) && !pod.Spec.HostNetwork
 }
+
+// sharesProcesses tells whether the containers of a pod see each other's processes. The
+// first of them is then the sandbox's.
+func sharesProcesses(pod *corev1.Pod) bool { return isTrue(pod.Spec.ShareProcessNamespace) }
 
 // restarts tells whether the restart policy wants a container again that has ended.
 func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {

@@ -118,6 +118,9 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
 		PidsLimit: policy.PidsLimit(),
 	}
+	if sharesProcesses(s.Pod) {
+		spec.PidOf = s.Network
+	}
 	if s.Network == "" {
 		networked(&spec, s.Pod)
 		if s.Kind == KindInit {

@@ -150,6 +150,9 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 	if s.NoNewPrivs {
 		host.SecurityOpt = []string{"no-new-privileges"}
 	}
+	if s.PidOf != "" {
+		host.PidMode = container.PidMode("container:" + s.PidOf)
+	}
 	if s.HostPID {
 		host.PidMode = "host"
 	}

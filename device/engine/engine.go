@@ -68,6 +68,7 @@ type Spec struct {
 	Network        string // name of a network made by EnsureNetwork, where the container has one of its own; "" = the engine's default
 	HostNetwork    bool
 	HostPID        bool
+	PidOf          string // id of the container whose processes to share; "" = its own
 	Ports          []Port
 	Mounts         []Mount
 	Tmpfs          map[string]string // target to options

@@ -61,6 +61,12 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 			subdomain(l, at.Child("hostnames").Index(j), name)
 		}
 	}
+	if is(s.ShareProcessNamespace) && s.HostPID {
+		l.invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
+	}
+	if is(s.ShareProcessNamespace) && s.HostNetwork {
+		l.forbidden(p.Child("shareProcessNamespace"), "is not supported together with hostNetwork: a pod on the device's network has no sandbox that the processes could belong to")
+	}
 	l.dns(s, p.Child("dnsConfig"))
 	l.podSecurity(s.SecurityContext, p.Child("securityContext"))
 	l.priority(s, p)

@@ -20,7 +20,7 @@ import (
 // selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
-		"nodeSelector nodeName hostNetwork hostPID securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
+		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"readinessGates schedulingGates " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
@@ -104,7 +104,6 @@ var supported = map[string]string{
 // why says of some fields why they are not supported, and what to do instead.
 var why = map[string]string{
 	"PodSpec.hostIPC":                        "containers on devices never share the device's IPC",
-	"PodSpec.shareProcessNamespace":          "containers on devices see only their own processes",
 	"PodSpec.ephemeralContainers":            "devices cannot add a container to a running pod: use kubectl exec",
 	"PodSpec.runtimeClassName":               "a device has one runtime: leave it out",
 	"PodSpec.overhead":                       "a device has one runtime, without overhead: leave it out",

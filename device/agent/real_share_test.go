@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// Containers of a pod that shares its processes see each other's, and one that stops
+// takes nobody with it; those of another pod they do not see.
+func TestRealEngineSharesProcesses(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		yes, grace := true, int64(5)
+		p := makePod("share", "print mine then wait", "print other then wait")
+		alone := makePod("alone", "print mine then wait", "print other then wait")
+		for _, x := range []*corev1.Pod{&p, &alone} {
+			x.UID = types.UID("uid-" + x.Name + "-" + d.node)
+			x.Spec.TerminationGracePeriodSeconds = &grace
+		}
+		p.Spec.ShareProcessNamespace = &yes
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p, alone}}); err != nil {
+			t.Fatal(err)
+		}
+		d.await("the pods are ready", func() bool { return ready(d.pod("share")) && ready(d.pod("alone")) })
+		eng, err := engine.Open(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = eng.Close() }()
+		ids := map[string]string{}
+		for _, x := range d.list() {
+			ids[x.Labels[LabelPodName]+"/"+x.Labels[LabelContainer]] = x.ID
+		}
+		first := func(id string) string { // what process 1 is, seen from there
+			out := limited{max: 200}
+			if code, err := eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+				t.Errorf("%d %v %s", code, err, out.b)
+			}
+			return string(out.b)
+		}
+		for _, c := range []string{"c0", "c1"} {
+			if got := first(ids["share/"+c]); !strings.Contains(got, pauseTarget) {
+				t.Errorf("process 1 of share/%s is %q", c, got)
+			}
+			if got := first(ids["alone/"+c]); strings.Contains(got, pauseTarget) {
+				t.Errorf("process 1 of alone/%s is %q", c, got)
+			}
+		}
+		if err := eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {
+			t.Fatal(err)
+		}
+		d.await("it has been restarted", func() bool { st := d.pod("share"); return ready(st) && st.ContainerStatuses[0].RestartCount == 1 })
+		if st := d.pod("share"); st.ContainerStatuses[1].RestartCount != 0 {
+			t.Error("the other one was restarted too")
+		}
+		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{leaving(p, 5), alone}}); err != nil {
+			t.Fatal(err)
+		}
+		d.await("the pod is gone", func() bool { return d.pod("share") == nil })
+	})
+}
