@@ -52,7 +52,10 @@ func TestAdmission(t *testing.T) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), nil, "PolicyForbidden: spec.containers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
 		{"a pod in the device's IPC", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), nil, "Unsupported: hostIPC is not supported"},
-		{"a pod whose containers see each other", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = &yes }), nil, "Unsupported: shareProcessNamespace is not supported"},
+		{"a pod whose containers see each other, without a sandbox", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace, p.Spec.HostNetwork = &yes, true }), nil, "Unsupported: shareProcessNamespace is not supported on devices together with hostNetwork"},
+		{"a hook of TCP", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{}}}
+		}), nil, "Unsupported: container c0: the PreStop hook is of a type that devices do not have"},
 		{"a container with a raw device", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/sda"}}
 		}), nil, "Unsupported: container c0: volumeDevices"},
