@@ -265,3 +265,16 @@ func TestAnHTTPHookAsksThePod(t *testing.T) {
 		}
 	})
 }
+
+func TestNoProbeAsksAContainerThatIsStarting(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "12", "0")}, 1)
+		p.Spec.Containers[0].StartupProbe = execProbe(corev1.Probe{PeriodSeconds: 60})
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		y.want(t, "0s start c0/0", "0s hook in c0")
+		time.Sleep(10 * time.Second)
+		y.want(t, "12s check in c0")
+	})
+}
