@@ -244,7 +244,7 @@ func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
 		}); err != nil || streams != Streams {
 			t.Errorf("it may have %d streams, %v", streams, err)
 		}
-		go c.request("GET", "/quiet", "name", "anna")
+		c.request("GET", "/quiet", "name", "anna")
 		began := time.Now()
 		for {
 			if _, err := c.ReadFrame(); err != nil { // reads, and answers nothing
