@@ -1,0 +1,157 @@
+package kube
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/access"
+)
+
+// Each bound of a patch is one of its own: what is below all of them is applied, and what
+// is above one is refused by that one.
+func TestEachBoundOfAPatch(t *testing.T) {
+	object := func(n int) []byte {
+		return []byte(`{"metadata":{"name":"a","annotations":{"x":"` + strings.Repeat("x", n) + `"}}}`)
+	}
+	operations := func(n int, op string) []byte {
+		return []byte("[" + strings.TrimSuffix(strings.Repeat(op+",", n), ",") + "]")
+	}
+	test := `{"op":"test","path":"/metadata/name","value":"a"}`
+	list := func(n int) []byte {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `{"type":"c%d"},`, i)
+		}
+		return []byte(`{"status":{"conditions":[` + strings.TrimSuffix(b.String(), ",") + `]}}`)
+	}
+	for _, tt := range []struct {
+		name       string
+		was, patch []byte
+		kind       types.PatchType
+		want       string // "": it is applied
+	}{
+		{"a few operations", object(10), operations(10, test), types.JSONPatchType, ""},
+		{"many operations on little", object(10), operations(1000, test), types.JSONPatchType, ""},
+		{"more operations than there may be", object(10), operations(maxPatchOperations+1, `{"op":"x","path":""}`), types.JSONPatchType, "maximum operations"},
+		{"operations on much", object(1 << 20), operations(300, test), types.JSONPatchType, "too much work"},
+		{"operations of a great patch on little", object(10), operations(400, `{"op":"test","path":"/metadata/name","value":"`+strings.Repeat("y", 2000)+`"}`), types.JSONPatchType, "too much work"},
+		{"copies of copies", object(60_000), operations(60, `{"op":"copy","from":"/metadata/annotations/x","path":"/metadata/labels"}`), types.JSONPatchType, "copy"},
+		{"a list to be merged", []byte(`{"status":{}}`), list(100), types.StrategicMergePatchType, ""},
+		{"a list that takes for ever to be merged", []byte(`{"status":{}}`), list(3000), types.StrategicMergePatchType, "too many entries"},
+		{"a list in the place of an object", object(1), []byte(`[1]`), types.MergePatchType, "not a JSON object"},
+		{"nothing in the place of an object", object(1), []byte(`null`), types.StrategicMergePatchType, "not a JSON object"},
+	} {
+		_, err := patchJSON(tt.was, tt.patch, tt.kind, &corev1.Node{})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %.200v", tt.name, err)
+		}
+	}
+	if jsonpatch.AccumulatedCopySizeLimit != maxBody {
+		t.Errorf("copies may come to %d bytes", jsonpatch.AccumulatedCopySizeLimit)
+	}
+}
+
+// A body is read up to its bound and no further.
+func TestABodyHasABound(t *testing.T) {
+	s := newServer(seeded())
+	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", maxBody) + `"}}`
+	for _, tt := range []struct{ method, path, media string }{{"POST", ns + "/configmaps", ""}, {"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
+		if w := (request{method: tt.method, path: tt.path, contentType: tt.media, body: big}).do(s); w.Code != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s %s: %d %.100s", tt.method, tt.path, w.Code, w.Body)
+		}
+	}
+}
+
+// A patch cannot make another object of the one that it is for.
+func TestAPatchKeepsTheName(t *testing.T) {
+	s := newServer(seeded())
+	for _, body := range []string{`{"metadata":{"name":"another"}}`, `{"metadata":{"namespace":"kube-system"}}`} {
+		if w := (request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp, body: body}).do(s); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %.200s", body, w.Code, w.Body)
+		}
+	}
+}
+
+// Which pages may open a WebSocket, by what shows who asks.
+func TestWhichOriginsMay(t *testing.T) {
+	for _, tt := range []struct {
+		origin              string
+		token, cookie, cert bool
+	}{ // whether it may, with each of them
+		{"", true, false, true},
+		{"https://hub.example", true, true, true},
+		{"http://hub.example", true, false, false}, // a page that anybody on the way may have changed
+		{"https://hub.example:8443", true, false, false},
+		{"https://evil.example", true, false, false},
+		{"https://hub.example.evil.example", true, false, false},
+		{"null", true, false, false},
+		{"http://localhost:4466", true, false, true},
+		{"http://127.0.0.1:4466", true, false, true},
+		{"http://[::1]:4466", true, false, true},
+		{"file://", true, false, true},
+		{"http://192.0.2.1", true, false, false},
+		{"http://localhost.evil.example", true, false, false},
+		{"http://127.0.0.1.evil.example", true, false, false},
+		{"%zz", true, false, false},
+	} {
+		for what, want := range map[string]bool{"token": tt.token, "cookie": tt.cookie, "certificate": tt.cert} {
+			r := httptest.NewRequest(http.MethodGet, "https://hub.example/api/v1/nodes?watch=1", nil)
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", "websocket")
+			if tt.origin != "" {
+				r.Header.Set("Origin", tt.origin)
+			}
+			switch what {
+			case "token":
+				r.Header.Set("Authorization", "Bearer x")
+				r.Header.Set("Cookie", "a=b")
+			case "cookie":
+				r.Header.Set("Cookie", "__Host-flotilla=x")
+			case "certificate":
+				r.Header.Set("Cookie", "a=b")
+				r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, nil)
+			}
+			s := newServer(seeded())
+			c := &call{Server: s, w: hijackable{httptest.NewRecorder()}, r: r}
+			c.target, _ = parsePath(r.URL.EscapedPath())
+			c.res = c.find(c.target)
+			if ok, err := c.upgrades(); ok != want || (err == nil) != want {
+				t.Errorf("a page of %q with a %s: %t %v, want %t", tt.origin, what, ok, err, want)
+			}
+		}
+	}
+}
+
+type hijackable struct{ *httptest.ResponseRecorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+// What is kept of who came in how: the page is the page, a token a token, and a record has
+// the code and the reason of its answer.
+func TestARecordSaysHowAndWhy(t *testing.T) {
+	s := newServer(seeded())
+	var kept auditing
+	s.Audit = &kept
+	for via, want := range map[string]string{"": "API", "token": "token", "certificate": "certificate", "session": "API"} {
+		r := httptest.NewRequest(http.MethodDelete, ns+"/pods/kiosk-1", nil)
+		c := &call{Server: s, w: httptest.NewRecorder(), r: r, who: access.User{Name: "anna", Via: via}}
+		if row := c.row("", nil); row.Via != want || row.Who != "anna" || row.Code != 200 || row.Source == "" {
+			t.Errorf("%q: %+v", via, row)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
+	r.Header.Set("Authorization", "Bearer nonsense")
+	s.ServeHTTP(httptest.NewRecorder(), r)
+	if len(kept.rows) != 1 || kept.rows[0].Code != http.StatusUnauthorized || kept.rows[0].Message == "" {
+		t.Errorf("%+v", kept.rows)
+	}
+}
