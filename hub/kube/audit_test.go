@@ -15,6 +15,7 @@ func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
 		{"all of a namespace", "operator", "GET", ns + "/secrets", "", "operator list secrets default/ done"},
 		{"all", "operator", "GET", "/api/v1/secrets", "", "operator list secrets done"},
 		{"as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},
+		{"a watch", "operator", "GET", "/api/v1/secrets?watch=1&timeoutSeconds=1&resourceVersion=1", "", "operator watch secrets done"},
 		{"what a dry run answers", "admin", "PATCH", ns + "/secrets/s?dryRun=All", `{"metadata":{"labels":{"a":"b"}}}`, "admin patch secrets default/s dry run done"},
 		{"a viewer's try", "viewer", "GET", ns + "/secrets/s", "", "viewer get secrets default/s refused"},
 		{"a viewer's write", "viewer", "DELETE", ns + "/pods/kiosk-1", "", "viewer delete pods default/kiosk-1 refused"},
@@ -44,5 +45,21 @@ func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
 				t.Errorf("kept %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// A change is made in the name of whoever asked for it.
+func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	var kept auditing
+	s.Audit = &kept
+	f.history = nil
+	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"c-"}}`, 201, nil)
+	if len(f.history) != 1 || f.history[0].Change.By != "admin" {
+		t.Fatalf("%+v", f.history)
+	}
+	if name := f.history[0].Key.Name; len(kept.rows) != 1 || kept.rows[0].Name != name || !strings.HasPrefix(name, "c-") {
+		t.Errorf("kept %q of %s", kept.lines, name)
 	}
 }
