@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -90,7 +91,7 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 // Where the former database says nothing, people and devices are as in the backup; sessions
 // and join tokens, which are made again in a minute, have ended, and it is said.
 func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
-	for name, former := range map[string]func(t *testing.T, dir string){
+	cases := map[string]func(t *testing.T, dir string){
 		"it is lost":    func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, database))) },
 		"it is damaged": func(t *testing.T, dir string) { damage(t, filepath.Join(dir, database)) },
 		"it is that of a hub that began anew": func(t *testing.T, dir string) {
@@ -99,7 +100,13 @@ func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
 			}
 			must(t, copyFile(filepath.Join(newHub(t), database), filepath.Join(dir, database)))
 		},
-	} {
+	}
+	for _, table := range append([]string{dismissalsTable, recordsTable}, rightsTables...) {
+		cases["only its table "+table+" is damaged, and could be read"] = func(t *testing.T, dir string) {
+			scratch(t, filepath.Join(dir, database), table)
+		}
+	}
+	for name, former := range cases {
 		t.Run(name, func(t *testing.T) {
 			dir, file := outlived(t)
 			former(t, dir)
@@ -128,6 +135,23 @@ func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// scratch makes the first page of a table say another number of free bytes than it has: its
+// rows can be read, and who looks closely sees that somebody else has written there.
+func scratch(t *testing.T, file, table string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(file))
+	must(t, err)
+	var root, size int64
+	must(t, db.QueryRow("SELECT rootpage FROM sqlite_master WHERE name = ?", table).Scan(&root))
+	must(t, db.QueryRow("PRAGMA page_size").Scan(&size))
+	must(t, db.Close())
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	must(t, err)
+	_, err = f.WriteAt([]byte{0x37}, (root-1)*size+7)
+	must(t, err)
+	must(t, f.Close())
 }
 
 // newHub is the directory of another one.
