@@ -80,6 +80,9 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 			t.Errorf("the join token %s is %+v, %v", id, j, err)
 		}
 	}
+	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" { // or its join, whose answer got lost, costs another use
+		t.Errorf("who joined is %+v, %v", all, err)
+	}
 	expect(t, contents(t, s),
 		`dismissals /before u-before 4   {"metadata":{"name":"before"},"node":"pi-2"}`,
 		`dismissals /deleted u-deleted 19   {"metadata":{"name":"deleted"},"node":"pi-2"}`,
