@@ -232,8 +232,11 @@ func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 func TestAnHTTPHookAsksThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.hooking()
+		var mu sync.Mutex
 		var asked []string
 		d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			if asked = append(asked, address); len(asked) > 1 {
 				return nil, errors.New("refused")
 			}
@@ -257,6 +260,8 @@ func TestAnHTTPHookAsksThePod(t *testing.T) {
 		}
 		d.desire(2, leaving(p, 30))
 		time.Sleep(5 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		if at := net.JoinHostPort(st.PodIP, "80"); !slices.Equal(asked, []string{at, at}) {
 			t.Errorf("asked %q, the pod is at %s", asked, at)
 		}
