@@ -34,9 +34,11 @@ func loginFlood(ctx context.Context, a *arena) (string, error) {
 	})
 	spent, kib := a.cpu()-before, (a.wrote()-wrote)>>10
 	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(), spent, kib)
-	switch each := spent / time.Duration(max(tried.Load(), 1)); {
-	case each > 10*time.Millisecond: // a password takes five times as long to look at
-		return seen, fmt.Errorf("a try costs %s", each)
+	// A password that is looked at takes a tenth of a second; one that is not, a twentieth of that.
+	looked := tried.Load() - limited.Load()
+	switch most := time.Duration(limited.Load())*5*time.Millisecond + time.Duration(looked)*200*time.Millisecond; {
+	case spent > most:
+		return seen, fmt.Errorf("%d tries that were looked at and %d that were not may cost %s", looked, limited.Load(), most)
 	case kib > 16<<10:
 		return seen, errors.New("attempts wear the disk out")
 	}
