@@ -24,7 +24,10 @@ func JSON(data []byte, into any) error {
 	}
 	w := walk{json: json.NewDecoder(bytes.NewReader(data)), types: map[reflect.Type]map[string]reflect.Type{}}
 	w.json.UseNumber()
-	return w.value(typeOf(into))
+	if err := w.value(typeOf(into)); err != nil && err != errNoJSON {
+		return err
+	}
+	return nil
 }
 
 // nesting refuses what is nested too deep, before anything recurses into it.
@@ -112,6 +115,10 @@ func typeOf(into any) reflect.Type {
 	return t
 }
 
+// errNoJSON ends a walk: the text is no JSON, or ends too early, which the decoder will say. A
+// walk that went on would never end, because what follows is there for ever.
+var errNoJSON = errors.New("no JSON")
+
 // A walk goes through a text and the type that it is for, side by side.
 type walk struct {
 	json  *json.Decoder
@@ -122,7 +129,7 @@ type walk struct {
 func (w *walk) value(t reflect.Type) error {
 	tok, err := w.json.Token()
 	if err != nil {
-		return nil // no JSON, or its end: the decoder will say so
+		return errNoJSON
 	}
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -138,7 +145,7 @@ func (w *walk) value(t reflect.Type) error {
 				key, err := w.json.Token()
 				name, ok := key.(string)
 				if err != nil || !ok {
-					return nil
+					return errNoJSON
 				}
 				inside = w.member(t, name)
 			} else if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
@@ -148,7 +155,9 @@ func (w *walk) value(t reflect.Type) error {
 				return err
 			}
 		}
-		_, _ = w.json.Token()
+		if _, err := w.json.Token(); err != nil {
+			return errNoJSON
+		}
 	case json.Number:
 		if len(tok) > MaxNumber {
 			return fmt.Errorf("number %.20s… has %d characters, at most %d are read", tok, len(tok), MaxNumber)
