@@ -339,3 +339,23 @@ func FuzzProto(f *testing.F) {
 		}
 	})
 }
+
+// A text that is damaged anywhere is read to an end: the test hangs otherwise.
+func TestDamagedTextEnds(t *testing.T) {
+	whole := `{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"name":"a","env":[{"name":"a","value":"1\u0065-9"}],"ports":[{"containerPort":8e01}]}]}}`
+	for i := range whole {
+		for _, with := range []string{"", ",", ":", "[", "]", "{", "}", `"`, "0", "e00", `"A"0e00`, "\x85", "\x00"} {
+			for _, text := range []string{whole[:i] + with, whole[:i] + with + whole[i:], whole[:i] + with + whole[i+1:]} {
+				for _, into := range []any{&corev1.Pod{}, &corev1.Node{}, &map[string]any{}, &[]string{}} {
+					if json.Unmarshal([]byte(text), into) == nil {
+						continue
+					}
+					_ = JSON([]byte(text), into) // whoever decodes it says that it is no JSON
+				}
+			}
+		}
+	}
+	for _, text := range []string{`["A"0e00`, `{"a"0e00`, `{"a":0e00"b"`, `[[[0e00 0e00`, `{0e00:1}`, `[0e00`, `0e00]`} {
+		_ = JSON([]byte(text), &corev1.Pod{})
+	}
+}
