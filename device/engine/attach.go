@@ -12,7 +12,7 @@ import (
 )
 
 func (a *api) Attach(ctx context.Context, id string, s Streams) error {
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	found, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "attach to container", id)
 	}

@@ -13,14 +13,14 @@ import (
 )
 
 func (a *api) Containers(ctx context.Context, label string) ([]Container, error) {
-	list, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
+	list, err := a.list(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
 	if err != nil {
 		return nil, explain(err, "list the containers with label", label)
 	}
 	found := make([]Container, 0, len(list.Items))
 	for _, item := range list.Items {
 		// The list tells neither exit codes nor times.
-		c, err := a.client().ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
+		c, err := a.look(ctx, item.ID)
 		switch {
 		case errdefs.IsNotFound(err):
 			continue // gone since the list was made
@@ -128,7 +128,7 @@ func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 		return nil
 	}
 	// Engines differ in whether stopping what never ran, or ends at this moment, is an error.
-	if now, lookErr := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{}); errdefs.IsNotFound(lookErr) ||
+	if now, lookErr := a.look(ctx, id); errdefs.IsNotFound(lookErr) ||
 		lookErr == nil && now.Container.State != nil && !now.Container.State.Running {
 		return nil
 	}
@@ -163,16 +163,16 @@ func (a *api) remove(ctx context.Context, id string) error {
 // removeDependents removes the containers that share the network of a container and have ended. Running ones are an
 // error: the caller did not ask for their end.
 func (a *api) removeDependents(ctx context.Context, id string) error {
-	owner, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	owner, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "look at container", id)
 	}
-	list, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true})
+	list, err := a.list(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return explain(err, "list the containers that depend on", id)
 	}
 	for _, item := range list.Items {
-		c, err := a.client().ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
+		c, err := a.look(ctx, item.ID)
 		if err != nil || c.Container.HostConfig == nil || string(c.Container.HostConfig.NetworkMode) != "container:"+owner.Container.ID {
 			continue
 		}

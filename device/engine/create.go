@@ -43,7 +43,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		}
 		if s.NetworkOf != "" {
 			// Docker gives all who share a network one host name, Podman does not.
-			owner, err := a.client().ContainerInspect(ctx, s.NetworkOf, client.ContainerInspectOptions{})
+			owner, err := a.look(ctx, s.NetworkOf)
 			if err != nil {
 				return "", explain(err, "create container "+s.Name+" in the network of", s.NetworkOf)
 			}
@@ -103,7 +103,7 @@ func nameTaken(err error) bool {
 // clearName removes the container that holds a name, unless it runs: after a power cut or a half-done removal such
 // left-overs would block their successor for ever.
 func (a *api) clearName(ctx context.Context, name string) error {
-	found, err := a.client().ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	found, err := a.look(ctx, name)
 	if err == nil && found.Container.State != nil && found.Container.State.Running {
 		return fmt.Errorf("create container %s: a running container has that name: %s; stop and remove it first", name, found.Container.ID)
 	}

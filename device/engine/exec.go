@@ -81,7 +81,7 @@ func (a *api) execRefused(ctx context.Context, id string, err error, stderr io.W
 // execCode waits for the exit code of a command whose output has ended: engines close the output a moment earlier.
 func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		now, err := a.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
+		now, err := a.lookExec(ctx, execID)
 		if err != nil {
 			return 0, err
 		}
@@ -109,7 +109,7 @@ func (a *api) EndExec(ctx context.Context, exec string) error {
 // touched when the kernel says that it belongs to the container: where we run in a container ourselves, the engine's
 // process numbers mean nothing to us.
 func (a *api) endExec(ctx context.Context, execID string, hangUp bool) error {
-	now, err := a.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
+	now, err := a.lookExec(ctx, execID)
 	if err != nil || !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
 		return err
 	}

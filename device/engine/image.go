@@ -22,7 +22,7 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 	if err != nil {
 		return nil, explain(err, "list", "images")
 	}
-	containers, err := a.client().ContainerList(ctx, client.ContainerListOptions{All: true})
+	containers, err := a.list(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return nil, explain(err, "list", "containers")
 	}

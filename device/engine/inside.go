@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,7 +17,7 @@ import (
 // the same: what listens on 127.0.0.1 only is out of reach then, and a refusal says so.
 func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	what := fmt.Sprintf("connect to port %d of container", port)
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	found, err := a.look(ctx, id)
 	if err != nil {
 		return nil, explain(err, what, id)
 	}
@@ -50,7 +49,7 @@ func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 // addressOf is the address of a container, or of the one whose network it shares.
 func (a *api) addressOf(ctx context.Context, id string) (string, error) {
 	for range 2 {
-		found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		found, err := a.look(ctx, id)
 		if err != nil {
 			return "", explain(err, "look at container", id)
 		}

@@ -4,18 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 )
 
 func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error {
 	// Only the container knows whether its two streams come as one: a terminal has no stderr.
-	found, err := again(ctx, func() (client.ContainerInspectResult, error) {
-		return a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	})
+	found, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
@@ -79,20 +75,4 @@ func eventsError(ctx context.Context, err error) error {
 		err = io.EOF
 	}
 	return explain(err, "listen to", "container events")
-}
-
-// again asks up to four times while the engine says that it failed itself: Podman
-// does so for a log whose last line is being written, and for a container that
-// ends while it looks.
-func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
-	for try := 1; ; try++ {
-		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {
-			return answer, err
-		}
-		select {
-		case <-ctx.Done():
-			return answer, err
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }

@@ -18,7 +18,7 @@ import (
 // less the file pages that the kernel can drop at once. It is read from the container's control group where we can see
 // it: older Dockers take a second to answer.
 func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	found, err := a.look(ctx, id)
 	if err != nil {
 		return Usage{}, explain(err, "measure container", id)
 	}
@@ -42,7 +42,7 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 
 // Written asks the engine for the first, and looks at the log itself where it can.
 func (a *api) Written(ctx context.Context, id string) (int64, error) {
-	found, err := a.client().ContainerInspect(ctx, id, client.ContainerInspectOptions{Size: true})
+	found, err := a.look(ctx, id, client.ContainerInspectOptions{Size: true})
 	if err != nil {
 		return 0, explain(err, "measure container", id)
 	}

@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+)
+
+// again asks up to four times while the engine says that it failed itself. Podman does so for a log whose last line is
+// being written, and (before 4.4) for a container that ends while it is looked at, as "read /proc/PID/cgroup: no such
+// process": one such container then fails the list of all. Only for questions: what changes something has its own rule.
+func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
+	for try := 1; ; try++ {
+		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// look asks the engine for one container.
+func (a *api) look(ctx context.Context, id string, o ...client.ContainerInspectOptions) (client.ContainerInspectResult, error) {
+	var options client.ContainerInspectOptions
+	if len(o) > 0 {
+		options = o[0]
+	}
+	return again(ctx, func() (client.ContainerInspectResult, error) { return a.client().ContainerInspect(ctx, id, options) })
+}
+
+// list asks the engine for the containers that o names.
+func (a *api) list(ctx context.Context, o client.ContainerListOptions) (client.ContainerListResult, error) {
+	return again(ctx, func() (client.ContainerListResult, error) { return a.client().ContainerList(ctx, o) })
+}
+
+// lookExec asks the engine for one command in a container.
+func (a *api) lookExec(ctx context.Context, id string) (client.ExecInspectResult, error) {
+	return again(ctx, func() (client.ExecInspectResult, error) {
+		return a.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+	})
+}

@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A container that ends while Podman looks at it fails the question, once: the list must not fail with it, nor may a
+// container that has only just ended be told as broken.
+func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
+	const id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123"
+	for _, failing := range []string{"/containers/json", "/containers/" + id + "/json"} {
+		for _, c := range []struct {
+			times, status int
+			asked         int
+			well          bool
+		}{
+			{times: 1, status: http.StatusInternalServerError, asked: 2, well: true},
+			{times: 3, status: http.StatusInternalServerError, asked: 4, well: true},
+			{times: 99, status: http.StatusInternalServerError, asked: 4},
+			{times: 99, status: http.StatusConflict, asked: 1}, // that is an answer
+		} {
+			t.Run(fmt.Sprintf("%s fails %d times with %d", failing[:15], c.times, c.status), func(t *testing.T) {
+				asked := 0
+				socket := filepath.Join(t.TempDir(), "s")
+				listener, err := net.Listen("unix", socket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Api-Version", "1.44")
+					w.Header().Set("Content-Type", "application/json")
+					path := r.URL.Path
+					if strings.HasSuffix(path, failing) {
+						if asked++; asked <= c.times {
+							w.WriteHeader(c.status)
+							fmt.Fprint(w, `{"message":"read /proc/26032/cgroup: no such process"}`)
+							return
+						}
+					}
+					switch {
+					case strings.HasSuffix(path, "/containers/json"):
+						fmt.Fprintf(w, `[{"Id":%q,"Names":["/one"],"State":"running","Labels":{}}]`, id)
+					case strings.HasSuffix(path, "/json"):
+						fmt.Fprintf(w, `{"Id":%q,"Name":"/one","State":{"Status":"exited","ExitCode":7},"Config":{"Image":"x"}}`, id)
+					}
+				})}
+				go func() { _ = server.Serve(listener) }()
+				t.Cleanup(func() { _ = server.Close() })
+				moby, err := dial(socket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a := &api{socket: socket}
+				a.current.Store(&session{client: moby})
+				found, err := a.Containers(context.Background(), "x")
+				if asked != c.asked {
+					t.Errorf("asked %d times, want %d", asked, c.asked)
+				}
+				well := err == nil && len(found) == 1 && found[0].Error == "" && found[0].ExitCode == 7
+				if well != c.well {
+					t.Errorf("%+v, %v", found, err)
+				}
+			})
+		}
+	}
+}
