@@ -36,16 +36,23 @@ type Audit struct {
 const (
 	maxAuditText    = 256  // bytes of who, via, source, verb, resource, namespace and name
 	maxAuditMessage = 1024 // bytes
-	auditOverhead   = 200  // bytes that a record costs beside its text
+	// What one whom nobody knows made us write: 64 MiB are seven weeks of a flood of the longest.
+	maxStrangerText    = 64
+	maxStrangerMessage = 128
+	auditOverhead      = 200 // bytes that a record costs beside its text
 )
 
 // bounded is a record as it is kept: cut, in UTF-8 of which every character shows, and
 // with whole milliseconds.
 func (a Audit) bounded() Audit {
-	for _, text := range []*string{&a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name} {
-		*text = cut(*text, maxAuditText)
+	most, message := maxAuditText, maxAuditMessage
+	if a.Code >= 400 && a.source() == a.from() {
+		most, message = maxStrangerText, maxStrangerMessage
 	}
-	a.Message = cut(a.Message, maxAuditMessage)
+	for _, text := range []*string{&a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name} {
+		*text = cut(*text, most)
+	}
+	a.Message = cut(a.Message, message)
 	a.At, a.Until, a.Count = moment(stamp(a.At)), moment(stamp(a.Until)), max(a.Count, 1)
 	return a
 }

@@ -39,10 +39,7 @@ func (a *Audit) folds() bool {
 // source is whom a flood is counted for. Who somebody is counts where it was
 // proved: names that are typed would each have a flood of their own.
 func (a *Audit) source() string {
-	from := a.Origin
-	if from == "" {
-		from = a.Source
-	}
+	from := a.from()
 	switch a.Via {
 	case "password", "join token", "setup link", "":
 		return from
@@ -51,6 +48,13 @@ func (a *Audit) source() string {
 		return from
 	}
 	return from + " " + a.Who
+}
+
+func (a *Audit) from() string {
+	if a.Origin != "" {
+		return a.Origin
+	}
+	return a.Source
 }
 
 // A bucket lets so many through at once, and one more after every so long.
@@ -133,6 +137,7 @@ type auditor struct {
 	all     bucket
 	apart   bucket
 	folds   map[string]*fold
+	swept   time.Time // when room for others was looked for
 	others  fold
 	lost    fold // what could not be kept at all
 	timer   *time.Timer
@@ -170,6 +175,10 @@ func (q *auditor) foldOf(origin string, now time.Time) *fold {
 		return f
 	}
 	if len(q.folds) >= foldKnown {
+		if now.Sub(q.swept) < foldFirst {
+			return &q.others
+		}
+		q.swept = now
 		for k, f := range q.folds {
 			if f.n == 0 && now.Sub(f.since) > foldLongest {
 				delete(q.folds, k)

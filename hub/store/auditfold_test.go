@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +140,26 @@ func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
 			t.Errorf("the last one is %+v", a)
 		}
 	})
+}
+
+// What strangers type is short in the audit: its bound in bytes is weeks of it.
+func TestAStrangersRecordIsShort(t *testing.T) {
+	long := strings.Repeat("x", 4096)
+	for _, a := range []Audit{
+		{Who: long, Via: "password", Source: "2001:db8::1", Verb: "create", Resource: "sessions", Code: 401, Message: long},
+		{Who: long, Via: "join token", Source: "2001:db8::1", Verb: "create", Resource: "enrolments", Name: long, Code: 403, Message: long},
+		{Via: "setup link", Source: "2001:db8::1", Verb: "create", Resource: "users", Name: long, Code: 429, Message: long},
+		{Who: long, Via: "certificate", Source: "2001:db8::1", Verb: "list", Resource: long, Name: long, Code: 401, Message: long},
+	} {
+		a = a.bounded()
+		if days := maxAuditBytes / (a.bytes() * maxAuditRows / 90); days < 49 {
+			t.Errorf("%d days of records of %d bytes: %+v", days, a.bytes(), a)
+		}
+	}
+	known := Audit{Who: "anna", Via: "session", Source: "2001:db8::1", Verb: "update", Resource: "nodes", Name: long, Code: 403, Message: long}.bounded()
+	if len(known.Message) != maxAuditMessage || len(known.Name) != maxAuditText {
+		t.Errorf("of somebody known %d bytes are kept", known.bytes())
+	}
 }
 
 // While the disk takes nothing, so many wait, and the rest is counted.
