@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 func byDevice() []attack {
 	return []attack{
 		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 and its like, then more news, then a restart", run: endless},
+		{name: "damaged-news", slow: true, by: "device", does: "every kind of news cut short or with a wrong byte, at 200 places each", run: damaged},
 		{name: "changing-hardware", slow: true, by: "device", does: "240 KB of hardware that changes with each status, a minute long, as fast as it is let", run: changing(func(i int) (map[string]any, map[string]any) {
 			return nil, map[string]any{"hardware": map[string]any{"n": i, "x": noise(i, 240<<10)}}
 		})},
@@ -95,6 +98,54 @@ func endless(ctx context.Context, a *arena) (string, error) {
 		return "", err
 	}
 	return "refused, and back after kill -9", nil
+}
+
+// damaged sends news of which every reader on the way has to find an end: one did not, and the hub stood still.
+func damaged(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	whole := map[string][]byte{"status": d.good(nil, nil), "pods": fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.boot),
+		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.boot), "event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`), "reply/1": []byte(`{"code":200}`)}
+	var l *link
+	defer func() {
+		if l != nil {
+			_ = l.Close()
+		}
+	}()
+	sent, heard, links := 0, 0, 0
+	for _, channel := range slices.Sorted(maps.Keys(whole)) {
+		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which asks for a closer look
+		news := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
+		for i := range 100 {
+			at := i * len(text) / 100
+			wrong := slices.Clone(text)
+			wrong[at] = "\x00\"[{:,\xff0"[i%8]
+			news = append(news, text[:at], wrong)
+		}
+		for _, n := range news {
+			if l == nil || !l.open() {
+				if links++; links > 40 {
+					break // thrown out again and again, which is an answer too
+				}
+				if l, err = d.connect(ctx, d.clientID()); err != nil {
+					l = nil
+					continue
+				}
+			}
+			if l.publish(channel, n) == nil {
+				sent++
+			}
+		}
+		if l != nil && l.ping(time.Minute) == nil { // all before it were read
+			heard++
+		}
+		if err := a.answers(ctx, 2*time.Second); err != nil {
+			return "", fmt.Errorf("after damaged news on %s: %w", channel, err)
+		}
+	}
+	return fmt.Sprintf("%d sent over %d connections, %d of %d kinds answered for", sent, links, heard, len(whole)), nil
 }
 
 // changing sends a status that is different each time, a minute long.
