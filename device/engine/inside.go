@@ -85,8 +85,7 @@ func dialInside(ctx context.Context, pid int, containerID string, port int) (net
 		err  error
 	}
 	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine, so that nobody else gets its network
+	go onItsOwnThread(func() {
 		var r result
 		if r.err = enter(pid, containerID); r.err == nil {
 			var d net.Dialer
@@ -98,9 +97,28 @@ func dialInside(ctx context.Context, pid int, containerID string, port int) (net
 			}
 		}
 		done <- r
-	}()
+	})
 	r := <-done
 	return r.conn, r.err
+}
+
+// onItsOwnThread calls do on a thread that ends afterwards, so that nobody else gets its network. The first thread of a
+// process would only be parked for ever, and what the process sees in /proc/self/net would be the container's: it is kept
+// back until do has run elsewhere.
+func onItsOwnThread(do func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		do() // never unlocked
+		return
+	}
+	defer runtime.UnlockOSThread()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		do()
+	}()
+	<-done
 }
 
 // enter takes the calling thread into the network of a process, if that is the container's.
