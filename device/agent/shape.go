@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -58,10 +59,13 @@ func needsSandbox(pod *corev1.Pod) bool {
 // first of them is then the sandbox's.
 func sharesProcesses(pod *corev1.Pod) bool { return isTrue(pod.Spec.ShareProcessNamespace) }
 
-// restarts tells whether the restart policy wants a container again that has ended.
+// restarts tells whether the restart policy wants a container again that has ended: the first of the container's rules
+// that its exit code is of, the container's policy, the pod's.
 func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
-	policy := pod.Spec.RestartPolicy
-	if isSidecar(w) {
+	policy := policyOf(pod, w)
+	if isSidecar(w) || slices.ContainsFunc(w.spec.RestartPolicyRules, func(rule corev1.ContainerRestartRule) bool {
+		return ruled(rule, int32(c.Ended.ExitCode))
+	}) {
 		return true
 	}
 	if w.kind == KindInit && policy == corev1.RestartPolicyAlways {
@@ -74,6 +78,19 @@ func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
 		return c.Ended.ExitCode != 0
 	}
 	return true
+}
+
+// policyOf is the restart policy of a container: its own, or the pod's.
+func policyOf(pod *corev1.Pod, w wanted) corev1.RestartPolicy {
+	if w.spec.RestartPolicy != nil {
+		return corev1.RestartPolicy(*w.spec.RestartPolicy)
+	}
+	return pod.Spec.RestartPolicy
+}
+
+// ruled tells whether an exit code is one that a rule is for, whose only action is to restart.
+func ruled(rule corev1.ContainerRestartRule, code int32) bool {
+	return rule.ExitCodes != nil && slices.Contains(rule.ExitCodes.Values, code) == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 }
 
 // initDone tells whether an init container needs to run no more: it has ended well
@@ -145,7 +162,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
 		if w.kind == KindInit {
-			if !isSidecar(w) && pod.Spec.RestartPolicy == corev1.RestartPolicyNever && c.Ended != nil && !c.Running() && c.Ended.ExitCode != 0 && !initialized(pod, r, boot) {
+			if c.Ended != nil && !c.Running() && c.Ended.ExitCode != 0 && !restarts(pod, w, c) && !initialized(pod, r, boot) {
 				return corev1.PodFailed
 			}
 			continue

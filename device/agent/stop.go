@@ -22,7 +22,7 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
 		}
 		for _, in := range p.instances[pod.UID] {
-			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
+			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && policyOf(pod, w) != corev1.RestartPolicyNever {
 				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.spec.Name, moved)
 			}
 		}

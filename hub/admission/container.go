@@ -32,9 +32,7 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		l.container(c, volumes, at, of)
 		unique(at, c.Name)
 		l.hostPorts(c, s.HostNetwork, taken, at, of)
-		if c.RestartPolicy != nil {
-			l.forbidden(at.Child("restartPolicy"), "may not be set for non-init containers")
-		}
+		l.restartPolicy(c, at)
 		l.probes(c, at)
 		l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
 	}
@@ -43,10 +41,8 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		l.container(c, volumes, at, of)
 		unique(at, c.Name)
 		l.hostPorts(c, s.HostNetwork, map[string]bool{}, at, of)
-		if c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
-			l.errs = append(l.errs, field.NotSupported(at.Child("restartPolicy"), *c.RestartPolicy, []corev1.ContainerRestartPolicy{corev1.ContainerRestartPolicyAlways}))
-		}
-		if c.RestartPolicy != nil {
+		l.restartPolicy(c, at)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			l.probes(c, at)
 			l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
 			continue
@@ -162,6 +158,31 @@ func (l *list) mounts(mounts []corev1.VolumeMount, volumes map[string]bool, p *f
 		paths[m.MountPath] = true
 		if m.SubPath != "" {
 			relative(l, at.Child("subPath"), m.SubPath)
+		}
+	}
+}
+
+// restartPolicy checks a container's own policy and its rules (KEP-5307).
+func (l *list) restartPolicy(c *corev1.Container, p *field.Path) {
+	rules := p.Child("restartPolicyRules")
+	if c.RestartPolicy != nil {
+		oneOf(l, p.Child("restartPolicy"), *c.RestartPolicy, corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
+	} else if len(c.RestartPolicyRules) > 0 {
+		l.required(p.Child("restartPolicy"), "must specify restartPolicy when restart rules are used")
+	}
+	if most := 20; len(c.RestartPolicyRules) > most {
+		l.errs = append(l.errs, field.TooMany(rules, len(c.RestartPolicyRules), most))
+	}
+	for i, r := range c.RestartPolicyRules {
+		at := rules.Index(i)
+		oneOf(l, at.Child("action"), r.Action, corev1.ContainerRestartRuleActionRestart)
+		if r.ExitCodes == nil {
+			l.required(at.Child("exitCodes"), "must be specified")
+			continue
+		}
+		oneOf(l, at.Child("exitCodes", "operator"), r.ExitCodes.Operator, corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)
+		if most := 255; len(r.ExitCodes.Values) > most {
+			l.errs = append(l.errs, field.TooMany(at.Child("exitCodes", "values"), len(r.ExitCodes.Values), most))
 		}
 	}
 }

@@ -24,11 +24,13 @@ var supported = map[string]string{
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"readinessGates schedulingGates " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
-	"Container": "name image command args workingDir ports envFrom env resources restartPolicy volumeMounts livenessProbe " +
+	"Container": "name image command args workingDir ports envFrom env resources restartPolicy restartPolicyRules volumeMounts livenessProbe " +
 		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
 		"~resizePolicy",
-	"ContainerPort":        "*",
-	"ResourceRequirements": "limits requests",
+	"ContainerPort":                   "*",
+	"ContainerRestartRule":            "*",
+	"ContainerRestartRuleOnExitCodes": "*",
+	"ResourceRequirements":            "limits requests",
 
 	"EnvVar":                "*",
 	"EnvVarSource":          "fieldRef resourceFieldRef configMapKeyRef secretKeyRef",
@@ -116,7 +118,6 @@ var why = map[string]string{
 	"LifecycleHandler.tcpSocket":             "Kubernetes does nothing with it: use exec, httpGet or sleep",
 	"Container.volumeDevices":                "devices have no block volumes: use a hostPath",
 	"Container.resizePolicy":                 "resources of a running pod cannot change",
-	"Container.restartPolicyRules":           "write restartPolicy of the pod",
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
 	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
 	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
