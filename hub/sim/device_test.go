@@ -231,7 +231,7 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 func (d *simDevice) container(uid string) string {
 	list, _ := d.twin.Containers(context.Background(), agent.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running {
+		if c.State == engine.Running && c.Labels[agent.LabelKind] == agent.KindApp { // the end of a sandbox is the pod's
 			return c.Name
 		}
 	}

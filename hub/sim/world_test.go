@@ -125,7 +125,7 @@ func (w *world) end() {
 		w.t.Errorf("logged: %s", l)
 	}
 	if w.t.Failed() {
-		w.t.Logf("seed %d; the hub said at last:\n%s", w.seed, w.lines.tail(60))
+		w.t.Logf("seed %d; the hub said at last:\n%s", w.seed, w.lines.tail(150))
 	}
 }
 
