@@ -31,6 +31,7 @@ import (
 // runFlags are the flags of run.
 type runFlags struct {
 	stateDir, engine, policy string
+	seccomp                  string // folder
 	lease                    time.Duration
 	log                      logFlags
 	limits                   limitFlags
@@ -52,6 +53,7 @@ func runCommand() *cobra.Command {
 	fl := cmd.Flags()
 	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
 	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
+	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
@@ -146,6 +148,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
 		Watch:        hardware.Watch,
 		Policy:       o.policy,
+		Seccomp:      f.seccomp,
 		Flags:        o.limits,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),

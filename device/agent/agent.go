@@ -71,6 +71,7 @@ type Config struct {
 	OpenEngine   func(context.Context) (engine.Engine, error) // tried until it works
 	Watch        func(context.Context, func()) error          // hardware.Watch; nil: the hardware is looked at from time to time only
 	Policy       Policy
+	Seccomp      string            // the folder of the device owner's seccomp profiles
 	Verify       Verify            // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
 	Registration wire.Registration // labels and taints for the first status

@@ -150,6 +150,13 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 	if s.NoNewPrivs {
 		host.SecurityOpt = []string{"no-new-privileges"}
 	}
+	if p := s.Seccomp; p != nil {
+		profile := p.Text
+		if info.Name == "podman" {
+			profile = p.File
+		}
+		host.SecurityOpt = append(host.SecurityOpt, "seccomp="+profile)
+	}
 	if s.PidOf != "" {
 		host.PidMode = container.PidMode("container:" + s.PidOf)
 	}

@@ -91,6 +91,13 @@ type Spec struct {
 	ExtraHosts     []string // name:ip
 	Sysctls        map[string]string
 	OOMScoreAdj    int
+	Seccomp        *Seccomp // nil: the engine's own profile
+}
+
+// A Seccomp is a profile of the kernel's filter for system calls. Docker is told its text, Podman its file.
+type Seccomp struct {
+	File string
+	Text string
 }
 
 // A Device is a device node that a container may open for reading and writing; it makes none itself.

@@ -92,6 +92,7 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		{"name servers can be chosen", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
 		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
 		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
+		{"a system call can be refused", engine.Spec{Seccomp: refusing(t, "readlinkat", "readlink")}, "readlink /proc/self/cwd", "operation not permitted"},
 		{"one capability can be added", engine.Spec{CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}}, "cat /proc/self/status", "CapEff:\t0000000000001000"},
 		{"new privileges can be forbidden", engine.Spec{NoNewPrivs: true}, "cat /proc/self/status", "NoNewPrivs:\t1"},
 		{"an ordinary container does not see the devices", engine.Spec{}, "ls /dev", "!kmsg"},
@@ -114,6 +115,17 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 			})
 		}
 	})
+}
+
+// refusing is a seccomp profile.
+func refusing(t *testing.T, calls ...string) *engine.Seccomp {
+	names, _ := json.Marshal(calls) // strings always encode
+	text := fmt.Sprintf(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": %s, "action": "SCMP_ACT_ERRNO"}]}`, names)
+	file := filepath.Join(t.TempDir(), "profile.json")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return &engine.Seccomp{File: file, Text: text}
 }
 
 // Podman's Docker API writes a mount down as a list with commas and reads that again: a path with a comma in it would

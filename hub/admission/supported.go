@@ -75,7 +75,7 @@ var supported = map[string]string{
 		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile ~seLinuxOptions",
 	"Capabilities":    "*",
 	"Sysctl":          "*",
-	"SeccompProfile":  "type",
+	"SeccompProfile":  "*",
 	"AppArmorProfile": "type",
 
 	"PodDNSConfig":       "*",
@@ -121,7 +121,6 @@ var why = map[string]string{
 	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
 	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
 	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
-	"SeccompProfile.localhostProfile":        "use type: RuntimeDefault",
 	"AppArmorProfile.localhostProfile":       "use type: RuntimeDefault",
 	"PodSecurityContext.fsGroupChangePolicy": "emptyDir, configMap and secret volumes get the group, hostPath volumes never do",
 	"PodSecurityContext.seLinuxOptions":      whySELinux,

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,10 +92,15 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// profiles knows the engine's own profiles only: the ones that are in force anyway.
+// profiles knows the engine's own profiles, which are in force anyway, and for seccomp those that the device's owner has
+// put into a folder of theirs: who names one cannot be freer than the owner has written.
 func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
-	if c != nil && c.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		v.no(p.Child("seccompProfile", "type"), "", "is not supported: use RuntimeDefault, which is in force without it too")
+	switch at := p.Child("seccompProfile"); {
+	case c == nil || c.Type == corev1.SeccompProfileTypeRuntimeDefault:
+	case c.Type != corev1.SeccompProfileTypeLocalhost:
+		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault, which is in force without it too, or Localhost")
+	case c.LocalhostProfile == nil || !filepath.IsLocal(*c.LocalhostProfile) || *c.LocalhostProfile == ".":
+		v.no(at.Child("localhostProfile"), "", "must be a path below the folder of the device's profiles, without ..")
 	}
 	if a != nil && a.Type != corev1.AppArmorProfileTypeRuntimeDefault {
 		v.no(p.Child("appArmorProfile", "type"), "", "is not supported: use RuntimeDefault, which is in force without it too")

@@ -83,6 +83,10 @@ var Table = []Case{
 	{"a sysctl whose name is longer than the allowed one", "unsafeSysctls: [kernel.msg]", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", "", "spec.securityContext.sysctls[0].name: "},
 	{"a pod without seccomp", "", "securityContext: {seccompProfile: {type: Unconfined}}", "", "spec.securityContext.seccompProfile.type: is not supported"},
 	{"a container without seccomp, whatever is allowed", "privileged: true", "", "securityContext: {seccompProfile: {type: Unconfined}}", "WEB.securityContext.seccompProfile.type: is not supported"},
+	{"a profile of the device's owner", "", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: web/strict.json}}", "", ""},
+	{"a profile of nobody", "", "securityContext: {seccompProfile: {type: Localhost}}", "", "spec.securityContext.seccompProfile.localhostProfile: must be a path below"},
+	{"a profile from elsewhere", "", "", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: ../../../tmp/mine.json}}", "WEB.securityContext.seccompProfile.localhostProfile: must be a path below"},
+	{"a profile from the root", "", "", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: /tmp/mine.json}}", "WEB.securityContext.seccompProfile.localhostProfile: must be a path below"},
 	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}", "WEB.securityContext.appArmorProfile.type: is not supported"},
 	{"an open /proc, whatever is allowed", "privileged: true", "", "securityContext: {procMount: Unmasked}", "WEB.securityContext.procMount: is not supported"},
 
