@@ -129,7 +129,7 @@ func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had
 	pod := j.step.Pod
 	a.event(corev1.EventTypeNormal, "Pulling", pod, c.Name, "Pulling image %q", image)
 	began := time.Now()
-	err := j.engine.Pull(ctx, image, j.src.registryAuth(image))
+	err := j.engine.Pull(ctx, image, j.src.registryAuth(image), a.pullProgress(j, c, image, began))
 	switch {
 	case err == nil:
 		a.notePulled(ctx, j.engine, image, had)
@@ -145,6 +145,21 @@ func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had
 	}
 	a.event(corev1.EventTypeWarning, "Failed", pod, c.Name, "Failed to pull image %q: %v", image, err)
 	return &runError{errImagePull, err}
+}
+
+// pullProgress tells of a long pull after half a minute, and each time after twice as long, up to ten minutes.
+func (a *Agent) pullProgress(j job, c *corev1.Container, image string, began time.Time) func(engine.Progress) {
+	const first, longest = 30 * time.Second, 10 * time.Minute
+	wait, last := first, began
+	return func(p engine.Progress) {
+		now := time.Now()
+		if p.Layers == 0 || now.Sub(last) < wait {
+			return
+		}
+		wait, last = min(2*wait, longest), now
+		a.event(corev1.EventTypeNormal, "Pulling", j.step.Pod, c.Name, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s", image,
+			float64(p.Bytes)/(1<<20), float64(p.Total)/(1<<20), p.Done, p.Layers, now.Sub(began).Round(time.Second))
+	}
 }
 
 // notePulled notes that an image is here because of us. What was here before is whose it was.

@@ -252,3 +252,28 @@ func (d *device) newest(t *testing.T, pod string) string {
 	t.Fatalf("no container of %s runs", pod)
 	return ""
 }
+
+// Whoever waits for a large image over a slow line sees how far it is, ever more seldom.
+func TestALongPullTellsHowFarItIs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.OfferImage("large:1", enginetest.Offer{Size: 600 << 20, Delay: 30 * time.Minute, Tells: time.Second})
+		p := makePod("web", "wait")
+		p.Spec.Containers[0].Image = "large:1"
+		d.desire(1, p)
+		time.Sleep(31 * time.Minute)
+		d.wantPhase("web", corev1.PodRunning, "")
+		var got []string
+		for _, e := range d.events {
+			if e.Reason == "Pulling" {
+				got = append(got, e.Message)
+			}
+		}
+		want := []string{`Pulling image "large:1"`}
+		for _, at := range []time.Duration{30 * time.Second, 90 * time.Second, 210 * time.Second, 450 * time.Second, 930 * time.Second, 1530 * time.Second} {
+			want = append(want, fmt.Sprintf(`Pulling image "large:1": %.1f of 600.0 MiB, 0 of 1 layers, since %s`, 600*at.Minutes()/30, at))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}

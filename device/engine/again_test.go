@@ -3,9 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -27,14 +25,7 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s fails %d times with %d", failing[:15], c.times, c.status), func(t *testing.T) {
 				asked := 0
-				socket := filepath.Join(t.TempDir(), "s")
-				listener, err := net.Listen("unix", socket)
-				if err != nil {
-					t.Fatal(err)
-				}
-				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Api-Version", "1.44")
-					w.Header().Set("Content-Type", "application/json")
+				a := served(t, func(w http.ResponseWriter, r *http.Request) {
 					path := r.URL.Path
 					if strings.HasSuffix(path, failing) {
 						if asked++; asked <= c.times {
@@ -49,15 +40,7 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 					case strings.HasSuffix(path, "/json"):
 						fmt.Fprintf(w, `{"Id":%q,"Name":"/one","State":{"Status":"exited","ExitCode":7},"Config":{"Image":"x"}}`, id)
 					}
-				})}
-				go func() { _ = server.Serve(listener) }()
-				t.Cleanup(func() { _ = server.Close() })
-				moby, err := dial(socket)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a := &api{socket: socket}
-				a.current.Store(&session{client: moby})
+				})
 				found, err := a.Containers(context.Background(), "x")
 				if asked != c.asked {
 					t.Errorf("asked %d times, want %d", asked, c.asked)

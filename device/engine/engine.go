@@ -106,6 +106,12 @@ type Device struct {
 	Path string // in the container, below /dev
 }
 
+// A Progress is how far a pull is. An engine tells the size of a layer when it begins with it.
+type Progress struct {
+	Layers, Done int
+	Bytes, Total int64 // of the layers whose size is known
+}
+
 // A State is where a container is in its life.
 type State string
 
@@ -200,9 +206,9 @@ type Engine interface {
 	// ImageUser is as whom the programs of an image that is there run, as its author wrote it: a name or a uid, with a
 	// group after a colon perhaps. Empty: as root.
 	ImageUser(ctx context.Context, ref string) (string, error)
-	// Pull brings an image of the engine's platform here. auth may be nil.
-	// ErrNotFound when the registry does not have it; other errors may pass.
-	Pull(ctx context.Context, ref string, auth *RegistryAuth) error
+	// Pull brings an image of the engine's platform here. auth may be nil, and told, which hears how far it is as often
+	// as the engine says something. ErrNotFound when the registry does not have it; other errors may pass.
+	Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error
 	// RemoveImage removes an image (id or name) with all its names. One that a container was made of stays: an error. Gone
 	// already is none.
 	RemoveImage(ctx context.Context, id string) error

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -116,7 +117,7 @@ func (a *api) ImageUser(ctx context.Context, ref string) (string, error) {
 
 // Pull leaves the choice among the platforms of an image to the engine, which knows itself best, but not on 32-bit ARM:
 // there engines have mistaken a Raspberry Pi Zero for an ARMv7.
-func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth) error {
+func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error {
 	info := a.current.Load().info
 	options := client.ImagePullOptions{}
 	if info.Variant != "" {
@@ -132,15 +133,27 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth) error {
 	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
 		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, err.Error())
 	}
-	stream, err := a.client().ImagePull(ctx, ref, options)
-	if err != nil {
-		return pullError(err, ref)
+	// A registry that stops in the middle of an answer would keep us, and the engine, for ever.
+	pulling, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(a.stall, func() { cancel(fmt.Errorf("no progress for %s; it is tried again", a.stall)) })
+	defer stalled.Stop()
+	stream, err := a.client().ImagePull(pulling, ref, options)
+	if err == nil {
+		defer stream.Close()
+		err = follow(stream, func(p Progress) {
+			stalled.Reset(a.stall)
+			if told != nil {
+				told(p)
+			}
+		})
 	}
-	defer stream.Close()
-	if err := follow(stream); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return pullError(ctx.Err(), ref)
+	case err != nil && pulling.Err() != nil:
+		return pullError(context.Cause(pulling), ref)
+	case err != nil:
 		return pullError(err, ref)
 	}
 	// The stream also just ends when the engine does.
@@ -151,12 +164,25 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth) error {
 	return err
 }
 
+// pullStall is how long an engine may say nothing of a pull: on a slow card it unpacks a large layer for minutes.
+const pullStall = 10 * time.Minute
+
+// maxLayers bounds what is remembered of a pull; an image has at most 127.
+const maxLayers = 256
+
 // follow reads the progress of a pull to its end and returns the error that it tells.
-func follow(stream io.Reader) error {
+func follow(stream io.Reader, told func(Progress)) error {
+	type layer struct {
+		now, total int64
+		done       bool
+	}
+	layers := map[string]layer{}
 	for progress := json.NewDecoder(stream); ; {
 		var line struct {
-			Error       string
-			ErrorDetail *struct{ Message string }
+			Error          string
+			ErrorDetail    *struct{ Message string }
+			ID, Status     string
+			ProgressDetail struct{ Current, Total int64 }
 		}
 		if err := progress.Decode(&line); errors.Is(err, io.EOF) {
 			return nil
@@ -169,6 +195,28 @@ func follow(stream io.Reader) error {
 		if line.Error != "" {
 			return errors.New(line.Error)
 		}
+		l, known := layers[line.ID]
+		switch line.Status {
+		case "Downloading":
+			l.now, l.total = line.ProgressDetail.Current, max(line.ProgressDetail.Total, l.total)
+		case "Download complete", "Pull complete", "Already exists":
+			l.now, l.done = l.total, true
+		case "Pulling fs layer", "Waiting", "Verifying Checksum", "Extracting":
+		default: // the image's own lines
+			known = false
+			line.ID = ""
+		}
+		if line.ID != "" && (known || len(layers) < maxLayers) {
+			layers[line.ID] = l
+		}
+		p := Progress{Layers: len(layers)}
+		for _, l := range layers {
+			p.Bytes, p.Total = p.Bytes+l.now, p.Total+l.total
+			if l.done {
+				p.Done++
+			}
+		}
+		told(p)
 	}
 }
 

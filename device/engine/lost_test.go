@@ -112,7 +112,7 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 		_, createErr := e.Create(ctx, engine.Spec{Name: "x", Image: "x"})
 		_, usageErr := e.Usage(ctx, id)
 		for name, err := range map[string]error{"Info": infoErr, "Containers": listErr, "Create": createErr, "Usage": usageErr,
-			"Start": e.Start(ctx, id), "Remove": e.Remove(ctx, id), "Pull": e.Pull(ctx, "127.0.0.1:9/x:1", nil),
+			"Start": e.Start(ctx, id), "Remove": e.Remove(ctx, id), "Pull": e.Pull(ctx, "127.0.0.1:9/x:1", nil, nil),
 			"Events": e.Events(ctx, "x", func() {}), "EndExec": e.EndExec(ctx, "x")} {
 			if !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("%s: %v", name, err)

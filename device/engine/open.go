@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/moby/moby/client"
 	"github.com/moby/moby/client/pkg/versions"
@@ -21,6 +22,7 @@ type api struct {
 	current atomic.Pointer[session]
 	making  sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
 	killed  killed     // see there
+	stall   time.Duration
 }
 
 // A session is what holds as long as the engine stays the same program.
@@ -33,7 +35,7 @@ type session struct {
 // Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable when it does not answer,
 // ErrUnsupported when its API is not one that we speak.
 func Open(ctx context.Context, socket string) (Engine, error) {
-	a := &api{socket: strings.TrimPrefix(socket, "unix://")}
+	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall}
 	if _, err := a.Info(ctx); err != nil {
 		return nil, err
 	}

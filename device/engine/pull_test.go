@@ -18,7 +18,11 @@ func TestPull(t *testing.T) {
 
 		t.Run("an image comes, is listed unused, and goes", func(t *testing.T) {
 			ref := newRegistry(t, "").host + "/name:1"
-			must(t, e.Pull(ctx, ref, nil))
+			var last engine.Progress
+			must(t, e.Pull(ctx, ref, nil, func(p engine.Progress) { last = p }))
+			if last.Layers == 0 || last.Done != last.Layers {
+				t.Errorf("at its end %+v was told", last)
+			}
 			id, ok, err := e.HasImage(ctx, ref)
 			if err != nil || !ok {
 				t.Fatalf("it is not there: %v", err)
@@ -29,7 +33,7 @@ func TestPull(t *testing.T) {
 			if i < 0 || images[i].InUse || !slices.Contains(images[i].Tags, ref) {
 				t.Fatalf("images are %+v", images)
 			}
-			must(t, e.Pull(ctx, ref, nil)) // again
+			must(t, e.Pull(ctx, ref, nil, nil)) // again
 			must(t, e.RemoveImage(ctx, id))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
 				t.Fatalf("it is still there: %v", err)
@@ -38,7 +42,7 @@ func TestPull(t *testing.T) {
 		t.Run("an image by its digest comes and goes", func(t *testing.T) {
 			r := newRegistry(t, "")
 			ref := r.host + "/name@" + sum(r.manifest)
-			must(t, e.Pull(ctx, ref, nil))
+			must(t, e.Pull(ctx, ref, nil, nil))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || !ok {
 				t.Fatalf("it is not there: %v", err)
 			}
@@ -50,7 +54,7 @@ func TestPull(t *testing.T) {
 		t.Run("a tag or a name that does not exist is ErrNotFound", func(t *testing.T) {
 			host := newRegistry(t, "").host
 			for _, ref := range []string{host + "/name:2", host + "/other:1", "Not A Name"} {
-				if err := e.Pull(ctx, ref, nil); !errors.Is(err, engine.ErrNotFound) {
+				if err := e.Pull(ctx, ref, nil, nil); !errors.Is(err, engine.ErrNotFound) {
 					t.Errorf("%s: %v", ref, err)
 				}
 			}
@@ -59,15 +63,15 @@ func TestPull(t *testing.T) {
 			r := newRegistry(t, "secret")
 			ref := r.host + "/name:1"
 			for _, auth := range []*engine.RegistryAuth{nil, {Username: "device", Password: "wrong", ServerAddress: r.host}} {
-				if err := e.Pull(ctx, ref, auth); err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
+				if err := e.Pull(ctx, ref, auth, nil); err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
 					t.Errorf("with %+v: %v", auth, err)
 				}
 			}
-			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}))
+			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}, nil))
 			must(t, e.RemoveImage(ctx, ref))
 		})
 		t.Run("a registry that does not answer is an error that may pass", func(t *testing.T) {
-			err := e.Pull(ctx, "127.0.0.1:9/name:1", nil)
+			err := e.Pull(ctx, "127.0.0.1:9/name:1", nil, nil)
 			if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
 				t.Fatal(err)
 			}
@@ -78,7 +82,7 @@ func TestPull(t *testing.T) {
 			defer close(r.stall)
 			short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			defer cancel()
-			if err := e.Pull(short, r.host+"/name:1", nil); !errors.Is(err, context.DeadlineExceeded) {
+			if err := e.Pull(short, r.host+"/name:1", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}
 		})

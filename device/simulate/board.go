@@ -89,9 +89,9 @@ func newEngine(b *board) obliging {
 }
 
 // Pull implements engine.Engine.
-func (o obliging) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+func (o obliging) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
 	o.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Program: program})
-	return o.Twin.Pull(ctx, ref, auth)
+	return o.Twin.Pull(ctx, ref, auth, told)
 }
 
 // program is what every simulated container does: it says hello and waits. Every port

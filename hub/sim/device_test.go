@@ -261,7 +261,7 @@ type simEngine struct {
 	d *simDevice
 }
 
-func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
 	e.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Delay: 300 * time.Millisecond, Program: func(s engine.Spec, _ int) enginetest.Play {
 		play := enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
 		if strings.Contains(ref, "chatty") {
@@ -272,7 +272,7 @@ func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAu
 		}
 		return play
 	}})
-	return e.Twin.Pull(ctx, ref, auth)
+	return e.Twin.Pull(ctx, ref, auth, told)
 }
 
 func (e simEngine) find(id string) (engine.Container, bool) {

@@ -233,7 +233,7 @@ func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
 }
 
 // Pull implements engine.Engine.
-func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
 	if err := t.enter(ctx, "Pull", ref); err != nil {
 		return err
 	}
@@ -246,13 +246,22 @@ func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth) 
 	if offer.Auth != nil && (auth == nil || *auth != *offer.Auth) {
 		return fmt.Errorf("pull image %s: unauthorized; check its name and the registry's credentials", ref)
 	}
-	pulling, cancel := context.WithTimeout(ctx, offer.Delay)
-	defer cancel()
-	err := t.await(pulling, "Pull", ref, func() bool { return offer.Delay == 0 })
-	switch {
-	case ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable):
-		return err
-	case offer.Err != nil:
+	for left := offer.Delay; left > 0; {
+		step := left
+		if offer.Tells > 0 {
+			step = min(left, offer.Tells)
+		}
+		pulling, cancel := context.WithTimeout(ctx, step)
+		err := t.await(pulling, "Pull", ref, func() bool { return false })
+		cancel()
+		if ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable) {
+			return err
+		}
+		if left -= step; left > 0 && told != nil {
+			told(engine.Progress{Layers: 1, Bytes: int64(float64(offer.Size) * (1 - float64(left)/float64(offer.Delay))), Total: offer.Size})
+		}
+	}
+	if offer.Err != nil {
 		return fmt.Errorf("pull image %s: %w", ref, offer.Err)
 	}
 	t.do(func() {

@@ -290,7 +290,7 @@ var lifeCases = []conformanceCase{
 		k.mustBe(err, context.Canceled)
 		_, _, err = k.HasImage(ctx, ToolImage)
 		k.mustBe(err, context.Canceled)
-		k.mustBe(k.Pull(ctx, ToolImage, nil), context.Canceled)
+		k.mustBe(k.Pull(ctx, ToolImage, nil, nil), context.Canceled)
 		k.mustBe(k.RemoveImage(ctx, ToolImage), context.Canceled)
 		_, err = k.Usage(ctx, id)
 		k.mustBe(err, context.Canceled)

@@ -64,6 +64,7 @@ type ExecResult struct {
 type Offer struct {
 	Size    int64
 	Delay   time.Duration        // how long pulling takes
+	Tells   time.Duration        // how often its progress is told; 0: never
 	Err     error                // pulling fails with this, after Delay
 	Auth    *engine.RegistryAuth // required credentials
 	Program Program              // nil: the zero Play

@@ -145,7 +145,7 @@ func TestPulling(t *testing.T) {
 			bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
 				twin.OfferImage("new:1", c.offer)
 				begin := time.Now()
-				err := twin.Pull(t.Context(), "new:1", c.auth)
+				err := twin.Pull(t.Context(), "new:1", c.auth, nil)
 				if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("the error is %v", err)
 				}
@@ -160,10 +160,10 @@ func TestPulling(t *testing.T) {
 	}
 	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
 		twin.OfferImage("new:1", enginetest.Offer{Auth: secret})
-		if err := twin.Pull(t.Context(), "new:1", nil); err == nil || !strings.Contains(err.Error(), "credentials") {
+		if err := twin.Pull(t.Context(), "new:1", nil, nil); err == nil || !strings.Contains(err.Error(), "credentials") {
 			t.Errorf("without credentials: %v", err)
 		}
-		if err := twin.Pull(t.Context(), "other:1", nil); !errors.Is(err, engine.ErrNotFound) {
+		if err := twin.Pull(t.Context(), "other:1", nil, nil); !errors.Is(err, engine.ErrNotFound) {
 			t.Errorf("what is not offered: %v", err)
 		}
 	})
@@ -178,7 +178,7 @@ func TestAnOutageEndsEveryCallButNoContainer(t *testing.T) {
 		calls := []func() error{
 			func() error { return twin.Events(ctx, "ours", func() {}) },
 			func() error { return twin.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
-			func() error { return twin.Pull(ctx, "slow:1", nil) },
+			func() error { return twin.Pull(ctx, "slow:1", nil, nil) },
 		}
 		for _, call := range calls {
 			go func() { ends <- call() }()

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// served is an engine whose answers a test gives.
+func served(t *testing.T, answer http.HandlerFunc) *api {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.44")
+		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	moby, err := dial(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &api{socket: socket, stall: pullStall}
+	a.current.Store(&session{client: moby})
+	return a
+}
+
+// Two registries that stop in the middle of an answer would keep every other image from the device.
+func TestAPullWithoutProgressEnds(t *testing.T) {
+	const lines = 8
+	for name, first := range map[string]string{"after a layer's begin": `{"status":"Pulling fs layer","id":"a"}`, "before any word": ""} {
+		t.Run(name, func(t *testing.T) {
+			a := served(t, func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/images/create") {
+					return
+				}
+				if first != "" {
+					for range lines { // slowly, and longer than the stall in all
+						fmt.Fprintln(w, first)
+						w.(http.Flusher).Flush()
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				<-r.Context().Done()
+			})
+			a.stall = 500 * time.Millisecond
+			heard := 0
+			err := a.Pull(t.Context(), "example.org/app:1", nil, func(Progress) { heard++ })
+			if err == nil || !strings.Contains(err.Error(), "no progress for 500ms; it is tried again") {
+				t.Errorf("it ends with %v", err)
+			}
+			if first != "" && heard != lines {
+				t.Errorf("heard of %d lines, and %d came", heard, lines)
+			}
+		})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := served(t, func(http.ResponseWriter, *http.Request) {})
+	if err := a.Pull(ended, "example.org/app:1", nil, nil); err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("a pull that is not wanted any more ends with %v", err)
+	}
+}
+
+func TestFollowCountsLayers(t *testing.T) {
+	var text strings.Builder
+	for _, line := range []string{
+		`{"status":"Pulling from library/app","id":"1"}`,
+		`{"status":"Already exists","progressDetail":{},"id":"a"}`,
+		`{"status":"Pulling fs layer","progressDetail":{},"id":"b"}`,
+		`{"status":"Pulling fs layer","progressDetail":{},"id":"c"}`,
+		`{"status":"Downloading","progressDetail":{"current":10,"total":100},"progress":"[=> ]","id":"b"}`,
+		`{"status":"Downloading","progressDetail":{"current":30,"total":100},"id":"b"}`,
+		`{"status":"Downloading","progressDetail":{"current":5,"total":50},"id":"c"}`,
+		`{"status":"Verifying Checksum","progressDetail":{},"id":"c"}`,
+		`{"status":"Download complete","progressDetail":{},"id":"c"}`,
+		`{"status":"Extracting","progressDetail":{"current":2,"total":50},"id":"c"}`,
+		`{"status":"Status: Downloaded newer image for app:1"}`,
+	} {
+		text.WriteString(line)
+	}
+	var last Progress
+	if err := follow(strings.NewReader(text.String()), func(p Progress) { last = p }); err != nil {
+		t.Fatal(err)
+	}
+	if want := (Progress{Layers: 3, Done: 2, Bytes: 80, Total: 150}); last != want {
+		t.Errorf("got %+v, want %+v", last, want)
+	}
+	text.Reset()
+	for i := range 100_000 { // whoever is asked, remembering it has a bound
+		b, _ := json.Marshal(map[string]any{"status": "Downloading", "id": fmt.Sprint(i), "progressDetail": map[string]int{"current": 1, "total": 2}})
+		text.Write(b)
+		if i > 2*maxLayers {
+			break
+		}
+	}
+	if err := follow(strings.NewReader(text.String()), func(p Progress) { last = p }); err != nil || last.Layers != maxLayers {
+		t.Errorf("%+v, %v", last, err)
+	}
+	if err := follow(strings.NewReader(`{"errorDetail":{"message":"toomanyrequests"},"error":"toomanyrequests"}`), func(Progress) {}); err == nil || err.Error() != "toomanyrequests" {
+		t.Errorf("got %v", err)
+	}
+}
