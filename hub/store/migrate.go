@@ -110,7 +110,7 @@ func createKind(ctx context.Context, c *sql.Conn, kind string) error {
 
 func forKind(sql, kind string) string { return strings.ReplaceAll(sql, "{kind}", `"`+kind+`"`) }
 
-func listKinds(ctx context.Context, c *sql.Conn) ([]string, error) {
+func listKinds(ctx context.Context, c querier) ([]string, error) {
 	rows, err := c.QueryContext(ctx, "SELECT name FROM kinds ORDER BY name")
 	if err != nil {
 		return nil, err

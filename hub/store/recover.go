@@ -118,6 +118,9 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 		if err := copyFile(r.From, t.file); err != nil {
 			return err
 		}
+		if err := genuine(ctx, t.file); err != nil {
+			return t.explain(err)
+		}
 	}
 	if err := t.openDatabase(ctx, o); err != nil {
 		return err
