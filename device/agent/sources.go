@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -93,11 +94,14 @@ func configData(c *corev1.ConfigMap) map[string][]byte {
 func (s sources) environment(c *corev1.Container) ([]string, map[string]string, error) {
 	values := map[string]string{}
 	var order []string
+	room := maxTexts
 	set := func(k, v string) {
-		if _, has := values[k]; !has {
+		was, has := values[k]
+		if !has {
 			order = append(order, k)
 		}
 		values[k] = v
+		room += len(was) - len(v)
 	}
 	names, paths := deviceEnv(s.devices)
 	for _, name := range names {
@@ -143,6 +147,9 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 		}
 	}
 	for _, e := range c.Env {
+		if room < 0 {
+			break
+		}
 		if e.ValueFrom == nil {
 			set(e.Name, expand(e.Value, values))
 			continue
@@ -157,6 +164,9 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 	}
 	out := make([]string, len(order))
 	for i, k := range order {
+		if room < 0 || len(values[k]) > maxText {
+			return nil, nil, errTooLong
+		}
 		if strings.ContainsRune(values[k], 0) {
 			return nil, nil, fmt.Errorf("environment variable %s: its value has a NUL character, which no program can be given: mount it as a file", k)
 		}
@@ -299,14 +309,23 @@ func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b
 }
 
+// What Linux gives a program: of one argument or variable, and of all. Without an end, four
+// variables that each name the one before it a thousand times are terabytes.
+const (
+	maxText  = 128 << 10
+	maxTexts = 2 << 20
+)
+
+var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB together: no program can be given more, use a file")
+
 // expand replaces $(NAME) by the value of a variable that is known, leaves unknown
-// ones as they are, and takes $$ for $.
+// ones as they are, and takes $$ for $. What is longer than maxText has no end.
 func expand(s string, values map[string]string) string {
 	if !strings.Contains(s, "$") {
 		return s
 	}
 	var b strings.Builder
-	for i := 0; i < len(s); i++ {
+	for i := 0; i < len(s) && b.Len() <= maxText; i++ {
 		if s[i] != '$' || i+1 == len(s) {
 			b.WriteByte(s[i])
 			continue
@@ -338,15 +357,18 @@ func expand(s string, values map[string]string) string {
 	return b.String()
 }
 
-func expandAll(in []string, values map[string]string) []string {
+func expandAll(in []string, values map[string]string) ([]string, error) {
 	if in == nil {
-		return nil
+		return nil, nil
 	}
-	out := make([]string, len(in))
+	out, room := make([]string, len(in)), maxTexts
 	for i, s := range in {
 		out[i] = expand(s, values)
+		if room -= len(out[i]); room < 0 || len(out[i]) > maxText {
+			return nil, errTooLong
+		}
 	}
-	return out
+	return out, nil
 }
 
 // registryAuth finds the credentials for an image in the pod's pull secrets; nil

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +70,44 @@ func TestEnvironment(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What no program can be given is not worked out either: a pod of a few kilobytes can ask for
+// terabytes.
+func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
+	times := func(name string, n int) string { return strings.Repeat("$("+name+")", n) }
+	tower := []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1000)}, {Name: "B", Value: times("A", 100)}, {Name: "C", Value: times("B", 100)}, {Name: "D", Value: times("C", 100)}}
+	wide := tower[:2:2]
+	for i := range 40 {
+		wide = append(wide, corev1.EnvVar{Name: fmt.Sprint("C", i), Value: times("B", 1)})
+	}
+	args := slices.Repeat([]string{times("B", 1)}, 40)
+	for what, c := range map[string]*corev1.Container{
+		"one after the other":   {Env: tower},
+		"one beside the other":  {Env: wide},
+		"arguments":             {Env: tower[:2], Args: args},
+		"the program":           {Env: tower[:2], Command: args},
+		"one argument":          {Env: tower[:2], Args: []string{times("B", 10)}},
+		"a config map's entry":  {EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "long"}}}}},
+		"one that no one needs": {Env: append(slices.Clone(tower), corev1.EnvVar{Name: "E"})},
+	} {
+		src := testSources()
+		src.configMaps = append(src.configMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "default"}, Data: map[string]string{"a": strings.Repeat("x", 200<<10)}})
+		before := allocated()
+		_, err := containerSpec(Step{Spec: c, Pod: src.pod}, src, Policy{})
+		if spent := allocated() - before; !errors.Is(err, errTooLong) || spent > 16<<20 {
+			t.Errorf("%s: %v, %d MiB", what, err, spent>>20)
+		}
+	}
+	if sub := expand(times("D", 100), map[string]string{"D": strings.Repeat("y", 100<<10)}); len(sub) > 256<<10 {
+		t.Errorf("a subPathExpr has %d bytes", len(sub))
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }
 
 // Files of config maps change all at once, and only when they differ.

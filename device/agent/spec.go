@@ -112,9 +112,17 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	command, err := expandAll(c.Command, values)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	args, err := expandAll(c.Args, values)
+	if err != nil {
+		return engine.Spec{}, err
+	}
 	spec := engine.Spec{
 		Name: containerName(s), Image: c.Image, Labels: labels(s, src.node), Env: env,
-		Entrypoint: expandAll(c.Command, values), Args: expandAll(c.Args, values), WorkingDir: c.WorkingDir,
+		Entrypoint: command, Args: args, WorkingDir: c.WorkingDir,
 		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
 		PidsLimit: policy.PidsLimit(),
 	}
