@@ -110,6 +110,17 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
+// A label that the agent reads is the agent's, whatever the image has.
+func TestAnImageSaysNothingForTheAgent(t *testing.T) {
+	l := labels(Step{Pod: testSources().pod}, Facts{Name: "pi-1"})
+	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
+		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices} {
+		if _, set := l[key]; !set {
+			t.Errorf("%s is left to the image", key)
+		}
+	}
+}
+
 // Files of config maps change all at once, and only when they differ.
 func TestVolumeFiles(t *testing.T) {
 	dir := t.TempDir()

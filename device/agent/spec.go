@@ -26,8 +26,9 @@ func labels(s Step, node Facts) map[string]string {
 		LabelAgent: node.Name, LabelStateDir: node.StateDir, LabelBoot: node.Boot,
 		LabelPodUID: string(s.Pod.UID), LabelPodName: s.Pod.Name, LabelNamespace: s.Pod.Namespace,
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
-		LabelGrace:    strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
-		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
+		LabelGrace:     strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
+		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
+		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", // or they would be what the image says
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
 		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
