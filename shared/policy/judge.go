@@ -67,6 +67,7 @@ func (v *verdict) no(at *field.Path, allow, format string, args ...any) {
 
 func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	v.image(c.Image, p.Child("image"))
+	v.asks(c, p)
 	s := c.SecurityContext
 	if s == nil {
 		return
@@ -89,6 +90,36 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 		if name := Capability(string(have)); !v.AllowsCapability(name) {
 			v.no(p.Child("capabilities", "add").Index(i), fmt.Sprintf("capabilities: [%s]", name), "capability %s is not allowed", have)
 		}
+	}
+}
+
+// asks judges whom the device asks for a container. It asks from its own network, and what
+// is answered shows in events: another host than the pod is, for one, the device itself.
+func (v *verdict) asks(c *corev1.Container, p *field.Path) {
+	host := func(p *field.Path, h *corev1.HTTPGetAction, t *corev1.TCPSocketAction) {
+		if h != nil && h.Host != "" && !v.HostNetwork {
+			v.no(p.Child("httpGet", "host"), "hostNetwork: true", "the device asks %q from its own network: leave it out, which means the pod", h.Host)
+		}
+		if t != nil && t.Host != "" && !v.HostNetwork {
+			v.no(p.Child("tcpSocket", "host"), "hostNetwork: true", "the device asks %q from its own network: leave it out, which means the pod", t.Host)
+		}
+	}
+	probe := func(name string, b *corev1.Probe) {
+		if b != nil {
+			host(p.Child(name), b.HTTPGet, b.TCPSocket)
+		}
+	}
+	probe("livenessProbe", c.LivenessProbe)
+	probe("readinessProbe", c.ReadinessProbe)
+	probe("startupProbe", c.StartupProbe)
+	hook := func(name string, h *corev1.LifecycleHandler) {
+		if h != nil {
+			host(p.Child("lifecycle", name), h.HTTPGet, h.TCPSocket)
+		}
+	}
+	if c.Lifecycle != nil {
+		hook("postStart", c.Lifecycle.PostStart)
+		hook("preStop", c.Lifecycle.PreStop)
 	}
 }
 

@@ -50,6 +50,17 @@ func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 	}
 }
 
+// The table has one of each kind; this is all of them.
+func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
+	h := &corev1.HTTPGetAction{Host: "127.0.0.1"}
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h, TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
+	hook := &corev1.LifecycleHandler{HTTPGet: h, TCPSocket: probe.TCPSocket}
+	spec := corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: &corev1.Lifecycle{PostStart: hook, PreStop: hook}}}}
+	if got := policy.Default().Judge(&spec, nil); len(got) != 10 {
+		t.Errorf("refused: %v", got)
+	}
+}
+
 // What a refusal says that would allow it does so, and nothing less does.
 func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 	for _, c := range policytest.Table {

@@ -90,6 +90,12 @@ var Table = []Case{
 	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}", "WEB.securityContext.appArmorProfile.type: is not supported"},
 	{"an open /proc, whatever is allowed", "privileged: true", "", "securityContext: {procMount: Unmasked}", "WEB.securityContext.procMount: is not supported"},
 
+	{"a probe of the pod", "", "", "livenessProbe: {httpGet: {port: 80, path: /}}", ""},
+	{"a probe of the device itself", "", "", "livenessProbe: {httpGet: {port: 80, path: /, host: 127.0.0.1}}", `WEB.livenessProbe.httpGet.host: the device asks "127.0.0.1" from its own network`},
+	{"a probe of whatever the device can reach", "", "", "readinessProbe: {tcpSocket: {port: 80, host: 169.254.169.254}}", "WEB.readinessProbe.tcpSocket.host: "},
+	{"a hook that asks the device itself", "", "", "lifecycle: {preStop: {httpGet: {port: 80, path: /, host: localhost}}}", "WEB.lifecycle.preStop.httpGet.host: "},
+	{"a probe of the device itself where its network is allowed", "hostNetwork: true", "", "livenessProbe: {httpGet: {port: 80, path: /, host: 127.0.0.1}}", ""},
+
 	{"a registry that is not allowed", "registries: [registry.example.org]", "", "image: docker.io/library/nginx:1", `WEB.image: image "docker.io/library/nginx:1" comes from docker.io/library/nginx, and images may come from registry.example.org`},
 	{"a registry that is allowed", "registries: [registry.example.org]", "", "image: registry.example.org/team/web:1", ""},
 	{"a registry whose name only begins like the allowed one", "registries: [registry.example.org]", "", "image: registry.example.org.evil.test/web:1", "WEB.image: "},
@@ -148,6 +154,10 @@ func (c Case) InInit() corev1.PodSpec {
 	first.Name = "prepare"
 	s.InitContainers = []corev1.Container{first}
 	s.Containers[0].SecurityContext = nil
+	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // others have none
+		s.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		s.Containers[0].LivenessProbe, s.Containers[0].ReadinessProbe, s.Containers[0].Lifecycle = nil, nil, nil
+	}
 	if c.OfImage() {
 		s.Containers[0].Image = first.Image
 	}
