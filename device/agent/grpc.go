@@ -50,7 +50,8 @@ func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) err
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
 	req.Header.Set("User-Agent", "kube-probe/flotilla")
-	transport := &http.Transport{DialContext: a.c.Dial, DisableCompression: true, Protocols: new(http.Protocols)}
+	transport := &http.Transport{DialContext: a.c.Dial, DisableCompression: true, Protocols: new(http.Protocols), MaxResponseHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader, MaxReceiveBufferPerStream: maxHeader}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // A server of HTTP/2 without TLS that plays a health service.
@@ -64,5 +65,37 @@ func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
 				t.Errorf("asked %q, want %q", asked, want)
 			}
 		})
+	}
+}
+
+// What a container answers is bounded before it is read: the agent has 20 MB for all.
+func TestAnAnswerThatIsTooLongIsNone(t *testing.T) {
+	long := strings.Repeat("x", 512<<10)
+	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Grpc-Status")
+		for i := range 12 {
+			w.Header().Set("X-"+string(rune('A'+i)), long)
+		}
+		_, _ = io.WriteString(w, "\x00\x00\x00\x00\x02\x08\x01")
+		w.Header().Set("Grpc-Status", "0")
+	})}
+	server.Protocols.SetUnencryptedHTTP2(true)
+	server.Protocols.SetHTTP1(true)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer func() { _ = server.Close() }()
+	port := l.Addr().(*net.TCPAddr).Port
+	a := &Agent{c: Config{Dial: (&net.Dialer{}).DialContext}}
+	for what, handler := range map[string]corev1.ProbeHandler{
+		"HTTP": {HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt(port)}},
+		"gRPC": {GRPC: &corev1.GRPCAction{Port: int32(port)}},
+	} {
+		spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: handler}}
+		if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "127.0.0.1"}}); err == nil {
+			t.Errorf("%s: 6 MiB of headers are an answer", what)
+		}
 	}
 }

@@ -19,6 +19,10 @@ import (
 	"flotilla.dev/device/engine"
 )
 
+// maxHeader is how much a container may answer before its answer: net/http would keep 10 MB
+// of each, and all containers answer at once.
+const maxHeader = 64 << 10
+
 // probe runs one probe once. An error says what is wrong with the container.
 func (a *Agent) probe(ctx context.Context, j job) error {
 	s := j.step
@@ -103,7 +107,7 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
-			DialContext: a.c.Dial, DisableKeepAlives: true, Proxy: nil,
+			DialContext: a.c.Dial, DisableKeepAlives: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
