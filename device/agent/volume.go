@@ -86,7 +86,7 @@ func (d *disk) clean(pod types.UID) error {
 			continue
 		}
 		if err == nil {
-			err = errors.Join(r.RemoveAll(string(pod)), r.Close())
+			err = errors.Join(removeTree(r, string(pod)), r.Close())
 		}
 		errs = append(errs, err)
 	}

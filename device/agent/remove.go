@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostOpen is how many directories, one in the other, are open while a tree is removed.
+const mostOpen = 128
+
+// removeTree removes a directory with everything in it. Containers have made what is in
+// it, and may have nested it a hundred thousand deep: whoever keeps each level open has no
+// file left for anything else, and never comes to the end. What lies deeper than mostOpen
+// is moved up first. Nothing is followed out of the tree.
+func removeTree(root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return root.Remove(name)
+	}
+	top, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	t := removal{top: int(top.Fd())}
+	if err := errors.Join(t.empty(top, mostOpen), top.Close()); err != nil {
+		return err
+	}
+	return root.Remove(name)
+}
+
+type removal struct {
+	top   int // its descriptor
+	moved int // directories, to the top
+}
+
+// empty removes what is in a directory of the tree.
+func (t *removal) empty(dir *os.File, room int) error {
+	for {
+		names, err := dir.Readdirnames(256)
+		if errors.Is(err, io.EOF) { // names may have been left out while others went
+			if _, err := dir.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			if names, err = dir.Readdirnames(256); errors.Is(err, io.EOF) {
+				return nil
+			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		for _, name := range names {
+			if err := t.remove(dir, name, room); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return &fs.PathError{Op: "remove", Path: name, Err: err}
+			}
+		}
+	}
+}
+
+// remove removes one name in a directory, or moves it to the top.
+func (t *removal) remove(dir *os.File, name string, room int) error {
+	at := int(dir.Fd())
+	err := unix.Unlinkat(at, name, 0)
+	if err != unix.EISDIR && err != unix.EPERM { // POSIX says the one of a directory, Linux the other
+		return err
+	}
+	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != unix.ENOTEMPTY && err != unix.EEXIST {
+		return err
+	}
+	if room == 0 {
+		t.moved++
+		return unix.Renameat(at, name, t.top, fmt.Sprintf(".moved-%d-%d", os.Getpid(), t.moved))
+	}
+	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	in := os.NewFile(uintptr(fd), name)
+	if err := errors.Join(t.empty(in, room-1), in.Close()); err != nil {
+		return err
+	}
+	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+}
