@@ -1,19 +1,19 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"flotilla.dev/device/engine"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 // A Stored is what a pod has written on its device, in bytes.
 type Stored struct {
 	Volumes    map[string]int64 // its emptyDirs
-	Containers map[string]int64 // outside of volumes, with their logs, while they run
+	Containers map[string]int64 // outside of these, with their logs and messages, while they run
 }
 
 // limitsStorage tells whether a pod has a limit that only measuring enforces.
@@ -97,12 +97,16 @@ func (a *Agent) checkStorage(now time.Time) {
 	if len(pods) == 0 {
 		return
 	}
-	ids := map[types.UID]map[string]string{}
+	type instance struct {
+		id      string
+		attempt int
+	}
+	ids := map[types.UID]map[string]instance{}
 	for _, p := range pods {
-		ids[p.UID] = map[string]string{}
+		ids[p.UID] = map[string]instance{}
 		for name, c := range l.o.Pods[p.UID].Container {
 			if name != "" && c.Running() {
-				ids[p.UID][name] = c.ID
+				ids[p.UID][name] = instance{c.ID, c.Attempt}
 			}
 		}
 	}
@@ -117,18 +121,27 @@ func (a *Agent) checkStorage(now time.Time) {
 				if v.EmptyDir == nil {
 					continue
 				}
-				n, err := sizeOf(ctx, a.disk.dir(v, p.UID))
+				n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
 				if err != nil && ctx.Err() == nil {
 					a.log.Warn("measure a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "err", err)
 				}
 				s.Volumes[v.Name] = n
-			}
-			for name, id := range ids[p.UID] {
-				if n, err := e.Written(ctx, id); err == nil { // what cannot be measured cannot be blamed
-					s.Containers[name] = n
+				if errors.Is(err, engine.ErrDeep) { // or nobody would ever know what it holds
+					why[i] = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
 				}
 			}
-			why[i] = TooMuch(p, s)
+			for name, c := range ids[p.UID] {
+				n, err := e.Written(ctx, c.id)
+				if errors.Is(err, engine.ErrDeep) {
+					why[i] = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
+				}
+				if err != nil { // what cannot be measured cannot be blamed
+					continue
+				}
+				said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.root, messageName(Place{p.UID, name}, c.attempt)))
+				s.Containers[name] = n + said
+			}
+			why[i] = cmp.Or(TooMuch(p, s), why[i])
 		}
 		return func() {
 			l.storing = false
@@ -141,34 +154,4 @@ func (a *Agent) checkStorage(now time.Time) {
 			}
 		}
 	})
-}
-
-// sizeOf is what a directory takes on the disk. Nothing is followed out of it, what has
-// several names counts once, and what goes away meanwhile counts for nothing.
-func sizeOf(ctx context.Context, dir string) (int64, error) {
-	type inode struct{ dev, ino uint64 }
-	var sum int64
-	seen := map[inode]bool{}
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		var st unix.Stat_t
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil || unix.Lstat(path, &st) != nil:
-			if errors.Is(err, os.ErrNotExist) {
-				err = nil
-			}
-			return err
-		}
-		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			id := inode{uint64(st.Dev), st.Ino}
-			if seen[id] {
-				return nil
-			}
-			seen[id] = true
-		}
-		sum += st.Blocks * 512
-		return nil
-	})
-	return sum, err
 }

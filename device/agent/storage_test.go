@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -94,29 +95,29 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 	})
 }
 
-func TestSizeOf(t *testing.T) {
-	dir, other := t.TempDir(), t.TempDir()
-	write := func(path string, n int) {
-		if err := os.WriteFile(path, make([]byte, n), 0o600); err != nil {
+// There are more places to write to than volumes and a container's own files.
+func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
+		says, deep := storagePod("", "4Mi"), storagePod("64Mi", "")
+		deep.Name, deep.UID = "deep", "uid-deep"
+		d.desire(1, says, deep)
+		time.Sleep(90 * time.Second)
+		d.wantPhase("app", corev1.PodRunning, "")
+		d.wantPhase("deep", corev1.PodRunning, "")
+		message := filepath.Join(d.dir, messageName(Place{says.UID, says.Spec.Containers[0].Name}, 0))
+		if err := os.WriteFile(message, make([]byte, 5<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	write(filepath.Join(other, "far"), 1<<20)
-	before, err := sizeOf(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(filepath.Join(dir, "a"), 64<<10)
-	if err := os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(other, filepath.Join(dir, "out")); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := sizeOf(t.Context(), dir); err != nil || n-before < 64<<10 || n-before > 100<<10 {
-		t.Errorf("%d bytes more, %v; want 64 KiB", n-before, err)
-	}
-	if n, err := sizeOf(t.Context(), filepath.Join(dir, "none")); n != 0 || err != nil {
-		t.Errorf("what is not there: %d, %v", n, err)
-	}
+		_ = unix.Close(nest(t, filepath.Join(d.dir, podsDir, "uid-deep", "data"), engine.MaxDepth+1))
+		time.Sleep(90 * time.Second)
+		for name, want := range map[string]string{
+			"app":  "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. ",
+			"deep": `EmptyDir volume "data" cannot be measured: its directories are nested deeper than 256. `,
+		} {
+			if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); st.Message != want {
+				t.Errorf("%s says %q", name, st.Message)
+			}
+		}
+	})
 }

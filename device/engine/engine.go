@@ -228,8 +228,8 @@ type Engine interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 	// Usage measures a container; what does not run uses nothing.
 	Usage(ctx context.Context, id string) (Usage, error)
-	// Written measures what a container has written outside of its mounts, with its log where that is a file, in bytes. It
-	// costs the engine a walk through all of that.
+	// Written measures what a container has written outside of the mounts that it was given, with its log where that is a
+	// file, in bytes; ErrDeep where that cannot be said. It costs the engine a walk through all of it.
 	Written(ctx context.Context, id string) (int64, error)
 	// EnsureNetwork sees to it that the network is there with its addresses. One of that name with other addresses is
 	// replaced if it carries the labels and nothing uses it; otherwise, and where the addresses overlap what the device

@@ -248,6 +248,27 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 	})
 }
 
+// What the engine mounts by itself is written to as well, and no limit of storage would
+// see it.
+func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		var c struct{ Mounts []struct{ Destination string } }
+		ask(t, socket, "/containers/"+begin(t, e, engine.Spec{}, "wait")+"/json", &c)
+		if len(c.Mounts) != 1 {
+			t.Fatalf("the image has the volumes %+v", c.Mounts)
+		}
+		for _, path := range []string{c.Mounts[0].Destination + "/big", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
+			id := begin(t, e, engine.Spec{}, "write "+path+" "+strings.Repeat("x", 64<<10)+" then wait")
+			await(t, path, func() bool {
+				n, err := e.Written(t.Context(), id)
+				must(t, err)
+				return n >= 64<<10
+			})
+		}
+	})
+}
+
 // A privileged container cannot start where we lack capabilities ourselves, so this one is only created.
 func TestAPrivilegedContainerIsPrivileged(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {

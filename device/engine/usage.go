@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 )
 
@@ -40,7 +42,9 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage, MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
-// Written asks the engine for the first, and looks at the log itself where it can.
+// Written asks the engine for the first, and looks at the rest itself where it can: at the
+// log, at what the engine has mounted into the container to be written, and at the volumes
+// that an image has and nobody has asked for.
 func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id, client.ContainerInspectOptions{Size: true})
 	if err != nil {
@@ -57,6 +61,23 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 				sum += info.Size()
 			}
 		}
+	}
+	c := found.Container
+	more := []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}
+	for _, m := range c.Mounts {
+		if m.Type == mount.TypeVolume {
+			more = append(more, m.Source)
+		}
+	}
+	for _, path := range more {
+		if path == "" {
+			continue
+		}
+		n, err := SizeOf(ctx, path)
+		if errors.Is(err, ErrDeep) {
+			return 0, err
+		}
+		sum += n
 	}
 	return sum, nil
 }

@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestSizeOf(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	write := func(path string, n int) {
+		if err := os.WriteFile(path, make([]byte, n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(other, "far"), 1<<20)
+	before, err := SizeOf(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(dir, "a"), 64<<10)
+	for _, name := range []string{"b", "c"} {
+		if err := os.Link(filepath.Join(dir, "a"), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(other, filepath.Join(dir, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := SizeOf(t.Context(), dir); err != nil || n-before < 64<<10-3 || n-before > 100<<10 {
+		t.Errorf("%d bytes more, %v; want 64 KiB", n-before, err)
+	}
+	if n, err := SizeOf(t.Context(), filepath.Join(other, "far")); err != nil || n < 1<<20 {
+		t.Errorf("a file: %d, %v", n, err)
+	}
+	for what, path := range map[string]string{"what is not there": "none", "a link": "out"} {
+		if n, err := SizeOf(t.Context(), filepath.Join(dir, path)); n > 4096 || err != nil {
+			t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
+	over, end := context.WithCancel(t.Context())
+	end()
+	if _, err := SizeOf(over, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits: %v", err)
+	}
+}
+
+// Whoever nests directories deeper than a path can be long is not measured by the
+// part that can be reached: it is said that it cannot be.
+func TestWhatIsNestedTooDeepHasNoSize(t *testing.T) {
+	for depth, want := range map[int]error{MaxDepth: nil, MaxDepth + 1: ErrDeep, 1500: ErrDeep} {
+		dir := t.TempDir()
+		top, err := os.OpenRoot(dir)
+		for i := 0; err == nil && i < depth; i++ {
+			at := top
+			if err = at.Mkdir("d", 0o700); err == nil {
+				top, err = at.OpenRoot("d")
+			}
+			_ = at.Close()
+		}
+		if err == nil {
+			err = errors.Join(top.WriteFile("z", make([]byte, 1<<20), 0o600), top.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := SizeOf(t.Context(), dir); !errors.Is(err, want) || err == nil && n < 1<<20 {
+			t.Errorf("%d deep: %d, %v; want %v", depth, n, err, want)
+		}
+	}
+}
