@@ -121,8 +121,8 @@ func podIP(pod *corev1.Pod, r *Record, node Facts) string {
 	if pod.Spec.HostNetwork {
 		return node.HostIP
 	}
-	if needsSandbox(pod) {
-		return r.peek("").IP
+	if box := r.peek(""); needsSandbox(pod) && (box.ID != "" || !alone(pod)) {
+		return box.IP
 	}
 	for i := range pod.Spec.Containers {
 		if ip := r.peek(pod.Spec.Containers[i].Name).IP; ip != "" {

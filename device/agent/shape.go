@@ -49,11 +49,28 @@ func isSidecar(w wanted) bool {
 }
 
 // needsSandbox tells whether a pod needs a network of its own that outlives its
-// containers: where several of them share it, or its processes. A pod with one container owns its
-// network through that container, and one on the host's network needs none.
+// containers: where several of them share it, or its processes, or one is told its address before it starts. Another
+// pod with one container owns its network through that container, and one on the host's network needs none.
 func needsSandbox(pod *corev1.Pod) bool {
-	return (len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1 || sharesProcesses(pod)) && !pod.Spec.HostNetwork
+	return (!alone(pod) || sharesProcesses(pod) || asksAddress(pod)) && !pod.Spec.HostNetwork
 }
+
+// alone tells whether a pod has one container.
+func alone(pod *corev1.Pod) bool {
+	return len(pod.Spec.InitContainers)+len(pod.Spec.Containers) == 1
+}
+
+// asksAddress tells whether a container's environment names the pod's address.
+func asksAddress(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(everyContainer(pod), func(w wanted) bool {
+		return slices.ContainsFunc(w.spec.Env, func(e corev1.EnvVar) bool {
+			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && isAddress(e.ValueFrom.FieldRef.FieldPath)
+		})
+	})
+}
+
+// isAddress tells whether a field is the pod's address, which is known once its network is there.
+func isAddress(field string) bool { return field == "status.podIP" || field == "status.podIPs" }
 
 // sharesProcesses tells whether the containers of a pod see each other's processes. The
 // first of them is then the sandbox's.

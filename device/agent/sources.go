@@ -243,7 +243,7 @@ func (s sources) field(path string) (string, error) {
 		return s.pod.Spec.ServiceAccountName, nil
 	case "status.hostIP", "status.hostIPs":
 		return s.node.HostIP, nil
-	case "status.podIP", "status.podIPs":
+	case "status.podIP", "status.podIPs": // see isAddress
 		return s.podIP, nil
 	}
 	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.pod.Labels, "metadata.annotations['": s.pod.Annotations} {

@@ -223,6 +223,9 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	if len(want) == 0 && !running(r) {
 		return true // nothing needs it any more
 	}
+	if box.ID == "" && alone(pod) && !sharesProcesses(pod) && running(r) {
+		return true // an earlier version has started it without: it is not restarted for the sake of a variable
+	}
 	others := 0
 	for _, in := range p.instances[pod.UID] {
 		if in.Place.Container == "" {
