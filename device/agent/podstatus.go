@@ -65,7 +65,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		return *r.Final.DeepCopy()
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
-	st := corev1.PodStatus{Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
+	st := corev1.PodStatus{ObservedGeneration: pod.Generation, Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
 	if o.Node.HostIP != "" {
 		st.HostIPs = []corev1.HostIP{{IP: o.Node.HostIP}}
 	}
@@ -115,6 +115,9 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	st.Conditions = conditions(pod, phase, unready, uninited)
 	if c, ok := devicesCondition(pod, o); ok && !ended(phase) {
 		st.Conditions = append(st.Conditions, c)
+	}
+	for i := range st.Conditions {
+		st.Conditions[i].ObservedGeneration = pod.Generation
 	}
 	return st
 }
