@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,6 +69,11 @@ func (c *call) serve() error {
 	}
 	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
+	}
+	if limit := c.r.URL.Query().Get("timeout"); limit != "" && c.verb != "watch" {
+		if _, err := time.ParseDuration(limit); err != nil {
+			return apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+		}
 	}
 	return c.answer()
 }

@@ -1,0 +1,32 @@
+package kube
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A time limit that is none is refused before anything is done, as by kube-apiserver; a watch has none.
+func TestATimeoutIsADuration(t *testing.T) {
+	s := newServer(seeded())
+	const ns = "/api/v1/namespaces/default/configmaps"
+	for _, c := range []struct {
+		method, path string
+		code         int
+	}{
+		{"GET", ns + "?timeout=32s", http.StatusOK},
+		{"GET", ns + "?timeout=", http.StatusOK},
+		{"GET", ns + "?timeout=soon", http.StatusBadRequest},
+		{"GET", ns + "?timeout=30", http.StatusBadRequest},
+		{"POST", ns + "?timeout=1e9", http.StatusBadRequest},
+		{"DELETE", ns + "/late?timeout=x", http.StatusBadRequest},
+	} {
+		w := request{method: c.method, path: c.path, contentType: "application/json", body: `{"metadata":{"name":"late"}}`}.do(s)
+		if w.Code != c.code || c.code == http.StatusBadRequest && !strings.Contains(w.Body.String(), "invalid timeout specified in the request URL - time: ") {
+			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
+		}
+	}
+	if w := (request{method: "GET", path: ns + "/late"}).do(s); w.Code != http.StatusNotFound {
+		t.Errorf("a refused request has made an object: %d", w.Code)
+	}
+}
