@@ -7,8 +7,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var updateGoldens = flag.Bool("update", false, "write the golden files anew")
@@ -320,6 +322,32 @@ func TestAPI(t *testing.T) {
 	if *updateGoldens {
 		if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// What is wrong with a body is told within what a client reads of a header.
+func TestWarningsHaveAnEnd(t *testing.T) {
+	for what, lines := range map[string][]string{
+		"many":        slices.Repeat([]string{"unknown field \"x\""}, 100_000),
+		"long ones":   slices.Repeat([]string{strings.Repeat("é", 1<<20)}, 20),
+		"both":        append(slices.Repeat([]string{"short"}, 3000), strings.Repeat("x", 1<<20)),
+		"a few":       {"one", "two", strings.Repeat("x", 4000)},
+		"no more yet": nil,
+	} {
+		w := httptest.NewRecorder()
+		c := &call{w: w}
+		c.warn(lines...)
+		c.warn(lines...)
+		size := 0
+		for _, line := range w.Header()["Warning"] {
+			if size += len(line); !utf8.ValidString(line) {
+				t.Errorf("%s: %.20q", what, line)
+			}
+		}
+		told := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are left out")
+		if few := what == "a few" || lines == nil; size > 64<<10 || told == few || few && len(w.Header()["Warning"]) != 2*len(lines) {
+			t.Errorf("%s: %d warnings of %d bytes, and that there are more: %v", what, len(w.Header()["Warning"]), size, told)
 		}
 	}
 }

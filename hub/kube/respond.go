@@ -107,16 +107,33 @@ func (c *call) writeStatus(st *metav1.Status) {
 	c.send(code, c.pretty(b, f.media), f.media)
 }
 
+// What of warnings goes into the header of an answer, in bytes: of one, and of all. A body
+// of 3 MB can be worth 13 MB of them, which no client reads.
+const (
+	maxWarning  = 4 << 10
+	maxWarnings = 16 << 10
+)
+
 // warn has the client print a line to its user.
 func (c *call) warn(lines ...string) {
-	for _, line := range lines {
+	h, said := c.w.Header(), 0
+	for _, line := range h["Warning"] {
+		said += len(line)
+	}
+	for i, line := range lines {
+		if said > maxWarnings {
+			return
+		}
 		line = strings.Map(func(r rune) rune {
 			if r < ' ' || r == 0x7f {
 				return ' '
 			}
 			return r
-		}, line)
-		c.w.Header().Add("Warning", `299 - `+quoted(line))
+		}, line[:min(len(line), maxWarning)])
+		if said += len(line); said > maxWarnings {
+			line = fmt.Sprintf("%d more warnings are left out", len(lines)-i)
+		}
+		h.Add("Warning", `299 - `+quoted(strings.ToValidUTF8(line, "")))
 	}
 }
 
