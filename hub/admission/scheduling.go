@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +13,78 @@ import (
 
 var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 
+// Where a pod may be is looked at for each node, and for each other pod, by the only
+// writer: what a selector may have of requirements and values, and all that a pod has to
+// say of it together. Kubernetes has no such limits, and a scheduler that nobody waits for.
+const (
+	maxRequirements = 256
+	maxScheduling   = 512
+)
+
+// requirements is how many requirements and values a selector has.
+func requirements(s *metav1.LabelSelector) (n int) {
+	if s == nil {
+		return 0
+	}
+	for _, r := range s.MatchExpressions {
+		n += max(len(r.Values), 1)
+	}
+	return n + len(s.MatchLabels)
+}
+
+// wishes is how much a pod has to say about where it wants to be.
+func wishes(s *corev1.PodSpec) (n int) {
+	n = len(s.NodeSelector) + len(s.Tolerations)
+	for _, c := range s.TopologySpreadConstraints {
+		n += 1 + requirements(c.LabelSelector) + len(c.MatchLabelKeys)
+	}
+	a := s.Affinity
+	if a == nil {
+		return n
+	}
+	node := func(t corev1.NodeSelectorTerm) {
+		n++ // and its field, which is the node's name
+		for _, r := range t.MatchExpressions {
+			n += max(len(r.Values), 1)
+		}
+		n += max(len(t.MatchFields)-1, 0)
+	}
+	pod := func(t corev1.PodAffinityTerm) {
+		n += 1 + requirements(t.LabelSelector) + requirements(t.NamespaceSelector) + len(t.Namespaces) + len(t.MatchLabelKeys) + len(t.MismatchLabelKeys)
+	}
+	pods := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for _, t := range required {
+			pod(t)
+		}
+		for _, t := range preferred {
+			pod(t.PodAffinityTerm)
+		}
+	}
+	if a := a.NodeAffinity; a != nil {
+		if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+			for _, t := range r.NodeSelectorTerms {
+				node(t)
+			}
+		}
+		for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+			node(t.Preference)
+		}
+	}
+	if a := a.PodAffinity; a != nil {
+		pods(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a := a.PodAntiAffinity; a != nil {
+		pods(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return n
+}
+
 // scheduling checks what a pod says about where it wants to be.
 func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
+	if n := wishes(s); n > maxScheduling {
+		l.forbidden(p, fmt.Sprintf("its nodeSelector, tolerations, topologySpreadConstraints and affinity have %d terms, requirements and values, at most %d are looked at: select by a label that says the same", n, maxScheduling))
+		return
+	}
 	l.all(metavalidation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector")))
 	for i, t := range s.Tolerations {
 		l.toleration(t, p.Child("tolerations").Index(i))
@@ -216,6 +287,10 @@ func (l *list) podTerm(t corev1.PodAffinityTerm, p *field.Path) {
 }
 
 func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {
+	if n := requirements(s); n > maxRequirements {
+		l.forbidden(p, fmt.Sprintf("it has %d requirements and values, at most %d are looked at: select by a label that says the same", n, maxRequirements))
+		return
+	}
 	l.all(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, p))
 }
 
