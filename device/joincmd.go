@@ -155,7 +155,7 @@ func joinCommand() *cobra.Command {
 // waitsFor says once what a join waits for, and what to do about it.
 func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 	return func(request string) {
-		fmt.Fprintf(out, "This device (machine id %s) waits until an administrator approves of it, where kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops the waiting; the same line goes on with it.\n",
+		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves of it, where kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops the waiting; the same line goes on with it.\n",
 			cmp.Or(machineID, "unknown"), request, strings.TrimSuffix(hub, "/"))
 	}
 }

@@ -97,7 +97,7 @@ func notRunning(dir string, err error) error {
 }
 
 func writeStatus(w io.Writer, s localStatus) error {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal{w}, 0, 4, 2, ' ', 0)
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) } // Flush has the error
 	line("node\t%s", s.Node)
 	line("site\t%s", s.Site)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/bound"
 )
 
 // Exit codes.
@@ -66,11 +68,21 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "flotilla-device:", err)
+	fmt.Fprintln(terminal{os.Stderr}, "flotilla-device:", err)
 	if usage := (usageError{}); errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// A terminal is where people read what others have said too: the hub, and before its
+// certificate was compared whoever answers in its place. What would move the cursor, or
+// change what stands there, is written out.
+type terminal struct{ io.Writer }
+
+func (t terminal) Write(p []byte) (int, error) {
+	_, err := io.WriteString(t.Writer, bound.Text(string(p), 1<<20))
+	return len(p), err
 }
 
 // command is the whole command line.
