@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"hub/config":       {"shared/fleet", "shared/bound", "shared/policy"},
 	"hub/kube":         {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/listen", "hub/panics"},
 	"hub/kube/remote":  {"hub/ask", "hub/panics"},
-	"hub/kube/table":   {"shared/fleet", "hub/state"},
+	"hub/kube/table":   {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/kube/openapi": {"shared/fleet"},
 	"hub/ask":          {"shared/wire", "hub/panics"},
 	"hub/admin":        {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/panics"},

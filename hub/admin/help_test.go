@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
@@ -314,7 +315,8 @@ func sample() []state.Object {
 		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-exporter", Namespace: "kube-system", CreationTimestamp: ago0(26 * time.Hour)},
 			Spec:   appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, NumberReady: 5, NumberAvailable: 5, UpdatedNumberScheduled: 5}},
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: []byte(report), History: []state.Turn{
+		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: runtime.RawExtension{Raw: []byte(report)}},
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, History: []state.Turn{
 			{At: micro(30 * time.Hour), Ready: "True"}, {At: micro(20 * time.Hour), Ready: "False"}, {At: micro(19 * time.Hour), Ready: "True"},
 			{At: micro(9 * time.Hour), Ready: "Unknown"}, {At: micro(9*time.Hour - 5*time.Minute), Ready: "Unknown", Out: true}, {At: micro(7 * time.Hour), Ready: "True"},
 			{At: micro(90 * time.Second), Ready: "Unknown"},

@@ -111,8 +111,8 @@ func node(a *request) (page, error) {
 		d.Events = append(d.Events, eventRowOf(a, e))
 	}
 	raw := live.Hardware
-	if rec := a.Record(name); raw == nil && rec != nil {
-		raw = rec.Hardware
+	if raw == nil {
+		raw = a.Report(name).Text()
 	}
 	d.Hardware = hardware(raw)
 	return page{Template: "node", Title: name, Watch: []string{"node/" + name, usageTopic(name)}, Poll: 10, Data: d}, nil

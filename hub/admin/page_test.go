@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -191,7 +192,8 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 		p.Spec.Containers[0].Image = evil
 	})
 	m.put(t, n, p, testEvent("Node", "evil", evil, evil, time.Second), testEvent("Node", evil, "NodeNotReady", evil, time.Second),
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Hardware: []byte(`{"board":{"model":"<img src=x onerror=alert(5)>","<script>alert(6)</script>":"</dd><script>alert(7)</script>"}}`)})
+		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Hardware: runtime.RawExtension{
+			Raw: []byte(`{"board":{"model":"<img src=x onerror=alert(5)>","<script>alert(6)</script>":"</dd><script>alert(7)</script>"}}`)}})
 	b := loggedIn(t, m)
 	b.excuse("400") // of what no form can name
 	for _, path := range []string{"/", "/nodes", "/nodes/evil", "/sites", "/pods", "/pods?q=%3Cscript%3Ealert(8)%3C/script%3E", "/events", "/workloads", "/workloads?q=%22%3E%3Cscript%3Ealert(10)%3C/script%3E",

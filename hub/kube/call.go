@@ -161,6 +161,8 @@ func (c *call) route() error {
 			e.ErrStatus.Message = "services are not implemented: the list is always empty; publish a pod's port with hostPort"
 		case state.CustomResources:
 			e.ErrStatus.Message = "custom resources are not implemented: the list is always empty"
+		case state.DeviceReports:
+			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
 		case state.JoinRequests:
 			if c.verb == "create" {
 				e.ErrStatus.Message = onlyAsked

@@ -54,10 +54,22 @@ func (p *liveness) event(at time.Duration) bool {
 }
 
 func (p *liveness) one(a *allowance, at time.Duration, burst, perSecond float64) bool {
+	ok := p.take(a, at, burst, perSecond)
+	if !ok {
+		p.held.Add(1)
+	}
+	return ok
+}
+
+// rewrite takes a rewriting of the node's DeviceReport, if there is one.
+func (p *liveness) rewrite(at time.Duration) bool {
+	return p.take(&p.reports, at, budgetReports, reportsPerSec)
+}
+
+func (p *liveness) take(a *allowance, at time.Duration, burst, perSecond float64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if a.left(at, burst, perSecond) < 1 {
-		p.held.Add(1)
 		return false
 	}
 	a.used++

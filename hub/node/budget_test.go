@@ -159,7 +159,9 @@ func TestWhatIsHeldIsAskedForAgain(t *testing.T) {
 		seq := uint64(2)
 		say := func(ready corev1.ConditionStatus) wire.Status {
 			st := nodetest.Report("b", seq, ready)
-			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
+			for range 80 {
+				st.Status.Images = append(st.Status.Images, corev1.ContainerImage{Names: []string{noise(r, 400)}})
+			}
 			if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, st); err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +185,8 @@ func TestWhatIsHeldIsAskedForAgain(t *testing.T) {
 			t.Fatal("the hub does not ask for what it has not heard")
 		}
 		last := say("True")
-		if string(l.Snapshot().Record("pi-1").Hardware) != string(last.Hardware) || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
+		n := l.Snapshot().Node("pi-1")
+		if len(n.Status.Images) != len(last.Status.Images) || n.Status.Images[0].Names[0] != last.Status.Images[0].Names[0] || state.ReadyOf(n) != corev1.ConditionTrue {
 			t.Error("the answer is not heard")
 		}
 	})

@@ -21,13 +21,16 @@ func bounded() (context.Context, context.CancelFunc) {
 }
 
 // Ended returns what follows at once from the deletion of Nodes: the end of their
-// devices' enrolments, in the same transaction. It is asked right after every news,
+// devices' enrolments and reports, in the same transaction. It is asked right after every news,
 // so that nothing of such a device is heard in between, and of what deciders delete;
 // a record that is newer than the deletion is of a device that has joined since.
 func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
 	for _, a := range log {
 		if a.Key.Kind != state.Nodes || a.New != nil {
 			continue
+		}
+		if r := s.Report(a.Key.Name); r != nil && revision(r) <= a.Rev {
+			changes = append(changes, state.Remove(r, ""))
 		}
 		rec := s.Record(a.Key.Name)
 		if rec == nil || revision(rec) > a.Rev {

@@ -42,7 +42,9 @@ type liveness struct {
 	turns  allowance
 	events allowance
 	lines  allowance
-	unsaid int // lines since the last one
+
+	reports allowance
+	unsaid  int // lines since the last one
 }
 
 // A backoff spaces repetitions: 2 s at first, doubling to 60 s, until it is reset.

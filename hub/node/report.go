@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -44,7 +43,11 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		n.Labels[corev1.LabelTopologyZone] = rec.Site
 	}
 	if d.Profile != nil {
-		if name := d.Profile(s, n.Status, rec.Hardware); name != "" {
+		hardware := st.Hardware
+		if hardware == nil {
+			hardware = s.Report(n.Name).Text()
+		}
+		if name := d.Profile(s, n.Status, hardware); name != "" {
 			n.Labels[fleet.LabelProfile] = name
 		}
 	}
@@ -139,21 +142,4 @@ func sameNode(a, b *corev1.Node) bool {
 		}
 	}
 	return apiequality.Semantic.DeepEqual(a.Status, b.Status) && apiequality.Semantic.DeepEqual(a.Labels, b.Labels)
-}
-
-// stable is what of a hardware report does not change by itself: what does, such
-// as a temperature, is shown from memory and not worth a write.
-func stable(hardware json.RawMessage) string {
-	if len(hardware) == 0 {
-		return ""
-	}
-	var m map[string]json.RawMessage
-	if json.Unmarshal(hardware, &m) != nil {
-		return string(hardware)
-	}
-	for _, k := range []string{"temperatures", "stalls", "clock", "radios", "power"} {
-		delete(m, k)
-	}
-	out, _ := json.Marshal(m)
-	return string(out)
 }

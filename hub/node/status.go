@@ -84,8 +84,8 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 			p.status.Store(st.Seq)
 		}
 		hardware := st.Hardware // a variable of its own: a pointer into st would keep all of it
-		if rec := d.Snapshot().Record(node); rec != nil && bytes.Equal(rec.Hardware, hardware) {
-			hardware = rec.Hardware
+		if have := d.Snapshot().Report(node).Text(); bytes.Equal(have, hardware) {
+			hardware = have
 		}
 		p.hardware.Store(&hardware)
 	}
@@ -106,7 +106,7 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 		return st, true
 	}
 	least = st
-	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, rec.Hardware, wire.Registration{}
+	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, nil, wire.Registration{}
 	least.Status = *n.Status.DeepCopy()
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
@@ -148,9 +148,6 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	var wrong []string
 	st.Status, wrong = plausible(s, node, st.Status)
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
-	if stable(rec.Hardware) != stable(st.Hardware) {
-		rec.Hardware = st.Hardware
-	}
 	var own []string
 	if old != nil {
 		own = old.Extended
@@ -166,8 +163,10 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	}
 	if have == nil {
 		n, refused := d.register(s, node, rec, st, now)
-		return append(changes, registered(n, st, refused)), nil
+		changes = append(changes, registered(n, st, refused))
+		return append(changes, d.remember(s, node, st.Hardware, now)...), nil
 	}
+	changes = append(changes, d.remember(s, node, st.Hardware, now)...)
 	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)
 	d.report(n, st, own, now)

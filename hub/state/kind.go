@@ -29,6 +29,7 @@ const (
 	Secrets              Kind = "secrets"
 	Sites                Kind = "sites"
 	BoardProfiles        Kind = "boardprofiles"
+	DeviceReports        Kind = "devicereports"
 	Records              Kind = "records"
 	Dismissals           Kind = "dismissals"
 	JoinRequests         Kind = "certificatesigningrequests"

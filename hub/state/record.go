@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -66,8 +65,6 @@ type Record struct {
 	// something to say pushes none of them out.
 	History []Turn    `json:"history,omitempty"`
 	Evicted []Evicted `json:"evicted,omitempty"`
-
-	Hardware json.RawMessage `json:"hardware,omitempty"` // the device's report, as sent
 }
 
 // Given is what a board profile has given a node.

@@ -122,6 +122,12 @@ var kinds = [...]Row{
 		List:   func() runtime.Object { return new(fleet.BoardProfileList) },
 		Spec:   of(func(p *fleet.BoardProfile) any { return p.Spec }),
 	},
+	{
+		Kind: DeviceReports, Group: &flotilla, Name: "DeviceReport", Short: []string{"dr"}, Verbs: readOnly,
+		Viewer: readOnly,
+		New:    fresh[fleet.DeviceReport],
+		List:   func() runtime.Object { return new(fleet.DeviceReportList) },
+	},
 	{Kind: Records, New: fresh[Record]},
 	{Kind: Losses, Namespaced: true, New: fresh[Loss]},
 	{Kind: Dismissals, New: fresh[Dismissal]},

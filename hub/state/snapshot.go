@@ -142,6 +142,11 @@ func (s Snapshot) Node(name string) *corev1.Node {
 // Record returns what the hub remembers of a node, nil if nothing.
 func (s Snapshot) Record(node string) *Record { return get[*Record](s, Key{Kind: Records, Name: node}) }
 
+// Report returns what the node's device says of its hardware, nil if it never did.
+func (s Snapshot) Report(node string) *fleet.DeviceReport {
+	return get[*fleet.DeviceReport](s, Key{Kind: DeviceReports, Name: node})
+}
+
 // Site returns the site called name, nil if there is none.
 func (s Snapshot) Site(name string) *fleet.Site {
 	return get[*fleet.Site](s, Key{Kind: Sites, Name: name})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -194,7 +195,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 	for gv, kinds := range map[string]map[string]string{
 		"api/v1":                     {"/api/v1/nodes/{name}": "Node", "/api/v1/namespaces/{namespace}/pods/{name}": "Pod"},
 		"apis/apps/v1":               {"/apis/apps/v1/namespaces/{namespace}/deployments/{name}": "Deployment"},
-		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile"},
+		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile", "/apis/flotilla.dev/v1alpha1/devicereports/{name}": "DeviceReport"},
 		"apis/metrics.k8s.io/v1beta1": {"/apis/metrics.k8s.io/v1beta1/nodes/{name}": "NodeMetrics",
 			"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{name}": "PodMetrics"},
 	} {
@@ -278,6 +279,9 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 		prefix := name[:strings.LastIndex(name, ".")+1]
 		for i := range typ.NumField() {
 			f := typ.Field(i)
+			if !f.IsExported() {
+				continue
+			}
 			field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if f.Anonymous && field == "" {
 				want = append(want, "kind", "apiVersion")
@@ -289,7 +293,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 			for inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
-			kind := map[reflect.Kind]string{reflect.String: "string", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Float64: "number",
+			kind := map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Float64: "number",
 				reflect.Bool: "boolean", reflect.Slice: "array", reflect.Map: "object"}[inner.Kind()]
 			if kind != "" && !p.Type.Contains(kind) {
 				t.Errorf("%s.%s is %v, the Go field is %s", name, field, p.Type, kind)
@@ -314,6 +318,8 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	const own, metrics = "dev.flotilla.v1alpha1.", "io.k8s.metrics.pkg.apis.metrics.v1beta1."
 	check(reflect.TypeOf(fleet.SiteList{}), own+"SiteList")
 	check(reflect.TypeOf(fleet.BoardProfileList{}), own+"BoardProfileList")
+	check(reflect.TypeOf(fleet.DeviceReportList{}), own+"DeviceReportList")
+	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the device writes what the hub shows as it is
 	check(reflect.TypeOf(metricsv1beta1.NodeMetricsList{}), metrics+"NodeMetricsList")
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/state"
@@ -89,6 +90,18 @@ func samples(k state.Kind) []state.Object {
 				Spec:   fleet.SiteSpec{DisruptionPolicy: fleet.Hold, Location: "Oslo S", Maintenance: &fleet.Maintenance{Until: ago(-2 * time.Hour)}},
 				Status: fleet.SiteStatus{State: fleet.SitePartialDisruption, Since: ptr(ago(4 * time.Minute)), Ready: 2, NotReady: 5, NeverSeen: 1, Waiting: 3, EvictionRate: "0.1", NextEviction: &metav1.MicroTime{Time: now.Add(7 * time.Second)}, Held: "maintenance"}},
 			&fleet.Site{ObjectMeta: meta("new"), Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: ago(time.Hour)}}},
+		}
+	case state.DeviceReports:
+		r := func(name, text string) *fleet.DeviceReport {
+			return &fleet.DeviceReport{ObjectMeta: meta(name), Reported: ago(2 * time.Minute), Hardware: runtime.RawExtension{Raw: []byte(text)}}
+		}
+		return []state.Object{
+			r("pi-1", `{"host":{"cpu":"Cortex-A72","kernel":"6.6.31"},"board":{"name":"raspberrypi4","model":"Raspberry Pi 4 Model B Rev 1.4"},"temperatures":[{"name":"cpu","celsius":48.2},{"name":"nvme","celsius":61.4}],
+				"power":{"underVoltage":false},"disks":[{"name":"mmcblk0"}]}`),
+			r("pi-2", `{"board":{"name":"raspberrypi5"},"temperatures":[{"name":"outside","celsius":-12}],"power":{"underVoltage":true,"throttled":true,"throttledSeen":true},"disks":[{"lifeUsed":20},{"lifeUsed":70}]}`),
+			r("pi-3", `{"power":{"underVoltageSeen":true},"disks":[{"endOfLife":"urgent"}]}`),
+			r("pi-4", `{"unwritable":["/var/lib"],"disks":[{}]}`), r("pi-5", `{"readOnlyMounts":["/boot"],"disks":[{}]}`),
+			r("other", `{"board":7,"host":"x","temperatures":"warm","power":[],"disks":{}}`), r("none", ``), r("evil", "{\"board\":{\"name\":\"\\u001b[31m\\n\"}}"),
 		}
 	case state.BoardProfiles:
 		p := &fleet.BoardProfile{ObjectMeta: meta("raspberrypi-4"), Spec: fleet.BoardProfileSpec{Title: "Raspberry Pi 4", Platforms: []string{"linux/arm64", "linux/arm/v7"}}}

@@ -138,10 +138,14 @@ var descriptions = map[string]string{
 	"Last-Seen":           "Time since the hub last heard the device.",
 	"Name":                "Name of the object, unique in its namespace.",
 	"Not-Ready":           "Nodes that count and are not ready.",
+	"Power":               "What the firmware complains of, such as UnderVoltage.",
 	"Rate":                "Nodes per second that may be tainted NoExecute now.",
+	"Reported":            "Time since the hub heard the report that is shown.",
 	"Restarts":            "How often containers were restarted, and when last.",
 	"Roles":               "The roles of the node, from its labels.",
 	"Site":                "The place (zone) of the node.",
+	"Storage":             "What is worst with its disks.",
+	"Temperature":         "That of the warmest sensor.",
 	"Waiting":             "Not-ready nodes that wait for their NoExecute taint.",
 }
 
