@@ -8,7 +8,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/shared/fleet"
 )
 
 const webYAML = `apiVersion: apps/v1
@@ -38,7 +42,12 @@ func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 func TestKubectl(t *testing.T) {
 	t.Parallel()
 	program := kubectltest.Build(t, kubectltest.Newest)
-	config := serveTLS(t, newServer(seeded()), "admin")
+	fleetOf := seeded()
+	fleetOf.put(&fleet.DeviceReport{
+		ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(fakeStart)}, Reported: metav1.NewTime(fakeStart),
+		Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48.2}],"power":{"underVoltage":true},"disks":[{"name":"mmcblk0"}],"future":"kept"}`)},
+	})
+	config := serveTLS(t, newServer(fleetOf), "admin")
 	for _, c := range []struct {
 		args  string
 		stdin string
@@ -69,7 +78,7 @@ func TestKubectl(t *testing.T) {
 		{args: "explain devicereport.hardware.temperatures", want: []string{"celsius\t<number> -required-", "The sensor."}},
 		{args: "delete devicereport pi-1", code: 1, want: []string{"they can only be read"}},
 		{args: "label devicereport pi-1 a=b", code: 1, want: []string{"they can only be read"}},
-		{args: "create -f -", stdin: "{apiVersion: flotilla.dev/v1alpha1, kind: DeviceReport, metadata: {name: pi-2}}", code: 1, want: []string{"they can only be read"}},
+		{args: "create --validate=false -f -", stdin: "{apiVersion: flotilla.dev/v1alpha1, kind: DeviceReport, metadata: {name: pi-2}}", code: 1, want: []string{"they can only be read"}},
 		{args: "auth can-i list devicereports", want: []string{"yes"}},
 		{args: "get svc", want: []string{"No resources found"}},
 		{args: "describe node pi-1", want: []string{"RenewTime:", "kiosk-1", "Allocatable:"}},

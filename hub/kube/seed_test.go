@@ -6,10 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"flotilla.dev/shared/fleet"
 )
 
 // seeded is a fleet of two nodes, three pods and one of what else the cases need.
@@ -17,10 +14,6 @@ func seeded() *fakeFleet {
 	f := newFake()
 	created := metav1.NewTime(fakeStart)
 	f.put(fakeNode("pi-1", "oslo"), fakeNode("pi-2", "bergen"))
-	f.put(&fleet.DeviceReport{
-		ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: created}, Reported: created,
-		Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48.2}],"power":{"underVoltage":true},"disks":[{"name":"mmcblk0"}],"future":"kept"}`)},
-	})
 	guarded := fakePod("guarded", "pi-2")
 	guarded.Labels = map[string]string{"app": "guarded"}
 	kiosk := fakePod("kiosk-1", "pi-1")
