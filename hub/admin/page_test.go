@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 

@@ -84,7 +84,7 @@ var rules = map[state.Kind]rule{
 		check: func(l *list, o state.Object, x given) { l.site(o.(*fleet.Site), x.Settings) },
 		texts: shows((*list).siteTexts),
 	},
-	state.DeviceReports: {}, // nobody sends one
+	state.DeviceReports: {check: checks((*list).report)},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
 		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -138,5 +141,15 @@ func (l *list) profile(p *fleet.BoardProfile) {
 		if err.Field != "metadata.name" { // said already
 			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Detail})
 		}
+	}
+}
+
+// report holds what a device says of its hardware, in whatever words, to be something that can be shown.
+func (l *list) report(r *fleet.DeviceReport) {
+	p := field.NewPath("hardware")
+	if n := len(r.Text()); n > bound.MaxHardware {
+		l.errs = append(l.errs, field.TooLong(p, "", bound.MaxHardware))
+	} else if !json.Valid(r.Text()) || !bytes.HasPrefix(bytes.TrimSpace(r.Text()), []byte("{")) {
+		l.errs = append(l.errs, field.Invalid(p, field.OmitValueType{}, "it is no JSON object"))
 	}
 }

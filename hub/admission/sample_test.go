@@ -155,6 +155,11 @@ metadata: {name: Oslo_S}
 spec: {nodeMonitorGracePeriod: 40s, nodeStartupGracePeriod: 2m, nodeEvictionRate: 0.1, secondaryNodeEvictionRate: 0, unhealthyZoneThreshold: 0.55,
   largeClusterSizeThreshold: 50, disruptionPolicy: Hold, maintenance: {until: "2026-11-03T18:00:00Z", reason: new switch}}
 `,
+	state.DeviceReports: `
+metadata: {name: pi-1}
+reported: 2026-11-20T12:00:00Z
+hardware: {board: {name: raspberrypi4}}
+`,
 	state.BoardProfiles: `
 metadata: {name: raspberrypi-4}
 spec:
