@@ -21,6 +21,7 @@ func (r Report) JSON() json.RawMessage {
 		r.Problems[i] = clean(p)
 	}
 	r.Buses, r.Devices, r.Disks, r.Temperatures, r.Radios, r.ReadOnly = Buses{}, nil, nil, nil, nil, nil
+	r.Fans, r.Voltages, r.NUMA, r.Audio, r.Chips = nil, nil, nil, nil, nil
 	return encode(r)
 }
 
@@ -50,6 +51,19 @@ func (r Report) facts() Report {
 	r.Radios = slices.Clone(r.Radios)
 	for i := range r.Radios {
 		r.Radios[i].Signal = 0
+	}
+	r.Fans = slices.Clone(r.Fans)
+	for i := range r.Fans {
+		r.Fans[i].RPM = 0
+	}
+	r.Voltages = slices.Clone(r.Voltages)
+	for i := range r.Voltages {
+		r.Voltages[i].Volts = 0
+	}
+	if r.Clock != nil && r.Clock.Battery != nil {
+		c := *r.Clock
+		c.Battery = new(float64)
+		r.Clock = &c
 	}
 	return r
 }

@@ -70,7 +70,13 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestPowerOfTheBoardMakersKernel(t *testing.T) {
-	const file = "sys/devices/platform/soc/soc:firmware/get_throttled"
+	for _, file := range []string{"sys/devices/platform/soc/soc:firmware/get_throttled", "sys/devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled",
+		"sys/bus/platform/drivers/raspberrypi-firmware/soc@107c000000:firmware/get_throttled"} {
+		powerOf(t, file)
+	}
+}
+
+func powerOf(t *testing.T, file string) {
 	for text, want := range map[string]*Power{
 		"0\n":     {},
 		"50005\n": {UnderVoltage: true, Throttled: true, UnderVoltageSeen: true, ThrottledSeen: true},
@@ -163,6 +169,58 @@ func TestBusy(t *testing.T) {
 	} {
 		if got := busy(c.stat); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestWhyTheBoardWasReset(t *testing.T) {
+	const rsts, chip, dog = "proc/device-tree/chosen/bootloader/rsts", "proc/device-tree/chosen/power/power_reset", "sys/class/watchdog/watchdog0/bootstatus"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"nobody says", nil, ""},
+		{"the power was switched on", map[string]string{rsts: "\x00\x00\x10\x00"}, "power-on"},
+		{"a reboot looks like a watchdog's reset: nothing is said", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
+		{"the power chip says more than the bit", map[string]string{rsts: "\x00\x00\x10\x00", chip: "\x00\x00\x00\x06"}, "under-voltage,over-temperature"},
+		{"the power chip says nothing", map[string]string{chip: "\x00\x00\x00\x00"}, ""},
+		{"the watchdog's driver", map[string]string{dog: "32\n"}, "watchdog"},
+		{"a register of another length is none", map[string]string{rsts: "\x10\x00"}, ""},
+	} {
+		if got := resetCause(tree(rootOf(t, c.files))); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestABatteryIsNotGuessed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"one that is measured", map[string]string{"sys/class/rtc/rtc0/name": "rpi-rtc soc:rpi_rtc\n", "sys/class/rtc/rtc0/battery_voltage": "3023544\n"}, "rpi-rtc soc:rpi_rtc, battery 3.0 V"},
+		{"one that is not", map[string]string{"sys/class/rtc/rtc0/name": "ds1307\n"}, "ds1307, it is not known whether it has a battery"},
+	} {
+		got := rtc(tree(rootOf(t, c.files)))
+		if !got.RTC || got.text() != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got.text(), c.want)
+		}
+	}
+	if got := rtc(tree(t.TempDir())); got.RTC || got.Battery != nil {
+		t.Errorf("a board without a clock has %+v", got)
+	}
+}
+
+func TestErrorsOfADiskAreThoseOfItsOwnPartitions(t *testing.T) {
+	root := rootOf(t, map[string]string{
+		"sys/fs/ext4/mmcblk0p2/errors_count": "3\n", "sys/fs/ext4/mmcblk0p3/errors_count": "4\n", "sys/fs/ext4/mmcblk1p1/errors_count": "16\n",
+		"sys/fs/ext4/sda1/errors_count": "32\n", "sys/fs/ext4/sdaa1/errors_count": "64\n", "sys/fs/ext4/features/meta_bg_resize": "supported\n",
+	})
+	for disk, want := range map[string]int64{"mmcblk0": 7, "mmcblk1": 16, "sda": 32, "sdb": 0} {
+		if got := fileSystemErrors(tree(root), disk); got != want {
+			t.Errorf("%s has %d errors, want %d", disk, got, want)
 		}
 	}
 }

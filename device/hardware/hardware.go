@@ -28,18 +28,25 @@ type Options struct {
 type Report struct {
 	Host         Host                 `json:"host"`
 	Board        Board                `json:"board"`
+	Firmware     *Firmware            `json:"firmware,omitempty"`
 	Capacity     Capacity             `json:"capacity"`
+	NUMA         []NUMANode           `json:"numa,omitempty"` // where there is more than one
 	Addresses    []corev1.NodeAddress `json:"addresses,omitempty"`
 	Buses        Buses                `json:"buses"`
 	Devices      []Device             `json:"devices,omitempty"` // what containers can be given
 	Temperatures []Temperature        `json:"temperatures,omitempty"`
-	Power        *Power               `json:"power,omitempty"` // nil: the board does not tell
+	Fans         []Fan                `json:"fans,omitempty"`
+	Voltages     []Voltage            `json:"voltages,omitempty"`
+	Power        *Power               `json:"power,omitempty"`  // nil: the board does not tell
+	Supply       *Supply              `json:"supply,omitempty"` // nil: nobody asks it
 	Disks        []Disk               `json:"disks,omitempty"`
 	ReadOnly     []string             `json:"readOnlyMounts,omitempty"` // disks mounted read-only: the first sign of a dying SD card
 	Unwritable   []string             `json:"unwritable,omitempty"`     // directories of agent and engine on a read-only file system
 	Watchdog     *Watchdog            `json:"watchdog,omitempty"`
 	Clock        *Clock               `json:"clock,omitempty"`
 	Radios       []Radio              `json:"radios,omitempty"`
+	Audio        []string             `json:"audio,omitempty"`  // sound cards
+	Chips        []string             `json:"chips,omitempty"`  // on I2C buses that the kernel was told of, such as 1-0068 ds3231
 	Stalls       *Stalls              `json:"stalls,omitempty"` // nil: the kernel does not measure them
 	MemoryLimits bool                 `json:"memoryLimits"`     // the kernel can limit the memory of a container
 	Problems     []string             `json:"problems,omitempty"`
@@ -70,6 +77,25 @@ type Board struct {
 	Revision   *Revision `json:"revision,omitempty"` // Raspberry Pi only
 }
 
+// A Firmware is what started the kernel, and from where.
+type Firmware struct {
+	Version     string `json:"version,omitempty"`     // of the boot EEPROM or the BIOS
+	Built       string `json:"built,omitempty"`       // its date
+	Image       string `json:"image,omitempty"`       // of the system, from issue.txt on the boot partition
+	BootMode    string `json:"bootMode,omitempty"`    // sd, network, rpiboot, usb, nvme, http
+	Partition   int    `json:"partition,omitempty"`   // that it has booted from
+	Tryboot     bool   `json:"tryboot,omitempty"`     // this boot is a try of a new one
+	Reset       string `json:"reset,omitempty"`       // why the board was reset: power-on, watchdog, under-voltage; empty: nobody says
+	ResetStatus string `json:"resetStatus,omitempty"` // the register PM_RSTS of a Raspberry Pi, hex
+}
+
+// A NUMANode is processors and the memory that is near to them.
+type NUMANode struct {
+	ID     int    `json:"id"`
+	CPUs   string `json:"cpus"`   // such as 0-3
+	Memory int64  `json:"memory"` // bytes
+}
+
 // A Capacity is what the device has in all; 0 is also what could not be read.
 type Capacity struct {
 	CPUs      int64 `json:"cpus"`
@@ -92,6 +118,24 @@ type Buses struct {
 type Temperature struct {
 	Name    string  `json:"name"`
 	Celsius float64 `json:"celsius"`
+}
+
+// A Fan is one that tells how fast it turns.
+type Fan struct {
+	Name string `json:"name"`
+	RPM  int64  `json:"rpm"` // turns a minute
+}
+
+// A Voltage is one that is measured on the board.
+type Voltage struct {
+	Name  string  `json:"name"`
+	Volts float64 `json:"volts"`
+}
+
+// A Supply is what the power supply has promised to a Raspberry Pi 5.
+type Supply struct {
+	MaxMilliamps   int  `json:"maxMilliamps"`
+	USBOverCurrent bool `json:"usbOverCurrent,omitempty"` // the USB ports took more than they may before the boot
 }
 
 // Power is what a Raspberry Pi's firmware says of its supply and of what it did
@@ -120,6 +164,7 @@ type Disk struct {
 	Written   int64  `json:"written"`             // bytes since the boot
 	LifeUsed  int    `json:"lifeUsed,omitempty"`  // percent, eMMC, rounded up to tens; above 100: past its life
 	EndOfLife string `json:"endOfLife,omitempty"` // normal, warning, urgent (eMMC's spare blocks)
+	Errors    int64  `json:"errors,omitempty"`    // that ext4 has ever met on it
 	ReadOnly  bool   `json:"readOnly,omitempty"`
 }
 
@@ -135,13 +180,16 @@ type Watchdog struct {
 // A Clock says whether the time can be trusted.
 type Clock struct {
 	Synced bool `json:"synced"` // the kernel's clock is disciplined by NTP or the like
-	RTC    bool `json:"rtc"`    // a battery-backed clock exists, so time survives a power cut
+	RTC    bool `json:"rtc"`    // there is a clock that runs without the system; whether through a power cut, its battery decides
+
+	Name    string   `json:"name,omitempty"`    // of that clock's driver
+	Battery *float64 `json:"battery,omitempty"` // volts of its battery; nil: nothing measures it
 }
 
 // A Radio is a wireless interface.
 type Radio struct {
 	Name   string `json:"name"`
-	Kind   string `json:"kind"` // wifi, bluetooth
+	Kind   string `json:"kind"` // wifi, bluetooth, wwan
 	Signal int    `json:"signal,omitempty"`
 }
 

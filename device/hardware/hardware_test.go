@@ -70,7 +70,10 @@ const boards = "../../firmware-configs/testdata"
 
 // fixed replaces what a fake root takes from the machine that runs the test.
 func fixed(r Report, arch string) Report {
-	r.Host.Arch, r.Host.PageSize = arch, 4096
+	r.Host.Arch = arch
+	if r.Host.PageSize == os.Getpagesize() {
+		r.Host.PageSize = 4096
+	}
 	r.Capacity.Ephemeral = 29 << 30
 	return r
 }
@@ -219,26 +222,33 @@ func TestTheReportNeverOutgrowsItsLimit(t *testing.T) {
 }
 
 func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
+	three := 3.
 	base := func() Report {
 		return Report{
 			Temperatures: []Temperature{{"cpu", 48}}, Disks: []Disk{{Name: "mmcblk0", Written: 1}},
 			Radios: []Radio{{"wlan0", "wifi", -50}}, Stalls: &Stalls{}, Power: &Power{},
+			Fans: []Fan{{"pwmfan", 3000}}, Voltages: []Voltage{{"in1", 5.1}}, Clock: &Clock{RTC: true, Battery: &three},
 		}
 	}
 	for name, tt := range map[string]struct {
 		change func(*Report)
 		same   bool
 	}{
-		"a warmer processor is the same":   {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
-		"more bytes written are the same":  {func(r *Report) { r.Disks[0].Written = 99 }, true},
-		"a weaker signal is the same":      {func(r *Report) { r.Radios[0].Signal = -80 }, true},
-		"stalls are the same":              {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
-		"a low voltage is a change":        {func(r *Report) { r.Power.UnderVoltage = true }, false},
-		"a sensor that is gone is one":     {func(r *Report) { r.Temperatures = nil }, false},
-		"a disk gone read-only is one":     {func(r *Report) { r.Unwritable = []string{"/"} }, false},
-		"a failing interface is a change":  {func(r *Report) { r.Problems = []string{"x"} }, false},
-		"another address is a change":      {func(r *Report) { r.Addresses = []corev1.NodeAddress{{Address: "10.0.0.1"}} }, false},
-		"a disk that was swapped is a one": {func(r *Report) { r.Disks[0].Model = "other" }, false},
+		"a warmer processor is the same":    {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
+		"more bytes written are the same":   {func(r *Report) { r.Disks[0].Written = 99 }, true},
+		"a weaker signal is the same":       {func(r *Report) { r.Radios[0].Signal = -80 }, true},
+		"another speed of the fan is same":  {func(r *Report) { r.Fans[0].RPM = 900 }, true},
+		"a little more voltage is the same": {func(r *Report) { r.Voltages[0].Volts = 5.2; r.Clock.Battery = new(float64) }, true},
+		"a fan that is gone is a change":    {func(r *Report) { r.Fans = nil }, false},
+		"a battery that is gone is one":     {func(r *Report) { r.Clock.Battery = nil }, false},
+		"an error of the disk is one":       {func(r *Report) { r.Disks[0].Errors = 1 }, false},
+		"stalls are the same":               {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
+		"a low voltage is a change":         {func(r *Report) { r.Power.UnderVoltage = true }, false},
+		"a sensor that is gone is one":      {func(r *Report) { r.Temperatures = nil }, false},
+		"a disk gone read-only is one":      {func(r *Report) { r.Unwritable = []string{"/"} }, false},
+		"a failing interface is a change":   {func(r *Report) { r.Problems = []string{"x"} }, false},
+		"another address is a change":       {func(r *Report) { r.Addresses = []corev1.NodeAddress{{Address: "10.0.0.1"}} }, false},
+		"a disk that was swapped is a one":  {func(r *Report) { r.Disks[0].Model = "other" }, false},
 	} {
 		a, b := base(), base()
 		tt.change(&b)

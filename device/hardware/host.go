@@ -38,7 +38,7 @@ func host(t tree) (Host, []string) {
 		Kernel:   t.text("/proc/sys/kernel/osrelease"),
 		BootID:   t.text("/proc/sys/kernel/random/boot_id"),
 		Image:    osImage(t),
-		PageSize: os.Getpagesize(),
+		PageSize: pageSize(t),
 	}
 	h.Features = features(t)
 	info := cpuinfo(t)
@@ -60,6 +60,20 @@ func host(t tree) (Host, []string) {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+" is missing: is /proc mounted?")
 	}
 	return h, problems
+}
+
+// pageSize is the kernel's; that of another root's stands in the maps of its processes.
+func pageSize(t tree) int {
+	if b, err := t.read("/proc/self/smaps"); err == nil && !t.real() {
+		if _, after, ok := strings.Cut(string(b), "KernelPageSize:"); ok {
+			if f := strings.Fields(after); len(f) > 1 && f[1] == "kB" {
+				if kib, err := strconv.Atoi(f[0]); err == nil {
+					return kib << 10
+				}
+			}
+		}
+	}
+	return os.Getpagesize()
 }
 
 // cpuinfo is the first value of each key of /proc/cpuinfo.

@@ -21,19 +21,23 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	r.Host, problems = host(t)
 	r.Problems = append(r.Problems, problems...)
 	r.Board = board(t)
+	r.Firmware = firmware(t)
 	r.Capacity, problems = capacity(ctx, t, o)
 	r.Problems = append(r.Problems, problems...)
+	r.NUMA = numa(t)
 	r.Addresses, problems = addresses(t, o, r.Host.Hostname)
 	r.Problems = append(r.Problems, problems...)
 	r.Devices = devices(t)
 	r.Temperatures = temperatures(t)
-	r.Power = power(t)
+	r.Fans, r.Voltages = fans(t), voltages(t)
+	r.Power, r.Supply = power(t), supply(t)
 	r.Disks = disks(t)
 	r.ReadOnly = readOnlyMounts(t)
 	r.Unwritable = unwritable(t, o)
 	r.Watchdog = watchdog(t)
 	r.Clock = clock(t)
 	r.Radios = radios(t)
+	r.Audio, r.Chips = audio(t), chips(t)
 	r.Stalls = stalls(t)
 	r.MemoryLimits = memoryLimits(t)
 	if o.Periph != nil && t.real() {
@@ -44,6 +48,9 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 		r.Buses = found.Buses
 		r.Temperatures = merge(r.Temperatures, found.Temperatures)
 		r.Problems = append(r.Problems, found.Problems...)
+	}
+	if len(r.Buses.LEDs) == 0 {
+		r.Buses.LEDs = leds(t)
 	}
 	return r, ctx.Err()
 }

@@ -35,10 +35,48 @@ func temperatures(t tree) []Temperature {
 	return few(list)
 }
 
+// monitored reads what the hardware monitors say of one kind of input.
+func monitored(t tree, kind string, add func(name string, value int64)) {
+	for _, input := range t.glob("/sys/class/hwmon/hwmon*/" + kind + "*_input") {
+		name := t.text(path.Dir(input) + "/name")
+		if label := t.text(strings.TrimSuffix(input, "_input") + "_label"); label != "" {
+			name += " " + label
+		} else if n := strings.TrimSuffix(path.Base(input), "_input"); n != kind+"1" {
+			name += " " + n
+		}
+		if v, err := t.number(input); err == nil {
+			add(clean(name), v)
+		}
+	}
+}
+
+func fans(t tree) (list []Fan) {
+	monitored(t, "fan", func(name string, rpm int64) { list = append(list, Fan{Name: name, RPM: rpm}) })
+	return few(list)
+}
+
+func voltages(t tree) (list []Voltage) {
+	monitored(t, "in", func(name string, milli int64) { list = append(list, Voltage{Name: name, Volts: float64(milli) / 1000}) })
+	return few(list)
+}
+
+// throttled is the firmware's word. Its driver has another place on each chip; kernels without the file have the
+// under-voltage alarm at least.
+func throttled(t tree) string {
+	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled", "/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
+		for _, file := range t.glob(pattern) {
+			if text := t.text(file); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
 // power reads what the Raspberry Pi's firmware says: eight bits of it with its
 // own kernel, the under-voltage alarm with any other.
 func power(t tree) *Power {
-	if text := t.text("/sys/devices/platform/soc/soc:firmware/get_throttled"); text != "" {
+	if text := throttled(t); text != "" {
 		bits, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 32)
 		if err != nil {
 			return nil

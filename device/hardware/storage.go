@@ -45,9 +45,21 @@ func disks(t tree) []Disk {
 		}
 		d.LifeUsed = lifeUsed(t.text(dir + "/device/life_time"))
 		d.EndOfLife = map[int64]string{1: "normal", 2: "warning", 3: "urgent"}[t.integer(dir+"/device/pre_eol_info")]
+		d.Errors = fileSystemErrors(t, name)
 		list = append(list, d)
 	}
 	return few(list)
+}
+
+// fileSystemErrors counts those that ext4 has met on a disk since its file systems were checked last. A card tells of
+// none itself.
+func fileSystemErrors(t tree, disk string) (n int64) {
+	for _, dir := range t.glob("/sys/fs/ext4/" + disk + "*") {
+		if part := strings.TrimPrefix(strings.TrimPrefix(path.Base(dir), disk), "p"); strings.Trim(part, "0123456789") == "" {
+			n += t.integer(dir + "/errors_count")
+		}
+	}
+	return n
 }
 
 // written is the seventh field of the disk's statistics, in bytes.

@@ -2,6 +2,7 @@ package hardware
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,20 @@ func clock(t tree) *Clock {
 		return nil
 	}
 	const timeError = 5 // TIME_ERROR of adjtimex(2)
-	return &Clock{Synced: state != timeError && tx.Status&unix.STA_UNSYNC == 0, RTC: t.exists("/sys/class/rtc/rtc0")}
+	c := rtc(t)
+	c.Synced = state != timeError && tx.Status&unix.STA_UNSYNC == 0
+	return &c
+}
+
+// rtc is the clock that runs without the system. Only that of a Raspberry Pi 5 measures its battery: nothing is said of any other's.
+func rtc(t tree) (c Clock) {
+	const dir = "/sys/class/rtc/rtc0/"
+	c.RTC, c.Name = t.exists(dir), t.text(dir+"name")
+	if micro, err := t.number(dir + "battery_voltage"); err == nil {
+		volts := float64(micro) / 1e6
+		c.Battery = &volts
+	}
+	return c
 }
 
 func watchdog(t tree) *Watchdog {
@@ -53,10 +67,62 @@ func radios(t tree) []Radio {
 	for _, dir := range t.glob("/sys/class/net/*") {
 		if name := path.Base(dir); t.exists(dir+"/wireless") || t.exists(dir+"/phy80211") {
 			list = append(list, Radio{Name: name, Kind: "wifi", Signal: signal[name]})
+		} else if b, err := t.read(dir + "/uevent"); err == nil && strings.Contains(string(b), "DEVTYPE=wwan\n") {
+			list = append(list, Radio{Name: name, Kind: "wwan"})
 		}
 	}
 	for _, dir := range t.glob("/sys/class/bluetooth/hci*") {
 		list = append(list, Radio{Name: path.Base(dir), Kind: "bluetooth"})
+	}
+	return few(list)
+}
+
+func audio(t tree) (list []string) {
+	for _, file := range t.glob("/sys/class/sound/card*/id") {
+		list = append(list, t.text(file))
+	}
+	return few(list)
+}
+
+// chips are those that the kernel was told of: nobody is asked on the bus.
+func chips(t tree) (list []string) {
+	for _, file := range t.glob("/sys/bus/i2c/devices/[0-9]*-*/name") {
+		list = append(list, path.Base(path.Dir(file))+" "+t.text(file))
+	}
+	return few(list)
+}
+
+// leds are those of the board, not of a keyboard.
+func leds(t tree) (list []string) {
+	for _, dir := range t.glob("/sys/class/leds/*") {
+		if name := path.Base(dir); !strings.HasPrefix(name, "input") {
+			list = append(list, clean(name))
+		}
+	}
+	return few(list)
+}
+
+// numa is empty where all memory is equally near.
+func numa(t tree) (list []NUMANode) {
+	for _, dir := range t.glob("/sys/devices/system/node/node[0-9]*") {
+		id, err := strconv.Atoi(strings.TrimPrefix(path.Base(dir), "node"))
+		if err != nil {
+			continue
+		}
+		n := NUMANode{ID: id, CPUs: t.text(dir + "/cpulist")}
+		if b, err := t.read(dir + "/meminfo"); err == nil {
+			for line := range strings.Lines(string(b)) { // Node 0 MemTotal: 4041 kB
+				if f := strings.Fields(line); len(f) == 5 && f[2] == "MemTotal:" {
+					kib, _ := strconv.ParseInt(f[3], 10, 64)
+					n.Memory = kib << 10
+				}
+			}
+		}
+		list = append(list, n)
+	}
+	slices.SortFunc(list, func(a, b NUMANode) int { return a.ID - b.ID })
+	if len(list) < 2 {
+		return nil
 	}
 	return few(list)
 }

@@ -28,8 +28,16 @@ func (r Report) Write(w io.Writer) error {
 		line("revision", "%s", strings.Join(parts, ", "))
 	}
 	line("serial", "%s", r.Board.Serial)
+	if f := r.Firmware; f != nil {
+		line("firmware", "%s", join(", ", f.Version, f.Built, f.Image, when(f.BootMode != "", "booted from "+f.BootMode), when(f.Tryboot, "a try")))
+		line("last reset", "%s%s", f.Reset, when(f.Reset == "" && f.ResetStatus != "", "status "+f.ResetStatus))
+	}
 	line("processor", "%d × %s, %s/%s %s", r.Capacity.CPUs, cmp.Or(r.Host.CPU, "unknown"), r.Host.OS, r.Host.Arch, r.Host.Variant)
 	line("memory", "%s, swap %s%s", size(r.Capacity.Memory), size(r.Capacity.Swap), when(!r.MemoryLimits, ", the kernel does not limit containers"))
+	for _, n := range r.NUMA {
+		line("numa node", "%d: processors %s, %s", n.ID, n.CPUs, size(n.Memory))
+	}
+	line("page size", "%s", size(int64(r.Host.PageSize)))
 	line("storage", "%s for containers", size(r.Capacity.Ephemeral))
 	line("system", "%s, kernel %s", cmp.Or(r.Host.Image, "unknown"), cmp.Or(r.Host.Kernel, "unknown"))
 	line("machine id", "%s", r.Host.MachineID)
@@ -38,11 +46,20 @@ func (r Report) Write(w io.Writer) error {
 	}
 	for _, d := range r.Disks {
 		life := when(d.LifeUsed > 0, fmt.Sprintf(", %d%% of its life used", d.LifeUsed))
-		line("disk", "%s %s, %s%s%s", d.Name, cmp.Or(strings.TrimSpace(d.Kind+" "+d.Model), "unknown"), size(d.Bytes), life, when(d.ReadOnly, ", read-only"))
+		line("disk", "%s %s, %s%s%s", d.Name, cmp.Or(strings.TrimSpace(d.Kind+" "+d.Model), "unknown"), size(d.Bytes), life, when(d.Errors > 0, fmt.Sprintf(", %d errors", d.Errors))+when(d.ReadOnly, ", read-only"))
 	}
 	line("read-only", "%s", strings.Join(r.ReadOnly, " "))
 	for _, t := range r.Temperatures {
 		line("temperature", "%.1f °C %s", t.Celsius, t.Name)
+	}
+	for _, f := range r.Fans {
+		line("fan", "%d rpm %s", f.RPM, f.Name)
+	}
+	for _, v := range r.Voltages {
+		line("voltage", "%.2f V %s", v.Volts, v.Name)
+	}
+	if s := r.Supply; s != nil {
+		line("supply", "%d mA%s", s.MaxMilliamps, when(s.USBOverCurrent, ", USB took too much before the boot"))
 	}
 	if p := r.Power; p != nil {
 		bad := when(p.UnderVoltage, "voltage too low ") + when(p.Throttled || p.FrequencyCapped, "throttled ") +
@@ -53,7 +70,7 @@ func (r Report) Write(w io.Writer) error {
 		line("watchdog", "%s, %d s", cmp.Or(g.Identity, "unknown"), g.Timeout)
 	}
 	if c := r.Clock; c != nil {
-		line("clock", "%s, %s", either(c.Synced, "synchronised", "not synchronised"), either(c.RTC, "battery-backed", "lost at a power cut"))
+		line("clock", "%s, %s", either(c.Synced, "synchronised", "not synchronised"), either(c.RTC, c.text(), "no clock of its own: the time is lost at a power cut"))
 	}
 	for _, x := range r.Radios {
 		line("radio", "%s %s%s", x.Name, x.Kind, when(x.Signal != 0, fmt.Sprintf(", %d dBm", x.Signal)))
@@ -61,8 +78,11 @@ func (r Report) Write(w io.Writer) error {
 	for _, b := range []struct {
 		name  string
 		names []string
-	}{{"gpio", r.Buses.GPIO}, {"i2c", r.Buses.I2C}, {"spi", r.Buses.SPI}, {"1-wire", r.Buses.OneWire}, {"leds", r.Buses.LEDs}} {
+	}{{"gpio", r.Buses.GPIO}, {"i2c", r.Buses.I2C}, {"spi", r.Buses.SPI}, {"1-wire", r.Buses.OneWire}, {"leds", r.Buses.LEDs}, {"audio", r.Audio}} {
 		line(b.name, "%s", strings.Join(b.names, " "))
+	}
+	for _, c := range r.Chips {
+		line("chip", "%s", c)
 	}
 	for _, d := range r.Devices {
 		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "), when(d.Title != "", " ("+d.Title+")"))
@@ -77,6 +97,20 @@ func (r Report) Write(w io.Writer) error {
 		return fmt.Errorf("print the hardware report: %w", err)
 	}
 	return nil
+}
+
+// text says of a clock what is known of it.
+func (c Clock) text() string {
+	battery := ", it is not known whether it has a battery"
+	if c.Battery != nil {
+		battery = fmt.Sprintf(", battery %.1f V", *c.Battery)
+	}
+	return cmp.Or(c.Name, "clock of its own") + battery
+}
+
+// join leaves out what is empty.
+func join(between string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), between)
 }
 
 func when(ok bool, text string) string { return either(ok, text, "") }

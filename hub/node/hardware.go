@@ -25,6 +25,9 @@ const (
 // reading is news when it is another. The newest is in memory anyway, see Liveness.
 var hysteresis = map[string]float64{
 	"celsius": 5,
+	"rpm":     1000,
+	"volts":   0.25,
+	"battery": 0.25,
 	"signal":  10,      // dBm
 	"written": 1 << 30, // bytes
 	"some10":  math.Inf(1),

@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	show(state.DeviceReports, columns("Name Board Temperature Power Storage Age (w)Model (w)Processor (w)Kernel (w)Reported"), reportCells)
+	show(state.DeviceReports, columns("Name Board Temperature Power Storage Age (w)Model (w)Processor (w)Kernel (w)Firmware (w)Reset (w)Reported"), reportCells)
 }
 
 // A report is what the cells show of a device's hardware report. What a device tells in
@@ -26,6 +26,10 @@ type report struct {
 		Name  string `json:"name"`
 		Model string `json:"model"`
 	} `json:"board"`
+	Firmware struct {
+		Version string `json:"version"`
+		Reset   string `json:"reset"`
+	} `json:"firmware"`
 	Temperatures []struct {
 		Celsius float64 `json:"celsius"`
 	} `json:"temperatures"`
@@ -33,6 +37,7 @@ type report struct {
 	Disks []struct {
 		LifeUsed  int    `json:"lifeUsed"`
 		EndOfLife string `json:"endOfLife"`
+		Errors    int64  `json:"errors"`
 	} `json:"disks"`
 	ReadOnly   []string `json:"readOnlyMounts"`
 	Unwritable []string `json:"unwritable"`
@@ -44,7 +49,7 @@ func reportCells(obj state.Object, o *Options) []any {
 	_ = json.Unmarshal(d.Text(), &parts)
 	var r report
 	for name, to := range map[string]any{
-		"host": &r.Host, "board": &r.Board, "temperatures": &r.Temperatures, "power": &r.Power,
+		"host": &r.Host, "board": &r.Board, "firmware": &r.Firmware, "temperatures": &r.Temperatures, "power": &r.Power,
 		"disks": &r.Disks, "readOnlyMounts": &r.ReadOnly, "unwritable": &r.Unwritable,
 	} {
 		_ = json.Unmarshal(parts[name], to)
@@ -52,7 +57,7 @@ func reportCells(obj state.Object, o *Options) []any {
 	word := func(s string) string { return orUnknown(strings.Join(strings.Fields(bound.Text(s, 64)), " ")) }
 	return []any{
 		d.Name, word(r.Board.Name), r.warmest(), r.power(), r.storage(), age(d.CreationTimestamp, o),
-		word(r.Board.Model), word(r.Host.CPU), word(r.Host.Kernel), age(d.Reported, o),
+		word(r.Board.Model), word(r.Host.CPU), word(r.Host.Kernel), word(r.Firmware.Version), word(r.Firmware.Reset), age(d.Reported, o),
 	}
 }
 
@@ -89,18 +94,20 @@ func (r *report) power() string {
 
 // storage names the worst of the disks.
 func (r *report) storage() string {
-	used := 0
+	used, errors := 0, int64(0)
 	for _, d := range r.Disks {
 		if d.EndOfLife == "urgent" || d.LifeUsed > 100 {
 			return "WornOut"
 		}
-		used = max(used, d.LifeUsed)
+		used, errors = max(used, d.LifeUsed), errors+d.Errors
 	}
 	switch {
 	case len(r.Unwritable) > 0:
 		return "ReadOnlyFileSystem"
 	case len(r.ReadOnly) > 0:
 		return "OK,ReadOnlyMounts"
+	case errors > 0:
+		return fmt.Sprintf("OK,%dErrors", errors)
 	case len(r.Disks) == 0:
 		return "<unknown>"
 	case used > 0:

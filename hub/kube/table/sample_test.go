@@ -96,10 +96,10 @@ func samples(k state.Kind) []state.Object {
 			return &fleet.DeviceReport{ObjectMeta: meta(name), Reported: ago(2 * time.Minute), Hardware: runtime.RawExtension{Raw: []byte(text)}}
 		}
 		return []state.Object{
-			r("pi-1", `{"host":{"cpu":"Cortex-A72","kernel":"6.6.31"},"board":{"name":"raspberrypi4","model":"Raspberry Pi 4 Model B Rev 1.4"},"temperatures":[{"name":"cpu","celsius":48.2},{"name":"nvme","celsius":61.4}],
+			r("pi-1", `{"host":{"cpu":"Cortex-A72","kernel":"6.6.31"},"board":{"name":"raspberrypi4","model":"Raspberry Pi 4 Model B Rev 1.4"},"firmware":{"version":"a5e1b95f","reset":"power-on"},"temperatures":[{"name":"cpu","celsius":48.2},{"name":"nvme","celsius":61.4}],
 				"power":{"underVoltage":false},"disks":[{"name":"mmcblk0"}]}`),
 			r("pi-2", `{"board":{"name":"raspberrypi5"},"temperatures":[{"name":"outside","celsius":-12}],"power":{"underVoltage":true,"throttled":true,"throttledSeen":true},"disks":[{"lifeUsed":20},{"lifeUsed":70}]}`),
-			r("pi-3", `{"power":{"underVoltageSeen":true},"disks":[{"endOfLife":"urgent"}]}`),
+			r("pi-3", `{"power":{"underVoltageSeen":true},"disks":[{"endOfLife":"urgent"}]}`), r("pi-6", `{"disks":[{"errors":3,"lifeUsed":10},{"errors":4}]}`),
 			r("pi-4", `{"unwritable":["/var/lib"],"disks":[{}]}`), r("pi-5", `{"readOnlyMounts":["/boot"],"disks":[{}]}`),
 			r("other", `{"board":7,"host":"x","temperatures":"warm","power":[],"disks":{}}`), r("none", ``), r("evil", "{\"board\":{\"name\":\"\\u001b[31m\\n\"}}"),
 		}
