@@ -68,6 +68,9 @@ func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 			if text, err := json.Marshal(n.Status.NodeInfo); err != nil || json.Unmarshal(text, &info) != nil || info.Architecture != c.arch {
 				t.Errorf("it is a node of %q, %v", info.Architecture, err)
 			}
+			if got := h.kubectl("get", "devicereport", node, "-o", "jsonpath={.hardware.board.name}"); got != c.profile {
+				t.Errorf("its report is of %q", got)
+			}
 			for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, "flotilla.dev/gpiochip", "flotilla.dev/i2c-1"} {
 				if q := n.Status.Allocatable[r]; q.Sign() <= 0 {
 					t.Errorf("it has no %s to allocate: %v", r, n.Status.Allocatable)
