@@ -253,7 +253,9 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
-		var c struct{ Mounts []struct{ Destination string } }
+		var c struct {
+			Mounts []struct{ Destination string }
+		}
 		ask(t, socket, "/containers/"+begin(t, e, engine.Spec{}, "wait")+"/json", &c)
 		if len(c.Mounts) != 1 {
 			t.Fatalf("the image has the volumes %+v", c.Mounts)
