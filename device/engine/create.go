@@ -31,11 +31,16 @@ const (
 
 func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 	image := s.Image
+	found, ok, err := a.findImage(ctx, s.Image)
+	if err != nil {
+		return "", err
+	}
+	if err := found.fit(); err != nil {
+		return "", fmt.Errorf("create container %s of image %s: %w", s.Name, s.Image, err)
+	}
 	if a.podman() {
 		// A local image without a registry in its name carries localhost/, which people do not write.
-		if found, ok, err := a.findImage(ctx, s.Image); err != nil {
-			return "", err
-		} else if ok {
+		if ok {
 			image = found.name
 			if err := unlikeInit(s, found); err != nil {
 				return "", fmt.Errorf("create container %s: %w", s.Name, err)

@@ -71,6 +71,18 @@ type foundImage struct {
 	user            string
 	tags            []string
 	entrypoint, cmd []string // what it runs where nobody says otherwise
+	labels          int      // their bytes
+}
+
+// maxLabels is how many bytes of labels an image may have. An engine repeats them with each container and each image
+// in every list that it is asked for: megabytes of them, times the containers of a pod, are more than an agent has.
+const maxLabels = 64 << 10
+
+func (f foundImage) fit() error {
+	if f.labels > maxLabels {
+		return fmt.Errorf("%w: its labels have %d bytes, at most %d are taken; build it without them", ErrUnsupported, f.labels, maxLabels)
+	}
+	return nil
 }
 
 func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, error) {
@@ -85,6 +97,9 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 			if found.Config != nil {
 				image.user = found.Config.User
 				image.entrypoint, image.cmd = found.Config.Entrypoint, found.Config.Cmd
+				for k, v := range found.Config.Labels {
+					image.labels += len(k) + len(v)
+				}
 			}
 			return image, true, nil
 		}
@@ -157,7 +172,11 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 		return pullError(err, ref)
 	}
 	// The stream also just ends when the engine does.
-	_, ok, err := a.HasImage(ctx, ref)
+	found, ok, err := a.findImage(ctx, ref)
+	if wrong := found.fit(); wrong != nil {
+		_, err := a.client().ImageRemove(ctx, found.name, client.ImageRemoveOptions{PruneChildren: true})
+		return errors.Join(fmt.Errorf("pull image %s: %w", ref, wrong), err)
+	}
 	if err == nil && !ok {
 		err = fmt.Errorf("pull image %s: %w: the engine stopped before the end; it is tried again", ref, ErrUnavailable)
 	}

@@ -3,6 +3,11 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +56,23 @@ func TestPull(t *testing.T) {
 				t.Fatalf("it is still there: %v", err)
 			}
 		})
+		t.Run("an image whose labels would be in every list does not stay, and is not run", func(t *testing.T) {
+			ref := newRegistry(t, "", strings.Repeat("x", 70<<10)).host + "/name:1"
+			if err := e.Pull(ctx, ref, nil); !errors.Is(err, engine.ErrUnsupported) {
+				t.Errorf("pulling: %v", err)
+			}
+			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
+				t.Errorf("it is still there: %v", err)
+			}
+			post(t, socket, "/images/create?fromImage="+url.QueryEscape(ref)) // somebody else
+			if id, err := e.Create(ctx, engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: ref}); !errors.Is(err, engine.ErrUnsupported) {
+				t.Errorf("creating: %v", errors.Join(err, e.Remove(ctx, id)))
+			}
+			must(t, e.RemoveImage(ctx, ref))
+			ref = newRegistry(t, "", strings.Repeat("x", 60<<10)).host + "/name:1"
+			must(t, e.Pull(ctx, ref, nil))
+			must(t, e.RemoveImage(ctx, ref))
+		})
 		t.Run("a tag or a name that does not exist is ErrNotFound", func(t *testing.T) {
 			host := newRegistry(t, "").host
 			for _, ref := range []string{host + "/name:2", host + "/other:1", "Not A Name"} {
@@ -93,5 +115,20 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// post asks an engine for something without us.
+func post(t *testing.T, socket, path string) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}, DisableKeepAlives: true}}
+	resp, err := c.Post("http://engine/v1.41"+path, "application/json", nil)
+	must(t, err)
+	said, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %.300s", path, resp.Status, said)
 	}
 }

@@ -23,11 +23,11 @@ type registry struct {
 	manifest []byte
 }
 
-func newRegistry(t *testing.T, password string) *registry {
+func newRegistry(t *testing.T, password string, labels ...string) *registry {
 	layer := tarball("only", "content of "+t.Name())
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Cmd": []string{"/only"}},
+		"config": map[string]any{"Cmd": []string{"/only"}, "Labels": map[string]string{"of.test": strings.Join(labels, "")}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{sum(layer)}},
 	})
 	if err != nil {
