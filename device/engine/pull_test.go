@@ -58,7 +58,7 @@ func TestPull(t *testing.T) {
 		})
 		t.Run("an image whose labels would be in every list does not stay, and is not run", func(t *testing.T) {
 			ref := newRegistry(t, "", strings.Repeat("x", 70<<10)).host + "/name:1"
-			if err := e.Pull(ctx, ref, nil); !errors.Is(err, engine.ErrUnsupported) {
+			if err := e.Pull(ctx, ref, nil, nil); !errors.Is(err, engine.ErrUnsupported) {
 				t.Errorf("pulling: %v", err)
 			}
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
@@ -70,7 +70,7 @@ func TestPull(t *testing.T) {
 			}
 			must(t, e.RemoveImage(ctx, ref))
 			ref = newRegistry(t, "", strings.Repeat("x", 60<<10)).host + "/name:1"
-			must(t, e.Pull(ctx, ref, nil))
+			must(t, e.Pull(ctx, ref, nil, nil))
 			must(t, e.RemoveImage(ctx, ref))
 		})
 		t.Run("a tag or a name that does not exist is ErrNotFound", func(t *testing.T) {
