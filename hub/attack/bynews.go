@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+func endless(ctx context.Context, a *arena) (string, error) {
+	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648", strings.Repeat("9", 4000)} {
+		d, err := a.newDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
+		if err != nil {
+			return "", err
+		}
+		l, err := d.connect(ctx, d.clientID())
+		if err != nil {
+			return "", err
+		}
+		hostile := map[string]any{"cpu": q, "memory": q, "pods": q, "example.com/x": q}
+		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile}, {"capacity": hostile, "allocatable": hostile}, nil} {
+			if err := l.publish("status", d.good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
+				break // it was thrown out, which is an answer too
+			}
+		}
+		pods, _ := json.Marshal(map[string]any{"boot": d.boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
+			"uid": "u", "namespace": "default", "name": "p", "status": map[string]any{"containerStatuses": []any{map[string]any{"name": "c", "allocatedResources": hostile, "resources": map[string]any{"requests": hostile}}}},
+		}}})
+		_ = l.publish("pods", pods)
+		_ = l.publish("status", d.good(nil, nil))
+		_ = l.ping(10 * time.Second)
+		_ = l.Close()
+		if err := a.answers(ctx, 2*time.Second); err != nil {
+			return "", fmt.Errorf("after %.20s: %w", q, err)
+		}
+	}
+	a.kill()
+	if err := a.start(ctx); err != nil {
+		return "", fmt.Errorf("the hub does not come back: %w", err)
+	}
+	if _, err := a.get(ctx, "/api/v1/nodes"); err != nil {
+		return "", err
+	}
+	return "refused, and back after kill -9", nil
+}
+
+// damaged sends news of which every reader on the way has to find an end: one did not, and the hub stood still.
+func damaged(ctx context.Context, a *arena) (string, error) {
+	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	whole := map[string][]byte{"status": d.good(nil, nil), "pods": fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.boot),
+		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.boot), "event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`), "reply/1": []byte(`{"code":200}`)}
+	var l *link
+	defer func() {
+		if l != nil {
+			_ = l.Close()
+		}
+	}()
+	sent, heard, links := 0, 0, 0
+	for _, channel := range slices.Sorted(maps.Keys(whole)) {
+		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which asks for a closer look
+		news := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
+		for i := range 100 {
+			at := i * len(text) / 100
+			wrong := slices.Clone(text)
+			wrong[at] = "\x00\"[{:,\xff0"[i%8]
+			news = append(news, text[:at], wrong)
+		}
+		for _, n := range news {
+			if l == nil || !l.open() {
+				if links++; links > 40 {
+					break // thrown out again and again, which is an answer too
+				}
+				if l, err = d.connect(ctx, d.clientID()); err != nil {
+					l = nil
+					continue
+				}
+			}
+			if l.publish(channel, n) == nil {
+				sent++
+			}
+		}
+		if l != nil && l.ping(time.Minute) == nil { // all before it were read
+			heard++
+		}
+		if err := a.answers(ctx, 2*time.Second); err != nil {
+			return "", fmt.Errorf("after damaged news on %s: %w", channel, err)
+		}
+	}
+	return fmt.Sprintf("%d sent over %d connections, %d of %d kinds answered for", sent, links, heard, len(whole)), nil
+}
