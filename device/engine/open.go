@@ -23,6 +23,7 @@ type api struct {
 	making  sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
 	killed  killed     // see there
 	stall   time.Duration
+	silence time.Duration // of a log
 }
 
 // A session is what holds as long as the engine stays the same program.
@@ -35,7 +36,7 @@ type session struct {
 // Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable when it does not answer,
 // ErrUnsupported when its API is not one that we speak.
 func Open(ctx context.Context, socket string) (Engine, error) {
-	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall}
+	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence}
 	if _, err := a.Info(ctx); err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &api{socket: socket, stall: pullStall}
+	a := &api{socket: socket, stall: pullStall, silence: 50 * time.Millisecond}
 	a.current.Store(&session{client: moby})
 	return a
 }

@@ -2,9 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 )
@@ -22,15 +26,24 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	if !o.Since.IsZero() {
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
-	stream, err := again(ctx, func() (client.ContainerLogsResult, error) { return a.client().ContainerLogs(ctx, id, options) })
+	reading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := again(ctx, func() (client.ContainerLogsResult, error) { return a.client().ContainerLogs(reading, id, options) })
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
 	defer stream.Close()
+	log := &waiting{Reader: stream}
+	if o.Follow {
+		go a.endLog(reading, id, log, cancel)
+	}
 	if found.Container.Config != nil && found.Container.Config.Tty {
-		_, err = io.Copy(stdout, stream)
+		_, err = io.Copy(stdout, log)
 	} else {
-		_, err = stdcopy.StdCopy(stdout, stderr, stream)
+		_, err = stdcopy.StdCopy(stdout, stderr, log)
+	}
+	if ctx.Err() == nil && context.Cause(reading) == errLogEnded {
+		return nil
 	}
 	if ctx.Err() != nil {
 		if o.Follow {
@@ -75,4 +88,45 @@ func eventsError(ctx context.Context, err error) error {
 		err = io.EOF
 	}
 	return explain(err, "listen to", "container events")
+}
+
+// logSilence is how long a log may say nothing after its container has ended.
+const logSilence = 5 * time.Second
+
+var errLogEnded = errors.New("the container has ended, and its log says no more")
+
+// A waiting reader tells since when it waits for more; nil: it does not, as whoever is to have it is slow.
+type waiting struct {
+	io.Reader
+	since atomic.Pointer[time.Time]
+}
+
+func (w *waiting) Read(b []byte) (int, error) {
+	now := time.Now()
+	w.since.Store(&now)
+	defer w.since.Store(nil)
+	return w.Reader.Read(b)
+}
+
+// endLog ends the following of a log when the container has ended and no more of it has come: Podman now and then does
+// not see the end of one that ends at once.
+func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.CancelCauseFunc) {
+	var quiet *time.Time // when the wait began that there was when the container was seen to have ended
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(a.silence):
+		}
+		now := log.since.Load()
+		if quiet != nil && now == quiet {
+			end(errLogEnded)
+			return
+		}
+		found, err := a.look(ctx, id)
+		quiet = nil
+		if errdefs.IsNotFound(err) || err == nil && found.Container.State != nil && !found.Container.State.Running && found.Container.State.Status != "created" {
+			quiet = now
+		}
+	}
 }

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Podman now and then goes on following the log of a container that has ended at once.
+func TestALogEndsWithItsContainer(t *testing.T) {
+	var running, large atomic.Bool
+	a := served(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/logs"):
+			fmt.Fprint(w, "hello")
+			if large.Load() {
+				fmt.Fprint(w, strings.Repeat("x", 200_000))
+			}
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		case strings.HasSuffix(r.URL.Path, "/json"):
+			status := "exited"
+			if running.Load() {
+				status = "running"
+			}
+			fmt.Fprintf(w, `{"Id":"x","State":{"Status":%q,"Running":%v},"Config":{"Tty":true}}`, status, running.Load())
+		}
+	})
+	var out strings.Builder
+	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || out.String() != "hello" {
+		t.Errorf("of one that has ended %q is read: %v", &out, err)
+	}
+	running.Store(true) // one that runs and says nothing is followed
+	some, cancel := context.WithTimeout(t.Context(), 20*a.silence)
+	defer cancel()
+	if err := a.Logs(some, "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || some.Err() == nil {
+		t.Errorf("of one that runs: %v", err)
+	}
+	running.Store(false) // whoever reads slowly gets all of it
+	large.Store(true)
+	slow := &slowly{pause: 3 * a.silence}
+	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, slow, slow); err != nil || slow.n != 200_005 {
+		t.Errorf("a slow reader gets %d bytes: %v", slow.n, err)
+	}
+}
+
+type slowly struct {
+	pause time.Duration
+	n     int
+}
+
+func (s *slowly) Write(b []byte) (int, error) {
+	time.Sleep(s.pause)
+	s.n += len(b)
+	return len(b), nil
+}
