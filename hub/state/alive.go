@@ -66,8 +66,9 @@ func (q Silence) For(site *fleet.Site) Silence {
 // alive any more. It is the one definition of alive: for those who decide on its
 // health, and on whether another device may take its place.
 func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
-	q = q.For(s.Site(SiteOf(n)))
-	if !Heard(s, n) {
+	site, rec := s.Site(SiteOf(n)), s.Record(n.Name)
+	q = q.For(site)
+	if !reported(n, rec) {
 		if n.CreationTimestamp.After(seen) {
 			seen = n.CreationTimestamp.Time
 		}
@@ -76,10 +77,10 @@ func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time 
 	// What an administrator has written of a grace stands for devices that live by the
 	// usual interval, or by the one that is wanted.
 	usual := q.Lease
-	if d := SiteLease(s.Site(SiteOf(n))); d > 0 {
+	if d := SiteLease(site); d > 0 {
 		usual = min(usual, d)
 	}
-	if lease := Lease(s.Record(n.Name), q.Lease); lease > usual {
+	if lease := Lease(rec, q.Lease); lease > usual {
 		q.Grace = max(q.Grace, LeasesPerGrace*lease)
 	}
 	return seen.Add(q.Grace)
@@ -87,9 +88,9 @@ func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time 
 
 // Heard tells whether a device has ever reported as the node. The conditions of one
 // that was made by hand are only what somebody has written.
-func Heard(s Snapshot, n *corev1.Node) bool {
-	return spoke(s.Record(n.Name)) && ReadyOf(n) != ""
-}
+func Heard(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
+
+func reported(n *corev1.Node, rec *Record) bool { return spoke(rec) && ReadyOf(n) != "" }
 
 // spoke tells whether a record is of a node as which a device has reported.
 func spoke(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }
