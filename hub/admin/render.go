@@ -77,31 +77,24 @@ func newLook() *look {
 		panic(err)
 	}
 	l.live = l.parse(timeFuncs(false), template.FuncMap{"row": l.rows.row})
-	l.rows.template = l.live["parts"]
+	l.rows.template = l.live.set
 	l.whole = l.parse(timeFuncs(true), template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
-		return rowOf(l.whole["parts"], name, of)
+		return rowOf(l.whole.set, name, of)
 	}})
 	return l
 }
 
-// templates are one for each page, and what they share: "layout" and "main" in each.
-type templates map[string]*template.Template
+// templates are one set: a page's main part by the page's name, what it adds to the head
+// by that name and "-head", and what they share. A set for each page would be a copy of
+// all for each.
+type templates struct{ set *template.Template }
 
 func (l *look) parse(funcs ...template.FuncMap) templates {
-	base := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }})
+	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }})
 	for _, f := range funcs {
-		base.Funcs(f)
+		set.Funcs(f)
 	}
-	template.Must(base.ParseFS(web.Files, "templates/layout.html", "templates/parts.html", "templates/tools.html"))
-	files, err := fs.Glob(web.Files, "templates/*.html")
-	if err != nil {
-		panic(err)
-	}
-	all := templates{}
-	for _, name := range files {
-		all[strings.TrimSuffix(path.Base(name), ".html")] = template.Must(template.Must(base.Clone()).ParseFS(web.Files, name))
-	}
-	return all
+	return templates{template.Must(set.ParseFS(web.Files, "templates/*.html"))}
 }
 
 // staticURL names a static file with its version: it may be cached for ever.
@@ -131,16 +124,26 @@ func (c *call) static() error {
 }
 
 // main renders the part of a page that changes.
-func (all templates) main(p page) ([]byte, error) {
-	t, ok := all[p.Template]
-	if !ok {
-		return nil, fmt.Errorf("no template %s", p.Template)
-	}
+func (t templates) main(p page) ([]byte, error) {
 	var b bytes.Buffer
-	if err := t.ExecuteTemplate(&b, "main", p.Data); err != nil {
+	if err := t.set.ExecuteTemplate(&b, p.Template, p.Data); err != nil {
 		return nil, fmt.Errorf("render %s: %w", p.Template, err)
 	}
 	return bytes.Map(visible, b.Bytes()), nil
+}
+
+// frame renders a page's frame with what is in it.
+func (t templates) frame(f frame) ([]byte, error) {
+	var b bytes.Buffer
+	if name := f.Template + "-head"; t.set.Lookup(name) != nil {
+		if err := t.set.ExecuteTemplate(&b, name, f); err != nil {
+			return nil, err
+		}
+		f.Head = template.HTML(b.String()) //nolint:gosec // rendered by html/template
+		b.Reset()
+	}
+	err := t.set.ExecuteTemplate(&b, "layout", f)
+	return b.Bytes(), err
 }
 
 // visible replaces characters that show other text than there is: they turn the
@@ -159,6 +162,7 @@ func visible(r rune) rune {
 // A frame is what stands around a fragment.
 type frame struct {
 	page
+	Head    template.HTML
 	Main    template.HTML
 	Tag     string
 	Now     time.Time
@@ -199,12 +203,12 @@ func (c *call) wrap(code int, r rendered) error {
 			f.More = append(f.More, p.navLink)
 		}
 	}
-	var b bytes.Buffer
-	if err := c.look.whole[r.page.Template].ExecuteTemplate(&b, "layout", f); err != nil {
+	whole, err := c.look.whole.frame(f)
+	if err != nil {
 		c.Log.Error("page failed", "path", f.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
-	return c.html(code, b.Bytes())
+	return c.html(code, whole)
 }
 
 // worthwhile is how many bytes are worth compressing.
