@@ -16,6 +16,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	_ "time/tzdata" // CronJobs name time zones, and a gateway box may have none
+
 	"flotilla.dev/hub/cli"
 )
 

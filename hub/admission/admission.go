@@ -118,7 +118,10 @@ func (l *list) judge(spec, before *corev1.PodSpec, p *field.Path, s Settings) {
 // podSpecOf returns the pod spec in an object and where it stands, nil if there is none.
 func podSpecOf(o state.Object) (*corev1.PodSpec, *field.Path) {
 	at := spec
-	if state.TemplateOf(o) != nil {
+	switch {
+	case state.KindOf(o) == state.CronJobs:
+		at = spec.Child("jobTemplate", "spec", "template", "spec")
+	case state.TemplateOf(o) != nil:
 		at = spec.Child("template", "spec")
 	}
 	return state.PodSpecOf(o), at

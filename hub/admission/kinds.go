@@ -2,6 +2,7 @@ package admission
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -50,6 +51,16 @@ var rules = map[state.Kind]rule{
 		fill:  fills(func(d *appsv1.DaemonSet, _ Settings) { defaultDaemonSet(&d.Spec) }),
 		check: checks(func(l *list, d *appsv1.DaemonSet) { l.daemonSet(&d.Spec, spec) }),
 		same:  keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
+	},
+	state.Jobs: {
+		fill:  fills(func(j *batchv1.Job, _ Settings) { defaultJob(&j.Spec) }),
+		check: func(l *list, o state.Object, x given) { l.job(&o.(*batchv1.Job).Spec, spec, x.old == nil) },
+		same:  keeps((*list).jobUnchanged),
+	},
+	state.CronJobs: {
+		name:  cronJobName,
+		fill:  fills(func(c *batchv1.CronJob, _ Settings) { defaultCronJob(&c.Spec) }),
+		check: func(l *list, o state.Object, x given) { l.cronJob(&o.(*batchv1.CronJob).Spec, x.old) },
 	},
 	state.ControllerRevisions: {
 		check: checks((*list).revision),

@@ -114,6 +114,42 @@ spec:
     securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, seccompProfile: {type: RuntimeDefault}}
     volumeMounts: [{name: data, mountPath: /data, subPath: a/b}, {name: conf, mountPath: /conf, readOnly: true}, {name: tmp, mountPath: /tmp, mountPropagation: None}]
 `,
+	state.Jobs: `
+metadata: {name: reindex, namespace: shop}
+spec:
+  completions: 5
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimitPerIndex: 1
+  maxFailedIndexes: 2
+  activeDeadlineSeconds: 600
+  ttlSecondsAfterFinished: 60
+  successPolicy: {rules: [{succeededIndexes: "0,2-4", succeededCount: 2}]}
+  podFailurePolicy:
+    rules:
+    - {action: FailIndex, onExitCodes: {containerName: c, operator: In, values: [42]}}
+    - {action: Ignore, onPodConditions: [{type: DisruptionTarget}]}
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: "kiosk:1"}]
+`,
+	state.CronJobs: `
+metadata: {name: nightly, namespace: shop}
+spec:
+  schedule: "30 2 * * *"
+  timeZone: Europe/Oslo
+  concurrencyPolicy: Forbid
+  startingDeadlineSeconds: 3600
+  jobTemplate:
+    metadata: {labels: {app: nightly}}
+    spec:
+      backoffLimit: 2
+      template:
+        spec:
+          restartPolicy: OnFailure
+          containers: [{name: c, image: "kiosk:1"}]
+`,
 	state.Deployments: `
 metadata: {name: kiosk, namespace: shop}
 spec:

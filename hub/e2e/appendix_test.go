@@ -71,7 +71,7 @@ func words(s string) []string { return strings.Fields(s) }
 // appendix is every command line that people and tools are known to use, in an order
 // in which each finds what it needs: three devices, two workloads, a pod by itself.
 //
-// What is missing has a reason: `debug`, `create job`,
+// What is missing has a reason: `debug`,
 // `create token` and `autoscale` are here as what they are, refusals of kinds that
 // nothing implements.
 var appendix = []row{
@@ -192,7 +192,18 @@ var appendix = []row{
 	{args: words("create ns team-a"), want: []string{`namespace/team-a created`}},
 	{args: words("create deployment d2 --image=busybox"), want: []string{`deployment.apps/d2 created`}},
 	{args: words("create token default"), code: 1, want: []string{`could not find the requested resource`}},
-	{args: words("create job j --image=busybox"), code: 1, want: []string{`could not find the requested resource`}},
+	{args: words("create job j --image=busybox"), want: []string{`job.batch/j created`}},
+	{args: words("create cronjob nightly --image=busybox --schedule=@daily"), want: []string{`cronjob.batch/nightly created`}},
+	{args: words("create cronjob never --image=busybox --schedule=soon"), code: 1, want: []string{`"never" is invalid: spec.schedule: Invalid value: "soon"`}},
+	{args: words("create job once --from=cronjob/nightly"), want: []string{`job.batch/once created`}},
+	{args: words("get jobs,cj"), want: []string{`NAME\s+STATUS\s+COMPLETIONS\s+DURATION\s+AGE`, `job.batch/once\s+Running\s+0/1`, `NAME\s+SCHEDULE\s+TIMEZONE\s+SUSPEND\s+ACTIVE\s+LAST SCHEDULE\s+AGE`, `(?i)cronjob.batch/nightly\s+@daily\s+<none>\s+false`}},
+	{args: words("get jobs --field-selector status.successful=0 -o name"), want: []string{`job.batch/j`, `job.batch/once`}},
+	{args: words("describe job j"), want: []string{`Completions:\s+1`, `Pods Statuses:\s+1 Active`, `SuccessfulCreate.*job-controller`}},
+	{args: words("describe cj nightly"), want: []string{`Concurrency Policy:\s+Allow`, `Successful Job History Limit:\s+3`}},
+	{args: words("explain cronjob.spec.jobTemplate"), want: []string{`KIND:\s+CronJob`}},
+	{args: []string{"patch", "cj", "nightly", "-p", `{"spec":{"suspend":true}}`}, want: []string{`cronjob.batch/nightly patched`}},
+	{args: words("delete job j once"), want: []string{`job.batch "once" deleted`}, not: []string{`Warning`}},
+	{args: words("delete cj nightly"), want: []string{`cronjob.batch "nightly" deleted`}},
 	{args: words("run r1 --image=busybox --restart=Never"), want: []string{`pod/r1 created`}},
 	{args: words("get cm c1 -o yaml"), want: []string{`(?m)^  a: b$`}},
 	{args: words("replace -f -"), stdin: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\ndata: {a: b, e: f}\n", want: []string{`configmap/c1 replaced`}},

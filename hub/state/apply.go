@@ -36,6 +36,9 @@ func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 			o := c.Object
 			if o.GetUID() == "" {
 				o.SetUID(s.uid(t.Revision, key))
+				if r := key.Kind.Row(); old == nil && r != nil && r.Born != nil {
+					r.Born(o)
+				}
 			}
 			o.SetResourceVersion(rev)
 			t.swap(old, o)

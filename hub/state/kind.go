@@ -16,9 +16,11 @@ type Kind string
 const (
 	ConfigMaps           Kind = "configmaps"
 	ControllerRevisions  Kind = "controllerrevisions"
+	CronJobs             Kind = "cronjobs"
 	DaemonSets           Kind = "daemonsets"
 	Deployments          Kind = "deployments"
 	Events               Kind = "events"
+	Jobs                 Kind = "jobs"
 	Leases               Kind = "leases"
 	Losses               Kind = "losses"
 	Namespaces           Kind = "namespaces"

@@ -27,10 +27,12 @@ type Row struct {
 
 	CreateOnUpdate bool // an update of one that is not there creates it
 	Conditional    bool // an update must say which version it replaces
+	Orphans        bool // who deletes one and says nothing of what it owns keeps that
 	Sealed         bool // it is unreadable in the database and in backups
 	Expendable     bool // new ones are left out while the disk is full
 
 	New      func() Object                        // nil: objects of it are not kept
+	Born     func(Object)                         // gives a new one what follows from its uid
 	List     func() runtime.Object                // where the group has no scheme of its own
 	Status   func(o, from Object)                 // gives o the status of another, nil for none
 	Spec     func(Object) any                     // what metadata.generation counts the changes of

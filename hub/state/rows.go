@@ -1,7 +1,10 @@
 package state
 
 import (
+	"strconv"
+
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -127,6 +130,28 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[fleet.DeviceReport],
 		List:   func() runtime.Object { return new(fleet.DeviceReportList) },
+	},
+	{
+		Kind: Jobs, Group: &batch, Name: "Job", Namespaced: true, All: true, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: write,
+		Orphans:  true,
+		New:      fresh[batchv1.Job],
+		Born:     func(o Object) { selectOwnPods(o.(*batchv1.Job)) },
+		Spec:     of(func(j *batchv1.Job) any { return j.Spec }),
+		Status:   status(func(j *batchv1.Job) *batchv1.JobStatus { return &j.Status }),
+		Template: of(func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template }),
+		Fields: map[string]func(Object) string{
+			"status.successful": of(func(j *batchv1.Job) string { return strconv.Itoa(int(j.Status.Succeeded)) }),
+		},
+	}, {
+		Kind: CronJobs, Group: &batch, Name: "CronJob", Namespaced: true, Short: []string{"cj"}, All: true, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: write,
+		New:      fresh[batchv1.CronJob],
+		Spec:     of(func(c *batchv1.CronJob) any { return c.Spec }),
+		Status:   status(func(c *batchv1.CronJob) *batchv1.CronJobStatus { return &c.Status }),
+		Template: of(func(c *batchv1.CronJob) *corev1.PodTemplateSpec { return &c.Spec.JobTemplate.Spec.Template }),
 	},
 	{Kind: Records, New: fresh[Record]},
 	{Kind: Losses, Namespaced: true, New: fresh[Loss]},

@@ -8,6 +8,7 @@ import (
 	authnv1beta1 "k8s.io/api/authentication/v1beta1"
 	authzv1 "k8s.io/api/authorization/v1"
 	scalev1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 var (
 	core           = Group{GroupVersion: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme}
 	apps           = Group{GroupVersion: appsv1.SchemeGroupVersion, AddToScheme: appsv1.AddToScheme}
+	batch          = Group{GroupVersion: batchv1.SchemeGroupVersion, AddToScheme: batchv1.AddToScheme}
 	certificates   = Group{GroupVersion: certv1.SchemeGroupVersion, AddToScheme: certv1.AddToScheme}
 	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
@@ -38,7 +40,7 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &certificates, &coordination, &policies, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &policies, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 

@@ -1,5 +1,5 @@
 // Package workload decides which pods should exist: those that Deployments,
-// ReplicaSets and DaemonSets ask for, and none of those that nobody asks for any
+// ReplicaSets, DaemonSets, Jobs and CronJobs ask for, and none of those that nobody asks for any
 // more. It also keeps the counts that people and kubectl read in a workload's
 // status, and in that of a PodDisruptionBudget.
 //
@@ -59,6 +59,12 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	}
 	for _, k := range w.daemons.sorted() {
 		p.daemonSet(k, w.daemonWork[k])
+	}
+	for _, k := range w.cronJobs.sorted() {
+		p.cronJob(k)
+	}
+	for _, k := range w.jobs.sorted() {
+		p.job(k, w.orphans[k])
 	}
 	for _, k := range w.budgets.sorted() {
 		p.budget(k, w.turns[k])

@@ -38,6 +38,9 @@ func (p *pass) collect(w *work) {
 // inspect looks at one object: at its owners, and where it is being deleted at
 // what still holds it.
 func (p *pass) inspect(o state.Object) {
+	if o = p.untracked(o); o == nil {
+		return
+	}
 	if p.dropOwners(o) || o.GetDeletionTimestamp() == nil {
 		return
 	}

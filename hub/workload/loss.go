@@ -71,7 +71,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 		kind = replicaSetKind
 	case *appsv1.DaemonSet:
 		kind = daemonSetKind
-	default:
+	default: // a Job's failures have a count and a back-off of their own
 		return
 	}
 	k := lossKey(owner, old.Spec.NodeName)

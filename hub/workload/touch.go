@@ -68,6 +68,13 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if c.Old == nil {
 			part(partAdopt)
 		}
+	case state.Jobs:
+		for _, o := range []state.Object{c.Old, c.New} {
+			all = appendController(all, o)
+		}
+		if c.Old == nil {
+			part(partAdopt)
+		}
 	case state.DaemonSets:
 		old, had := c.Old.(*appsv1.DaemonSet)
 		next, has := c.New.(*appsv1.DaemonSet)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,6 +26,7 @@ func byKey(a, b state.Key) int {
 // work is what the subjects of a pass come to.
 type work struct {
 	deployments, replicaSets, daemons, budgets set
+	jobs, cronJobs                             set
 
 	turns      set // budgets whose turn has come
 	daemonWork map[state.Key]*daemonWork
@@ -52,7 +54,7 @@ type daemonWork struct {
 // workOf maps subjects to the workloads that they concern.
 func (p *pass) workOf(subjects []state.Subject) *work {
 	w := &work{
-		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{},
+		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{},
 		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
 		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
 		losses: map[state.Key]*state.Loss{}, quiet: set{},
@@ -136,6 +138,9 @@ func (p *pass) part(w *work, q state.Subject) {
 		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, q.Name) {
 			w.daemon(state.KeyOf(ds)).all = true
 		}
+		for j := range state.Each[*batchv1.Job](p.s, state.Jobs, q.Name) {
+			w.add(state.KeyOf(j))
+		}
 	case partLost:
 		w.lost[q.Key] = true
 	default: // a node's name
@@ -149,6 +154,10 @@ func (w *work) add(k state.Key) {
 		w.deployments[k] = true
 	case state.ReplicaSets:
 		w.replicaSets[k] = true
+	case state.Jobs:
+		w.jobs[k] = true
+	case state.CronJobs:
+		w.cronJobs[k] = true
 	case state.PodDisruptionBudgets:
 		w.budgets[k] = true
 	case state.Losses:
@@ -168,7 +177,7 @@ func (w *work) daemon(k state.Key) *daemonWork {
 // mayEnd notes an object, which may be nil, that owners, finalizers or its namespace
 // may be about to end.
 func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
-	if o != nil && (len(o.GetOwnerReferences()) > 0 || o.GetDeletionTimestamp() != nil) {
+	if o != nil && (len(o.GetOwnerReferences())+len(o.GetFinalizers()) > 0 || o.GetDeletionTimestamp() != nil) {
 		w.check[k] = true
 	}
 	if ns := (state.Key{Kind: state.Namespaces, Name: k.Namespace}); k.Kind == state.Namespaces {
@@ -250,6 +259,8 @@ func (p *pass) concern(w *work, pod *corev1.Pod) {
 		if node := targetOf(pod); node != "" {
 			d.nodes[node] = true
 		}
+	case *batchv1.Job:
+		w.add(state.KeyOf(owner))
 	}
 }
 
@@ -263,6 +274,8 @@ func (p *pass) seek(w *work, k state.Key) {
 	case *appsv1.ReplicaSet:
 		p.seekPods(w, k, o.Spec.Selector)
 	case *appsv1.DaemonSet:
+		p.seekPods(w, k, o.Spec.Selector)
+	case *batchv1.Job:
 		p.seekPods(w, k, o.Spec.Selector)
 	}
 }
@@ -289,6 +302,13 @@ func (p *pass) offer(w *work, o state.Object) {
 				k := state.KeyOf(ds)
 				d := w.daemon(k)
 				d.adopt = append(d.adopt, o)
+				return
+			}
+		}
+		for j := range state.Each[*batchv1.Job](p.s, state.Jobs, o.Namespace) {
+			if j.DeletionTimestamp == nil && state.JobEnd(j) == nil && j.Spec.Selector != nil && matches(j.Spec.Selector, o.Labels) {
+				k := state.KeyOf(j)
+				w.jobs[k], w.orphans[k] = true, append(w.orphans[k], o)
 				return
 			}
 		}

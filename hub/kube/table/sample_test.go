@@ -4,6 +4,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,23 @@ func samples(k state.Kind) []state.Object {
 	case state.DaemonSets:
 		return []state.Object{&appsv1.DaemonSet{ObjectMeta: meta("probe"), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, CurrentNumberScheduled: 4, NumberReady: 3, UpdatedNumberScheduled: 2, NumberAvailable: 1}}}
+	case state.Jobs:
+		yes := func(t batchv1.JobConditionType) []batchv1.JobCondition {
+			return []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue}}
+		}
+		return []state.Object{
+			&batchv1.Job{ObjectMeta: meta("done"), Spec: batchv1.JobSpec{Completions: ptr(int32(3)), Selector: selector, Template: template},
+				Status: batchv1.JobStatus{Succeeded: 3, StartTime: ptr(ago(time.Hour)), CompletionTime: ptr(ago(50 * time.Minute)), Conditions: yes(batchv1.JobComplete)}},
+			&batchv1.Job{ObjectMeta: meta("failed"), Spec: batchv1.JobSpec{Completions: ptr(int32(1))}, Status: batchv1.JobStatus{Conditions: yes(batchv1.JobFailed)}},
+			&batchv1.Job{ObjectMeta: meta("queue"), Spec: batchv1.JobSpec{Parallelism: ptr(int32(4))}, Status: batchv1.JobStatus{StartTime: ptr(ago(time.Minute))}},
+			&batchv1.Job{ObjectMeta: meta("rests"), Status: batchv1.JobStatus{Conditions: yes(batchv1.JobSuspended)}},
+			&batchv1.Job{ObjectMeta: meta("ends"), Status: batchv1.JobStatus{Conditions: yes(batchv1.JobFailureTarget)}},
+		}
+	case state.CronJobs:
+		c := &batchv1.CronJob{ObjectMeta: meta("nightly"), Spec: batchv1.CronJobSpec{Schedule: "30 2 * * *", TimeZone: ptr("Europe/Oslo"), Suspend: ptr(false)},
+			Status: batchv1.CronJobStatus{Active: []corev1.ObjectReference{{Name: "nightly-1"}}, LastScheduleTime: ptr(ago(7 * time.Hour))}}
+		c.Spec.JobTemplate.Spec.Template = template
+		return []state.Object{c, &batchv1.CronJob{ObjectMeta: meta("off"), Spec: batchv1.CronJobSpec{Schedule: "@daily", Suspend: ptr(true)}}}
 	case state.ControllerRevisions:
 		r := &appsv1.ControllerRevision{ObjectMeta: meta("probe-7f"), Revision: 4}
 		r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "probe", Controller: ptr(true)}}

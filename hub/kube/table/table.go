@@ -120,6 +120,9 @@ func columns(names ...string) (defs []metav1.TableColumnDefinition) {
 		if d.Name = strings.TrimSuffix(name, "(i)"); d.Name != name {
 			d.Type = "integer"
 		}
+		if bare := strings.TrimSuffix(d.Name, "(b)"); bare != d.Name {
+			d.Name, d.Type = bare, "boolean"
+		}
 		if d.Name == "Name" {
 			d.Format = "name"
 		}

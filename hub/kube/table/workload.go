@@ -5,11 +5,13 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/state"
@@ -20,6 +22,9 @@ func init() {
 	show(state.ReplicaSets, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), replicaSetCells)
 	show(state.DaemonSets, columns("Name", "Desired(i)", "Current(i)", "Ready(i)", "Up-to-date(i)", "Available(i)",
 		"Node Selector", "Age", "(w)Containers", "(w)Images", "(w)Selector"), daemonSetCells)
+	show(state.Jobs, columns("Name Status Completions Duration Age (w)Containers (w)Images (w)Selector"), jobCells)
+	show(state.CronJobs, columns("Name", "Schedule", "Timezone", "Suspend(b)", "Active(i)", "Last Schedule", "Age",
+		"(w)Containers", "(w)Images", "(w)Selector"), cronJobCells)
 	show(state.ControllerRevisions, columns("Name Controller Revision Age"), revisionCells)
 	show(state.PodDisruptionBudgets, columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions(i)", "Age"), budgetCells)
 }
@@ -55,6 +60,75 @@ func daemonSetCells(obj state.Object, o *Options) []any {
 		int64(d.Status.UpdatedNumberScheduled), int64(d.Status.NumberAvailable),
 		labels.FormatLabels(d.Spec.Template.Spec.NodeSelector), age(d.CreationTimestamp, o),
 		names, images, metav1.FormatLabelSelector(d.Spec.Selector),
+	}
+}
+
+func jobCells(obj state.Object, o *Options) []any {
+	j := obj.(*batchv1.Job)
+	selector := "<none>"
+	if s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && j.Spec.Selector != nil {
+		selector = s.String()
+	}
+	names, images := containers(j.Spec.Template.Spec.Containers)
+	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, o), age(j.CreationTimestamp, o), names, images, selector}
+}
+
+// jobStatus is kubectl's word for the state of a Job.
+func jobStatus(j *batchv1.Job) string {
+	for _, c := range []struct {
+		t    batchv1.JobConditionType
+		word string
+	}{{batchv1.JobComplete, "Complete"}, {batchv1.JobFailed, "Failed"}} {
+		if state.JobCondition(j, c.t) != nil {
+			return c.word
+		}
+	}
+	switch {
+	case j.DeletionTimestamp != nil:
+		return "Terminating"
+	case state.JobCondition(j, batchv1.JobSuspended) != nil:
+		return "Suspended"
+	case state.JobCondition(j, batchv1.JobFailureTarget) != nil:
+		return "FailureTarget"
+	case state.JobCondition(j, batchv1.JobSuccessCriteriaMet) != nil:
+		return "SuccessCriteriaMet"
+	}
+	return "Running"
+}
+
+func completions(j *batchv1.Job) string {
+	switch n := j.Spec.Parallelism; {
+	case j.Spec.Completions != nil:
+		return fmt.Sprintf("%d/%d", j.Status.Succeeded, *j.Spec.Completions)
+	case replicas(n) > 1:
+		return fmt.Sprintf("%d/1 of %d", j.Status.Succeeded, *n)
+	}
+	return fmt.Sprintf("%d/1", j.Status.Succeeded)
+}
+
+func jobDuration(j *batchv1.Job, o *Options) string {
+	switch {
+	case j.Status.StartTime == nil:
+		return ""
+	case j.Status.CompletionTime == nil:
+		return age(*j.Status.StartTime, o)
+	}
+	return duration.HumanDuration(j.Status.CompletionTime.Sub(j.Status.StartTime.Time))
+}
+
+func cronJobCells(obj state.Object, o *Options) []any {
+	c := obj.(*batchv1.CronJob)
+	last, zone := "<none>", "<none>"
+	if c.Status.LastScheduleTime != nil {
+		last = age(*c.Status.LastScheduleTime, o)
+	}
+	if c.Spec.TimeZone != nil {
+		zone = *c.Spec.TimeZone
+	}
+	names, images := containers(c.Spec.JobTemplate.Spec.Template.Spec.Containers)
+	return []any{
+		c.Name, c.Spec.Schedule, zone, c.Spec.Suspend != nil && *c.Spec.Suspend, int64(len(c.Status.Active)), last,
+		age(c.CreationTimestamp, o), names, images, metav1.FormatLabelSelector(c.Spec.JobTemplate.Spec.Selector),
 	}
 }
 

@@ -1,0 +1,132 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+)
+
+const aJob = "metadata: {name: j, namespace: shop}\nspec:\n  template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'kiosk:1'}]}}\n"
+
+// What is wrong with a Job is said by its field, in Kubernetes' words.
+func TestAJobIsRefusedByItsField(t *testing.T) {
+	for lines, want := range map[string]string{
+		"parallelism: -1":                                         "spec.parallelism: Invalid value: -1",
+		"completionMode: Indexed":                                 "", // one completion by default
+		"{completionMode: Indexed, parallelism: 2}":               "spec.completions: Required value",
+		"{completionMode: Indexed, completions: 100001}":          "spec.completions: Invalid value: 100001",
+		"completionMode: Sorted":                                  "spec.completionMode: Unsupported value",
+		"backoffLimitPerIndex: 1":                                 "requires indexed completion mode",
+		"maxFailedIndexes: 1":                                     "spec.backoffLimitPerIndex: Required value",
+		"selector: {matchLabels: {a: b}}":                         "`selector` not auto-generated",
+		"{manualSelector: true}":                                  "spec.selector: Required value",
+		"{manualSelector: true, selector: {matchLabels: {a: b}}}": "does not match template `labels`",
+		"successPolicy: {rules: [{succeededCount: 1}]}":           "requires indexed completion mode",
+		"{completionMode: Indexed, completions: 3, successPolicy: {rules: [{succeededIndexes: '0,3'}]}}":                                       "too large index: 3",
+		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: '4,2-3'}]}}":                                     "increasing order",
+		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: 'x'}]}}":                                         "completion indexes and ranges",
+		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: '1-2', succeededCount: 3}]}}":                    "must be 1 to 2",
+		"podFailurePolicy: {rules: [{action: FailIndex, onExitCodes: {operator: In, values: [1]}}]}":                                           "requires the backoffLimitPerIndex",
+		"podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [0]}}]}":                                              "must not be 0 for the In operator",
+		"podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [3, 2]}}]}":                                           "must be ordered",
+		"podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {containerName: x, operator: In, values: [3]}}]}":                            "must be one of the container",
+		"podFailurePolicy: {rules: [{action: Ignore}]}":                                                                                        "specifying one of OnExitCodes and OnPodConditions is required",
+		"{podReplacementPolicy: TerminatingOrFailed, podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [2]}}]}}": "must be Failed",
+		"activeDeadlineSeconds: -1": "spec.activeDeadlineSeconds: Invalid value",
+		"managedBy: me":             "spec.managedBy: Invalid value",
+	} {
+		j := parse[*batchv1.Job](t, aJob)
+		more := parse[*batchv1.Job](t, "spec:\n"+indent(lines))
+		more.Spec.Template = j.Spec.Template
+		j.Spec = more.Spec
+		_, errs := Admit(j, nil, normal)
+		switch got := errs.ToAggregate(); {
+		case want == "" && got != nil:
+			t.Errorf("%s: %v", lines, got)
+		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
+			t.Errorf("%s: %v, wants %q", lines, got, want)
+		}
+	}
+	j := parse[*batchv1.Job](t, strings.Replace(aJob, "Never", "Always", 1))
+	if _, errs := Admit(j, nil, normal); !strings.Contains(errs.ToAggregate().Error(), "spec.template.spec.restartPolicy: Unsupported value") {
+		t.Error(errs)
+	}
+	j = parse[*batchv1.Job](t, strings.Replace(aJob, "restartPolicy", "hostNetwork: true, restartPolicy", 1))
+	if _, errs := Admit(j, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.template.spec.hostNetwork") {
+		t.Error("what may run is not asked of a Job's template:", errs)
+	}
+}
+
+// Of a Job only how much of it runs may change, and what its pods are placed by while none has run.
+func TestAJobsTemplateStands(t *testing.T) {
+	old := parse[*batchv1.Job](t, aJob)
+	if _, errs := Admit(old, nil, normal); errs.ToAggregate() != nil {
+		t.Fatal(errs)
+	}
+	change := func(f func(*batchv1.Job)) error {
+		next := old.DeepCopy()
+		f(next)
+		_, errs := Admit(next, old, normal)
+		return errs.ToAggregate()
+	}
+	for name, f := range map[string]func(*batchv1.Job){
+		"parallelism": func(j *batchv1.Job) { *j.Spec.Parallelism = 3 },
+		"suspend":     func(j *batchv1.Job) { *j.Spec.Suspend = true },
+		"deadline":    func(j *batchv1.Job) { j.Spec.ActiveDeadlineSeconds = new(int64(5)) },
+	} {
+		if err := change(f); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, f := range map[string]func(*batchv1.Job){
+		"image":       func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Image = "other:1" },
+		"completions": func(j *batchv1.Job) { *j.Spec.Completions = 3 },
+		"place":       func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} },
+	} {
+		if err := change(f); err == nil || !strings.Contains(err.Error(), "immutable") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	*old.Spec.Suspend = true
+	if err := change(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} }); err != nil {
+		t.Error("suspended:", err)
+	}
+}
+
+func TestACronJobIsRefusedByItsField(t *testing.T) {
+	for lines, want := range map[string]string{
+		"schedule: '* * * * *'":                              "",
+		"schedule: '@hourly'":                                "",
+		"schedule: ''":                                       "spec.schedule: Required value",
+		"schedule: '* * * *'":                                "spec.schedule: Invalid value",
+		"schedule: '61 * * * *'":                             "spec.schedule: Invalid value",
+		"schedule: 'TZ=UTC * * * * *'":                       "use timeZone field instead",
+		"{schedule: '@daily', timeZone: Europe/Oslo}":        "",
+		"{schedule: '@daily', timeZone: Local}":              "explicit time zone",
+		"{schedule: '@daily', timeZone: ''}":                 "non-empty string",
+		"{schedule: '@daily', timeZone: ../etc/passwd}":      "spec.timeZone: Invalid value",
+		"{schedule: '@daily', concurrencyPolicy: Sometimes}": "spec.concurrencyPolicy: Unsupported value",
+		"{schedule: '@daily', startingDeadlineSeconds: -1}":  "spec.startingDeadlineSeconds: Invalid value",
+		"{schedule: '@daily', failedJobsHistoryLimit: -1}":   "spec.failedJobsHistoryLimit: Invalid value",
+	} {
+		c := parse[*batchv1.CronJob](t, "metadata: {name: c, namespace: shop}\nspec:\n"+indent(lines))
+		c.Spec.JobTemplate.Spec = parse[*batchv1.Job](t, aJob).Spec
+		_, errs := Admit(c, nil, normal)
+		switch got := errs.ToAggregate(); {
+		case want == "" && got != nil:
+			t.Errorf("%s: %v", lines, got)
+		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
+			t.Errorf("%s: %v, wants %q", lines, got, want)
+		}
+	}
+	c := parse[*batchv1.CronJob](t, "metadata: {name: "+strings.Repeat("c", 53)+", namespace: shop}\nspec: {schedule: '@daily'}\n")
+	c.Spec.JobTemplate.Spec = parse[*batchv1.Job](t, aJob).Spec
+	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "52 characters") {
+		t.Error(errs)
+	}
+	c.Name, c.Spec.JobTemplate.Spec.Template.Spec.HostNetwork = "c", true
+	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.jobTemplate.spec.template.spec.hostNetwork") {
+		t.Error("what may run is not asked of a CronJob's template:", errs)
+	}
+}

@@ -1,0 +1,190 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+var cronJobKind = batchv1.SchemeGroupVersion.WithKind("CronJob")
+
+// cronJob starts the Jobs of a CronJob, and removes those that are history.
+func (p *pass) cronJob(k state.Key) {
+	was, ok := p.s.Get(k).(*batchv1.CronJob)
+	if !ok || was.DeletionTimestamp != nil || p.dying(k.Namespace) || p.born[k] {
+		return
+	}
+	c := was.DeepCopy()
+	active := p.jobsOf(c)
+	if !value(c.Spec.Suspend, false) {
+		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission lets no other in
+			p.startJob(c, schedule, active)
+			p.wake(k, schedule.Next(p.now))
+		}
+	}
+	if !equality.Semantic.DeepEqual(was.Status, c.Status) {
+		p.do(state.Put(c, ""))
+	}
+}
+
+// jobsOf brings the status in line with the CronJob's Jobs, removes those that ended too
+// long ago, and returns those that run.
+func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
+	var succeeded, failed []*batchv1.Job
+	c.Status.Active = nil
+	for o := range p.s.Owned(c.UID, state.Jobs) {
+		job := o.(*batchv1.Job)
+		if !controlledBy(job, c) {
+			continue
+		}
+		switch end := state.JobEnd(job); {
+		case end == nil && job.DeletionTimestamp == nil:
+			active = append(active, job)
+		case end == nil:
+		case end.Type == batchv1.JobFailed:
+			failed = append(failed, job)
+		default:
+			succeeded = append(succeeded, job)
+			if at := job.Status.CompletionTime; at != nil && (c.Status.LastSuccessfulTime == nil || at.After(c.Status.LastSuccessfulTime.Time)) {
+				c.Status.LastSuccessfulTime = at.DeepCopy()
+			}
+		}
+	}
+	slices.SortFunc(active, olderJob)
+	for _, job := range active {
+		c.Status.Active = append(c.Status.Active, jobRef(job))
+	}
+	p.keepJobs(c, succeeded, c.Spec.SuccessfulJobsHistoryLimit)
+	p.keepJobs(c, failed, c.Spec.FailedJobsHistoryLimit)
+	return active
+}
+
+func jobRef(job *batchv1.Job) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: job.Namespace, Name: job.Name, UID: job.UID}
+}
+
+func olderJob(a, b *batchv1.Job) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+}
+
+// keepJobs removes the oldest Jobs but for so many.
+func (p *pass) keepJobs(c *batchv1.CronJob, jobs []*batchv1.Job, most *int32) {
+	if most == nil || len(jobs) <= int(*most) {
+		return
+	}
+	slices.SortFunc(jobs, olderJob)
+	for _, job := range jobs[:len(jobs)-int(*most)] {
+		p.endJob(c, job, fmt.Sprintf("delete job %s of %s: %d that ended like it are kept", state.Display(job), c.Name, *most))
+	}
+}
+
+// endJob deletes a Job; its pods go with it.
+func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
+	if job.DeletionTimestamp != nil || len(job.Finalizers) > 0 {
+		p.removeObject(job, why)
+		return
+	}
+	change := state.Remove(job, why).Event("SuccessfulDelete")
+	change.About, change.Message, change.Source = c, "Deleted job "+job.Name, "cronjob-controller"
+	p.do(change)
+}
+
+// startJob starts the Job whose time has come: of several that were missed, as while the
+// hub was off, the last one alone.
+func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) {
+	at, many := p.dueAt(c, schedule)
+	if at.IsZero() || c.Status.LastScheduleTime != nil && !at.After(c.Status.LastScheduleTime.Time) {
+		return
+	}
+	name := fmt.Sprintf("%s-%d", c.Name, at.Unix()/60)
+	if p.s.Get(state.Key{Kind: state.Jobs, Namespace: c.Namespace, Name: name}) != nil {
+		stamp := metav1.NewTime(at)
+		c.Status.LastScheduleTime = &stamp
+		return
+	}
+	switch {
+	case len(active) == 0:
+	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent:
+		return // when that one has ended, unless it is too late then
+	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
+		for _, job := range active {
+			p.endJob(c, job, fmt.Sprintf("delete job %s of %s: the next one replaces it", state.Display(job), c.Name))
+		}
+		c.Status.Active = nil
+	}
+	t := &c.Spec.JobTemplate
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: c.Namespace, Labels: maps.Clone(t.Labels), Annotations: maps.Clone(t.Annotations),
+			OwnerReferences:   []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
+			CreationTimestamp: p.stamp(), Generation: 1,
+		},
+		Spec: *t.Spec.DeepCopy(),
+	}
+	if job.Annotations == nil {
+		job.Annotations = map[string]string{}
+	}
+	if zone, err := time.LoadLocation(value(c.Spec.TimeZone, "")); err == nil && c.Spec.TimeZone != nil {
+		at = at.In(zone)
+	}
+	job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] = at.Format(time.RFC3339)
+	change := state.Put(job, fmt.Sprintf("create job %s for %s", state.Display(job), c.Name)).Event("SuccessfulCreate")
+	change.About, change.Message, change.Source = c, "Created job "+name, "cronjob-controller"
+	if many {
+		change = change.Warning("TooManyMissedTimes")
+		change.Message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+	}
+	p.do(change)
+	stamp := metav1.NewTime(at)
+	c.Status.LastScheduleTime = &stamp
+}
+
+// mostMissed is from how many missed starts on somebody is told.
+const mostMissed = 100
+
+// dueAt returns the last moment at which a Job should have started and has not, zero: none.
+// It asks the schedule a few dozen times, however long nobody looked.
+func (p *pass) dueAt(c *batchv1.CronJob, schedule cron.Schedule) (at time.Time, many bool) {
+	since := c.CreationTimestamp.Time
+	if last := c.Status.LastScheduleTime; last != nil {
+		since = last.Time
+	}
+	if s := c.Spec.StartingDeadlineSeconds; s != nil {
+		if first := p.now.Add(-time.Duration(*s) * time.Second); first.After(since) {
+			since = first
+		}
+	}
+	due := func(after time.Time) time.Time {
+		if t := schedule.Next(after.In(p.now.Location())); !t.After(p.now) {
+			return t
+		}
+		return time.Time{}
+	}
+	first := due(since)
+	if first.IsZero() {
+		return first, false
+	}
+	early, late := first.Add(-time.Second), p.now
+	for late.Sub(early) > time.Second {
+		if middle := early.Add(late.Sub(early) / 2); due(middle).IsZero() {
+			late = middle
+		} else {
+			early = middle
+		}
+	}
+	at = due(early)
+	second := schedule.Next(first)
+	many = c.Spec.StartingDeadlineSeconds == nil && second.After(first) && at.Sub(first)/second.Sub(first) >= mostMissed
+	return at, many
+}

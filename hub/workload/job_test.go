@@ -1,0 +1,420 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func aJob(edits ...func(*batchv1.JobSpec)) *batchv1.Job {
+	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}, Spec: batchv1.JobSpec{
+		Completions: new(int32(1)), Parallelism: new(int32(1)), BackoffLimit: new(int32(6)), Suspend: new(false),
+		CompletionMode: new(batchv1.NonIndexedCompletion), PodReplacementPolicy: new(batchv1.TerminatingOrFailed),
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	}}
+	for _, e := range edits {
+		e(&j.Spec)
+	}
+	return j
+}
+
+func indexedJob(completions, parallelism int32) func(*batchv1.JobSpec) {
+	return func(s *batchv1.JobSpec) {
+		s.CompletionMode, s.Completions, s.Parallelism = new(batchv1.IndexedCompletion), &completions, &parallelism
+	}
+}
+
+var taskKey = state.Key{Kind: state.Jobs, Namespace: "default", Name: "task"}
+
+func (f *fleet) job() *batchv1.Job {
+	f.t.Helper()
+	j, _ := f.s.Get(taskKey).(*batchv1.Job)
+	if j == nil {
+		f.t.Fatal("the job is gone")
+	}
+	return j
+}
+
+// end lets the oldest pods that run end so, by their index where one is given.
+func (f *fleet) end(n int, code int32, index ...int) *fleet {
+	f.t.Helper()
+	for _, pod := range f.livePods() {
+		if n == 0 {
+			break
+		}
+		if len(index) > 0 && pod.Annotations[batchv1.JobCompletionIndexAnnotation] != fmt.Sprint(index[0]) {
+			continue
+		}
+		n--
+		f.edit(state.KeyOf(pod), func(o state.Object) {
+			p := o.(*corev1.Pod)
+			p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodSucceeded
+			if code != 0 {
+				p.Status.Phase = corev1.PodFailed
+			}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
+		})
+	}
+	if n > 0 {
+		f.t.Fatalf("%d pods too few are there", n)
+	}
+	return f.settle().quiet()
+}
+
+// A tally is a Job's status as a line.
+func (f *fleet) tally() string {
+	f.t.Helper()
+	j := f.job()
+	text := fmt.Sprintf("%d active, %d succeeded, %d failed", j.Status.Active, j.Status.Succeeded, j.Status.Failed)
+	if j.Status.CompletedIndexes != "" {
+		text += ", indexes " + j.Status.CompletedIndexes
+	}
+	if x := j.Status.FailedIndexes; x != nil && *x != "" {
+		text += ", failed " + *x
+	}
+	if end := state.JobEnd(j); end != nil {
+		text += ", " + string(end.Type) + " " + end.Reason
+	}
+	return text
+}
+
+func (f *fleet) is(want string) *fleet {
+	f.t.Helper()
+	if got := f.tally(); got != want {
+		f.t.Errorf("%s; wants %s", got, want)
+	}
+	return f
+}
+
+func TestAJobRunsToItsEnd(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(5)), new(int32(2)) })).settle().quiet()
+	f.is("2 active, 0 succeeded, 0 failed")
+	j := f.job()
+	if uid := string(j.UID); j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] != uid || j.Spec.Template.Labels["job-name"] != "task" || j.Status.StartTime == nil {
+		t.Errorf("%+v %+v", j.Spec, j.Status)
+	}
+	f.end(2, 0).is("2 active, 2 succeeded, 0 failed")
+	f.end(1, 0).is("2 active, 3 succeeded, 0 failed")
+	f.end(2, 0).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
+	for pod := range f.s.Pods("") {
+		if len(pod.Finalizers) > 0 {
+			t.Errorf("%s is held by %v", pod.Name, pod.Finalizers)
+		}
+	}
+	if j := f.job(); j.Status.CompletionTime == nil || state.JobCondition(j, batchv1.JobSuccessCriteriaMet) == nil {
+		t.Errorf("%+v", j.Status)
+	}
+	f.pass(24 * time.Hour).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
+}
+
+// What failed is tried again after 10 s, 20 s and so on, until the limit; nothing is made in between.
+func TestAJobThatFailsIsTriedEverMoreSlowly(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(3)) })).settle().quiet()
+	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		f.end(1, 3).is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
+		f.pass(wait - time.Second).quiet().is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
+		f.pass(time.Second).quiet().is(fmt.Sprintf("1 active, 0 succeeded, %d failed", i+1))
+	}
+	f.end(1, 3).is("0 active, 0 succeeded, 4 failed, Failed BackoffLimitExceeded")
+	if n := len(f.pods()); n != 4 {
+		t.Errorf("%d pods are there: they tell why", n)
+	}
+}
+
+// A pod that leaves with its node counts once, is replaced with the same patience, and is no
+// storm, whatever the rules ignore.
+func TestAJobsPodsThatAreDrivenAwayAreNoStorm(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
+		s.PodReplacementPolicy = new(batchv1.Failed)
+		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action: batchv1.PodFailurePolicyActionIgnore, OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget}},
+		}}}
+	})).settle()
+	for end := f.now.Add(time.Hour); f.now.Before(end); f.pass(time.Second) {
+		for _, pod := range f.livePods() {
+			f.edit(state.KeyOf(pod), func(o state.Object) {
+				p := o.(*corev1.Pod)
+				p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodFailed
+				state.SetPodCondition(p, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}, f.now)
+			})
+		}
+	}
+	if n := len(f.pods()); n < 8 || n > 14 {
+		t.Errorf("%d pods in an hour", n)
+	}
+	f.is("0 active, 0 succeeded, 0 failed")
+}
+
+// A pod that somebody deletes counts as failed in the moment in which it is let go: once.
+func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob()).settle()
+	pod := f.livePods()[0]
+	f.edit(state.KeyOf(pod), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
+	c, _ := state.Delete(f.s.Pod("default", pod.Name), f.now, nil, "")
+	f.apply(c)
+	f.settle().quiet().is("0 active, 0 succeeded, 1 failed")
+	if p := f.s.Pod("default", pod.Name); len(p.Finalizers) != 0 || *f.job().Status.Terminating != 1 {
+		t.Errorf("%v %v", p.Finalizers, f.job().Status)
+	}
+	f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
+
+	waits := f.livePods()[0] // it has no node: nobody would let it go but the job
+	c, _ = state.Delete(waits, f.now, nil, "")
+	f.apply(c)
+	f.settle().quiet().is("0 active, 0 succeeded, 2 failed")
+	if f.s.Pod("default", waits.Name) != nil {
+		t.Error("it is still there")
+	}
+}
+
+func TestAnIndexedJob(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 2))).settle().quiet()
+	for _, pod := range f.livePods() {
+		i := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
+		if !strings.HasPrefix(pod.Name, "task-"+i+"-") || pod.Spec.Hostname != "task-"+i || pod.Labels[batchv1.JobCompletionIndexAnnotation] != i ||
+			pod.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath != "metadata.annotations['batch.kubernetes.io/job-completion-index']" {
+			t.Errorf("%+v %+v", pod.ObjectMeta, pod.Spec)
+		}
+	}
+	f.end(1, 0, 1).is("2 active, 1 succeeded, 0 failed, indexes 1")
+	f.end(1, 1, 2).is("1 active, 1 succeeded, 1 failed, indexes 1")
+	f.pass(10 * time.Second).is("2 active, 1 succeeded, 1 failed, indexes 1")
+	f.end(1, 0, 2).end(1, 0, 0).is("1 active, 3 succeeded, 1 failed, indexes 0-2")
+	f.end(1, 0, 3).is("0 active, 4 succeeded, 1 failed, indexes 0-3, Complete CompletionsReached")
+}
+
+func TestALimitForEachIndex(t *testing.T) {
+	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(1)), new(int32(1<<31-1)) }
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
+	f.end(1, 1, 0).is("1 active, 0 succeeded, 1 failed").pass(10 * time.Second).is("2 active, 0 succeeded, 1 failed")
+	f.end(1, 1, 0).is("1 active, 0 succeeded, 2 failed, failed 0").pass(time.Hour).is("1 active, 0 succeeded, 2 failed, failed 0")
+	f.end(1, 0, 1).is("0 active, 1 succeeded, 2 failed, indexes 1, failed 0, Failed FailedIndexes")
+
+	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 4), limited, func(s *batchv1.JobSpec) {
+		s.MaxFailedIndexes = new(int32(0))
+		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action: batchv1.PodFailurePolicyActionFailIndex, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{1}},
+		}}}
+	})).settle()
+	f.end(1, 1, 0).is("3 active, 0 succeeded, 1 failed")
+	f.end(1, 42, 1)
+	if got := f.tally(); !strings.Contains(got, "failed 1, Failed MaxFailedIndexesExceeded") {
+		t.Error(got)
+	}
+}
+
+func TestARuleEndsAJob(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(5, 5), func(s *batchv1.JobSpec) {
+		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: new("1,3-4"), SucceededCount: new(int32(2))}}}
+	})).settle()
+	f.end(1, 0, 0).end(1, 0, 3).is("3 active, 2 succeeded, 0 failed, indexes 0,3")
+	f.end(1, 0, 4).is("0 active, 3 succeeded, 0 failed, indexes 0,3,4, Complete SuccessPolicy")
+
+	f = newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
+		s.Completions, s.Parallelism = new(int32(3)), new(int32(3))
+		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new("c"), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
+		}}}
+	})).settle()
+	f.end(1, 41).is("2 active, 0 succeeded, 1 failed")
+	f.end(1, 42)
+	if end := state.JobEnd(f.job()); end == nil || end.Reason != "PodFailurePolicy" || !strings.HasSuffix(end.Message, "failed with exit code 42 matching FailJob rule at index 0") {
+		t.Errorf("%+v", end)
+	}
+}
+
+// A Job that fails has ended when nothing of it runs any more, and not before.
+func TestADeadlineEndsAJob(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
+		s.ActiveDeadlineSeconds, s.TTLSecondsAfterFinished = new(int64(60)), new(int32(30))
+	})).settle()
+	pod := f.livePods()[0]
+	f.edit(state.KeyOf(pod), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" })
+	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed")
+	f.pass(time.Second).quiet().is("0 active, 0 succeeded, 1 failed")
+	if c := state.JobCondition(f.job(), batchv1.JobFailureTarget); c == nil || c.Reason != "DeadlineExceeded" {
+		t.Errorf("%+v", f.job().Status)
+	}
+	f.pass(time.Hour).is("0 active, 0 succeeded, 1 failed") // its device is silent
+	f.remove(state.KeyOf(pod)).settle().quiet().is("0 active, 0 succeeded, 1 failed, Failed DeadlineExceeded")
+	f.pass(29 * time.Second)
+	f.job()
+	if f.pass(time.Second); f.s.Get(taskKey) != nil {
+		t.Error("it is kept beyond its time")
+	}
+}
+
+func TestAJobIsSuspendedAndResumed(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.ActiveDeadlineSeconds = new(int64(60)) })).settle()
+	suspend := func(yes bool) {
+		f.edit(taskKey, func(o state.Object) { o.(*batchv1.Job).Spec.Suspend = &yes }).settle().quiet()
+	}
+	f.pass(50 * time.Second)
+	suspend(true)
+	f.is("0 active, 0 succeeded, 0 failed").pass(time.Hour).is("0 active, 0 succeeded, 0 failed")
+	if state.JobCondition(f.job(), batchv1.JobSuspended) == nil {
+		t.Errorf("%+v", f.job().Status.Conditions)
+	}
+	suspend(false)
+	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // its deadline counts anew
+	f.end(1, 0).is("0 active, 1 succeeded, 0 failed, Complete CompletionsReached")
+}
+
+// The pods of a Job that is deleted are held by nobody, with and without it.
+func TestADeletedJobHoldsNoPods(t *testing.T) {
+	for _, orphan := range []bool{false, true} {
+		f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3)), new(int32(3)) })).settle()
+		f.end(1, 0)
+		f.edit(state.KeyOf(f.livePods()[0]), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
+		if orphan {
+			f.edit(taskKey, func(o state.Object) {
+				at := metav1.NewTime(f.now)
+				o.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+				o.SetDeletionTimestamp(&at)
+			})
+		} else {
+			f.remove(taskKey)
+		}
+		f.settle().quiet()
+		if f.s.Get(taskKey) != nil {
+			t.Fatal("the job is still there")
+		}
+		n := 0
+		for pod := range f.s.Pods("") {
+			n++
+			if len(pod.Finalizers)+len(pod.OwnerReferences) > 0 && orphan || len(pod.Finalizers) > 0 {
+				t.Errorf("orphan=%v: %s: %v %v", orphan, pod.Name, pod.Finalizers, pod.OwnerReferences)
+			}
+		}
+		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the one that runs has to stop first
+			t.Errorf("orphan=%v: %d pods are left", orphan, n)
+		}
+	}
+}
+
+// A Job takes pods that its selector matches, and lets go those that it does not.
+func TestAJobTakesAndLetsGo(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob()).settle()
+	k := state.KeyOf(f.livePods()[0])
+	f.edit(k, func(o state.Object) { o.SetOwnerReferences(nil) }).settle().quiet()
+	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) == nil || len(f.livePods()) != 1 {
+		t.Errorf("not adopted: %+v", p.ObjectMeta)
+	}
+	f.edit(k, func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
+	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) != nil || len(p.Finalizers) > 0 || len(f.livePods()) != 2 {
+		t.Errorf("not let go and replaced: %+v", p.ObjectMeta)
+	}
+}
+
+func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
+	for _, c := range [][2]string{{"", ""}, {"0", "0"}, {"1,2", "1,2"}, {"1-2", "1,2"}, {"0,1,2,5,7,8", "0-2,5,7,8"}, {"3-1,x,4", "4"}, {"5,1", "5"}, {"0-999999999", ""}} {
+		if got := parseIndexes(c[0]).String(); got != c[1] {
+			t.Errorf("%q: %q, wants %q", c[0], got, c[1])
+		}
+	}
+}
+
+// A Job as nothing has admitted it, from a restored database, ends nothing.
+func TestABareJobIsDecidedToo(t *testing.T) {
+	newFleet(t).put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}}, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}}).settle()
+}
+
+func aCronJob(schedule string, edits ...func(*batchv1.CronJobSpec)) *batchv1.CronJob {
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly", Namespace: "default"}, Spec: batchv1.CronJobSpec{
+		Schedule: schedule, ConcurrencyPolicy: batchv1.AllowConcurrent, Suspend: new(false),
+		SuccessfulJobsHistoryLimit: new(int32(3)), FailedJobsHistoryLimit: new(int32(1)), JobTemplate: batchv1.JobTemplateSpec{Spec: aJob().Spec},
+	}}
+	for _, e := range edits {
+		e(&c.Spec)
+	}
+	return c
+}
+
+func (f *fleet) jobs() (names []string) {
+	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
+		at, _ := time.Parse(time.RFC3339, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
+		names = append(names, at.Format("15:04"))
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestACronJobStartsItsJobs(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(*batchv1.CronJobSpec)
+		does func(*fleet)
+		want string
+	}{
+		{"each in its time", nil, func(f *fleet) { f.pass(25 * time.Minute) }, "[12:10 12:20]"},
+		{"none while suspended", func(s *batchv1.CronJobSpec) { s.Suspend = new(true) }, func(f *fleet) { f.pass(time.Hour) }, "[]"},
+		{"one for all that were missed", nil, func(f *fleet) { f.settle().now = start.Add(10 * time.Hour); f.settle() }, "[22:00]"},
+		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) },
+			func(f *fleet) { f.settle().now = start.Add(15 * time.Minute); f.settle() }, "[]"},
+		{"not while one runs", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:10]"},
+		{"late, when that one has ended", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+			func(f *fleet) { f.pass(35*time.Minute).end(1, 0) }, "[12:10 12:30]"},
+		{"in its place", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
+			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:30]"},
+		{"in its time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
+			func(f *fleet) { f.pass(3 * time.Hour) }, "[15:00]"},
+		{"three that succeeded are kept", nil, func(f *fleet) {
+			for range 6 {
+				f.pass(10*time.Minute).end(1, 0)
+			}
+		}, "[12:40 12:50 13:00]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cj := aCronJob("*/10 * * * *")
+			if c.edit != nil {
+				c.edit(&cj.Spec)
+			}
+			f := newFleet(t).put(node("pi-1"), cj)
+			c.does(f)
+			f.quiet()
+			if got := fmt.Sprint(f.jobs()); got != c.want {
+				t.Errorf("%s, wants %s", got, c.want)
+			}
+		})
+	}
+}
+
+// A Job that somebody deletes is not started again for the same minute.
+func TestAStartIsNotRepeated(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aCronJob("*/10 * * * *")).pass(10 * time.Minute)
+	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
+		f.remove(state.KeyOf(j))
+		break
+	}
+	if f.settle().quiet(); len(f.jobs()) != 0 {
+		t.Error(f.jobs())
+	}
+}
+
+// However long nobody looked, the last start is found, and found soon.
+func TestTheLastMissedStartIsFound(t *testing.T) {
+	p := &pass{now: time.Date(2026, 2, 15, 9, 30, 30, 0, time.UTC)}
+	for schedule, want := range map[string]string{
+		"* * * * *": "2026-02-15 09:30", "0,1 0 1 1 *": "2026-01-01 00:01", "* * * 1 *": "2026-01-31 23:59", "0 0 29 2 *": "2024-02-29 00:00",
+		"0 0 31 2 *": "0001-01-01 00:00", "30 9 15 2 *": "2026-02-15 09:30", "31 9 15 2 *": "2025-02-15 09:31",
+	} {
+		c := aCronJob(schedule)
+		c.CreationTimestamp = metav1.NewTime(time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC))
+		s, err := state.Schedule(&c.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, _ := p.dueAt(c, s); at.Format("2006-01-02 15:04") != want {
+			t.Errorf("%s: %s, wants %s", schedule, at, want)
+		}
+	}
+}
