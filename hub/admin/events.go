@@ -85,6 +85,8 @@ func eventRowOf(a *request, e *corev1.Event) eventRow {
 		if a.Get(state.Key{Kind: kind, Namespace: about.Namespace, Name: about.Name}) != nil {
 			r.Href = workloadHref(kind, about.Namespace, about.Name)
 		}
+	case "Job":
+		r.Href = ownerHref(about.Namespace, "job", about.Name)
 	case "Site":
 		r.Href = "/sites#" + url.PathEscape(about.Name)
 	}

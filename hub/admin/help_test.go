@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -285,7 +286,15 @@ func sample() []state.Object {
 	next := metav1.NewMicroTime(now0.Add(9 * time.Minute))
 	last := metav1.NewMicroTime(now0.Add(-5 * time.Second))
 	replicas := int32(3)
+	started, ended := ago0(8*time.Hour), ago0(7*time.Hour)
+	task := batchv1.JobSpec{Completions: &replicas, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/report:4"}}}}}
 	objects := []state.Object{
+		&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly-report", Namespace: "default", CreationTimestamp: ago0(50 * time.Hour)},
+			Spec: batchv1.CronJobSpec{Schedule: "30 2 * * *", TimeZone: new("Europe/Oslo"), JobTemplate: batchv1.JobTemplateSpec{Spec: task}}, Status: batchv1.CronJobStatus{LastScheduleTime: &started, LastSuccessfulTime: &ended}},
+		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "nightly-report-29923064", Namespace: "default", CreationTimestamp: started}, Spec: task,
+			Status: batchv1.JobStatus{Succeeded: 3, StartTime: &started, CompletionTime: &ended, Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: ended}}}},
+		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "press-backup", Namespace: "press", CreationTimestamp: started}, Spec: task,
+			Status: batchv1.JobStatus{Succeeded: 1, Failed: 7, StartTime: &started, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: ended, Message: "Job has reached the specified backoff limit"}}}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
 		site("oslo", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 3, NotReady: 1, EvictionRate: "0.1", Waiting: 1, LastEviction: &last, NextEviction: &next}),
 		site("bergen", fleet.SiteStatus{State: fleet.SitePartialDisruption, Ready: 1, NotReady: 3, EvictionRate: "0", Waiting: 3, HeldReason: fleet.HeldPartialDisruption, Held: "partially disrupted, and not larger than 50 nodes"}),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
@@ -209,6 +210,12 @@ func workloadProblems(a *request) (problems, tile) {
 		total++
 		if r := daemonSetRow(d, a.now); r.Pill.Kind == "ok" || r.Pill.Kind == "idle" {
 			good++
+		}
+	}
+	for j := range state.Each[*batchv1.Job](a.Snapshot, state.Jobs, "") {
+		r := taskRowOf(j, a.now)
+		if end := state.JobEnd(j); r.Pill.Kind == "bad" && (end == nil || a.now.Sub(end.LastTransitionTime.Time) < 24*time.Hour) {
+			w.add(r.Pill.Kind, j.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
 		}
 	}
 	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads", Kind: "ok"}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
@@ -30,21 +31,24 @@ type workloadsData struct {
 	Deployments, DaemonSets []workloadRow
 	DeploymentBulk          menu
 	DaemonSetBulk           menu
+	CronJobs                []cronJobRow
+	Jobs                    []taskRow
+	JobCount                int
 	Found                   int
 	Empty                   bool
 	PasteHref               string
 }
 
 var workloadStatuses = [][2]string{
-	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused"},
+	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
 }
 
-// workloads lists what should run: deployments and daemon sets.
+// workloads lists what should run: deployments, daemon sets, cron jobs and jobs.
 func workloads(a *request) (page, error) {
 	search, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
 	d := workloadsData{
 		Search: search, Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
-		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets) == 0,
+		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets)+a.Len(state.Jobs)+a.Len(state.CronJobs) == 0,
 	}
 	if a.may("update", "deployments") {
 		d.PasteHref = "/yaml"
@@ -57,7 +61,12 @@ func workloads(a *request) (page, error) {
 	}
 	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}}
 	d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
-	d.Found = len(d.Deployments) + len(d.DaemonSets)
+	for _, o := range findWorkloads[*batchv1.CronJob](a, state.CronJobs) {
+		d.CronJobs = append(d.CronJobs, cronJobRowOf(o, a.now))
+	}
+	jobs := findWorkloads[*batchv1.Job](a, state.Jobs)
+	d.Jobs, d.JobCount = taskRows(jobs, a.now), len(jobs)
+	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.CronJobs) + len(d.Jobs)
 	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Data: d}, nil
 }
 
@@ -76,17 +85,30 @@ func workloadHasStatus(a *request, o state.Object, status string) bool {
 	if status == "" {
 		return true
 	}
-	row := workloadRowOf(o, a.now)
+	p := pillOf(o, a.now)
 	switch status {
 	case "attention":
-		return row.Pill.Kind == "bad" || row.Pill.Kind == "warn"
+		return p.Kind == "bad" || p.Kind == "warn"
 	case "complete":
-		return row.Pill.Kind == "ok"
+		return p.Kind == "ok"
 	case "paused":
-		d, ok := o.(*appsv1.Deployment)
-		return ok && d.Spec.Paused
+		return p.Text == "Paused" || p.Text == "Suspended"
 	}
 	return true
+}
+
+func pillOf(o state.Object, now time.Time) pill {
+	switch o := o.(type) {
+	case *batchv1.Job:
+		return taskRowOf(o, now).Pill
+	case *batchv1.CronJob:
+		return cronJobRowOf(o, now).Pill
+	case *appsv1.Deployment:
+		if o.Spec.Paused {
+			return pill{"idle", "Paused"}
+		}
+	}
+	return workloadRowOf(o, now).Pill
 }
 
 func workloadRowOf(o state.Object, now time.Time) workloadRow {
