@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -87,10 +88,10 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 0 || *d > math.MaxInt32) {
 		l.invalid(p.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(0, math.MaxInt32))
 	}
-	oneOf(l, p.Child("completionMode"), *s.CompletionMode, batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
-	oneOf(l, p.Child("podReplacementPolicy"), *s.PodReplacementPolicy, batchv1.TerminatingOrFailed, batchv1.Failed)
-	if s.PodFailurePolicy != nil && *s.PodReplacementPolicy != batchv1.Failed {
-		l.invalid(p.Child("podReplacementPolicy"), *s.PodReplacementPolicy, "must be Failed where there is a podFailurePolicy")
+	oneOf(l, p.Child("completionMode"), ptr.Deref(s.CompletionMode, ""), batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
+	oneOf(l, p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""), batchv1.TerminatingOrFailed, batchv1.Failed)
+	if s.PodFailurePolicy != nil && ptr.Deref(s.PodReplacementPolicy, "") != batchv1.Failed {
+		l.invalid(p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""), "must be Failed where there is a podFailurePolicy")
 	}
 	if m := s.ManagedBy; m != nil {
 		l.all(validation.IsDomainPrefixedPath(p.Child("managedBy"), *m))
@@ -126,14 +127,14 @@ func (l *list) manual(s *batchv1.JobSpec, p *field.Path) {
 }
 
 func (l *list) indexed(s *batchv1.JobSpec, p *field.Path) {
-	indexed := *s.CompletionMode == batchv1.IndexedCompletion
+	indexed := ptr.Deref(s.CompletionMode, "") == batchv1.IndexedCompletion
 	switch {
 	case indexed && s.Completions == nil:
 		l.required(p.Child("completions"), "when completion mode is Indexed")
 	case indexed && *s.Completions > mostIndexed:
 		l.invalid(p.Child("completions"), *s.Completions, fmt.Sprintf("must be less than or equal to %d when completion mode is Indexed", mostIndexed))
-	case indexed && *s.Parallelism > mostIndexed:
-		l.invalid(p.Child("parallelism"), *s.Parallelism, fmt.Sprintf("must be less than or equal to %d when completion mode is Indexed", mostIndexed))
+	case indexed && ptr.Deref(s.Parallelism, 0) > mostIndexed:
+		l.invalid(p.Child("parallelism"), ptr.Deref(s.Parallelism, 0), fmt.Sprintf("must be less than or equal to %d when completion mode is Indexed", mostIndexed))
 	}
 	l.count(s.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))
 	l.count(s.MaxFailedIndexes, p.Child("maxFailedIndexes"))
@@ -218,7 +219,7 @@ func (l *list) successPolicy(s *batchv1.JobSpec, p *field.Path) {
 	if s.SuccessPolicy == nil {
 		return
 	}
-	if *s.CompletionMode != batchv1.IndexedCompletion {
+	if ptr.Deref(s.CompletionMode, "") != batchv1.IndexedCompletion {
 		l.invalid(p, field.OmitValueType{}, "requires indexed completion mode")
 		return
 	}
@@ -290,7 +291,7 @@ func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	l.same(now.SuccessPolicy, was.SuccessPolicy, spec.Child("successPolicy"))
 	l.same(now.BackoffLimitPerIndex, was.BackoffLimitPerIndex, spec.Child("backoffLimitPerIndex"))
 	l.same(now.ManagedBy, was.ManagedBy, spec.Child("managedBy"))
-	elastic := *was.CompletionMode == batchv1.IndexedCompletion && equality.Semantic.DeepEqual(now.Completions, now.Parallelism)
+	elastic := ptr.Deref(was.CompletionMode, "") == batchv1.IndexedCompletion && equality.Semantic.DeepEqual(now.Completions, now.Parallelism)
 	if !elastic {
 		l.same(now.Completions, was.Completions, spec.Child("completions"))
 	}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -27,7 +28,7 @@ func (p *pass) cronJob(k state.Key) {
 	}
 	c := was.DeepCopy()
 	active := p.jobsOf(c)
-	if !value(c.Spec.Suspend, false) {
+	if !ptr.Deref(c.Spec.Suspend, false) {
 		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission lets no other in
 			p.startJob(c, schedule, active)
 			p.wake(k, schedule.Next(p.now))
@@ -84,8 +85,9 @@ func (p *pass) keepJobs(c *batchv1.CronJob, jobs []*batchv1.Job, most *int32) {
 		return
 	}
 	slices.SortFunc(jobs, olderJob)
-	for _, job := range jobs[:len(jobs)-int(*most)] {
-		p.endJob(c, job, fmt.Sprintf("delete job %s of %s: %d that ended like it are kept", state.Display(job), c.Name, *most))
+	kept := max(int(*most), 0)
+	for _, job := range jobs[:len(jobs)-kept] {
+		p.endJob(c, job, fmt.Sprintf("delete job %s of %s: %d that ended like it are kept", state.Display(job), c.Name, kept))
 	}
 }
 
@@ -135,7 +137,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	if job.Annotations == nil {
 		job.Annotations = map[string]string{}
 	}
-	if zone, err := time.LoadLocation(value(c.Spec.TimeZone, "")); err == nil && c.Spec.TimeZone != nil {
+	if zone, err := time.LoadLocation(ptr.Deref(c.Spec.TimeZone, "")); err == nil && c.Spec.TimeZone != nil {
 		at = at.In(zone)
 	}
 	job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] = at.Format(time.RFC3339)

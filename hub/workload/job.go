@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -42,7 +43,7 @@ type run struct {
 // job brings the pods of a Job to what it asks for, and its status to what there is.
 func (p *pass) job(k state.Key, orphans []state.Object) {
 	was, ok := p.s.Get(k).(*batchv1.Job)
-	if !ok || p.born[k] || managed(was) || was.Spec.Selector == nil {
+	if !ok || p.born[k] || managed(was) || !finds(was.Spec.Selector, &was.Spec.Template) {
 		return
 	}
 	if was.DeletionTimestamp != nil || p.dying(k.Namespace) {
@@ -60,7 +61,7 @@ func (p *pass) job(k state.Key, orphans []state.Object) {
 	switch {
 	case r.verdict != nil:
 		r.stop(r.live, "it ends", r.verdict.Type == batchv1.JobFailureTarget)
-	case value(r.job.Spec.Suspend, false):
+	case ptr.Deref(r.job.Spec.Suspend, false):
 		r.stop(r.live, "it is suspended", false)
 	default:
 		r.start()
@@ -240,7 +241,7 @@ func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil || pod.Status.Phase == corev1.PodSucceeded {
 		return false
 	}
-	return pod.Spec.NodeName == "" || value(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
+	return pod.Spec.NodeName == "" || ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
 }
 
 // policy says what the Job's rules want for a failed pod: which of them, and why.
@@ -270,7 +271,7 @@ func (r *run) policy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAction, ru
 }
 
 func (r *run) indexed() bool {
-	return value(r.job.Spec.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.IndexedCompletion && r.job.Spec.Completions != nil
+	return ptr.Deref(r.job.Spec.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.IndexedCompletion && r.job.Spec.Completions != nil
 }
 
 // index is a pod's completion index; ok is false where it has none.
@@ -361,14 +362,14 @@ func (r *run) judge() {
 			return
 		}
 	}
-	if st.StartTime == nil && !value(spec.Suspend, false) {
+	if st.StartTime == nil && !ptr.Deref(spec.Suspend, false) {
 		at := r.stamp()
 		st.StartTime = &at
 	}
-	if st.Failed > value(spec.BackoffLimit, 6) || r.restarted() {
+	if st.Failed > ptr.Deref(spec.BackoffLimit, 6) || r.restarted() {
 		r.fail(batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit")
 	}
-	if spec.ActiveDeadlineSeconds != nil && !value(spec.Suspend, false) {
+	if spec.ActiveDeadlineSeconds != nil && !ptr.Deref(spec.Suspend, false) {
 		if at := st.StartTime.Add(time.Duration(*spec.ActiveDeadlineSeconds) * time.Second); at.After(r.now) {
 			sooner(&r.next, at)
 		} else {
@@ -405,7 +406,7 @@ func (r *run) restarted() bool {
 			}
 		}
 	}
-	limit := value(r.job.Spec.BackoffLimit, 6)
+	limit := ptr.Deref(r.job.Spec.BackoffLimit, 6)
 	return limit == 0 && n > 0 || limit > 0 && n >= limit
 }
 
@@ -449,7 +450,7 @@ func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
 // start makes the pods that are missing, or stops those that are too many.
 func (r *run) start() {
 	spec := &r.job.Spec
-	want := value(spec.Parallelism, 1)
+	want := max(ptr.Deref(spec.Parallelism, 1), 0)
 	switch left := int32(0); {
 	case spec.Completions != nil:
 		left = *spec.Completions - r.job.Status.Succeeded - r.lost.len()
@@ -464,7 +465,7 @@ func (r *run) start() {
 		return
 	}
 	occupied := len(r.live)
-	if value(spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed {
+	if ptr.Deref(spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed {
 		occupied += int(r.terminating)
 	}
 	missing := int(want) - occupied
@@ -518,11 +519,11 @@ func (r *run) alike() {
 func (r *run) pending(n int) (list []int32) {
 	taken := map[int32]bool{}
 	for _, pod := range r.all {
-		if i, ok := r.index(pod); ok && (active(pod) || !state.Terminated(pod) && value(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed) {
+		if i, ok := r.index(pod); ok && (active(pod) || !state.Terminated(pod) && ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed) {
 			taken[i] = true
 		}
 	}
-	for i := int32(0); i < *r.job.Spec.Completions && len(list) < n; i++ {
+	for i := int32(0); i < min(*r.job.Spec.Completions, mostIndexes) && len(list) < n; i++ {
 		if taken[i] || r.done.has(i) || r.lost.has(i) {
 			continue
 		}
@@ -657,11 +658,11 @@ func (r *run) suspension() {
 	suspended := state.JobCondition(r.was, batchv1.JobSuspended) != nil
 	switch {
 	case r.verdict != nil:
-	case value(r.job.Spec.Suspend, false) && !suspended:
+	case ptr.Deref(r.job.Spec.Suspend, false) && !suspended:
 		r.job.Status.StartTime = nil
 		r.set(batchv1.JobCondition{Type: batchv1.JobSuspended, Reason: "JobSuspended", Message: "Job suspended"})
 		r.event("Suspended", "Job suspended", false)
-	case !value(r.job.Spec.Suspend, false) && suspended:
+	case !ptr.Deref(r.job.Spec.Suspend, false) && suspended:
 		at := r.stamp()
 		r.job.Status.StartTime = &at
 		r.set(batchv1.JobCondition{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse, Reason: "JobResumed", Message: "Job resumed"})
@@ -684,15 +685,6 @@ func (r *run) finish(v *batchv1.JobCondition) {
 	if ttl := r.job.Spec.TTLSecondsAfterFinished; ttl != nil {
 		sooner(&r.next, r.now.Add(time.Duration(*ttl)*time.Second))
 	}
-}
-
-// value is what a field says, or what it means where it says nothing: admission fills
-// fields in, but a restored database may be anybody's.
-func value[T any](field *T, otherwise T) T {
-	if field == nil {
-		return otherwise
-	}
-	return *field
 }
 
 // indexes are completion indexes.
