@@ -41,7 +41,7 @@ func seeded() *fakeFleet {
 			ObjectMeta:     metav1.ObjectMeta{Name: "kiosk-1.1", Namespace: "default", CreationTimestamp: created},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "kiosk-1", UID: kiosk.UID, APIVersion: "v1"},
 			Reason:         "Started", Message: "Started container main", Type: "Normal", Count: 1,
-			Source: corev1.EventSource{Component: "flotilla-device", Host: "pi-1"}, FirstTimestamp: created, LastTimestamp: created,
+			Source: corev1.EventSource{Component: "kubelet", Host: "pi-1"}, FirstTimestamp: created, LastTimestamp: created,
 		},
 	)
 	return f

@@ -43,13 +43,13 @@ func TestFieldSelectorsOfEvents(t *testing.T) {
 	}{
 		{ns + "/events", "involvedObject.name=kiosk-1,involvedObject.kind=Pod,involvedObject.fieldPath=", 200, 1},
 		{ns + "/events", "involvedObject.name!=kiosk-1", 200, 0},
-		{ns + "/events", "source=flotilla-device,reportingComponent=,reason=Started,type=Normal", 200, 1},
+		{ns + "/events", "source=kubelet,reportingComponent=,reason=Started,type=Normal", 200, 1},
 		{ns + "/events", "regarding.name=kiosk-1", 400, 0},
 		{ns + "/events", "reportingController=", 400, 0},
 		{newer, "regarding.name=kiosk-1,regarding.kind=Pod,reportingController=,reason=Started,type=Normal", 200, 1},
 		{newer, "regarding.name!=kiosk-1", 200, 0},
 		{newer, "involvedObject.name=kiosk-1", 400, 0},
-		{newer, "source=flotilla-device", 400, 0},
+		{newer, "source=kubelet", 400, 0},
 		{newer, "reportingComponent=", 400, 0},
 	} {
 		var list struct{ Items []struct{} }

@@ -33,7 +33,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 		if e.Type != corev1.EventTypeWarning {
 			e.Type = corev1.EventTypeNormal
 		}
-		said := control.Said{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "flotilla-device", Host: node}
+		said := control.Said{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "kubelet", Host: node}
 		var ref corev1.ObjectReference
 		switch p := s.Pod(e.Namespace, e.Pod); {
 		case e.Pod == "":
