@@ -75,7 +75,7 @@ var cases = []struct {
 	{"the legacy discovery of the core group names eviction's own group", request{method: "GET", path: "/api/v1"}},
 	{"the aggregated discovery", request{method: "GET", path: "/apis", accept: agg}},
 	{"a group", request{method: "GET", path: "/apis/policy"}},
-	{"a group that is not served", request{method: "GET", path: "/apis/networking.k8s.io"}},
+	{"a group that is not served", request{method: "GET", path: "/apis/rbac.authorization.k8s.io"}},
 
 	{"discovery is only read", request{method: "POST", path: "/api/v1", body: "{}"}},
 	{"discovery in a format that is not one", request{method: "GET", path: "/apis", accept: "text/html"}},

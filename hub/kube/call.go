@@ -156,17 +156,13 @@ func (c *call) route() error {
 	}
 	if c.verb == "" || !slices.Contains(verbs, c.verb) {
 		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
-		switch c.res.kind {
-		case state.Services:
-			e.ErrStatus.Message = "services are not implemented: the list is always empty; publish a pod's port with hostPort"
-		case state.CustomResources:
-			e.ErrStatus.Message = "custom resources are not implemented: the list is always empty"
-		case state.DeviceReports:
+		switch {
+		case c.res.empty:
+			e.ErrStatus.Message = c.res.row.Absent
+		case c.res.kind == state.DeviceReports:
 			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
-		case state.JoinRequests:
-			if c.verb == "create" {
-				e.ErrStatus.Message = onlyAsked
-			}
+		case c.res.kind == state.JoinRequests && c.verb == "create":
+			e.ErrStatus.Message = onlyAsked
 		}
 		return e
 	}

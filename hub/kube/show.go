@@ -114,7 +114,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 		}
 		return list, nil
 	}
-	if c.res.kind == state.CustomResources { // whose types are not part of the hub
+	if c.res.empty && c.res.plain { // whose types are not part of the hub
 		return &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{Kind: c.res.Kind + "List", APIVersion: c.res.GroupVersion().String()}, ListMeta: m,
 			Items: []metav1.PartialObjectMetadata{},

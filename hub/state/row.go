@@ -15,7 +15,8 @@ type Row struct {
 	Name       string // as the API calls one, such as Pod
 	Also       *Group // another that shows it too, in that one's own shape
 	Namespaced bool
-	Needs      Part // what a hub must have to serve it
+	Absent     string // why none is ever there: it is served as an empty list
+	Needs      Part   // what a hub must have to serve it
 	Short      []string
 	All        bool // `kubectl get all` shows it
 	Verbs      []string

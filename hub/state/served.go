@@ -13,6 +13,7 @@ import (
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -27,6 +28,7 @@ var (
 	batch          = Group{GroupVersion: batchv1.SchemeGroupVersion, AddToScheme: batchv1.AddToScheme}
 	certificates   = Group{GroupVersion: certv1.SchemeGroupVersion, AddToScheme: certv1.AddToScheme}
 	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
+	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
 	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
 	flotilla       = Group{GroupVersion: schema.GroupVersion{Group: fleet.Group, Version: fleet.Version}, Plain: true}
@@ -40,24 +42,29 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &policies, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &networking, &policies, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 
 // Groups returns every version of a group that the API speaks.
 func Groups() []*Group { return groups }
 
-// What the API serves and nothing keeps. The first two are the empty list: nothing
-// implements them, but tools ask for them all the time, and say so when they are
-// not there.
-const (
-	Services        Kind = "services"
-	CustomResources Kind = "customresourcedefinitions"
-)
-
+// What the API serves and nothing keeps. Those that are absent are empty lists: nothing
+// implements them, but tools and kubectl's own lists ask for them all the time, and fail
+// where they are not there.
 var unkept = [...]Row{
-	{Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: readOnly, Viewer: readOnly},
-	{Kind: CustomResources, Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly},
+	{Kind: "services", Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: readOnly, Viewer: readOnly,
+		Absent: "services are not implemented: the list is always empty; publish a pod's port with hostPort"},
+	{Kind: "endpoints", Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: readOnly, Viewer: readOnly,
+		Absent: "endpoints are not implemented, as there are no services: the list is always empty"},
+	{Kind: "replicationcontrollers", Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true, Verbs: readOnly, Viewer: readOnly,
+		Absent: "replication controllers are not implemented: the list is always empty; use a Deployment"},
+	{Kind: "statefulsets", Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true, Verbs: readOnly, Viewer: readOnly,
+		Absent: "stateful sets are not implemented: the list is always empty; use Deployments of one replica"},
+	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly, Viewer: readOnly,
+		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port with hostPort"},
+	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,
+		Absent: "custom resources are not implemented: the list is always empty"},
 
 	{Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly, Viewer: createOnly},
 	{Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly, Viewer: createOnly},
@@ -77,7 +84,7 @@ type Resource struct {
 func (r Resource) GroupVersionKind() schema.GroupVersionKind { return r.In.WithKind(r.Name) }
 
 // Empty tells whether it is served as a list that is always empty.
-func (r Resource) Empty() bool { return r.Kind == Services || r.Kind == CustomResources }
+func (r Resource) Empty() bool { return r.Absent != "" }
 
 // Served returns all that the API serves, in the order in which clients find it.
 func Served() (all []Resource) {
