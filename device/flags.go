@@ -153,6 +153,19 @@ func (l *limitFlags) limits() (hardware.Limits, error) {
 	return out, nil
 }
 
+// refuseSwap says that swap is on, if it is, on the machine whose root directory is root.
+func refuseSwap(root string) error {
+	on, err := hardware.Swaps(root)
+	if err != nil {
+		return usagef("--fail-swap-on: %w", err)
+	}
+	if len(on) > 0 {
+		return usagef("running with swap on is not supported with --fail-swap-on, and %s is: switch it off for good (on Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or leave the flag out",
+			strings.Join(on, ", "))
+	}
+	return nil
+}
+
 // readPolicy reads the file of the device's owner; without one the policy is the
 // safe default.
 func readPolicy(file string) (agent.Policy, error) {

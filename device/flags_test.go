@@ -2,9 +2,33 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// As the kubelet, the agent does not start where the flag says so and swap is on; zram is swap.
+func TestSwapThatIsOnIsRefused(t *testing.T) {
+	for _, tt := range []struct{ name, swaps, want string }{
+		{"a kernel without swap", "-", ""},
+		{"none", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n", ""},
+		{"a file and zram", "Filename Type Size Used Priority\n/var/swap file 102396 0 -2\n/dev/zram0 partition 204800 0 100\n", "/var/swap, /dev/zram0"},
+	} {
+		root := t.TempDir()
+		if tt.swaps != "-" {
+			if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, "proc/swaps"), []byte(tt.swaps), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := refuseSwap(root); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
 
 func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 	for _, tt := range []struct {

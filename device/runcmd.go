@@ -35,6 +35,8 @@ type runFlags struct {
 	lease                    time.Duration
 	log                      logFlags
 	limits                   limitFlags
+	failSwapOn               bool
+	swap                     string
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 }
@@ -54,6 +56,8 @@ func runCommand() *cobra.Command {
 	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
 	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
+	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
+	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
@@ -99,12 +103,21 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if f.lease < 0 || f.lease > 0 && f.lease < time.Second || f.lease > 10*time.Minute {
 		return usagef("--lease-interval %s must be between 1s and 10m", f.lease)
 	}
+	swap, err := agent.ParseSwapBehavior(f.swap)
+	if err != nil {
+		return usagef("--swap-behavior: %w", err)
+	}
+	if f.failSwapOn {
+		if err := refuseSwap(""); err != nil {
+			return err
+		}
+	}
 	stateDir, err := absolute(f.stateDir)
 	if err != nil {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, journal}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, journal}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -119,6 +132,7 @@ type runOptions struct {
 	stateDir string
 	policy   agent.Policy
 	limits   hardware.Limits
+	swap     agent.SwapBehavior
 	journal  *agent.Journal
 }
 
@@ -150,6 +164,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Policy:       o.policy,
 		Seccomp:      f.seccomp,
 		Flags:        o.limits,
+		Swap:         o.swap,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself

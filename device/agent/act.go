@@ -192,5 +192,6 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
+	limitSwap(&spec, s.Pod, s.Spec, j.src.node, j.info)
 	return spec, volumes, nil
 }

@@ -74,6 +74,7 @@ type Config struct {
 	Seccomp      string            // the folder of the device owner's seccomp profiles
 	Verify       Verify            // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
+	Swap         SwapBehavior      // of containers; empty: NoSwap
 	Registration wire.Registration // labels and taints for the first status
 	VolumesDir   string            // empty: the memory's directory
 	MemoryDir    string            // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
@@ -196,6 +197,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.loop.o.Node.Booted = time.Now().Add(-c.Uptime())
 	a.loop.o.Policy = c.Policy
+	a.loop.o.Node.SwapUse = c.Swap
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[Place]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}

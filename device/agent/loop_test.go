@@ -33,6 +33,7 @@ type board struct {
 	load  float64 // processors that are busy
 
 	devices []hardware.Device
+	swap    int64
 }
 
 func newBoard() *board {
@@ -45,7 +46,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	defer b.mu.Unlock()
 	return hardware.Report{
 		Host:      hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot, MachineID: "0123456789abcdef"},
-		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110},
+		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110, Swap: b.swap},
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
 		Devices:   b.devices,
 	}, nil

@@ -42,6 +42,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 				a.compare(l.report, &r)
 				l.report = &r
 				l.o.Node.Boot = r.Host.BootID
+				l.o.Node.Memory, l.o.Node.Swap = r.Capacity.Memory, r.Capacity.Swap
 				l.o.Node.HostIP = ""
 				for _, ad := range r.Addresses {
 					if ad.Type == corev1.NodeInternalIP {
@@ -123,6 +124,9 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
 	st.Conditions = append(st.Conditions, l.networkCondition())
+	if c, ok := swapCondition(l.o.Node, l.info); ok {
+		st.Conditions = append(st.Conditions, c)
+	}
 	if a.c.Memory.Dir() != "" { // else the device is a simulated one, which has no volumes
 		st.Conditions = append(st.Conditions, a.disk.mounts.condition(), stored(a.c.Memory.Trouble()))
 	}

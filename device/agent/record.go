@@ -77,6 +77,9 @@ type Facts struct {
 	Allocatable corev1.ResourceList // nil: not known yet, nothing new is admitted
 	Generation  int64               // of the desired state that holds
 	Offers      []hardware.Resource // what there is for those who ask for it, with the devices behind it
+	Memory      int64               // of the device in all, bytes
+	Swap        int64
+	SwapUse     SwapBehavior
 }
 
 // Pressure says what the device is short of.

@@ -209,11 +209,15 @@ func plain(m Mount) error {
 }
 
 // limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because engines differ in whether
-// they refuse or ignore it; the agent tells the hub with a condition. Swap is not given: on flash it does harm.
+// they refuse or ignore it; the agent tells the hub with a condition. Left to themselves, engines give as much swap as
+// memory.
 func limit(r *container.Resources, s Spec, info Info) {
 	if s.MemoryBytes > 0 && info.MemLimit {
 		r.Memory = max(s.MemoryBytes, minMemory)
-		r.MemorySwap = r.Memory
+		r.MemorySwap = r.Memory // both together
+		if info.SwapLimit {
+			r.MemorySwap += s.SwapBytes
+		}
 	}
 	if s.MilliCPU > 0 && info.CPULimit {
 		r.CPUPeriod = cpuPeriod

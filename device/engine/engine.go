@@ -35,6 +35,8 @@ type Info struct {
 	MemLimit   bool // memory limits are honoured
 	CPULimit   bool // cpu quotas are honoured
 	PidsLimit  bool
+	SwapLimit  bool // swap of containers is counted and can be limited
+	CgroupV2   bool // the kernel's control groups are one tree
 }
 
 // A Mount is a host directory or file inside a container.
@@ -74,6 +76,7 @@ type Spec struct {
 	Tmpfs          map[string]string // target to options
 	Devices        []Device          // device nodes; no others but those that every container has
 	MemoryBytes    int64             // 0: no limit
+	SwapBytes      int64             // that it may use beyond MemoryBytes, where that is a limit
 	MilliCPU       int64             // 0: no limit
 	CPUShares      int64             // from the request
 	PidsLimit      int64             // processes and threads; -1: no limit, 0: the engine's own

@@ -119,6 +119,8 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 		MemLimit:   r.Info.MemoryLimit,
 		CPULimit:   r.Info.CPUCfsQuota,
 		PidsLimit:  r.Info.PidsLimit,
+		SwapLimit:  r.Info.SwapLimit,
+		CgroupV2:   strings.TrimPrefix(r.Info.CgroupVersion, "v") == "2", // Podman writes v2
 	}
 	info.Version, _, _ = strings.Cut(v.Version, "+") // Debian appends +dfsg1
 	if strings.Contains(r.Info.InitBinary+r.Info.DockerRootDir+socket, "balena") {

@@ -130,21 +130,23 @@ func write(t *testing.T, name, content string) {
 }
 
 func TestTranslateLeavesOutWhatTheEngineCannotEnforce(t *testing.T) {
-	s := Spec{Name: "x", Image: "i", MemoryBytes: 64 << 20, MilliCPU: 5, CPUShares: 1}
+	s := Spec{Name: "x", Image: "i", MemoryBytes: 64 << 20, SwapBytes: 8 << 20, MilliCPU: 5, CPUShares: 1}
 	for _, c := range []struct {
 		name          string
 		info          Info
 		memory, quota int64
+		both          int64 // memory and swap
 	}{
-		{"with both control groups", Info{MemLimit: true, CPULimit: true}, 64 << 20, 1000},
-		{"without memory, as Raspberry Pi OS is by default", Info{CPULimit: true}, 0, 1000},
-		{"without either", Info{}, 0, 0},
+		{"with both control groups", Info{MemLimit: true, CPULimit: true, SwapLimit: true}, 64 << 20, 1000, 72 << 20},
+		{"without the swap of containers", Info{MemLimit: true, CPULimit: true}, 64 << 20, 1000, 64 << 20},
+		{"without memory, as Raspberry Pi OS is by default", Info{CPULimit: true, SwapLimit: true}, 0, 1000, 0},
+		{"without either", Info{}, 0, 0, 0},
 	} {
 		o, err := translate(s, s.Image, c.info)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.memory || r.CPUQuota != c.quota || r.CPUShares != 2 {
+		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.both || r.CPUQuota != c.quota || r.CPUShares != 2 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}

@@ -238,6 +238,15 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 || h.MemorySwap != h.Memory {
 			t.Errorf("limits are %+v", h)
 		}
+		// Left out, it would be as much swap as memory.
+		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20}, "wait")
+		counted, err := e.Info(t.Context())
+		must(t, err)
+		ask(t, socket, "/containers/"+swapping+"/json", &c)
+		if h := c.HostConfig; counted.SwapLimit && h.MemorySwap != 72<<20 {
+			t.Errorf("with swap the limits are %+v", h)
+		}
+		ask(t, socket, "/containers/"+id+"/json", &c)
 		if len(c.Mounts) != 1 || ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil) != http.StatusOK {
 			t.Fatalf("mounts are %+v", c.Mounts)
 		}

@@ -1,6 +1,8 @@
 package hardware
 
 import (
+	"errors"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -148,6 +150,20 @@ func memoryLimits(t tree) bool {
 		}
 	}
 	return false
+}
+
+// Swaps names what is swapped to, on the machine whose root directory is root.
+func Swaps(root string) (names []string, err error) {
+	b, err := treeOf(Options{Root: root}).read("/proc/swaps")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // a kernel without swap
+	}
+	for line := range strings.Lines(string(b)) { // Filename Type Size Used Priority
+		if f := strings.Fields(line); len(f) > 1 && f[0] != "Filename" {
+			names = append(names, clean(f[0]))
+		}
+	}
+	return few(names), err
 }
 
 // statLine is the number after a key in a file of "key number" lines.

@@ -8,6 +8,7 @@ const (
 	ConditionStorageHealthy = "StorageHealthy" // no disk or card wears out
 	ConditionClockSynced    = "ClockSynced"    // the clock follows a time server
 	ConditionMemoryLimits   = "MemoryLimits"   // the kernel can limit the memory of containers
+	ConditionSwapLimits     = "SwapLimits"     // containers are held to the swap that they may have
 	ConditionStateStored    = "StateStored"    // what the device must know after a reboot without network is on its disk, whole
 )
 
@@ -29,7 +30,7 @@ var meanings = map[corev1.NodeConditionType]Meaning{
 	corev1.NodeMemoryPressure: Trouble, corev1.NodeDiskPressure: Trouble, corev1.NodePIDPressure: Trouble, corev1.NodeNetworkUnavailable: Trouble,
 	ConditionOutOfDisk: Trouble, ConditionFlapping: Trouble, ConditionIdentityConflict: Trouble,
 	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionStateStored: Health, ConditionPodCIDRAvailable: Health,
-	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature,
+	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature, ConditionSwapLimits: Feature,
 }
 
 // MeaningOf returns what it means that a condition is True.
