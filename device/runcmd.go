@@ -36,7 +36,7 @@ type runFlags struct {
 	log                      logFlags
 	limits                   limitFlags
 	failSwapOn               bool
-	swap                     string
+	swap, topology           string
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 }
@@ -58,6 +58,7 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
+	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
@@ -107,6 +108,10 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return usagef("--swap-behavior: %w", err)
 	}
+	topology, err := agent.ParseTopologyPolicy(f.topology, len(hardware.NUMA("")))
+	if err != nil {
+		return usagef("--topology-manager-policy: %w", err)
+	}
 	if f.failSwapOn {
 		if err := refuseSwap(""); err != nil {
 			return err
@@ -117,7 +122,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, journal}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, journal}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -133,6 +138,7 @@ type runOptions struct {
 	policy   agent.Policy
 	limits   hardware.Limits
 	swap     agent.SwapBehavior
+	topology agent.TopologyPolicy
 	journal  *agent.Journal
 }
 
@@ -165,6 +171,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Seccomp:      f.seccomp,
 		Flags:        o.limits,
 		Swap:         o.swap,
+		Topology:     o.topology,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself

@@ -193,5 +193,9 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		spec.MemoryBytes = 0
 	}
 	limitSwap(&spec, s.Pod, s.Spec, j.src.node, j.info)
+	if spec.CPUs = cpusOf(s, j.src.node.NUMA); spec.CPUs != "" && !j.info.CPUSet {
+		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
+			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
+	}
 	return spec, volumes, nil
 }

@@ -55,11 +55,22 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 				continue // it fits when those leaving have gone, which is news
 			}
 		}
+		var numa map[string][]int
+		if v == nil {
+			var wait bool
+			if numa, wait = p.align(pod, holders, leaving); wait {
+				continue
+			}
+			if numa == nil {
+				v = &Verdict{topologyAffinityError, "Resources cannot be allocated with Topology locality"}
+			}
+		}
 		if v != nil {
 			p.step(Step{Action: Reject, Place: at, Pod: pod, Verdict: *v})
 			continue
 		}
-		p.step(Step{Action: Admit, Place: at, Pod: pod})
+		p.aligned[pod.UID] = numa
+		p.step(Step{Action: Admit, Place: at, Pod: pod, NUMA: numa})
 		holders = append(holders, pod)
 		admitted = append(admitted, pod)
 	}

@@ -78,6 +78,9 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 		}
 		for ; n > 0; n-- {
 			free := slices.DeleteFunc(slices.Clone(choices), func(c choice) bool { return c.mine+c.holders >= offer.Sharing })
+			if near := p.nearTo(at); near != nil && p.o.Node.Topology != BestEffort {
+				free = slices.DeleteFunc(free, func(c choice) bool { return !isNear(c.Device, near) })
+			}
 			if len(free) == 0 {
 				return nil, fmt.Sprintf("%s: none of the %d is free: plug in what was unplugged, or wait until who has it ends", offer.Name, offer.Amount())
 			}
@@ -88,7 +91,13 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 					}
 					return 1
 				}
-				return cmp.Or(cmp.Compare(a.mine, b.mine), cmp.Compare(had(a), had(b)), cmp.Compare(a.holders, b.holders), cmp.Compare(a.past, b.past), strings.Compare(a.ID, b.ID))
+				far := func(c choice) int64 {
+					if isNear(c.Device, p.nearTo(at)) {
+						return 0
+					}
+					return 1
+				}
+				return cmp.Or(cmp.Compare(a.mine, b.mine), cmp.Compare(had(a), had(b)), cmp.Compare(far(a), far(b)), cmp.Compare(a.holders, b.holders), cmp.Compare(a.past, b.past), strings.Compare(a.ID, b.ID))
 			})
 			for i := range choices {
 				if choices[i].Same(best.Device) {

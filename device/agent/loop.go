@@ -140,7 +140,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 			switch s.Action {
 			case Admit:
 				r := l.o.record(s.Place.Pod)
-				r.Admitted, r.Start, r.Counts, again = true, now, now, true
+				r.Admitted, r.Start, r.Counts, r.NUMA, again = true, now, now, s.NUMA, true
 				a.log.Debug(s.String())
 			case Reject:
 				r := l.o.record(s.Place.Pod)

@@ -34,6 +34,7 @@ type board struct {
 
 	devices []hardware.Device
 	swap    int64
+	numa    []hardware.NUMANode
 }
 
 func newBoard() *board {
@@ -49,6 +50,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110, Swap: b.swap},
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
 		Devices:   b.devices,
+		NUMA:      b.numa,
 	}, nil
 }
 

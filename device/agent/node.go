@@ -42,7 +42,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 				a.compare(l.report, &r)
 				l.report = &r
 				l.o.Node.Boot = r.Host.BootID
-				l.o.Node.Memory, l.o.Node.Swap = r.Capacity.Memory, r.Capacity.Swap
+				l.o.Node.Memory, l.o.Node.Swap, l.o.Node.NUMA = r.Capacity.Memory, r.Capacity.Swap, r.NUMA
 				l.o.Node.HostIP = ""
 				for _, ad := range r.Addresses {
 					if ad.Type == corev1.NodeInternalIP {

@@ -80,6 +80,8 @@ type Facts struct {
 	Memory      int64               // of the device in all, bytes
 	Swap        int64
 	SwapUse     SwapBehavior
+	NUMA        []hardware.NUMANode // where there is more than one
+	Topology    TopologyPolicy
 }
 
 // Pressure says what the device is short of.
@@ -111,6 +113,7 @@ type Record struct {
 	Final     *corev1.PodStatus // the pod has ended for good, with this status
 	Volumes   int64             // desired generation that its volumes reflect
 	Cleaned   bool              // nothing is left of the pod on the device
+	NUMA      map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
 	Told      string            // the last sentence said about why it waits
 	Container map[string]*ContainerRecord
 }
@@ -255,6 +258,9 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		r.Cleaned = false
 		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
 			r.Start, r.Uptime = time.Unix(sec, 0), in.Labels[LabelPodUptime]
+		}
+		if r.NUMA == nil {
+			r.NUMA = numaOf(in)
 		}
 		c := r.container(in.Place.Container)
 		switch {

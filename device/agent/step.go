@@ -48,7 +48,8 @@ type Step struct {
 	Start   time.Time // of the pod, by the wall clock
 	Counts  time.Time // the same on the monotonic clock
 	Devices []hardware.Device
-	Lacks   string // why there are no devices for it: the run fails with that
+	NUMA    map[string][]int // of the pod's containers, see Record
+	Lacks   string           // why there are no devices for it: the run fails with that
 
 	Generation int64 // of the desired state that Refresh works from
 }

@@ -22,7 +22,8 @@ type pass struct {
 	instances map[types.UID][]Instance
 	busy      map[Place]Doing // Run, Stop, Remove, Clean, Refresh
 	probing   map[probePlace]bool
-	hooking   map[Place]string // container whose postStart hook runs
+	hooking   map[Place]string               // container whose postStart hook runs
+	aligned   map[types.UID]map[string][]int // of the pods that this pass admits, see Record.NUMA
 }
 
 type probePlace struct {
@@ -40,7 +41,7 @@ type probePlace struct {
 // policy, later and later; what is no longer desired is stopped with its grace and
 // removed. Containers that are not the agent's own are not in what it observes.
 func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
-	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}, hooking: map[Place]string{}}
+	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}, hooking: map[Place]string{}, aligned: map[types.UID]map[string][]int{}}
 	for _, in := range o.Containers {
 		p.instances[in.Place.Pod] = append(p.instances[in.Place.Pod], in)
 	}
@@ -175,7 +176,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 		}
 		devices, lacks := p.assign(at, w.spec)
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
-			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks})
+			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks, NUMA: r.NUMA})
 	}
 	p.starts(pod, r)
 	p.probes(pod, r)
@@ -242,7 +243,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
 	case p.due(box):
-		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts, NUMA: r.NUMA})
 	}
 	return false
 }

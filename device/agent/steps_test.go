@@ -24,7 +24,7 @@ import (
 func TestDecidingIsPure(t *testing.T) {
 	acts := []string{"context", "database/sql", "log/slog", "math/rand/v2", "net", "net/http", "os", "sync", "sync/atomic", "syscall"}
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
-	for _, name := range []string{"step.go", "steps.go", "stop.go", "shape.go", "record.go", "probing.go", "admit.go", "devices.go", "policy.go", "podstatus.go", "sources.go", "spec.go", "valid.go"} {
+	for _, name := range []string{"step.go", "steps.go", "stop.go", "shape.go", "record.go", "probing.go", "admit.go", "devices.go", "policy.go", "podstatus.go", "sources.go", "spec.go", "swap.go", "topology.go", "valid.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -226,6 +226,9 @@ func limit(r *container.Resources, s Spec, info Info) {
 	if s.CPUShares > 0 {
 		r.CPUShares = max(s.CPUShares, minShares)
 	}
+	if info.CPUSet {
+		r.CpusetCpus = s.CPUs
+	}
 	if s.PidsLimit != 0 && info.PidsLimit {
 		r.PidsLimit = &s.PidsLimit // -1 too: Podman has a limit of its own otherwise
 	}

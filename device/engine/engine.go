@@ -36,6 +36,7 @@ type Info struct {
 	CPULimit   bool // cpu quotas are honoured
 	PidsLimit  bool
 	SwapLimit  bool // swap of containers is counted and can be limited
+	CPUSet     bool // containers can be kept on some of the processors
 	CgroupV2   bool // the kernel's control groups are one tree
 }
 
@@ -79,6 +80,7 @@ type Spec struct {
 	SwapBytes      int64             // that it may use beyond MemoryBytes, where that is a limit
 	MilliCPU       int64             // 0: no limit
 	CPUShares      int64             // from the request
+	CPUs           string            // processors that it stays on, such as 0-1,4; "": all
 	PidsLimit      int64             // processes and threads; -1: no limit, 0: the engine's own
 	ReadOnlyRoot   bool
 	Privileged     bool

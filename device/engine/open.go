@@ -120,6 +120,7 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 		CPULimit:   r.Info.CPUCfsQuota,
 		PidsLimit:  r.Info.PidsLimit,
 		SwapLimit:  r.Info.SwapLimit,
+		CPUSet:     r.Info.CPUSet,
 		CgroupV2:   strings.TrimPrefix(r.Info.CgroupVersion, "v") == "2", // Podman writes v2
 	}
 	info.Version, _, _ = strings.Cut(v.Version, "+") // Debian appends +dfsg1

@@ -227,6 +227,7 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 				RestartPolicy                  struct{ Name string }
 				CPUQuota, CPUPeriod, CPUShares int64
 				Memory, MemorySwap             int64
+				CpusetCpus                     string
 			}
 			Config struct{ Healthcheck struct{ Test []string } }
 			Mounts []struct{ Name, Destination string }
@@ -239,11 +240,11 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 			t.Errorf("limits are %+v", h)
 		}
 		// Left out, it would be as much swap as memory.
-		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20}, "wait")
+		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20, CPUs: "0"}, "wait")
 		counted, err := e.Info(t.Context())
 		must(t, err)
 		ask(t, socket, "/containers/"+swapping+"/json", &c)
-		if h := c.HostConfig; counted.SwapLimit && h.MemorySwap != 72<<20 {
+		if h := c.HostConfig; counted.SwapLimit && h.MemorySwap != 72<<20 || counted.CPUSet && h.CpusetCpus != "0" {
 			t.Errorf("with swap the limits are %+v", h)
 		}
 		ask(t, socket, "/containers/"+id+"/json", &c)

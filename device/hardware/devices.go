@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,10 @@ type Device struct {
 	ID       string   `json:"id"`              // which of them; stays through a reboot, and where it can through unplugging
 	Nodes    []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
 	Title    string   `json:"title,omitempty"`
+	NUMA     *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
 
 	root tree
+	sys  string // its directory in /sys
 }
 
 // A Node is a device node as it is now.
@@ -59,8 +62,11 @@ func (d Device) Look() (Device, []Node, error) {
 func devices(t tree) []Device {
 	list := slices.Concat(numbered(t, "/sys/bus/gpio/devices/gpiochip*", ""), numbered(t, "/sys/class/i2c-dev/i2c-*", ""), spiBuses(t),
 		serialPorts(t), cameras(t), numbered(t, "/sys/class/drm/renderD*", "dri/"), canBuses(t), usbDevices(t))
+	several := len(numa(t)) > 1
 	for i := range list {
-		list[i].root = t
+		if list[i].root = t; several {
+			list[i].NUMA = t.near(list[i].sys)
+		}
 	}
 	slices.SortFunc(list, func(a, b Device) int {
 		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.ID, b.ID))
@@ -79,7 +85,7 @@ func (t tree) node(p string) bool {
 func numbered(t tree, pattern, below string) (list []Device) {
 	for _, dir := range t.glob(pattern) {
 		name := path.Base(dir)
-		d := Device{Resource: name, ID: name, Nodes: []string{"/dev/" + below + name}, Title: t.text(dir + "/name")}
+		d := Device{Resource: name, ID: name, Nodes: []string{"/dev/" + below + name}, Title: t.text(dir + "/name"), sys: dir}
 		switch {
 		case strings.HasPrefix(name, "gpiochip"):
 			d.Resource, d.Title = "gpiochip", t.text(dir+"/of_node/name")
@@ -105,7 +111,7 @@ func spiBuses(t tree) (list []Device) {
 			list[i].Nodes = append(list[i].Nodes, node)
 			continue
 		}
-		list = append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}})
+		list = append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, sys: dir})
 	}
 	return list
 }
@@ -129,7 +135,7 @@ func serialPorts(t tree) (list []Device) {
 			continue // no chip behind it; the console of a virtual machine
 		}
 		if t.node("/dev/" + name) {
-			list = append(list, Device{Resource: "serial", ID: cmp.Or(byID[name], name), Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product")})
+			list = append(list, Device{Resource: "serial", ID: cmp.Or(byID[name], name), Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), sys: dir + "/device"})
 		}
 	}
 	return list
@@ -147,7 +153,7 @@ func cameras(t tree) (list []Device) {
 			list[i].Nodes = append(list[i].Nodes, node)
 			continue
 		}
-		list = append(list, Device{Resource: "video", ID: id, Nodes: []string{node}, Title: t.text(dir + "/name")})
+		list = append(list, Device{Resource: "video", ID: id, Nodes: []string{node}, Title: t.text(dir + "/name"), sys: dir + "/device"})
 	}
 	return list
 }
@@ -156,7 +162,7 @@ func cameras(t tree) (list []Device) {
 func canBuses(t tree) (list []Device) {
 	for _, dir := range t.glob("/sys/class/net/*") {
 		if kind, err := t.number(dir + "/type"); err == nil && kind == unix.ARPHRD_CAN {
-			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir)})
+			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir), sys: dir})
 		}
 	}
 	return list
@@ -181,13 +187,33 @@ func usbDevices(t tree) (list []Device) {
 			continue
 		}
 		list = append(list, Device{Resource: "usb-" + vendor + "-" + product, ID: name, Nodes: []string{node},
-			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product"))})
+			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product")), sys: dir})
 	}
 	return list
 }
 
 func hex4(s string) bool {
 	return len(s) == 4 && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+}
+
+// near is the NUMA node that a directory of /sys names for what it stands for, or for the nearest above it: a bus has
+// none of its own, its controller has.
+func (t tree) near(dir string) *int {
+	full, err := filepath.EvalSymlinks(t.path(dir))
+	if err != nil {
+		return nil
+	}
+	for ; strings.HasPrefix(full, t.path("/sys/")); full = filepath.Dir(full) {
+		b, err := os.ReadFile(filepath.Join(full, "numa_node"))
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n >= 0 {
+			return &n
+		}
+		return nil // it says -1
+	}
+	return nil
 }
 
 // link is the name of what a path leads to; empty where it leads nowhere.

@@ -3,6 +3,7 @@ package hardware
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,6 +72,49 @@ func TestWhatContainersCanBeGiven(t *testing.T) {
 		if got := said(devices(tree(c.root))); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
+	}
+}
+
+// What is on a bus is near to what the bus's controller is near to; where there is one NUMA node, or nobody says, to all.
+func TestTheNUMANodeOfADevice(t *testing.T) {
+	files := map[string]string{
+		"sys/devices/system/node/node0/cpulist": "0-1,4\n", "sys/devices/system/node/node1/cpulist": "2-3\n",
+		"sys/devices/pci0000:00/0000:00:1f.0/numa_node": "1\n", "sys/devices/pci0000:00/0000:00:1f.0/i2c-1/i2c-dev/i2c-1/name": "x", "dev/i2c-1": "",
+		"sys/devices/platform/spi0/numa_node": "0\n", "sys/devices/platform/spi0/spidev/spidev0.0/dev": "", "dev/spidev0.0": "",
+		"sys/devices/pci0000:00/0000:00:02.0/numa_node": "-1\n", "sys/devices/pci0000:00/0000:00:02.0/drm/renderD128/x": "", "dev/dri/renderD128": "",
+		"sys/devices/platform/gpio/gpiochip0/x": "", "dev/gpiochip0": "",
+		"sys/class/tty/ttyS4/type": "4", "sys/devices/pci0000:00/0000:00:1f.0/tty/x": "", "dev/ttyS4": "",
+	}
+	rooted := func(files map[string]string) string {
+		root := rootOf(t, files)
+		link(t, "../../devices/pci0000:00/0000:00:1f.0/i2c-1/i2c-dev/i2c-1", filepath.Join(root, "sys/class/i2c-dev/i2c-1"))
+		link(t, "../../devices/platform/spi0/spidev/spidev0.0", filepath.Join(root, "sys/class/spidev/spidev0.0"))
+		link(t, "../../devices/pci0000:00/0000:00:02.0/drm/renderD128", filepath.Join(root, "sys/class/drm/renderD128"))
+		link(t, "../../../devices/platform/gpio/gpiochip0", filepath.Join(root, "sys/bus/gpio/devices/gpiochip0"))
+		link(t, "../../../devices/pci0000:00/0000:00:1f.0", filepath.Join(root, "sys/class/tty/ttyS4/device"))
+		return root
+	}
+	near := func(root string) string {
+		var out []string
+		for _, d := range devices(tree(root)) {
+			n := "-"
+			if d.NUMA != nil {
+				n = strconv.Itoa(*d.NUMA)
+			}
+			out = append(out, d.ID+" "+n)
+		}
+		return strings.Join(out, "; ")
+	}
+	root := rooted(files)
+	if got, want := near(root), "gpiochip0 -; i2c-1 1; renderD128 -; ttyS4 1; spi0 0"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	if n := NUMA(root); len(n) != 2 || n[0].Count() != 3 || n[1].Count() != 2 {
+		t.Errorf("the nodes are %+v", n)
+	}
+	delete(files, "sys/devices/system/node/node1/cpulist")
+	if got, want := near(rooted(files)), "gpiochip0 -; i2c-1 -; renderD128 -; ttyS4 -; spi0 -"; got != want {
+		t.Errorf("with one node: %s; want %s", got, want)
 	}
 }
 

@@ -104,6 +104,25 @@ func leds(t tree) (list []string) {
 	return few(list)
 }
 
+// NUMA are the NUMA nodes of the machine whose root directory is root; none where all memory is equally near.
+func NUMA(root string) []NUMANode { return numa(treeOf(Options{Root: root})) }
+
+// Count is how many processors a node has.
+func (n NUMANode) Count() (count int64) {
+	for part := range strings.SplitSeq(n.CPUs, ",") {
+		first, last, several := strings.Cut(part, "-")
+		a, err := strconv.ParseInt(first, 10, 32)
+		if err != nil {
+			continue
+		}
+		if b, err := strconv.ParseInt(last, 10, 32); several && err == nil && b > a {
+			count += b - a
+		}
+		count++
+	}
+	return count
+}
+
 // numa is empty where all memory is equally near.
 func numa(t tree) (list []NUMANode) {
 	for _, dir := range t.glob("/sys/devices/system/node/node[0-9]*") {
