@@ -111,7 +111,8 @@ type Agent struct {
 type published struct {
 	sync.Mutex
 	status    corev1.NodeStatus
-	hardware  []byte
+	hardware  []byte // the newest
+	news      []byte // that the hub was told of because something had changed
 	last      *hardware.Report
 	machineID string
 	pods      []wire.PodStatus
@@ -157,7 +158,7 @@ type loop struct {
 	evictAt    time.Time
 	podTimes   map[types.UID][]corev1.PodCondition
 	network    podNetwork
-	storing    bool // pods are being measured, see checkStorage
+	storing    bool                    // pods are being measured, see checkStorage
 	storageAt  time.Time
 }
 

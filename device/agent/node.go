@@ -214,10 +214,14 @@ func (a *Agent) publish(now time.Time) {
 	statusChanged, podsChanged := false, false
 	if ok {
 		keepTimes(a.told.status.Conditions, st.Conditions, now)
-		statusChanged = !sameStatus(a.told.status, st) || a.told.last == nil || !hardware.Same(*a.told.last, *l.report)
-		if statusChanged || a.told.last != l.report {
+		statusChanged = !sameStatus(a.told.status, st)
+		if a.told.last != l.report {
 			a.told.hardware = l.report.JSON()
 			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
+			statusChanged = statusChanged || fleet.HardwareChanged(a.told.news, a.told.hardware)
+		}
+		if statusChanged {
+			a.told.news = a.told.hardware
 		}
 		a.told.status = st
 	}

@@ -2,7 +2,6 @@ package hardware
 
 import (
 	"encoding/json"
-	"reflect"
 	"slices"
 )
 
@@ -31,39 +30,4 @@ func encode(r Report) json.RawMessage {
 		b, _ = json.Marshal(Report{Problems: []string{"encode the report: " + err.Error()}})
 	}
 	return b
-}
-
-// Same says that two reports differ in nothing but readings that never stand
-// still: temperatures, stalls, bytes written, signal strength. A difference in
-// anything else is worth telling at once.
-func Same(a, b Report) bool { return reflect.DeepEqual(a.facts(), b.facts()) }
-
-func (r Report) facts() Report {
-	r.Stalls = nil
-	r.Temperatures = slices.Clone(r.Temperatures)
-	for i := range r.Temperatures {
-		r.Temperatures[i].Celsius = 0
-	}
-	r.Disks = slices.Clone(r.Disks)
-	for i := range r.Disks {
-		r.Disks[i].Written = 0
-	}
-	r.Radios = slices.Clone(r.Radios)
-	for i := range r.Radios {
-		r.Radios[i].Signal = 0
-	}
-	r.Fans = slices.Clone(r.Fans)
-	for i := range r.Fans {
-		r.Fans[i].RPM = 0
-	}
-	r.Voltages = slices.Clone(r.Voltages)
-	for i := range r.Voltages {
-		r.Voltages[i].Volts = 0
-	}
-	if r.Clock != nil && r.Clock.Battery != nil {
-		c := *r.Clock
-		c.Battery = new(float64)
-		r.Clock = &c
-	}
-	return r
 }

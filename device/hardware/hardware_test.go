@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/shared/fleet"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -222,8 +223,8 @@ func TestTheReportNeverOutgrowsItsLimit(t *testing.T) {
 }
 
 func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
-	three := 3.
 	base := func() Report {
+		three := 3.
 		return Report{
 			Temperatures: []Temperature{{"cpu", 48}}, Disks: []Disk{{Name: "mmcblk0", Written: 1}},
 			Radios: []Radio{{"wlan0", "wifi", -50}}, Stalls: &Stalls{}, Power: &Power{},
@@ -236,9 +237,13 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 	}{
 		"a warmer processor is the same":    {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
 		"more bytes written are the same":   {func(r *Report) { r.Disks[0].Written = 99 }, true},
-		"a weaker signal is the same":       {func(r *Report) { r.Radios[0].Signal = -80 }, true},
-		"another speed of the fan is same":  {func(r *Report) { r.Fans[0].RPM = 900 }, true},
-		"a little more voltage is the same": {func(r *Report) { r.Voltages[0].Volts = 5.2; r.Clock.Battery = new(float64) }, true},
+		"a gigabyte written is a change":    {func(r *Report) { r.Disks[0].Written = 1<<30 + 1 }, false},
+		"a warm processor is a change":      {func(r *Report) { r.Temperatures[0].Celsius = 53 }, false},
+		"a little less signal is the same":  {func(r *Report) { r.Radios[0].Signal = -59 }, true},
+		"a weak signal is a change":         {func(r *Report) { r.Radios[0].Signal = -60 }, false},
+		"another speed of the fan is same":  {func(r *Report) { r.Fans[0].RPM = 2100 }, true},
+		"a little more voltage is the same": {func(r *Report) { r.Voltages[0].Volts = 5.2; *r.Clock.Battery = 3.2 }, true},
+		"a battery that runs low is one":    {func(r *Report) { *r.Clock.Battery = 2.7 }, false},
 		"a fan that is gone is a change":    {func(r *Report) { r.Fans = nil }, false},
 		"a battery that is gone is one":     {func(r *Report) { r.Clock.Battery = nil }, false},
 		"an error of the disk is one":       {func(r *Report) { r.Disks[0].Errors = 1 }, false},
@@ -252,11 +257,8 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 	} {
 		a, b := base(), base()
 		tt.change(&b)
-		if Same(a, b) != tt.same {
-			t.Errorf("%s: Same says %v", name, !tt.same)
-		}
-		if a.Disks[0].Written != 1 || a.Temperatures[0].Celsius != 48 {
-			t.Errorf("%s: Same changed what it compared", name)
+		if fleet.HardwareChanged(a.JSON(), b.JSON()) == tt.same {
+			t.Errorf("%s: changed is %v", name, tt.same)
 		}
 	}
 }

@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"encoding/json"
+	"math"
+)
+
+// readings are what a hardware report measures, by the name of the field, and how far each moves from what was last told
+// or remembered of it before that is news. They never stand still; whatever is no reading is news when it is another.
+var readings = map[string]float64{
+	"celsius": 5,
+	"rpm":     1000,
+	"volts":   0.25,
+	"battery": 0.25,
+	"signal":  10,      // dBm
+	"written": 1 << 30, // bytes
+	"some10":  math.Inf(1),
+	"full10":  math.Inf(1),
+	"some60":  25, // percent
+	"full60":  25,
+}
+
+// HardwareChanged tells whether a hardware report says more than that readings have moved a little. By it a device tells
+// its hub at once, and the hub writes it down.
+func HardwareChanged(have, said json.RawMessage) bool {
+	var a, b any
+	if json.Unmarshal(have, &a) != nil || json.Unmarshal(said, &b) != nil {
+		return true
+	}
+	return moved("", a, b)
+}
+
+func moved(field string, a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return true
+		}
+		for k, v := range a {
+			if w, ok := b[k]; !ok || moved(k, v, w) {
+				return true
+			}
+		}
+		return false
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return true
+		}
+		for i := range a {
+			if moved(field, a[i], b[i]) {
+				return true
+			}
+		}
+		return false
+	case float64:
+		if b, ok := b.(float64); ok {
+			return a != b && math.Abs(a-b) >= readings[field]
+		}
+		return true
+	}
+	return a != b
+}
