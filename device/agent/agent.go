@@ -159,7 +159,7 @@ type loop struct {
 	podTimes   map[types.UID][]corev1.PodCondition
 	network    podNetwork
 	storing    bool                    // pods are being measured, see checkStorage
-	storageAt  time.Time
+	storageAt  map[types.UID]time.Time // when each is next
 }
 
 type heldStep struct {

@@ -41,6 +41,32 @@ func endingPods() map[string]corev1.Pod {
 
 // The hub hears of a pod's end when nothing of it runs any more, and another pod gets its
 // port then: what takes its place would meet it on its volumes and ports.
+// As with the kubelet, a pod that has ended still says where it was.
+func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		one, two := makePod("one", "sleep 10s"), makePod("two", "sleep 10s", "sleep 12s then exit 1")
+		for _, p := range []*corev1.Pod{&one, &two} {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}
+		again := makePod("again", "sleep 10s then exit 1")
+		d.desire(1, one, two, again)
+		time.Sleep(5 * time.Second)
+		was := map[string]string{}
+		for _, name := range []string{"one", "two"} {
+			was[name] = d.wantPhase(name, corev1.PodRunning, "").PodIP
+		}
+		time.Sleep(30 * time.Second) // again waits for its second restart
+		for name, phase := range map[string]corev1.PodPhase{"one": corev1.PodSucceeded, "two": corev1.PodFailed} {
+			if st := d.wantPhase(name, phase, ""); st.PodIP != was[name] || st.PodIP == "" || len(st.PodIPs) != 1 {
+				t.Errorf("%s had %q and has %q", name, was[name], st.PodIP)
+			}
+		}
+		if st := d.wantPhase("again", corev1.PodRunning, ""); st.PodIP == "" {
+			t.Errorf("what waits for its restart has no address: %+v", st)
+		}
+	})
+}
+
 func TestAPodIsOverWhenNothingOfItRuns(t *testing.T) {
 	for name, p := range endingPods() {
 		for _, restart := range []bool{false, true} {

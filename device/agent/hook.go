@@ -84,7 +84,7 @@ func (a *Agent) hooked(s Step, err error) {
 	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is being stopped
 	case err != nil:
 		a.event(corev1.EventTypeWarning, "FailedPostStartHook", s.Pod, s.Place.Container, "PostStartHook failed: %v", err)
-		c.PostStarted, c.Kill = true, "FailedPostStartHook"
+		c.PostStarted, c.Kill, c.HookError = true, "FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err)
 	default:
 		c.PostStarted = true
 	}

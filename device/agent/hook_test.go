@@ -113,12 +113,33 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 		st, _ := d.pod("app")
 		if s := st.ContainerStatuses[0]; s.RestartCount != 1 || s.Ready {
 			t.Errorf("restarted %d times, ready %v", s.RestartCount, s.Ready)
+		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" || !strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
+			t.Errorf("it is %+v", s.State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")
 		if r := d.reasons(); !slices.Contains(r, "FailedPostStartHook") || !slices.Contains(r, "Killing") {
 			t.Errorf("events %q", r)
 		}
 	})
+}
+
+// As with the kubelet, whose container's hook has failed is waiting, from then until it runs again.
+func TestWhatAFailedPostStartHookShows(t *testing.T) {
+	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
+	w := everyContainer(&p)[0]
+	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, Kill: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
+	if s := containerStatus(w, c, true, false, "docker", epoch); s.State.Waiting == nil || s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
+		t.Errorf("while it is being stopped it is %+v", s.State)
+	}
+	c.State, c.Ended = engine.Exited, &corev1.ContainerStateTerminated{ExitCode: 137}
+	s := containerStatus(w, c, true, true, "docker", epoch)
+	if s.State.Waiting == nil || s.State.Waiting.Reason != "PostStartHookError" || s.State.Waiting.Message != "PostStartHook failed: no" ||
+		s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 137 {
+		t.Errorf("before it starts again it is %+v, was %+v", s.State, s.LastTerminationState)
+	}
+	if s := containerStatus(w, c, true, false, "docker", epoch); s.State.Terminated == nil {
+		t.Errorf("when it does not start again it is %+v", s.State)
+	}
 }
 
 // An agent that dies in the middle of a hook leaves it to the next one.

@@ -84,7 +84,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 			return st
 		}
 	}
-	if ip := podIP(pod, r, o.Node); ip != "" && st.Phase == corev1.PodRunning || pod.Spec.HostNetwork && ip != "" {
+	if ip := podIP(pod, r, o.Node); ip != "" && (st.Phase != corev1.PodPending || pod.Spec.HostNetwork) {
 		st.PodIP, st.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 	}
 	inited := initialized(pod, r, o.Node.Boot)
@@ -178,7 +178,7 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 	}
 	last := c.Last
 	switch {
-	case starting(w.spec, c):
+	case starting(w.spec, c) || c.HookError != "" && c.Running(): // it is being stopped again
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
@@ -192,6 +192,12 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 		// The message keeps still while the container waits: every change is a message to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.spec.Name)}
+		if c.HookError != "" {
+			cs.State.Waiting.Message += ": " + c.HookError
+		}
+		last = c.Ended
+	case again && c.HookError != "":
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: c.HookError}
 		last = c.Ended
 	case c.Ended != nil:
 		cs.State.Terminated = c.Ended

@@ -105,17 +105,18 @@ type Instance struct {
 
 // A Record is what the agent remembers of one pod beside its containers.
 type Record struct {
-	Admitted  bool
-	Start     time.Time         // by the wall clock, to show
-	Counts    time.Time         // the same on the monotonic clock, for its deadline; zero: not found out yet
-	Uptime    string            // what LabelPodUptime says of it
-	Verdict   *Verdict          // the pod is over, whatever its containers say
-	Final     *corev1.PodStatus // the pod has ended for good, with this status
-	Volumes   int64             // desired generation that its volumes reflect
-	Cleaned   bool              // nothing is left of the pod on the device
-	NUMA      map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
-	Told      string            // the last sentence said about why it waits
-	Container map[string]*ContainerRecord
+	Admitted   bool
+	Start      time.Time         // by the wall clock, to show
+	Counts     time.Time         // the same on the monotonic clock, for its deadline; zero: not found out yet
+	Uptime     string            // what LabelPodUptime says of it
+	Verdict    *Verdict          // the pod is over, whatever its containers say
+	Final      *corev1.PodStatus // the pod has ended for good, with this status
+	Volumes    int64             // desired generation that its volumes reflect
+	Cleaned    bool              // nothing is left of the pod on the device
+	NUMA       map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
+	Unmeasured bool              // it has been said that it cannot be measured whole
+	Told       string            // the last sentence said about why it waits
+	Container  map[string]*ContainerRecord
 }
 
 // A Verdict ends a pod with phase Failed.
@@ -150,7 +151,8 @@ type ContainerRecord struct {
 	Probe [probeKinds]ProbeRecord
 	Kill  string // why it is being stopped although it is wanted
 
-	PostStarted bool // its hook has ended
+	PostStarted bool   // its hook has ended
+	HookError   string // and how it failed
 }
 
 // Running tells whether the newest instance runs.
@@ -301,6 +303,9 @@ func (o *Observed) exists(p Place, id string) bool {
 
 // see takes in the newest instance of a container.
 func (c *ContainerRecord) see(in Instance, now time.Time) {
+	if in.IP != "" || in.ID != c.ID { // engines forget it with the end, the pod keeps it
+		c.IP = in.IP
+	}
 	if in.ID != c.ID {
 		if c.Ended != nil {
 			c.Last = c.Ended
@@ -308,13 +313,13 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 		if c.Hash != "" && c.Hash != in.Hash {
 			c.Delay = 0 // another definition: its own crashes only
 		}
-		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted = in.ID, nil, time.Time{}, "", false, false
+		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted, c.HookError = in.ID, nil, time.Time{}, "", false, false, ""
 		c.Probe = [probeKinds]ProbeRecord{}
 		if in.State != engine.Created {
 			c.Failure, c.Failures = nil, 0
 		}
 	}
-	c.Attempt, c.Hash, c.Boot, c.IP = in.Attempt, in.Hash, in.Boot, in.IP
+	c.Attempt, c.Hash, c.Boot = in.Attempt, in.Hash, in.Boot
 	c.ImageID, c.Image, c.StartedAt = in.ImageID, in.Image, in.StartedAt
 	c.State = in.State
 	switch in.State {

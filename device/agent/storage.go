@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +18,10 @@ import (
 )
 
 const (
-	storageTime = time.Minute // at least, between two measurements of what pods have written
+	storageTime = time.Minute // at least, between two measurements of what a pod has written
 	storageRest = 20          // times the last measurement's length, where that is longer
-	storageMost = 5 * time.Minute
+	storageMost = time.Minute // for one pod
+	storageTurn = time.Second // after which those that were measured are judged, before others are
 )
 
 // A Stored is what a pod has written on its device, in bytes.
@@ -81,77 +83,117 @@ func TooMuch(pod *corev1.Pod, s Stored) string {
 	return ""
 }
 
-// checkStorage measures those pods that have limits, from time to time, and evicts those
-// that are over them.
+// checkStorage measures those pods that have limits, from time to time, and evicts those that are over them. Each has a
+// time of its own for it, so that one with millions of files delays no other; first comes who has waited longest.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
-	if l.storing || now.Before(l.storageAt) || a.disk.root == "" {
+	if l.storing || a.disk.root == "" {
 		return
 	}
 	var pods []*corev1.Pod
+	due := map[types.UID]time.Time{}
 	for _, p := range l.living() {
-		if limitsStorage(p) {
+		if !limitsStorage(p) {
+			continue
+		}
+		due[p.UID] = l.storageAt[p.UID]
+		if !now.Before(due[p.UID]) {
 			pods = append(pods, p)
 		}
 	}
+	l.storageAt = due // of those that are gone nothing is kept
 	if len(pods) == 0 {
 		return
 	}
-	type instance struct {
-		id      string
-		attempt int
-	}
-	ids := map[types.UID]map[string]instance{}
-	for _, p := range pods {
-		ids[p.UID] = map[string]instance{}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return due[a.UID].Compare(due[b.UID]) })
+	running := make([]map[string]*ContainerRecord, len(pods))
+	for i, p := range pods {
+		running[i] = map[string]*ContainerRecord{}
 		for name, c := range l.o.Pods[p.UID].Container {
 			if name != "" && c.Running() {
-				ids[p.UID][name] = instance{c.ID, c.Attempt}
+				running[i][name] = &ContainerRecord{ID: c.ID, Attempt: c.Attempt}
 			}
 		}
 	}
 	l.storing = true
 	e := l.engine
-	a.async(storageMost, func(ctx context.Context) func() {
-		why := make([]string, len(pods))
-		for i, p := range pods {
-			s := Stored{map[string]int64{}, map[string]int64{}}
-			for j := range p.Spec.Volumes {
-				v := &p.Spec.Volumes[j]
-				if v.EmptyDir == nil {
-					continue
-				}
-				n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
-				if err != nil && ctx.Err() == nil {
-					a.log.Warn("measure a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "err", err)
-				}
-				s.Volumes[v.Name] = n
-				if errors.Is(err, engine.ErrDeep) { // or nobody would ever know what it holds
-					why[i] = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
-				}
-			}
-			for name, c := range ids[p.UID] {
-				n, err := e.Written(ctx, c.id)
-				if errors.Is(err, engine.ErrDeep) {
-					why[i] = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
-				}
-				if err != nil { // what cannot be measured cannot be blamed
-					continue
-				}
-				said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.root, messageName(Place{p.UID, name}, c.attempt)))
-				s.Containers[name] = n + said
-			}
-			why[i] = cmp.Or(TooMuch(p, s), why[i])
+	a.async(storageMost+storageTurn, func(ctx context.Context) func() {
+		var done []measured
+		for began := time.Now(); len(done) < len(pods) && time.Since(began) < storageTurn; {
+			done = append(done, a.measure(ctx, e, pods[len(done)], running[len(done)]))
 		}
 		return func() {
 			l.storing = false
-			end := time.Now()
-			l.storageAt = now.Add(max(storageTime, storageRest*end.Sub(now)))
-			for i, p := range pods {
-				if r := l.o.Pods[p.UID]; why[i] != "" && r != nil && running(r) {
-					a.evict(p, why[i])
-				}
+			for _, m := range done {
+				a.judgeStorage(m)
 			}
 		}
 	})
+}
+
+// A measured is how the measurement of a pod went.
+type measured struct {
+	pod   *corev1.Pod
+	why   string        // it has to go; empty: it may stay
+	whole bool          // all of it could be measured
+	sum   int64         // bytes
+	took  time.Duration // at most storageMost
+}
+
+// measure measures what a pod has written. What cannot be measured in time counts as far as it was.
+func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*ContainerRecord) measured {
+	ctx, cancel := context.WithTimeout(ctx, storageMost)
+	defer cancel()
+	began := time.Now()
+	m := measured{pod: p}
+	s := Stored{map[string]int64{}, map[string]int64{}}
+	for j := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[j]
+		if v.EmptyDir == nil {
+			continue
+		}
+		n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("measure a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "err", err)
+		}
+		s.Volumes[v.Name] = n
+		m.sum += n
+		if errors.Is(err, engine.ErrDeep) { // or nobody would ever know what it holds
+			m.why = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
+		}
+	}
+	for name, c := range running {
+		n, err := e.Written(ctx, c.ID)
+		if errors.Is(err, engine.ErrDeep) {
+			m.why = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
+		}
+		if err != nil { // what cannot be measured cannot be blamed
+			continue
+		}
+		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.root, messageName(Place{p.UID, name}, c.Attempt)))
+		s.Containers[name] = n + said
+		m.sum += n + said
+	}
+	m.whole, m.took = !errors.Is(ctx.Err(), context.DeadlineExceeded), time.Since(began)
+	m.why = cmp.Or(TooMuch(p, s), m.why)
+	return m
+}
+
+// judgeStorage evicts a pod that has written too much, and says when it is measured again.
+func (a *Agent) judgeStorage(m measured) {
+	l := &a.loop
+	r := l.o.Pods[m.pod.UID]
+	if r == nil || !running(r) {
+		return
+	}
+	wait := max(storageTime, storageRest*m.took)
+	l.storageAt[m.pod.UID] = time.Now().Add(wait)
+	switch {
+	case m.why != "":
+		a.evict(m.pod, m.why)
+	case !m.whole && !r.Unmeasured:
+		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
+			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)
+	}
+	r.Unmeasured = !m.whole
 }

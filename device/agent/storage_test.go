@@ -1,15 +1,19 @@
 package agent
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
@@ -119,5 +123,68 @@ func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 				t.Errorf("%s says %q", name, st.Message)
 			}
 		}
+	})
+}
+
+// A slow engine needs for ever to measure what the pods called slow have written.
+type slow struct {
+	engine.Engine
+	asked map[string]int // how often, by pod
+}
+
+func (s *slow) Written(ctx context.Context, id string) (int64, error) {
+	list, err := s.Containers(context.Background(), LabelAgent+"=pi-1")
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range list {
+		if c.ID == id {
+			s.asked[c.Labels[LabelPodName]]++
+			if strings.HasPrefix(c.Labels[LabelPodName], "slow") {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+		}
+	}
+	return s.Engine.Written(ctx, id)
+}
+
+// Pods with more files than can be counted neither escape unsaid nor keep others from being measured.
+func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		s := &slow{d.twin, map[string]int{}}
+		d.engine = s
+		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
+		d.start()
+		defer func() { d.end() }()
+		var pods []corev1.Pod
+		for _, name := range []string{"slow-1", "slow-2", "quick"} {
+			p := storagePod("64Ki", "2Mi")
+			p.Name, p.UID = name, types.UID("uid-"+name)
+			pods = append(pods, p)
+		}
+		d.desire(1, pods...)
+		time.Sleep(21 * time.Minute)
+		if s.asked["slow-1"] > 2 || s.asked["slow-2"] > 2 || s.asked["quick"] < 15 {
+			t.Errorf("in 21 minutes they were measured %v times", s.asked)
+		}
+		said := 0
+		for _, r := range d.reasons() {
+			if r == "StorageNotMeasured" {
+				said++
+			}
+		}
+		if said != 2 {
+			t.Errorf("it was said %d times: %q", said, d.reasons())
+		}
+		// What is seen of it counts.
+		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(45 * time.Minute)
+		d.wantPhase("slow-1", corev1.PodFailed, "Evicted")
+		d.wantPhase("slow-2", corev1.PodRunning, "")
+		d.wantPhase("quick", corev1.PodRunning, "")
 	})
 }
