@@ -379,7 +379,9 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget removes everything in the state directory but its lock and what is kept.
+// forget removes everything in the state directory but its lock, what is kept, and the data
+// that is to outlive what ran: only the hub that knows a persistent volume removes it, or
+// the device's owner by hand.
 func forget(dir string, keep ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -394,7 +396,7 @@ func forget(dir string, keep ...string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if e.Name() != memory.LockFile && !slices.Contains(keep, e.Name()) {
+		if e.Name() != memory.LockFile && e.Name() != agent.PersistentDir && !slices.Contains(keep, e.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

@@ -116,6 +116,7 @@ type published struct {
 	last      *hardware.Report
 	machineID string
 	pods      []wire.PodStatus
+	volumes   []wire.VolumeState
 	gen       int64
 	hub       Hub
 	shutdown  string
@@ -160,6 +161,8 @@ type loop struct {
 	network    podNetwork
 	storing    bool                    // pods are being measured, see checkStorage
 	storageAt  map[types.UID]time.Time // when each is next
+	dropping   bool                    // volumes are being removed, see dropVolumes
+	dropAt     time.Time
 }
 
 type heldStep struct {
@@ -278,7 +281,7 @@ func (a *Agent) Status() wire.Status {
 	defer a.told.Unlock()
 	st := wire.Status{
 		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
-		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware,
+		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes,
 	}
 	st.Registration.Labels = a.defaultLabels()
 	if a.told.shutdown != "" {

@@ -110,6 +110,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 		at(a.settle(now))
 		at(a.checkNetwork(now))
 		a.checkStorage(now)
+		a.dropVolumes(now)
 		a.leave()
 	}
 	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.resorted {

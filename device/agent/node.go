@@ -210,11 +210,12 @@ func (a *Agent) publish(now time.Time) {
 		pods = unobserved(l.desired, l.o.Node.HostIP)
 	}
 
+	volumes := a.disk.volumeStates(l.desired.Volumes)
 	a.told.Lock()
 	statusChanged, podsChanged := false, false
 	if ok {
 		keepTimes(a.told.status.Conditions, st.Conditions, now)
-		statusChanged = !sameStatus(a.told.status, st)
+		statusChanged = !slices.Equal(a.told.volumes, volumes) || !sameStatus(a.told.status, st)
 		if a.told.last != l.report {
 			a.told.hardware = l.report.JSON()
 			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
@@ -223,7 +224,7 @@ func (a *Agent) publish(now time.Time) {
 		if statusChanged {
 			a.told.news = a.told.hardware
 		}
-		a.told.status = st
+		a.told.status, a.told.volumes = st, volumes
 	}
 	if a.told.gen != l.desired.Generation || !apiequality.Semantic.DeepEqual(a.told.pods, pods) {
 		a.told.pods, a.told.gen, podsChanged = pods, l.desired.Generation, true

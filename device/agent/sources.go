@@ -23,6 +23,7 @@ type sources struct {
 	pod         *corev1.Pod
 	configMaps  []corev1.ConfigMap
 	secrets     []corev1.Secret
+	volumes     []wire.Volume
 	node        Facts
 	podIP       string
 	memoryBytes int64 // of the device, for a limit that is not set
@@ -32,7 +33,7 @@ type sources struct {
 }
 
 func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {
-	return sources{pod: pod, configMaps: d.ConfigMaps, secrets: d.Secrets, node: node, podIP: podIP,
+	return sources{pod: pod, configMaps: d.ConfigMaps, secrets: d.Secrets, volumes: d.Volumes, node: node, podIP: podIP,
 		memoryBytes: node.Allocatable.Memory().Value(), milliCPU: node.Allocatable.Cpu().MilliValue()}
 }
 

@@ -32,6 +32,7 @@ type disk struct {
 	mounts mounting
 
 	making sync.Mutex // of volumes: containers of a pod start at the same time
+	claims claimed
 }
 
 const podsDir = "pods"
@@ -209,6 +210,9 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 	if !isUID(src.pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
 		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.pod.UID)
 	}
+	if v.PersistentVolumeClaim != nil {
+		return d.persistent(src, v)
+	}
 	d.making.Lock()
 	defer d.making.Unlock()
 	root, err := os.OpenRoot(d.rootOf(v))
@@ -271,10 +275,6 @@ func writeVolume(root *os.Root, src sources, v *corev1.Volume) error {
 // emptyDir makes the directory of an emptyDir, whole or not at all.
 func (d *disk) emptyDir(root *os.Root, src sources, v *corev1.Volume) error {
 	name, group := volumePath(src.pod.UID, v.Name), groupOf(src.pod)
-	mode := fs.FileMode(0o777)
-	if group >= 0 {
-		mode |= fs.ModeSetgid
-	}
 	if v.EmptyDir.Medium == corev1.StorageMediumMemory && d.mounts.why == "" {
 		path := filepath.Join(d.memory, name)
 		if isMounted(path) {
@@ -294,7 +294,15 @@ func (d *disk) emptyDir(root *os.Root, src sources, v *corev1.Volume) error {
 	if _, err := root.Lstat(name); err == nil {
 		return nil
 	}
-	fresh := volumePath(src.pod.UID, ".new-"+v.Name)
+	return newDir(root, volumePath(src.pod.UID, ".new-"+v.Name), name, group)
+}
+
+// newDir makes a directory that everybody may use, and a group's, whole or not at all.
+func newDir(root *os.Root, fresh, name string, group int) error {
+	mode := fs.FileMode(0o777)
+	if group >= 0 {
+		mode |= fs.ModeSetgid
+	}
 	if err := root.Mkdir(fresh, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -334,7 +342,7 @@ func (d *disk) refresh(src sources) error {
 	var errs []error
 	for i := range src.pod.Spec.Volumes {
 		v := &src.pod.Spec.Volumes[i]
-		if v.HostPath != nil || v.EmptyDir != nil || !isUID(src.pod.UID) {
+		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || !isUID(src.pod.UID) {
 			continue
 		}
 		if _, err := os.Stat(d.dir(v, src.pod.UID)); err != nil {

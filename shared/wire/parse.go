@@ -17,6 +17,7 @@ const (
 	MaxBoot      = 64 // bytes of a boot id
 	MaxDepth     = bound.Depth
 	MaxPods      = 1024 // pods in one list
+	MaxVolumes   = 1024 // persistent volumes in one list
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
 	MaxLeaseSecs = 300  // longest lease interval that a hub may ask for
@@ -34,7 +35,10 @@ func ParseStatus(data []byte) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID))
+	if n := len(s.Volumes); n > MaxVolumes {
+		err = fmt.Errorf("%d volumes in one list, at most %d are read", n, MaxVolumes)
+	}
+	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID), err)
 }
 
 // ParsePods reads a pods payload: at most MaxFromDevice bytes of JSON or gzip, MaxPods
@@ -146,6 +150,8 @@ func ParseDesired(data []byte) (Desired, error) {
 		if d.Dismissed.Time.IsZero() || len(d.Dismissed.By) > MaxMessage || len(d.Dismissed.Reason) > MaxMessage {
 			err = fmt.Errorf("dismissed must have a time, and by and reason of at most %d bytes", MaxMessage)
 		}
+	case len(d.Volumes) > MaxVolumes:
+		err = fmt.Errorf("%d volumes in one list, at most %d are read", len(d.Volumes), MaxVolumes)
 	case d.Generation < 0:
 		err = fmt.Errorf("generation is %d, but generations start at 0", d.Generation)
 	case d.Hub == "":

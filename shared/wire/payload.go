@@ -52,6 +52,7 @@ type Status struct {
 	Registration Registration      `json:"registration"`
 	Status       corev1.NodeStatus `json:"status"`
 	Hardware     json.RawMessage   `json:"hardware,omitempty"` // board, sensors, buses, storage
+	Volumes      []VolumeState     `json:"volumes,omitempty"`  // those of the desired state that are there, or have been removed
 
 	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
 }
@@ -126,12 +127,31 @@ type Desired struct {
 	Pods                 []corev1.Pod        `json:"pods"`
 	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
 	Secrets              []corev1.Secret     `json:"secrets"`
+	Volumes              []Volume            `json:"volumes,omitempty"` // persistent ones: those of its pods, and those to be removed
 	Profile              *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
 	PodCIDR              string              `json:"podCIDR,omitempty"` // addresses of the pods that have a network of their own; empty: the engine's choice
 	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
 	Time                 time.Time           `json:"time"`
 	// Dismissed: the device's enrolment has ended. There is nothing else in it then.
 	Dismissed *Dismissed `json:"dismissed,omitempty"`
+}
+
+// A Volume is a directory of the device's that outlives pods.
+type Volume struct {
+	UID       types.UID `json:"uid"`
+	Namespace string    `json:"namespace,omitempty"` // of the claim that has it
+	Claim     string    `json:"claim,omitempty"`
+	Made      bool      `json:"made,omitempty"` // it has been there already, so it is not made again where it is missing
+	// Remove: its data is to be removed. Only this word removes any. That a volume is not
+	// named says nothing: the hub may have forgotten it.
+	Remove bool `json:"remove,omitempty"`
+}
+
+// A VolumeState says of a volume of the desired state that it is there, or (Gone) that it
+// was to be removed and is not there.
+type VolumeState struct {
+	UID  types.UID `json:"uid"`
+	Gone bool      `json:"gone,omitempty"`
 }
 
 // A Dismissed tells a device that it belongs to its hub no more: it stops and removes

@@ -1,0 +1,223 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// PersistentDir is where, in the state directory, the persistent volumes are: a directory
+// each, named by its uid. They outlive pods, agents and enrolments, and go by one word of
+// the hub alone: that this one is to be removed. Nothing follows from one not being named.
+const PersistentDir = "persistent"
+
+// A claimed is which pod's group persistent volumes have been given to, by uid.
+type claimed struct {
+	sync.Mutex
+	by map[types.UID]types.UID
+}
+
+// persistent opens the volume that a pod claims, and makes its directory at its first use.
+func (d *disk) persistent(src sources, v *corev1.Volume) (p volumePlace, err error) {
+	claim := v.PersistentVolumeClaim
+	i := slices.IndexFunc(src.volumes, func(have wire.Volume) bool {
+		return have.Namespace == src.pod.Namespace && have.Claim == claim.ClaimName && !have.Remove
+	})
+	if i < 0 {
+		return p, fmt.Errorf("persistentvolumeclaim %q has no volume on this device", claim.ClaimName)
+	}
+	want := src.volumes[i]
+	if !isUID(want.UID) {
+		return p, fmt.Errorf("no directory is made for volume %q: such names lead elsewhere", want.UID)
+	}
+	d.claims.Lock()
+	defer d.claims.Unlock()
+	parent, name := filepath.Join(d.root, PersistentDir), string(want.UID)
+	if err := private(parent); err != nil {
+		return p, err
+	}
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	group := groupOf(src.pod)
+	switch info, e := root.Lstat(name); {
+	case e == nil && !info.IsDir():
+		return p, fmt.Errorf("%s is no directory", filepath.Join(parent, name))
+	case e == nil:
+		if err := d.regroup(root, want.UID, info, src.pod); err != nil {
+			return p, fmt.Errorf("give the volume to group %d: %w", group, err)
+		}
+	case !errors.Is(e, fs.ErrNotExist):
+		return p, e
+	case want.Made:
+		return p, fmt.Errorf("the data of persistentvolumeclaim %q is not on this device any more: %s is missing; put it back, or delete the claim to begin anew",
+			claim.ClaimName, filepath.Join(parent, name))
+	default:
+		if err := newDir(root, ".new-"+name, name, group); err != nil {
+			return p, err
+		}
+		if err := errors.Join(syncDir(parent), syncDir(d.root)); err != nil {
+			return p, err
+		}
+	}
+	p.fixed, p.readOnly = true, claim.ReadOnly
+	p.file, err = hold(filepath.Join(parent, name))
+	return p, err
+}
+
+// deepest is how many directories in each other a volume may have where its files are to
+// be given to a group.
+const deepest = 256
+
+// regroup gives what is in a volume to a pod's group, as the kubelet does: once for each
+// pod, or (fsGroupChangePolicy: OnRootMismatch) where the volume itself is not the group's.
+func (d *disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
+	group := groupOf(pod)
+	if group < 0 || d.claims.by[volume] == pod.UID {
+		return nil
+	}
+	const dirMode = fs.ModeSetgid | 0o770
+	policy := pod.Spec.SecurityContext.FSGroupChangePolicy
+	if st, ok := top.Sys().(*syscall.Stat_t); ok && policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch &&
+		int(st.Gid) == group && top.Mode()&dirMode == dirMode {
+		return nil
+	}
+	in, err := root.OpenRoot(string(volume))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	give := func(name string, info fs.FileInfo) error {
+		if err := in.Lchown(name, -1, group); err != nil || info.Mode()&fs.ModeSymlink != 0 {
+			return err
+		}
+		mode := info.Mode()&(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) | 0o660
+		if info.IsDir() {
+			mode |= dirMode
+		}
+		return in.Chmod(name, mode)
+	}
+	// The volume itself comes last: one that was not finished does not look like one that was.
+	err = fs.WalkDir(in.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err == nil && name != "." {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				err = give(name, info)
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // somebody else has removed it meanwhile
+		}
+		if strings.Count(name, "/") >= deepest {
+			return fmt.Errorf("more than %d directories in each other", deepest)
+		}
+		return err
+	})
+	if err == nil {
+		err = give(".", top)
+	}
+	if err == nil {
+		if d.claims.by == nil {
+			d.claims.by = map[types.UID]types.UID{}
+		}
+		d.claims.by[volume] = pod.UID
+	}
+	return err
+}
+
+// syncDir makes sure that a new name in a directory survives a power cut: the hub is told
+// that the volume is there.
+func syncDir(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// volumeStates says of the volumes that the hub names which are there, and which have gone
+// as they were to go.
+func (d *disk) volumeStates(volumes []wire.Volume) (list []wire.VolumeState) {
+	for _, v := range volumes {
+		if !isUID(v.UID) {
+			continue
+		}
+		_, err := os.Lstat(filepath.Join(d.root, PersistentDir, string(v.UID)))
+		there, gone := err == nil, errors.Is(err, fs.ErrNotExist)
+		if there && !v.Remove || gone && v.Remove {
+			list = append(list, wire.VolumeState{UID: v.UID, Gone: gone})
+		}
+	}
+	return list
+}
+
+// removePersistent removes the data of a volume.
+func (d *disk) removePersistent(v wire.Volume) error {
+	if !v.Remove || !isUID(v.UID) {
+		return nil
+	}
+	parent := filepath.Join(d.root, PersistentDir)
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
+	}
+	return errors.Join(removeTree(root, string(v.UID)), root.Close(), syncDir(parent))
+}
+
+// dropVolumes removes the volumes that the hub says are to be removed, once all that it
+// does not want any more has stopped: a pod that was deleted by force may still use one.
+func (a *Agent) dropVolumes(now time.Time) {
+	l := &a.loop
+	if l.dropping || now.Before(l.dropAt) {
+		return
+	}
+	var gone []wire.Volume
+	for _, v := range l.desired.Volumes {
+		if v.Remove && isUID(v.UID) {
+			if _, err := os.Lstat(filepath.Join(a.disk.root, PersistentDir, string(v.UID))); err == nil {
+				gone = append(gone, v)
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	for uid, r := range l.o.Pods {
+		if !r.Cleaned && !slices.ContainsFunc(l.desired.Pods, func(p corev1.Pod) bool { return p.UID == uid }) {
+			return
+		}
+	}
+	l.dropping = true
+	a.async(time.Hour, func(context.Context) func() {
+		var errs []error
+		for _, v := range gone {
+			err := a.disk.removePersistent(v)
+			if err == nil {
+				a.log.Info("removed the data of a persistent volume, as the hub said", "volume", v.UID)
+			}
+			errs = append(errs, err)
+		}
+		return func() {
+			l.dropping = false
+			if err := errors.Join(errs...); err != nil {
+				a.log.Error("remove the data of persistent volumes; it is tried again in a minute", "err", err)
+				l.dropAt = time.Now().Add(time.Minute)
+			}
+		}
+	})
+}

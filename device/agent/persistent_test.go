@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
+
+// claiming is what a pod is made of that claims "data", as the hub tells it.
+func claiming(pod string, volume wire.Volume) (sources, *corev1.Volume) {
+	v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
+	src := sourcesFor(pod, v)
+	src.pod.Namespace = "default"
+	volume.Namespace, volume.Claim = "default", "data"
+	src.volumes = []wire.Volume{volume}
+	return src, &src.pod.Spec.Volumes[0]
+}
+
+func (d *disk) claim(t *testing.T, pod string, volume wire.Volume, change ...func(*corev1.Pod)) (string, error) {
+	t.Helper()
+	src, v := claiming(pod, volume)
+	for _, f := range change {
+		f(src.pod)
+	}
+	p, err := d.volume(src, v, Policy{})
+	if err != nil {
+		return "", err
+	}
+	path, err := pathOf(p.file)
+	made(t, err)
+	return path, p.file.Close()
+}
+
+func TestPersistentVolumes(t *testing.T) {
+	volume := wire.Volume{UID: dataUID}
+	group := func(id int64, policy corev1.PodFSGroupChangePolicy) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &id, FSGroupChangePolicy: &policy}
+		}
+	}
+	owner := func(t *testing.T, path string) (uint32, os.FileMode) {
+		t.Helper()
+		info, err := os.Lstat(path)
+		made(t, err)
+		return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
+	}
+	for name, story := range map[string]func(t *testing.T, d *disk){
+		"one that is new is made, for everybody, in a place that is nobody's": func(t *testing.T, d *disk) {
+			path, err := d.claim(t, "a", volume)
+			made(t, err)
+			if path != filepath.Join(d.root, PersistentDir, dataUID) {
+				t.Errorf("it is %s", path)
+			}
+			if _, mode := owner(t, path); mode.Perm() != 0o777 {
+				t.Errorf("it has %v", mode)
+			}
+			if _, mode := owner(t, filepath.Dir(path)); mode.Perm() != 0o700 {
+				t.Errorf("where it is has %v", mode)
+			}
+		},
+		"one that was there and is missing is not made anew": func(t *testing.T, d *disk) {
+			lost := volume
+			lost.Made = true
+			if _, err := d.claim(t, "a", lost); err == nil || !strings.Contains(err.Error(), "is missing; put it back") {
+				t.Errorf("it says %v", err)
+			}
+			if _, err := os.Lstat(filepath.Join(d.root, PersistentDir, dataUID)); err == nil {
+				t.Error("it was made")
+			}
+		},
+		"one that is not named here, or is to go, is not mounted": func(t *testing.T, d *disk) {
+			gone := volume
+			gone.Remove = true
+			if _, err := d.claim(t, "a", gone); err == nil || !strings.Contains(err.Error(), "no volume on this device") {
+				t.Errorf("it says %v", err)
+			}
+			src, v := claiming("a", volume)
+			src.pod.Namespace = "other"
+			if _, err := d.volume(src, v, Policy{}); err == nil {
+				t.Error("another namespace gets it")
+			}
+		},
+		"names that lead elsewhere are none": func(t *testing.T, d *disk) {
+			for _, uid := range []types.UID{"..", "../x", "a/b", ""} {
+				if _, err := d.claim(t, "a", wire.Volume{UID: uid}); err == nil {
+					t.Errorf("%q is mounted", uid)
+				}
+				made(t, d.removePersistent(wire.Volume{UID: uid, Remove: true}))
+			}
+		},
+		"what a link leads to is no volume": func(t *testing.T, d *disk) {
+			made(t, private(filepath.Join(d.root, PersistentDir)))
+			out := t.TempDir()
+			made(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
+			made(t, os.Symlink(out, filepath.Join(d.root, PersistentDir, dataUID)))
+			if _, err := d.claim(t, "a", volume); err == nil {
+				t.Error("it is mounted")
+			}
+			made(t, d.removePersistent(wire.Volume{UID: dataUID, Remove: true}))
+			if _, err := os.Stat(filepath.Join(out, "canary")); err != nil {
+				t.Error(err)
+			}
+		},
+		"it stays when its pod goes, and when the agent goes for good": func(t *testing.T, d *disk) {
+			path, err := d.claim(t, "a", volume)
+			made(t, err)
+			made(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
+			made(t, d.clean("a"))
+			made(t, RemoveVolumes(d.root, d.memory))
+			if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
+				t.Error(err)
+			}
+		},
+		"it goes by the word that it is to go, and by no other": func(t *testing.T, d *disk) {
+			path, err := d.claim(t, "a", volume)
+			made(t, err)
+			made(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
+			made(t, d.removePersistent(volume))
+			if _, err := os.Stat(filepath.Join(path, "d", "e")); err != nil {
+				t.Fatal(err)
+			}
+			told := []wire.Volume{{UID: dataUID, Remove: true}}
+			if got := d.volumeStates(told); len(got) != 0 {
+				t.Errorf("it says %v before it has removed it", got)
+			}
+			made(t, d.removePersistent(told[0]))
+			if got := d.volumeStates(told); len(got) != 1 || !got[0].Gone {
+				t.Errorf("it says %v", got)
+			}
+			if _, err := os.Lstat(path); err == nil {
+				t.Error("it is there")
+			}
+		},
+		"what is there is told, and nothing of what is not named": func(t *testing.T, d *disk) {
+			_, err := d.claim(t, "a", volume)
+			made(t, err)
+			other := wire.Volume{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}
+			if got := d.volumeStates([]wire.Volume{volume, other}); len(got) != 1 || got[0] != (wire.VolumeState{UID: dataUID}) {
+				t.Errorf("it says %v", got)
+			}
+			if got := d.volumeStates(nil); len(got) != 0 {
+				t.Errorf("it says %v", got)
+			}
+		},
+		"its files are the pod's group's, once for each pod": func(t *testing.T, d *disk) {
+			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
+			made(t, err)
+			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {
+				t.Errorf("it is group %d's with %v", gid, mode)
+			}
+			f, sub := filepath.Join(path, "f"), filepath.Join(path, "sub")
+			made(t, os.WriteFile(f, nil, 0o600))
+			made(t, os.Chmod(f, 0o600))
+			made(t, os.Lchown(f, 0, 0))
+			made(t, os.Mkdir(sub, 0o700))
+			out := filepath.Join(t.TempDir(), "out")
+			made(t, os.WriteFile(out, nil, 0o600))
+			made(t, os.Symlink(out, filepath.Join(path, "link")))
+			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeOnRootMismatch))
+			made(t, err)
+			if gid, _ := owner(t, f); gid != 0 {
+				t.Errorf("its file was given to %d although the volume is the group's", gid)
+			}
+			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
+			made(t, err)
+			if gid, mode := owner(t, f); gid != 1234 || mode.Perm() != 0o660 {
+				t.Errorf("its file is group %d's with %v", gid, mode)
+			}
+			if gid, mode := owner(t, sub); gid != 1234 || mode.Perm() != 0o770 || mode&os.ModeSetgid == 0 {
+				t.Errorf("its directory is group %d's with %v", gid, mode)
+			}
+			if gid, mode := owner(t, out); gid == 1234 || mode.Perm() != 0o600 {
+				t.Errorf("what a link leads to is group %d's with %v", gid, mode)
+			}
+			made(t, os.Lchown(f, 0, 0))
+			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
+			made(t, err)
+			if gid, _ := owner(t, f); gid != 0 {
+				t.Error("the files are given away at each start of a container")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { story(t, newDisk(t)) })
+	}
+}

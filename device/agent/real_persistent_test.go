@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/wire"
+)
+
+// What a pod writes into its persistent volume is there for the next pod, through a restart
+// of the agent and a hub that has forgotten everything; it goes when the hub says so.
+func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		t.Parallel()
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		pod := func(name string, readOnly bool, args ...string) corev1.Pod {
+			p := makePod(name, "wait")
+			p.UID = types.UID("uid-" + name + "-" + d.node)
+			p.Spec.TerminationGracePeriodSeconds = new(int64)
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data", ReadOnly: readOnly}}}}
+			p.Spec.Containers = []corev1.Container{{Name: "c", Image: enginetest.ToolImage, Args: args,
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "sub"}}}}
+			return p
+		}
+		generation := int64(0)
+		tell := func(volumes []wire.Volume, pods ...corev1.Pod) {
+			t.Helper()
+			generation++
+			made(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: pods, Volumes: volumes}))
+		}
+		ended := func(name string, phase corev1.PodPhase) {
+			t.Helper()
+			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
+		}
+		claim := wire.Volume{UID: "data-uid", Namespace: "default", Claim: "data"}
+		tell([]wire.Volume{claim}, pod("writer", false, "write", "/v/f", "kept", "then", "write", "/sub/g", "too"))
+		ended("writer", corev1.PodSucceeded)
+		d.await("the hub is told that the volume is there", func() bool {
+			got := d.agent.Status().Volumes
+			return len(got) == 1 && got[0] == wire.VolumeState{UID: "data-uid"}
+		})
+		tell(nil)
+		d.await("the pod is gone", func() bool { return len(d.agent.Pods().Pods) == 0 && len(d.list()) == 0 })
+		d.end()
+		d.start() // nobody names the volume, and it stays
+
+		claim.Made = true
+		tell([]wire.Volume{claim}, pod("reader", true, "cat", "/v/f", "then", "cat", "/v/sub/g"))
+		ended("reader", corev1.PodSucceeded)
+		tell([]wire.Volume{claim}, pod("intruder", true, "write", "/v/h", "no"))
+		ended("intruder", corev1.PodFailed)
+
+		path := filepath.Join(d.dir, PersistentDir, "data-uid")
+		kept, err := os.ReadFile(filepath.Join(path, "f"))
+		if err != nil || string(kept) != "kept" {
+			t.Errorf("it holds %q: %v", kept, err)
+		}
+		tell([]wire.Volume{{UID: "data-uid", Remove: true}})
+		d.await("the data is gone, and the hub is told", func() bool {
+			_, err := os.Lstat(path)
+			got := d.agent.Status().Volumes
+			return os.IsNotExist(err) && len(got) == 1 && got[0].Gone
+		})
+	})
+}
