@@ -95,7 +95,10 @@ var rules = map[state.Kind]rule{
 		check: func(l *list, o state.Object, x given) { l.site(o.(*fleet.Site), x.Settings) },
 		texts: shows((*list).siteTexts),
 	},
-	state.DeviceReports: {check: checks((*list).report)},
+	state.Claims:         {fill: fills(defaultClaim), check: checks((*list).claim), same: keeps((*list).claimUnchanged)},
+	state.Volumes:        {check: checks((*list).persistentVolume), same: keeps((*list).volumeUnchanged)},
+	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
+	state.DeviceReports:  {check: checks((*list).report)},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
 		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),

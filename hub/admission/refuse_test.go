@@ -107,8 +107,10 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		{"user namespaces", false, "hostUsers: false", "spec.hostUsers: Forbidden: is not supported"},
 		{"subdomains", false, "subdomain: a", "spec.subdomain: Forbidden: is not supported: there is no cluster DNS"},
 		{"Windows", false, "os: {name: windows}", "spec.os.name: Unsupported value"},
-		{"claimed volumes", false, "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "spec.volumes[0].persistentVolumeClaim: Forbidden: is not supported: there are no persistent volume claims"},
-		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, configMap, secret, downwardAPI or projected"},
+		{"claimed volumes", false, "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", ""},
+		{"claimed volumes without a claim", false, "volumes: [{name: v, persistentVolumeClaim: {}}]", "spec.volumes[0].persistentVolumeClaim.claimName: Required value"},
+		{"volumes made with their pod", false, "volumes: [{name: v, ephemeral: {}}]", "spec.volumes[0].ephemeral: Forbidden: is not supported"},
+		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, persistentVolumeClaim, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
 		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
 		{"what asks for nothing is no wish", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
@@ -193,7 +195,9 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	}
 	walk(reflect.TypeOf(corev1.PodSpec{}))
 	walk(reflect.TypeOf(corev1.NodeSpec{}))
-	walk(reflect.TypeOf(sample(t, state.Leases)))
+	for _, k := range []state.Kind{state.Leases, state.Claims, state.Volumes} {
+		walk(reflect.TypeOf(sample(t, k)))
+	}
 	var fields func(reflect.Type) []string
 	fields = func(typ reflect.Type) (out []string) {
 		for i := range typ.NumField() {
@@ -209,7 +213,7 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	}
 	for name, list := range supported {
 		if types[name] == nil {
-			t.Errorf("%s is no type of a pod, a node or a lease", name)
+			t.Errorf("%s is no type of a pod, a node, a lease, a claim or a volume", name)
 			continue
 		}
 		have := fields(types[name])

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/policy"
 )
 
 // supported lists, by type, the fields that the hub and its devices honour. A
@@ -54,23 +53,24 @@ var supported = map[string]string{
 	"TCPSocketAction":  "*",
 	"GRPCAction":       "*",
 
-	"Volume":                  "name emptyDir hostPath configMap secret downwardAPI projected",
-	"VolumeMount":             "name readOnly mountPath subPath subPathExpr",
-	"EmptyDirVolumeSource":    "*",
-	"HostPathVolumeSource":    "*",
-	"ConfigMapVolumeSource":   "name items defaultMode optional",
-	"SecretVolumeSource":      "secretName items defaultMode optional",
-	"KeyToPath":               "key path mode",
-	"DownwardAPIVolumeSource": "items defaultMode",
-	"DownwardAPIVolumeFile":   "path fieldRef resourceFieldRef mode",
-	"ProjectedVolumeSource":   "sources defaultMode",
-	"VolumeProjection":        "configMap secret downwardAPI",
-	"ConfigMapProjection":     "*",
-	"SecretProjection":        "*",
-	"DownwardAPIProjection":   "*",
+	"Volume":                            "name emptyDir hostPath persistentVolumeClaim configMap secret downwardAPI projected",
+	"VolumeMount":                       "name readOnly mountPath subPath subPathExpr",
+	"EmptyDirVolumeSource":              "*",
+	"PersistentVolumeClaimVolumeSource": "*",
+	"HostPathVolumeSource":              "*",
+	"ConfigMapVolumeSource":             "name items defaultMode optional",
+	"SecretVolumeSource":                "secretName items defaultMode optional",
+	"KeyToPath":                         "key path mode",
+	"DownwardAPIVolumeSource":           "items defaultMode",
+	"DownwardAPIVolumeFile":             "path fieldRef resourceFieldRef mode",
+	"ProjectedVolumeSource":             "sources defaultMode",
+	"VolumeProjection":                  "configMap secret downwardAPI",
+	"ConfigMapProjection":               "*",
+	"SecretProjection":                  "*",
+	"DownwardAPIProjection":             "*",
 
-	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup sysctls seccompProfile appArmorProfile " +
-		"~fsGroupChangePolicy ~seLinuxOptions ~seLinuxChangePolicy",
+	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup fsGroupChangePolicy sysctls seccompProfile appArmorProfile " +
+		"~seLinuxOptions ~seLinuxChangePolicy",
 	"SecurityContext": "capabilities privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem " +
 		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile ~seLinuxOptions",
 	"Capabilities":    "*",
@@ -98,6 +98,13 @@ var supported = map[string]string{
 	"WeightedPodAffinityTerm":  "*",
 	"PodAffinityTerm":          "*",
 
+	"PersistentVolumeClaimSpec":  "accessModes resources storageClassName volumeMode volumeName",
+	"VolumeResourceRequirements": "requests ~limits",
+	"PersistentVolumeSpec":       "accessModes capacity claimRef local nodeAffinity persistentVolumeReclaimPolicy storageClassName volumeMode",
+	"ObjectReference":            "*",
+	"LocalVolumeSource":          "path",
+	"VolumeNodeAffinity":         "*",
+
 	"NodeSpec":  "podCIDR podCIDRs providerID unschedulable taints",
 	"Taint":     "*",
 	"LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions ~strategy ~preferredHolder",
@@ -105,38 +112,43 @@ var supported = map[string]string{
 
 // why says of some fields why they are not supported, and what to do instead.
 var why = map[string]string{
-	"PodSpec.hostIPC":                        "containers on devices never share the device's IPC",
-	"PodSpec.ephemeralContainers":            "devices cannot add a container to a running pod: use kubectl exec",
-	"PodSpec.runtimeClassName":               "a device has one runtime: leave it out",
-	"PodSpec.overhead":                       "a device has one runtime, without overhead: leave it out",
-	"PodSpec.subdomain":                      "there is no cluster DNS",
-	"PodSpec.hostUsers":                      "devices run containers without user namespaces",
-	"PodSpec.resources":                      "devices limit containers, not pods: write resources at each container",
-	"PodSpec.serviceAccountName":             "there are no service accounts, and no token is mounted",
-	"PodSpec.automountServiceAccountToken":   "there are no service accounts, and no token is mounted",
-	"Lifecycle.stopSignal":                   "write STOPSIGNAL into the image",
-	"LifecycleHandler.tcpSocket":             "Kubernetes does nothing with it: use exec, httpGet or sleep",
-	"Container.volumeDevices":                "devices have no block volumes: use a hostPath",
-	"Container.resizePolicy":                 "resources of a running pod cannot change",
-	"EnvVarSource.fileKeyRef":                "use configMapKeyRef or secretKeyRef",
-	"Volume.persistentVolumeClaim":           "there are no persistent volume claims: use a hostPath below " + policy.VolumesRoot,
-	"VolumeProjection.serviceAccountToken":   "there are no service accounts: remove it and set automountServiceAccountToken: false",
-	"AppArmorProfile.localhostProfile":       "use type: RuntimeDefault",
-	"PodSecurityContext.fsGroupChangePolicy": "emptyDir, configMap and secret volumes get the group, hostPath volumes never do",
-	"PodSecurityContext.seLinuxOptions":      whySELinux,
-	"PodSecurityContext.seLinuxChangePolicy": whySELinux,
-	"SecurityContext.seLinuxOptions":         whySELinux,
-	"PodSecurityContext.windowsOptions":      "devices run Linux",
-	"SecurityContext.windowsOptions":         "devices run Linux",
-	"NodeSpec.configSource":                  "devices are configured by BoardProfile",
-	"NodeSpec.podPreemptionPolicy":           "write preemptionPolicy of the pod",
-	"LeaseSpec.strategy":                     "clients elect among themselves",
-	"LeaseSpec.preferredHolder":              "clients elect among themselves",
+	"PodSpec.hostIPC":                                     "containers on devices never share the device's IPC",
+	"PodSpec.ephemeralContainers":                         "devices cannot add a container to a running pod: use kubectl exec",
+	"PodSpec.runtimeClassName":                            "a device has one runtime: leave it out",
+	"PodSpec.overhead":                                    "a device has one runtime, without overhead: leave it out",
+	"PodSpec.subdomain":                                   "there is no cluster DNS",
+	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
+	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",
+	"PodSpec.serviceAccountName":                          "there are no service accounts, and no token is mounted",
+	"PodSpec.automountServiceAccountToken":                "there are no service accounts, and no token is mounted",
+	"Lifecycle.stopSignal":                                "write STOPSIGNAL into the image",
+	"LifecycleHandler.tcpSocket":                          "Kubernetes does nothing with it: use exec, httpGet or sleep",
+	"Container.volumeDevices":                             "devices have no block volumes: use a hostPath",
+	"Container.resizePolicy":                              "resources of a running pod cannot change",
+	"EnvVarSource.fileKeyRef":                             "use configMapKeyRef or secretKeyRef",
+	"VolumeResourceRequirements.limits":                   "a volume may use what its device has free",
+	"PersistentVolumeClaimSpec.selector":                  "volumes are made for claims: leave it out, or name one by volumeName",
+	"PersistentVolumeClaimSpec.dataSource":                whyEmpty,
+	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
+	"PersistentVolumeClaimSpec.volumeAttributesClassName": "volumes have no attributes",
+	"VolumeProjection.serviceAccountToken":                "there are no service accounts: remove it and set automountServiceAccountToken: false",
+	"AppArmorProfile.localhostProfile":                    "use type: RuntimeDefault",
+	"PodSecurityContext.seLinuxOptions":                   whySELinux,
+	"PodSecurityContext.seLinuxChangePolicy":              whySELinux,
+	"SecurityContext.seLinuxOptions":                      whySELinux,
+	"PodSecurityContext.windowsOptions":                   "devices run Linux",
+	"SecurityContext.windowsOptions":                      "devices run Linux",
+	"NodeSpec.configSource":                               "devices are configured by BoardProfile",
+	"NodeSpec.podPreemptionPolicy":                        "write preemptionPolicy of the pod",
+	"LeaseSpec.strategy":                                  "clients elect among themselves",
+	"LeaseSpec.preferredHolder":                           "clients elect among themselves",
 }
 
 const whySELinux = "devices label nothing for SELinux, as Kubernetes does not where a node is without it"
 
-const whyVolume = "use emptyDir, hostPath, configMap, secret, downwardAPI or projected"
+const whyEmpty = "a new volume is empty: fill it from an init container"
+
+const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, configMap, secret, downwardAPI or projected"
 
 // asksNothing tells of a value that is written down although it asks for nothing:
 // what happens without it happens.

@@ -58,6 +58,13 @@ func (l *list) volume(v *corev1.VolumeSource, p *field.Path) {
 			oneOf(l, p.Child("type"), *t, hostPathTypes...)
 		}
 	})
+	source(v.PersistentVolumeClaim != nil, "persistentVolumeClaim", func(p *field.Path) {
+		if v.PersistentVolumeClaim.ClaimName == "" {
+			l.required(p.Child("claimName"), "")
+		} else {
+			subdomain(l, p.Child("claimName"), v.PersistentVolumeClaim.ClaimName)
+		}
+	})
 	source(v.Secret != nil, "secret", func(p *field.Path) {
 		if v.Secret.SecretName == "" {
 			l.required(p.Child("secretName"), "")

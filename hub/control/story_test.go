@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -90,8 +91,10 @@ func decidersWith(cluster string, bits int) []control.Decider {
 
 func newStage(t *testing.T, all ...control.Decider) *stage {
 	all = append(all, node.Deliver{})
+	// The class that is always there has been there before, so that it counts for nothing in names.
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local", Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
 	return &stage{
-		t: t, all: all, s: state.Empty("story", storyNoon), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
+		t: t, all: all, s: state.Load(state.Empty("story", storyNoon), []state.Object{class}, 0), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
 		settler: control.NewSettler(node.Ended, all...),
 	}
 }
@@ -178,6 +181,19 @@ func (g *stage) do(verb string, args []string) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
 		p.Spec.NodeName = opts["node"]
 		g.put(p)
+	case "claim":
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}}
+		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(opts["mode"])}
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		g.put(c)
+	case "delete-claim":
+		c := g.s.Claim("default", names[0]).DeepCopy()
+		c.DeletionTimestamp = ptr.To(metav1.NewTime(g.now))
+		g.put(c)
+	case "delete-pod":
+		if c, ok := state.Delete(g.s.Pod("default", names[0]), g.now, nil, ""); ok {
+			g.apply(c)
+		}
 	case "drains": // what the nodes say of theirs
 		for n := range g.s.DrainMarks() {
 			_, ordered := n.Annotations[state.DrainAnnotation]
@@ -294,6 +310,9 @@ func template(name string, opts map[string]string) podTemplate {
 	if v := opts["cpu"]; v != "" {
 		spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(v)}
 	}
+	if v := opts["claim"]; v != "" {
+		spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v}}}}
+	}
 	labels := map[string]string{"app": name}
 	t := podTemplate{&metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}}
 	admission.DefaultPodTemplate(&t.template)
@@ -398,6 +417,11 @@ func (g *stage) obey() (done []state.Applied) {
 	for n := range g.s.Nodes() {
 		if g.silent[n.Name] {
 			continue
+		}
+		for v := range g.s.VolumesOn(n.Name) {
+			if state.ToRemove(v) {
+				changes = append(changes, state.Remove(v, fmt.Sprintf("%s has removed the data of volume %s", n.Name, v.Name)))
+			}
 		}
 		for p := range g.s.PodsOn(n.Name) {
 			switch {

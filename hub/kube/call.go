@@ -161,6 +161,8 @@ func (c *call) route() error {
 			e.ErrStatus.Message = c.res.row.Absent
 		case c.res.kind == state.DeviceReports:
 			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
+		case c.res.kind == state.Volumes && (c.verb == "create" || c.verb == ""):
+			e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
 		case c.res.kind == state.JoinRequests && c.verb == "create":
 			e.ErrStatus.Message = onlyAsked
 		}

@@ -46,7 +46,7 @@ func TestTracesOfPrograms(t *testing.T) {
 		{"Headlamp edits with a POST first", request{method: "POST", path: apps + "/deployments", contentType: mediaJSON, body: webJSON}, 409, []string{`"AlreadyExists"`}, mediaJSON},
 		{"and then with a PUT", request{method: "PUT", path: apps + "/deployments/web", contentType: mediaJSON, body: webJSON}, 200, []string{`"replicas":1`, `"generation":2`}, mediaJSON},
 		{"Headlamp looks for stateful sets", request{method: "GET", path: "/apis/apps/v1/statefulsets"}, 200, []string{`"items":[]`}, mediaJSON},
-		{"Headlamp looks for claims", request{method: "GET", path: "/api/v1/persistentvolumeclaims"}, 404, nil, "text/plain"},
+		{"Headlamp looks for claims", request{method: "GET", path: "/api/v1/persistentvolumeclaims"}, 200, []string{`"PersistentVolumeClaimList"`}, mediaJSON},
 		{"Headlamp looks for ingresses", request{method: "GET", path: "/apis/networking.k8s.io/v1/ingresses"}, 200, []string{`"items":[]`}, mediaJSON},
 		{"Headlamp looks for gateways", request{method: "GET", path: "/apis/gateway.networking.k8s.io/v1/gateways"}, 404, nil, "text/plain"},
 		{"Headlamp asks the kubelet what a node stores", request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/stats/summary"}, 404, nil, mediaJSON},

@@ -37,6 +37,14 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 			}
 		}
 		return nodes
+	case state.Volumes:
+		var nodes []state.Subject
+		for _, o := range []state.Object{c.Old, c.New} {
+			if v, ok := o.(*corev1.PersistentVolume); ok && state.NodeOf(v) != "" {
+				nodes = append(nodes, state.About(state.Key{Kind: state.Nodes, Name: state.NodeOf(v)}))
+			}
+		}
+		return nodes
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)

@@ -37,6 +37,7 @@ func Desired(s state.Snapshot, node string) wire.Desired {
 			d.Secrets = append(d.Secrets, corev1.Secret{ObjectMeta: name(sec), Data: sec.Data, Type: sec.Type})
 		}
 	}
+	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {
 		d.PodCIDR = n.Spec.PodCIDR
 		if p := profileOf(s, n); p != nil {

@@ -167,6 +167,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 		return append(changes, d.remember(s, node, st.Hardware, now)...), nil
 	}
 	changes = append(changes, d.remember(s, node, st.Hardware, now)...)
+	changes = append(changes, heardVolumes(s, node, st.Volumes)...)
 	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)
 	d.report(n, st, own, now)

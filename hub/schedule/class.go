@@ -26,6 +26,7 @@ type class struct {
 	soft     []*soft         // its own soft spread constraints
 	wishes   []*wish         // its preferred affinities to other pods
 	images   map[string]bool // that its containers run
+	claims   claims          // where its persistent volumes are
 	upTo     int             // how many of the pass's placements it knows
 
 	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
@@ -51,11 +52,11 @@ type try struct {
 	pod *corev1.Pod
 }
 
-// try returns a pod with its class. A pod for which room is being made, and one that
-// names its nodes, is a class of its own.
+// try returns a pod with its class. A pod for which room is being made, one that names its
+// nodes, and one with persistent volumes is a class of its own.
 func (p *pass) try(pod *corev1.Pod) try {
 	only := named(pod)
-	if only != nil || pod.Status.NominatedNodeName != "" {
+	if only != nil || pod.Status.NominatedNodeName != "" || state.HasClaims(pod) {
 		return try{p.class(pod, only), pod}
 	}
 	key := likeness(pod)
@@ -83,6 +84,7 @@ func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 		}
 		return 1
 	})
+	k.claims = claimsOf(k.s, pod)
 	k.link()
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.ScheduleAnyway {

@@ -56,7 +56,13 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		old, _ := c.Old.(*corev1.Pod)
 		next, _ := c.New.(*corev1.Pod)
 		return touchedByPod(c, old, next)
-	case state.Namespaces:
+	case state.Claims:
+		old, _ := c.Old.(*corev1.PersistentVolumeClaim)
+		next, _ := c.New.(*corev1.PersistentVolumeClaim)
+		if !sameClaim(old, next) {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.Namespaces, state.StorageClasses:
 		return []state.Subject{{Key: c.Key}}
 	}
 	return nil
@@ -128,7 +134,7 @@ type news struct {
 	all   bool
 	fresh map[state.Key]bool // pods that have not been tried as they are now
 	nodes map[string]bool    // nodes that may take, or refuse, other pods now
-	stir  bool               // namespaces changed: affinities may hold now
+	stir  bool               // namespaces or claims changed: affinities may hold now, volumes be there
 }
 
 func newsOf(subjects []state.Subject) news {
@@ -229,10 +235,10 @@ func untried(p *corev1.Pod) bool {
 	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == corev1.PodReasonSchedulingGated
 }
 
-// linked tells whether where a pod may go depends on where others are.
+// linked tells whether where a pod may go depends on where others are, or its volumes.
 func linked(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
-	return len(p.Spec.TopologySpreadConstraints) > 0 || a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil)
+	return len(p.Spec.TopologySpreadConstraints) > 0 || state.HasClaims(p) || a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil)
 }
 
 // schedule tries every node for a pod.

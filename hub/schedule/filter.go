@@ -31,6 +31,9 @@ type info struct {
 // next question.
 func (t try) against(node *corev1.Node) (n *info, why []reason) {
 	p := t.pass
+	if t.claims.wrong != "" {
+		return nil, p.because(reason{kind: noVolume, of: t.claims.wrong})
+	}
 	if node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
 		return nil, p.because(reason{kind: unschedulable})
 	}
@@ -48,6 +51,9 @@ func (t try) against(node *corev1.Node) (n *info, why []reason) {
 	}
 	if why := t.crowded(n); len(why) > 0 {
 		return nil, why
+	}
+	if kind := t.claims.against(node.Name); kind != nothing {
+		return nil, p.because(reason{kind: kind})
 	}
 	return n, nil
 }

@@ -13,6 +13,9 @@ const (
 	wrongPorts
 	tooManyPods
 	insufficient
+	usedOnce
+	wrongVolume
+	noVolume
 	wrongSpread
 	unlabeled
 	wrongNeighbors
@@ -28,6 +31,8 @@ var refusals = [...]string{
 	wrongPorts:     "node(s) didn't have free ports for the requested pod ports",
 	tooManyPods:    "Too many pods",
 	insufficient:   "Insufficient",
+	usedOnce:       "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+	wrongVolume:    "node(s) had volume node affinity conflict",
 	wrongSpread:    "node(s) didn't match pod topology spread constraints",
 	unlabeled:      "node(s) didn't match pod topology spread constraints (missing required label)",
 	wrongNeighbors: "node(s) didn't match pod affinity rules",
@@ -35,7 +40,8 @@ var refusals = [...]string{
 	repelled:       "node(s) didn't satisfy existing pods anti-affinity rules",
 }
 
-// A reason is a refusal and whose it is: that of a resource, or of a taint with a value.
+// A reason is a refusal and whose it is: that of a resource, of a taint with a value, or
+// (noVolume) of every node alike, in a sentence.
 type reason struct {
 	kind      refusal
 	of, value string
@@ -47,6 +53,8 @@ func (r reason) String() string {
 		return fmt.Sprintf("%s {%s: %s}", refusals[r.kind], r.of, r.value)
 	case insufficient:
 		return refusals[r.kind] + " " + r.of
+	case noVolume:
+		return r.of
 	}
 	return refusals[r.kind]
 }
@@ -54,7 +62,7 @@ func (r reason) String() string {
 // curable tells whether the node would do if lower pods went.
 func (r reason) curable() bool {
 	switch r.kind {
-	case unschedulable, untolerated, wrongAffinity, unlabeled, wrongNeighbors:
+	case unschedulable, untolerated, wrongAffinity, usedOnce, wrongVolume, noVolume, unlabeled, wrongNeighbors:
 		return false
 	}
 	return true

@@ -30,6 +30,10 @@ func (c tally) String() string {
 	}
 	var parts []string
 	for reason, n := range c.count {
+		if reason.kind == noVolume {
+			parts = append(parts, reason.of)
+			continue
+		}
 		parts = append(parts, fmt.Sprintf("%d %s", n, reason))
 	}
 	slices.Sort(parts)

@@ -17,6 +17,7 @@ import (
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/volume"
 	"flotilla.dev/hub/workload"
 )
 
@@ -45,6 +46,7 @@ func Deciders(cfg config.Config) []control.Decider {
 		drain.Decider{},
 		approval.Decider{},
 		workload.Decider{Admit: admit, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
+		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
 	}
 }

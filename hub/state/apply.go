@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -65,7 +66,11 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 // disk was put back to an older image behind its back: it gives out revisions again,
 // and a device must not take the new pod for the old one.
 func (s Snapshot) uid(rev uint64, k Key) types.UID {
-	h := sha256.Sum256([]byte(s.Salt + "\x00" + strconv.FormatUint(rev, 10) + "\x00" + string(k.Kind) + "\x00" + k.Namespace + "\x00" + k.Name))
+	return uidOf(s.Salt, strconv.FormatUint(rev, 10), string(k.Kind), k.Namespace, k.Name)
+}
+
+func uidOf(words ...string) types.UID {
+	h := sha256.Sum256([]byte(strings.Join(words, "\x00")))
 	h[6], h[8] = h[6]&0x0f|0x80, h[8]&0x3f|0x80 // RFC 9562, version 8
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16]))
 }

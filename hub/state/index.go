@@ -16,7 +16,7 @@ import (
 type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
-	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare, said, drains bool }
+	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare, said, drains, claimants, volumesOn bool }
 }
 
 func (t *txn) table(k Kind) *table[Object] {
@@ -55,6 +55,11 @@ func (t *txn) swap(old, next Object) {
 		was, _ := old.(*corev1.Pod)
 		is, _ := next.(*corev1.Pod)
 		t.swapPod(was, is, at)
+		t.swapClaimant(was, is)
+	case *corev1.PersistentVolume:
+		was, _ := old.(*corev1.PersistentVolume)
+		is, _ := next.(*corev1.PersistentVolume)
+		t.swapVolume(was, is)
 	case *corev1.Node:
 		was, _ := old.(*corev1.Node)
 		is, _ := next.(*corev1.Node)

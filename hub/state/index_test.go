@@ -69,6 +69,12 @@ func indexed(s state.Snapshot) string {
 		for n := range s.Waiting(site) {
 			w.say("waits", site, n.Name, n.ResourceVersion)
 		}
+		for p := range s.Claimants("default", fmt.Sprint("claim", i)) {
+			w.say("claims", i, p.Name, p.ResourceVersion)
+		}
+		for v := range s.VolumesOn(node) {
+			w.say("volume", node, v.Name, v.ResourceVersion)
+		}
 		for o := range s.Owned(types.UID(fmt.Sprint("owner", i)), state.Pods) {
 			w.say("owned", i, o.GetName(), o.GetResourceVersion())
 		}
@@ -139,6 +145,16 @@ func full(s state.Snapshot) string {
 	}
 	for node, u := range usage {
 		w.say("usage", node, u.Pods, u.Requests.Cpu().MilliValue(), u.Ports)
+	}
+	for p := range s.Pods("") {
+		for i := range 5 {
+			if slices.Contains(slices.Collect(state.ClaimsOf(p)), fmt.Sprint("claim", i)) {
+				w.say("claims", i, p.Name, p.ResourceVersion)
+			}
+		}
+	}
+	for v := range state.Each[*corev1.PersistentVolume](s, state.Volumes, "") {
+		w.say("volume", state.NodeOf(v), v.Name, v.ResourceVersion)
 	}
 	held := map[netip.Prefix]bool{}
 	for n := range s.Nodes() {
@@ -222,6 +238,17 @@ func anything(r *rand.Rand) state.Change {
 		}
 		return state.Put(rec, "")
 	}
+	if r.Intn(6) == 0 {
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("v", j)}}
+		if i > 0 {
+			v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", i)}}}}}}}
+		}
+		if r.Intn(4) == 0 {
+			return state.Remove(v, "")
+		}
+		return state.Put(v, "")
+	}
 	if r.Intn(2) == 0 {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("node", i)), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("s", j)}}}
 		n.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(r.Intn(3)) * time.Second))
@@ -249,6 +276,10 @@ func anything(r *rand.Rand) state.Change {
 	}
 	if j > 0 {
 		p.Spec.NodeName = fmt.Sprint("n", i)
+	}
+	for range r.Intn(3) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("claim", r.Intn(4))}}})
 	}
 	p.Spec.Priority = new(int32(r.Intn(3)))
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(r.Intn(3)), resource.DecimalSI)}}}}

@@ -9,6 +9,7 @@ import (
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/shared/fleet"
@@ -162,5 +163,21 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[certv1.CertificateSigningRequest],
 		Status: status(func(r *certv1.CertificateSigningRequest) *certv1.CertificateSigningRequestStatus { return &r.Status }),
+	}, {
+		Kind: Claims, Group: &core, Name: "PersistentVolumeClaim", Namespaced: true, Short: []string{"pvc"}, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly, Operator: write,
+		New:    fresh[corev1.PersistentVolumeClaim],
+		Status: status(func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaimStatus { return &c.Status }),
+	}, {
+		Kind: Volumes, Group: &core, Name: "PersistentVolume", Short: []string{"pv"}, Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "update", "watch"},
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly,
+		New:    fresh[corev1.PersistentVolume],
+		Status: status(func(v *corev1.PersistentVolume) *corev1.PersistentVolumeStatus { return &v.Status }),
+	}, {
+		Kind: StorageClasses, Group: &storage, Name: "StorageClass", Short: []string{"sc"}, Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[storagev1.StorageClass],
 	},
 }

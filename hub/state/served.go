@@ -15,6 +15,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
@@ -30,6 +31,7 @@ var (
 	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
 	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
+	storage        = Group{GroupVersion: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme}
 	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
 	flotilla       = Group{GroupVersion: schema.GroupVersion{Group: fleet.Group, Version: fleet.Version}, Plain: true}
 	extensions     = Group{GroupVersion: schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, Plain: true}
@@ -42,7 +44,7 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &networking, &policies, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &networking, &policies, &storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 
@@ -60,7 +62,7 @@ var unkept = [...]Row{
 	{Kind: "replicationcontrollers", Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true, Verbs: readOnly, Viewer: readOnly,
 		Absent: "replication controllers are not implemented: the list is always empty; use a Deployment"},
 	{Kind: "statefulsets", Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true, Verbs: readOnly, Viewer: readOnly,
-		Absent: "stateful sets are not implemented: the list is always empty; use Deployments of one replica"},
+		Absent: "stateful sets are not implemented: the list is always empty; use Deployments of one replica, each with its claim"},
 	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly, Viewer: readOnly,
 		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port with hostPort"},
 	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,

@@ -48,6 +48,8 @@ type Snapshot struct {
 	bare      *table[struct{}]       // creation, node: has no block
 	said      *table[*corev1.Event]  // host that says it, moment, namespace, name
 	drains    *table[struct{}]       // node: carries something of a drain
+	claimants *table[string]         // namespace, claim, pod: the pod's name
+	volumesOn *table[string]         // node, persistent volume: the volume's name
 	seen      *table[time.Time]      // node
 	all       SiteTally              // all sites together
 	forgiven  time.Time              // every node counts as seen at least then
@@ -66,6 +68,7 @@ func Empty(salt string, started time.Time) Snapshot {
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
 	s.drains = btree.NewMap[string, struct{}](degree)
+	s.claimants, s.volumesOn = btree.NewMap[string, string](degree), btree.NewMap[string, string](degree)
 	return s
 }
 

@@ -9,6 +9,8 @@ import (
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -109,6 +111,26 @@ func samples(k state.Kind) []state.Object {
 				Status: fleet.SiteStatus{State: fleet.SitePartialDisruption, Since: ptr(ago(4 * time.Minute)), Ready: 2, NotReady: 5, NeverSeen: 1, Waiting: 3, EvictionRate: "0.1", NextEviction: &metav1.MicroTime{Time: now.Add(7 * time.Second)}, Held: "maintenance"}},
 			&fleet.Site{ObjectMeta: meta("new"), Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: ago(time.Hour)}}},
 		}
+	case state.Claims:
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: meta("data"), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr("local"), VolumeName: "pvc-1", VolumeMode: ptr(corev1.PersistentVolumeFilesystem)}}
+		c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Capacity: corev1.ResourceList{"storage": resource.MustParse("1Gi")}}
+		gone := c.DeepCopy()
+		gone.Name, gone.DeletionTimestamp = "gone", ptr(ago(time.Minute))
+		return []state.Object{c, gone, &corev1.PersistentVolumeClaim{ObjectMeta: meta("waits"), Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}}
+	case state.Volumes:
+		v := &corev1.PersistentVolume{ObjectMeta: meta("pvc-1"), Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "local", VolumeMode: ptr(corev1.PersistentVolumeFilesystem), Capacity: corev1.ResourceList{"storage": resource.MustParse("1Gi")},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef: &corev1.ObjectReference{Namespace: "shop", Name: "data"}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}
+		gone := v.DeepCopy()
+		gone.Name, gone.DeletionTimestamp = "pvc-2", ptr(ago(time.Minute))
+		return []state.Object{v, gone}
+	case state.StorageClasses:
+		c := &storagev1.StorageClass{ObjectMeta: meta("local"), Provisioner: "flotilla.dev/local", ReclaimPolicy: ptr(corev1.PersistentVolumeReclaimDelete), VolumeBindingMode: ptr(storagev1.VolumeBindingWaitForFirstConsumer)}
+		keeps := c.DeepCopy()
+		keeps.Name, keeps.ReclaimPolicy = "keeps", ptr(corev1.PersistentVolumeReclaimRetain)
+		c.Annotations = map[string]string{state.DefaultClassAnnotation: "true"}
+		return []state.Object{c, keeps}
 	case state.DeviceReports:
 		r := func(name, text string) *fleet.DeviceReport {
 			return &fleet.DeviceReport{ObjectMeta: meta(name), Reported: ago(2 * time.Minute), Hardware: runtime.RawExtension{Raw: []byte(text)}}

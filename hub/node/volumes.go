@@ -1,0 +1,64 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// volumesFor are the persistent volumes that a node's device is told of: those that its
+// pods use, and those whose data it is to remove. What is not named here stays as it is.
+func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
+	for v := range s.VolumesOn(node) {
+		if len(list) == wire.MaxVolumes {
+			break // the rest is told when some have gone
+		}
+		if state.ToRemove(v) {
+			list = append(list, wire.Volume{UID: v.UID, Remove: true})
+			continue
+		}
+		ref := v.Spec.ClaimRef
+		if ref == nil || !state.Has(s.Claim(ref.Namespace, ref.Name), v) {
+			continue
+		}
+		for p := range s.Claimants(ref.Namespace, ref.Name) {
+			if p.Spec.NodeName == node {
+				list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name, Made: v.Annotations[state.MadeAnnotation] != ""})
+				break
+			}
+		}
+	}
+	return list
+}
+
+// heardVolumes returns what follows from what a device says of its persistent volumes: one
+// that was there is never made again, and one whose data is gone, as it was told, is gone.
+func heardVolumes(s state.Snapshot, node string, said []wire.VolumeState) (changes []state.Change) {
+	for _, st := range said {
+		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
+		switch {
+		case v == nil || state.NodeOf(v) != node: // of volumes of its own alone a device may speak
+		case !st.Gone && v.Annotations[state.MadeAnnotation] == "":
+			v = v.DeepCopy()
+			if v.Annotations == nil {
+				v.Annotations = map[string]string{}
+			}
+			v.Annotations[state.MadeAnnotation] = "true"
+			changes = append(changes, state.Put(v, ""))
+		case st.Gone && state.ToRemove(v):
+			why := fmt.Sprintf("remove volume %s: %s has removed its data", v.Name, node)
+			v = v.DeepCopy()
+			v.Finalizers = slices.DeleteFunc(v.Finalizers, func(f string) bool { return f == state.DataProtection })
+			if len(v.Finalizers) > 0 {
+				changes = append(changes, state.Put(v, ""))
+			} else {
+				changes = append(changes, state.Remove(v, why))
+			}
+		}
+	}
+	return changes
+}

@@ -1,0 +1,88 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// claims is what a pod's persistent volumes say of where it may go.
+type claims struct {
+	wrong string          // why it may go nowhere, in Kubernetes' words
+	at    map[string]bool // the nodes that its volumes name; nil: it has none yet
+	taken map[string]bool // nodes with a pod that alone may use a volume of its
+}
+
+// claimsOf looks up a pod's volumes. One that is still to be made is where another pod
+// that uses it has been placed: in this very pass, as a rule.
+func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
+	for name := range state.ClaimsOf(pod) {
+		c := s.Claim(pod.Namespace, name)
+		switch {
+		case c == nil:
+			out.wrong = fmt.Sprintf("persistentvolumeclaim %q not found", name)
+		case c.DeletionTimestamp != nil:
+			out.wrong = fmt.Sprintf("persistentvolumeclaim %q is being deleted", name)
+		case c.Status.Phase == corev1.ClaimLost:
+			out.wrong = fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
+		case c.Spec.VolumeName != "" && state.VolumeOf(s, c) == nil, c.Spec.VolumeName == "" && !state.IsLocal(s, c):
+			out.wrong = "pod has unbound immediate PersistentVolumeClaims"
+		}
+		if out.wrong != "" {
+			return out
+		}
+		node := ""
+		if v := state.VolumeOf(s, c); v != nil {
+			node = state.NodeOf(v)
+		} else if first := state.FirstConsumer(s, c); first != nil {
+			node = first.Spec.NodeName
+		} else {
+			continue
+		}
+		if out.at == nil {
+			out.at = map[string]bool{}
+		}
+		out.at[node] = true
+		if !slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) {
+			continue
+		}
+		for other := range s.Claimants(c.Namespace, c.Name) {
+			if other.Spec.NodeName != "" && !state.Terminated(other) {
+				if out.taken == nil {
+					out.taken = map[string]bool{}
+				}
+				out.taken[other.Spec.NodeName] = true
+			}
+		}
+	}
+	return out
+}
+
+// against returns why a node will not do, nothing if it will.
+func (c claims) against(node string) refusal {
+	switch {
+	case c.taken[node]:
+		return usedOnce
+	case c.at != nil && (len(c.at) > 1 || !c.at[node]):
+		return wrongVolume
+	}
+	return nothing
+}
+
+// sameClaim tells whether a claim lets pods go where it let them go before.
+func sameClaim(a, b *corev1.PersistentVolumeClaim) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	class := func(c *corev1.PersistentVolumeClaim) string {
+		if c.Spec.StorageClassName == nil {
+			return ""
+		}
+		return *c.Spec.StorageClassName
+	}
+	return a.UID == b.UID && a.Spec.VolumeName == b.Spec.VolumeName && a.Status.Phase == b.Status.Phase && class(a) == class(b) &&
+		(a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil)
+}

@@ -1,0 +1,178 @@
+package state
+
+import (
+	"iter"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Persistent volumes are directories on devices: whoever claims one gets it on the node
+// where the first pod that uses the claim is placed, and it stays there.
+const (
+	LocalProvisioner = "flotilla.dev/local" // of every storage class that there is
+	LocalClass       = "local"              // the class that is always there
+
+	ClaimProtection  = "kubernetes.io/pvc-protection" // no pod uses the claim
+	VolumeProtection = "kubernetes.io/pv-protection"  // no claim has the volume
+	DataProtection   = "flotilla.dev/local-data"      // the device has said that the data is gone
+
+	// MadeAnnotation says of a volume that its directory has been on the device: it is
+	// never made again, for that would be an empty one where there was data.
+	MadeAnnotation = "flotilla.dev/made"
+
+	DefaultClassAnnotation = "storageclass.kubernetes.io/is-default-class"
+)
+
+// Claim returns a claim, nil if there is none.
+func (s Snapshot) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
+	return get[*corev1.PersistentVolumeClaim](s, Key{Claims, namespace, name})
+}
+
+// Volume returns a persistent volume, nil if there is none.
+func (s Snapshot) Volume(name string) *corev1.PersistentVolume {
+	return get[*corev1.PersistentVolume](s, Key{Kind: Volumes, Name: name})
+}
+
+// StorageClass returns a storage class, nil if there is none.
+func (s Snapshot) StorageClass(name string) *storagev1.StorageClass {
+	return get[*storagev1.StorageClass](s, Key{Kind: StorageClasses, Name: name})
+}
+
+// Claimants walks the pods that use a claim.
+func (s Snapshot) Claimants(namespace, claim string) iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		for name := range under(s.claimants, namespace+"\x00"+claim) {
+			if p := s.Pod(namespace, name); p != nil && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// VolumesOn walks the persistent volumes of a node.
+func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
+	return func(yield func(*corev1.PersistentVolume) bool) {
+		for name := range under(s.volumesOn, node) {
+			if v := s.Volume(name); v != nil && !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// ClaimsOf walks the names of the claims that a pod uses, one that it uses twice twice.
+func ClaimsOf(p *corev1.Pod) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range p.Spec.Volumes {
+			if c := p.Spec.Volumes[i].PersistentVolumeClaim; c != nil && !yield(c.ClaimName) {
+				return
+			}
+		}
+	}
+}
+
+// HasClaims tells whether a pod uses a claim.
+func HasClaims(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
+}
+
+// NodeOf returns the node whose device has a volume, "" for none: the one that its node
+// affinity names.
+func NodeOf(v *corev1.PersistentVolume) string {
+	if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+		return ""
+	}
+	for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		for _, r := range t.MatchExpressions {
+			if r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && len(r.Values) == 1 {
+				return r.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+// Has tells whether a volume is the claim's, and no other's.
+func Has(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return c != nil && v != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID && c.Spec.VolumeName == v.Name
+}
+
+// VolumeOf returns the volume that a claim is bound to, nil for none.
+func VolumeOf(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	if c == nil || c.Spec.VolumeName == "" {
+		return nil
+	}
+	if v := s.Volume(c.Spec.VolumeName); Has(c, v) {
+		return v
+	}
+	return nil
+}
+
+// FirstConsumer returns a placed pod for whose node a claim that has no volume is to get
+// one, nil for none.
+func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
+	for p := range s.Claimants(c.Namespace, c.Name) {
+		if p.Spec.NodeName != "" && !Terminated(p) && s.Node(p.Spec.NodeName) != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// IsLocal tells whether a claim without a volume gets one as soon as a pod that uses it
+// is placed.
+func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
+	if c.Spec.StorageClassName == nil || c.Spec.VolumeName != "" {
+		return false
+	}
+	class := s.StorageClass(*c.Spec.StorageClassName)
+	return class != nil && class.Provisioner == LocalProvisioner
+}
+
+// ToRemove tells whether a device is to remove a volume's data. Nothing else makes a
+// device remove any: the volume is to go, its data with it, no claim has it and no pod
+// uses it. A hub that does not know a volume says nothing of it, and the data stays.
+func ToRemove(v *corev1.PersistentVolume) bool {
+	return v.DeletionTimestamp != nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+		slices.Contains(v.Finalizers, DataProtection) && !slices.Contains(v.Finalizers, VolumeProtection)
+}
+
+// VolumeUID is the uid of the volume that is made for a claim, and the name of its
+// directory on the device. A claim gets one volume in its life.
+func VolumeUID(c *corev1.PersistentVolumeClaim) types.UID { return uidOf("volume", string(c.UID)) }
+
+func (t *txn) swapClaimant(old, next *corev1.Pod) {
+	if old != nil && next != nil && slices.Equal(slices.Collect(ClaimsOf(old)), slices.Collect(ClaimsOf(next))) {
+		return
+	}
+	for i, p := range []*corev1.Pod{old, next} {
+		if p == nil {
+			continue
+		}
+		for claim := range ClaimsOf(p) {
+			key := p.Namespace + "\x00" + claim + "\x00" + p.Name
+			if claimants := writable(&t.claimants, &t.own.claimants); i == 1 {
+				claimants.Set(key, p.Name)
+			} else {
+				claimants.Delete(key)
+			}
+		}
+	}
+}
+
+func (t *txn) swapVolume(old, next *corev1.PersistentVolume) {
+	from, to := NodeOf(old), NodeOf(next)
+	if old != nil && next != nil && from == to {
+		return
+	}
+	volumesOn := writable(&t.volumesOn, &t.own.volumesOn)
+	if old != nil {
+		volumesOn.Delete(from + "\x00" + old.Name)
+	}
+	if next != nil {
+		volumesOn.Set(to+"\x00"+next.Name, next.Name)
+	}
+}
