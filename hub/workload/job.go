@@ -36,7 +36,6 @@ type run struct {
 	failed, succeeded      []*corev1.Pod // counted now
 	done, lost             indexes
 	verdict                *batchv1.JobCondition // how it ends: SuccessCriteriaMet or FailureTarget
-	ends                   string                // the event that tells it
 	tell                   func(state.Change) state.Change
 }
 
