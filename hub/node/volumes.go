@@ -17,22 +17,24 @@ func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 		if len(list) == wire.MaxVolumes {
 			break // the rest is told when some have gone
 		}
-		if state.ToRemove(v) {
+		switch ref := v.Spec.ClaimRef; {
+		case ref != nil && state.Has(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node): // whatever else is said of it
+			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name, Made: v.Annotations[state.MadeAnnotation] != ""})
+		case state.ToRemove(v):
 			list = append(list, wire.Volume{UID: v.UID, Remove: true})
-			continue
-		}
-		ref := v.Spec.ClaimRef
-		if ref == nil || !state.Has(s.Claim(ref.Namespace, ref.Name), v) {
-			continue
-		}
-		for p := range s.Claimants(ref.Namespace, ref.Name) {
-			if p.Spec.NodeName == node {
-				list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name, Made: v.Annotations[state.MadeAnnotation] != ""})
-				break
-			}
 		}
 	}
 	return list
+}
+
+// claimedOn tells whether a pod on a node uses a claim.
+func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) bool {
+	for p := range s.Claimants(claim.Namespace, claim.Name) {
+		if p.Spec.NodeName == node {
+			return true
+		}
+	}
+	return false
 }
 
 // heardVolumes returns what follows from what a device says of its persistent volumes: one
