@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,7 +130,14 @@ func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 // A slow engine needs for ever to measure what the pods called slow have written.
 type slow struct {
 	engine.Engine
+	mu    sync.Mutex
 	asked map[string]int // how often, by pod
+}
+
+func (s *slow) times(pod string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[pod]
 }
 
 func (s *slow) Written(ctx context.Context, id string) (int64, error) {
@@ -139,7 +147,9 @@ func (s *slow) Written(ctx context.Context, id string) (int64, error) {
 	}
 	for _, c := range list {
 		if c.ID == id {
+			s.mu.Lock()
 			s.asked[c.Labels[LabelPodName]]++
+			s.mu.Unlock()
 			if strings.HasPrefix(c.Labels[LabelPodName], "slow") {
 				<-ctx.Done()
 				return 0, ctx.Err()
@@ -153,7 +163,7 @@ func (s *slow) Written(ctx context.Context, id string) (int64, error) {
 func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		s := &slow{d.twin, map[string]int{}}
+		s := &slow{Engine: d.twin, asked: map[string]int{}}
 		d.engine = s
 		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
 		d.start()
@@ -166,8 +176,8 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 		}
 		d.desire(1, pods...)
 		time.Sleep(21 * time.Minute)
-		if s.asked["slow-1"] > 2 || s.asked["slow-2"] > 2 || s.asked["quick"] < 15 {
-			t.Errorf("in 21 minutes they were measured %v times", s.asked)
+		if s.times("slow-1") > 2 || s.times("slow-2") > 2 || s.times("quick") < 15 {
+			t.Errorf("in 21 minutes they were measured %d, %d and %d times", s.times("slow-1"), s.times("slow-2"), s.times("quick"))
 		}
 		said := 0
 		for _, r := range d.reasons() {

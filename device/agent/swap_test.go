@@ -140,6 +140,13 @@ func (n *noting) Create(ctx context.Context, s engine.Spec) (string, error) {
 	return n.Engine.Create(ctx, s)
 }
 
+// spec is what was created last under a name in a pod.
+func (n *noting) spec(name string) engine.Spec {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.specs[name]
+}
+
 // The flag reaches the engine and the node's conditions.
 func TestContainersAreHeldToTheirSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -157,10 +164,10 @@ func TestContainersAreHeldToTheirSwap(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		d.wantPhase("burstable", corev1.PodRunning, "")
-		if s := seen.specs["burstable/c0"]; s.MemoryBytes != 1<<30 || s.SwapBytes != 64<<20 {
+		if s := seen.spec("burstable/c0"); s.MemoryBytes != 1<<30 || s.SwapBytes != 64<<20 {
 			t.Errorf("burstable: %d and %d", s.MemoryBytes, s.SwapBytes)
 		}
-		if s := seen.specs["effortless/c0"]; s.MemoryBytes != 2<<30 || s.SwapBytes != 0 {
+		if s := seen.spec("effortless/c0"); s.MemoryBytes != 2<<30 || s.SwapBytes != 0 {
 			t.Errorf("effortless: %d and %d", s.MemoryBytes, s.SwapBytes)
 		}
 		st := d.agent.Status().Status

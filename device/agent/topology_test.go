@@ -289,9 +289,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.desire(2, low, filler, high)
 		time.Sleep(time.Second)
 		cpus := func() string {
-			seen.mu.Lock()
-			defer seen.mu.Unlock()
-			return fmt.Sprint(seen.specs["low/c0"].CPUs, " ", seen.specs["filler/c0"].CPUs, " ", seen.specs["high/c0"].CPUs, " ", seen.specs["high/c1"].CPUs)
+			return fmt.Sprint(seen.spec("low/c0").CPUs, " ", seen.spec("filler/c0").CPUs, " ", seen.spec("high/c0").CPUs, " ", seen.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {
 			t.Fatalf("processors are %s", got)
@@ -310,14 +308,14 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.desire(4, high, another)
 		time.Sleep(time.Second)
 		d.wantPhase("another", corev1.PodRunning, "")
-		if got := seen.specs["another/c0"].CPUs; got != "0-1" {
+		if got := seen.spec("another/c0").CPUs; got != "0-1" {
 			t.Errorf("beside it there are processors %s", got)
 		}
 		third := entire(makePod("third", "wait"), "1")
 		third.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 		d.desire(5, high, third)
 		time.Sleep(time.Minute)
-		if got := seen.specs["third/c0"].CPUs; got != "0-1" {
+		if got := seen.spec("third/c0").CPUs; got != "0-1" {
 			t.Errorf("a third has processors %s", got)
 		}
 	})
