@@ -260,7 +260,7 @@ var appendix = []row{
 	{args: words("get foo"), code: 1, want: []string{`the server doesn't have a resource type "foo"`}},
 	{args: words("debug solo --image=busybox"), code: 1, want: []string{`pods "solo" not found`}},
 	{args: words("certificate approve x"), code: 1, want: []string{`certificatesigningrequests.certificates.k8s.io "x" not found`}},
-	{args: words("cluster-info dump"), code: 1, want: []string{`could not find the requested resource`}},
+	{args: words("cluster-info dump"), want: []string{`"kind": "NodeList"`, `"kind": "PodList"`}},
 	{args: words("api-resources"), want: []string{`(?m)^deployments\s+deploy\s+apps/v1\s+true\s+Deployment`, `(?m)^sites\s+flotilla.dev/v1alpha1\s+false\s+Site`}},
 	{args: words("api-versions"), want: []string{`(?m)^flotilla.dev/v1alpha1$`, `(?m)^metrics.k8s.io/v1beta1$`}},
 }
