@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"hub/ask":          {"shared/wire", "hub/panics"},
 	"hub/admin":        {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/panics"},
 
-	"device/agent":             {"shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
+	"device/agent":             {"device/agent/pause", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
 	"device/signature":         {"shared/policy"},
 	"device/memory":            {"shared/fleet", "shared/wire", "shared/bound"},
 	"device/engine/enginetest": {"device/engine"},

@@ -30,6 +30,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
@@ -409,4 +410,4 @@ func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format st
 }
 
 // pauseFile is the sandbox's program on the device's disk.
-func (a *Agent) pauseFile() (string, error) { return writePause(a.disk.root, runtime.GOARCH) }
+func (a *Agent) pauseFile() (string, error) { return pause.Write(a.disk.root, runtime.GOARCH) }

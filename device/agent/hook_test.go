@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 )
@@ -46,7 +47,7 @@ func (y *diary) want(t *testing.T, want ...string) {
 func (d *device) hooking() *diary {
 	y := &diary{began: time.Now()}
 	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
-		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
 		y.note("start %s/%d", s.Labels[LabelContainer], run)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
@@ -119,7 +120,7 @@ func newDevice(t *testing.T) *device {
 
 // toolOrPause plays the test image, and the sandbox's program that is mounted into it.
 func toolOrPause(s engine.Spec, run int) enginetest.Play {
-	if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+	if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 		return enginetest.Play{} // it waits, and ends when it is told to
 	}
 	return enginetest.ToolProgram(s, run)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 )
@@ -17,7 +18,7 @@ import (
 // file at its second, prints its third, and ends with 1 a second after its start.
 func (d *device) writing(t *testing.T) {
 	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
-		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pauseTarget {
+		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
 		for _, m := range s.Mounts {

@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"golang.org/x/sys/unix"
-
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/wire"
@@ -46,8 +44,12 @@ func fakeChip(t *testing.T, root, name string, minor uint32, group int) {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Mknod(node, unix.S_IFCHR|0o660, int(unix.Mkdev(1, minor))); err != nil {
-		t.Skip("making device nodes takes root: ", err)
+	dir := os.Getenv(testNodes)
+	if dir == "" {
+		t.Skip("making device nodes takes root")
+	}
+	if err := os.Link(filepath.Join(dir, fmt.Sprint(minor)), node); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.Chown(node, 0, group); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	k8stypes "k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
@@ -149,7 +150,7 @@ func (d *realDevice) desire(generation int64, pods ...corev1.Pod) {
 // pauseImage is an image of the sandbox's program alone; what tells two apart.
 func pauseImage(t *testing.T, what string) v1.Image {
 	t.Helper()
-	program, err := PauseProgram(runtime.GOARCH)
+	program, err := pause.Program(runtime.GOARCH)
 	if err != nil {
 		t.Fatal(err)
 	}

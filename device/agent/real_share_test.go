@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/wire"
 )
@@ -46,10 +47,10 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 			return string(out.b)
 		}
 		for _, c := range []string{"c0", "c1"} {
-			if got := first(ids["share/"+c]); !strings.Contains(got, pauseTarget) {
+			if got := first(ids["share/"+c]); !strings.Contains(got, pause.Target) {
 				t.Errorf("process 1 of share/%s is %q", c, got)
 			}
-			if got := first(ids["alone/"+c]); strings.Contains(got, pauseTarget) {
+			if got := first(ids["alone/"+c]); strings.Contains(got, pause.Target) {
 				t.Errorf("process 1 of alone/%s is %q", c, got)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 )
 
@@ -102,9 +103,9 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	spec := engine.Spec{
 		Name: containerName(s), Image: everyContainer(s.Pod)[0].spec.Image, Labels: labels(s, node),
-		Entrypoint: []string{pauseTarget}, Args: []string{}, User: "65535:65535", WorkingDir: "/",
+		Entrypoint: []string{pause.Target}, Args: []string{}, User: "65535:65535", WorkingDir: "/",
 		ReadOnlyRoot: true, NoNewPrivs: true, CapDrop: []string{"ALL"}, CPUShares: 2,
-		Mounts: []engine.Mount{{Source: pausePath, Target: pauseTarget, ReadOnly: true}},
+		Mounts: []engine.Mount{{Source: pausePath, Target: pause.Target, ReadOnly: true}},
 	}
 	networked(&spec, s.Pod)
 	return spec

@@ -1,4 +1,5 @@
-package agent
+// Package pause is the program that a pod's sandbox runs.
+package pause
 
 import (
 	"bytes"
@@ -10,10 +11,10 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// pauseTarget is where the sandbox's program is seen in its container.
-const pauseTarget = "/flotilla-pause"
+// Target is where the sandbox's program is seen in its container.
+const Target = "/flotilla-pause"
 
-// PauseProgram is a whole static ELF executable of some 200 bytes that blocks
+// Program is a whole static ELF executable of some 200 bytes that blocks
 // SIGTERM, SIGINT and SIGQUIT, waits for one of them, and exits with 0. It is what a
 // sandbox runs: it needs nothing of the image that it runs in, takes a page of memory
 // where our own executable would take megabytes per pod, and stays what it is when
@@ -21,7 +22,7 @@ const pauseTarget = "/flotilla-pause"
 // than handled, for the kernel drops an unhandled signal to process 1 of a container
 // but not a blocked one. It ignores SIGCHLD, so that the kernel itself reaps the orphans of
 // containers that share its processes.
-func PauseProgram(goarch string) ([]byte, error) {
+func Program(goarch string) ([]byte, error) {
 	switch goarch {
 	case "amd64":
 		return elf(62, 0, pauseAMD64()), nil
@@ -33,10 +34,10 @@ func PauseProgram(goarch string) ([]byte, error) {
 	return nil, fmt.Errorf("make the sandbox program: there is none for %s, only for amd64, arm64 and arm; use pods with one container each", goarch)
 }
 
-// writePause puts the program into dir unless it is there.
-func writePause(dir, goarch string) (string, error) {
+// Write puts the program into dir unless it is there.
+func Write(dir, goarch string) (string, error) {
 	path := filepath.Join(dir, "pause")
-	program, err := PauseProgram(goarch)
+	program, err := Program(goarch)
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package agent
+package pause
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 	for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"} {
 		t.Run(arch, func(t *testing.T) {
-			path, err := writePause(t.TempDir(), arch)
+			path, err := Write(t.TempDir(), arch)
 			if err != nil {
 				t.Fatal(err)
 			}
