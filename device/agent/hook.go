@@ -25,7 +25,8 @@ const (
 	postStart = "PostStart"
 	preStop   = "PreStop"
 
-	leastGrace = 2 * time.Second // that a preStop hook leaves
+	podGrace   = time.Second     // least, of a pod that ends: its preStop hooks have that
+	leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
 )
 
 // hookOf is a hook of a container; nil where it has none.
@@ -99,9 +100,12 @@ func (a *Agent) postStart(ctx context.Context, j job) error {
 	return err
 }
 
-// stop stops a container, with its hook before.
+// stop stops a container, with its hook before. A sandbox waits for nothing.
 func (a *Agent) stop(ctx context.Context, j job) error {
-	return j.engine.Stop(ctx, j.step.ID, a.preStop(ctx, j))
+	if j.step.Place.Container == "" {
+		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
+	}
+	return j.engine.Stop(ctx, j.step.ID, max(a.preStop(ctx, j), leastGrace))
 }
 
 // stopping are the preStop hooks that run, by container id: a second stop with a shorter
@@ -117,7 +121,8 @@ type stopHook struct {
 }
 
 // preStop runs the hook of a container that is about to be stopped, at most for its
-// grace, and returns what is left of that. Whoever has no grace runs no hook.
+// grace, and returns what is left of that. As with the kubelet whoever has no grace runs no hook:
+// a container that a probe has condemned, but no pod that ends, see podGrace.
 func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	s := j.step
 	h := hookOf(s.Spec, preStop)
@@ -161,7 +166,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		a.stops.Unlock()
 		close(run.ended)
 	}
-	return max(s.Grace-time.Since(began), leastGrace)
+	return s.Grace - time.Since(began)
 }
 
 // hook does what a hook says. What a command prints is nobody's: it may be a secret.

@@ -169,7 +169,7 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 		"one that fails is told":                {execHook("bye", "4", "1"), 30, "26s", 4, true},
 		"one that takes all leaves two seconds": {execHook("bye", "100", "0"), 10, "2s", 10, true},
 		"sleep":                                 {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
-		"nobody without a grace runs it":        {execHook("bye", "4", "0"), 0, "0s", 0, false},
+		"without a grace it has one second":     {execHook("bye", "4", "0"), 0, "2s", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -198,6 +198,24 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// As with the kubelet: a pod that ends has one second at least, a container that a probe has condemned has what its pod
+// says, and each has two seconds from TERM to KILL.
+func TestAContainerThatAProbeCondemnsHasNoHookWithoutAGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.hooking()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
+		p.Spec.TerminationGracePeriodSeconds = new(int64)
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		d.twin.Record()
+		d.desire(1, p)
+		time.Sleep(8 * time.Second)
+		y.want(t, "0s start c0/0", "5s alive in c0", "5s start c0/0")
+		if calls := strings.Join(d.twin.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
+			t.Errorf("%s, want it stopped within 2s", calls)
+		}
+	})
 }
 
 func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {

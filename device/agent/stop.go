@@ -57,6 +57,7 @@ func (p *pass) tidy(pod *corev1.Pod) {
 // halt stops what still runs of a pod that has ended; the dead containers stay for
 // their logs until the pod is deleted.
 func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
+	grace = max(grace, podGrace)
 	p.cancel(pod.UID, pod)
 	others := false
 	for _, in := range p.instances[pod.UID] {
@@ -75,6 +76,7 @@ func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
 // windDown stops and removes everything of a pod, its network last, and its
 // directory when nothing else is left.
 func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
+	grace = max(grace, podGrace)
 	p.cancel(uid, pod)
 	others := 0
 	for _, in := range p.instances[uid] {
