@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -82,6 +83,35 @@ func TestADismissalIsOfOneKey(t *testing.T) {
 	for _, part := range []string{"removed from the hub by kari at 2026-11-22T05:00:00Z (Node pi-1 was deleted)", "flotilla-device join https://gateway:8443 --token", "flotilla-hub token create --site oslo"} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("the status does not say %q:\n%s", part, &b)
+		}
+	}
+}
+
+// What outlives pods outlives an enrolment too: the end of one removes what its pods had, and no persistent volume.
+func TestLeavingAFleetKeepsPersistentVolumes(t *testing.T) {
+	dir, id := joined(t)
+	for _, name := range []string{"persistent/data-uid/f", "pods/pod-uid/cache/f", "desired.state"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("kept"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := plan{stateDir: dir, identity: &id}
+	if err := p.finishLeaving(t.Context(), "none", slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if d := readDismissed(dir, id); d == nil || !d.Done {
+		t.Fatalf("it has not left: %+v", d)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "persistent/data-uid/f")); err != nil || string(b) != "kept" {
+		t.Errorf("the volume holds %q: %v", b, err)
+	}
+	for _, name := range []string{"pods", "desired.state"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s is left", name)
 		}
 	}
 }

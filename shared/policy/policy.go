@@ -38,7 +38,7 @@ const (
 )
 
 // A Document is what may run. Its zero value and Default allow nothing that reaches
-// out of a container; the zero value allows no host path at all.
+// out of a container; the zero value allows no host path and no persistent volume at all.
 type Document struct {
 	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
@@ -51,6 +51,8 @@ type Document struct {
 	Registries    []string    `yaml:"registries"`    // registries, or repositories in them, that images come from; empty: any
 	RequireDigest bool        `yaml:"requireDigest"` // images by digest only
 	Signatures    []Signature `yaml:"signatures"`    // whose signature an image needs; empty: nobody's
+
+	LocalVolumes bool `yaml:"localVolumes"` // pods keep data on the device that outlives them: persistent volumes
 
 	PodPidsLimit int64 `yaml:"podPidsLimit"` // processes and threads of a container; 0: DefaultPidsLimit, -1: no limit
 }
@@ -65,11 +67,11 @@ type Signature struct {
 
 // Default is the document of whoever has written none.
 func Default() Document {
-	return Document{HostPaths: []string{VolumesRoot}, PodPidsLimit: DefaultPidsLimit}
+	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
 
 const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, capabilities, allowNewPrivileges, unsafeSysctls, " +
-	"registries, requireDigest, signatures, podPidsLimit"
+	"registries, requireDigest, signatures, localVolumes, podPidsLimit"
 
 // Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
 func Parse(body []byte) (Document, error) {

@@ -31,6 +31,8 @@ func signed(images string) string {
 	return "signatures: [{images: [" + images + "], keys: [" + fmt.Sprintf("%q", Ed25519) + "]}]"
 }
 
+const claim = "volumes: [{name: a, persistentVolumeClaim: {claimName: data}}]"
+
 const digest = "@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 func hostPath(path string) string { return "volumes: [{name: v, hostPath: {path: '" + path + "'}}]" }
@@ -66,6 +68,9 @@ var Table = []Case{
 	{"the place for volumes where another one is allowed", "hostPaths: [/srv/data]", hostPath("/var/lib/flotilla/volumes/a"), "", "spec.volumes[0].hostPath.path: "},
 	{"a path that is allowed", "hostPaths: [/srv/data]", hostPath("/srv/data/x"), "", ""},
 	{"the place for volumes where nothing is allowed", "hostPaths: []", hostPath("/var/lib/flotilla/volumes/a"), "", "spec.volumes[0].hostPath.path: "},
+
+	{"a persistent volume", "", claim, "", ""},
+	{"a persistent volume where the owner keeps none", "localVolumes: false", claim, "", "spec.volumes[0].persistentVolumeClaim: pods may not keep data on the device"},
 
 	{"one of the engine's own capabilities", "", "", "securityContext: {capabilities: {add: [CAP_NET_BIND_SERVICE], drop: [ALL]}}", ""},
 	{"a capability", "", "", capability("CAP_SYS_ADMIN"), "WEB.securityContext.capabilities.add[0]: capability CAP_SYS_ADMIN is not allowed"},
