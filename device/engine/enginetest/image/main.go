@@ -5,10 +5,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"crypto/sha256"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -18,6 +14,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"flotilla.dev/device/engine/enginetest/imagetest"
 )
 
 func main() {
@@ -35,24 +33,10 @@ func write(to io.Writer, arch string, tags []string) error {
 	if err != nil {
 		return err
 	}
-	layer, err := archive([]entry{
-		{name: "tool", data: program, mode: 0o755},
-		{name: "tar", link: "tool"}, // for kubectl cp
-		{name: "data/", mode: 0o777},
-		{name: "etc/", mode: 0o755},
-		{name: "etc/passwd", data: []byte("root:x:0:0::/:/tool\napp:x:1000:1000::/data:/tool\n"), mode: 0o644},
-		{name: "etc/group", data: []byte("root:x:0:\napp:x:1000:\n"), mode: 0o644},
-		{name: "tmp/", mode: 0o1777},
-		{name: "volume/", mode: 0o777},
-	})
-	if err != nil {
-		return err
-	}
-	config, err := json.Marshal(map[string]any{
-		"architecture": arch,
-		"os":           "linux",
-		"created":      "2026-01-01T00:00:00Z",
-		"config": map[string]any{
+	return imagetest.Write(to, imagetest.Image{
+		Arch: arch,
+		Tags: tags,
+		Config: map[string]any{
 			"Entrypoint":  []string{"/tool"},
 			"Cmd":         []string{"print", "ready", "then", "wait"},
 			"Env":         []string{"PATH=/", "FROM_IMAGE=yes"},
@@ -60,27 +44,17 @@ func write(to io.Writer, arch string, tags []string) error {
 			"Volumes":     map[string]any{"/volume": map[string]any{}},
 			"Healthcheck": map[string]any{"Test": []string{"CMD", "/tool", "exit", "1"}, "Interval": time.Second, "Retries": 1},
 		},
-		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
-		"history": []any{map[string]any{"created": "2026-01-01T00:00:00Z", "created_by": "tool"}},
+		Layers: [][]imagetest.Entry{{
+			{Name: "tool", Data: program, Mode: 0o755},
+			{Name: "tar", Link: "tool"}, // for kubectl cp
+			{Name: "data/", Mode: 0o777},
+			{Name: "etc/", Mode: 0o755},
+			{Name: "etc/passwd", Data: []byte("root:x:0:0::/:/tool\napp:x:1000:1000::/data:/tool\n"), Mode: 0o644},
+			{Name: "etc/group", Data: []byte("root:x:0:\napp:x:1000:\n"), Mode: 0o644},
+			{Name: "tmp/", Mode: 0o1777},
+			{Name: "volume/", Mode: 0o777},
+		}},
 	})
-	if err != nil {
-		return err
-	}
-	configName := fmt.Sprintf("%x.json", sha256.Sum256(config))
-	manifest, err := json.Marshal([]any{map[string]any{"Config": configName, "RepoTags": tags, "Layers": []string{"layer.tar"}}})
-	if err != nil {
-		return err
-	}
-	whole, err := archive([]entry{
-		{name: configName, data: config, mode: 0o644},
-		{name: "layer.tar", data: layer, mode: 0o644},
-		{name: "manifest.json", data: manifest, mode: 0o644},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = to.Write(whole)
-	return err
 }
 
 // compile builds package tool as one static file.
@@ -98,35 +72,4 @@ func compile(arch string) ([]byte, error) {
 		return nil, err
 	}
 	return os.ReadFile(out)
-}
-
-type entry struct {
-	name string // a directory ends with a slash
-	data []byte
-	mode int64
-	link string // what a symbolic link points at
-}
-
-// archive is a tar file that depends on nothing but its entries, so that the image's id stays the same.
-func archive(entries []entry) ([]byte, error) {
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, e := range entries {
-		kind := byte(tar.TypeReg)
-		if strings.HasSuffix(e.name, "/") {
-			kind = tar.TypeDir
-		}
-		if e.link != "" {
-			kind = tar.TypeSymlink
-		}
-		h := &tar.Header{Typeflag: kind, Name: e.name, Linkname: e.link, Size: int64(len(e.data)), Mode: e.mode, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(e.data); err != nil {
-			return nil, err
-		}
-	}
-	err := w.Close()
-	return buf.Bytes(), err
 }
