@@ -94,7 +94,7 @@ func testLog() *slog.Logger {
 
 // A device is everything that survives the death of its agent.
 type device struct {
-	t      *testing.T
+	t      testing.TB
 	twin   *enginetest.Twin
 	engine engine.Engine // what the agent gets; the twin itself unless a test wraps it
 	board  *board
@@ -111,7 +111,7 @@ type device struct {
 	pods   int
 }
 
-func newDevice(t *testing.T) *device {
+func newDevice(t testing.TB) *device {
 	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir()}
 	d.engine = d.twin
 	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
