@@ -31,7 +31,7 @@ import (
 // runFlags are the flags of run.
 type runFlags struct {
 	stateDir, engine, policy string
-	seccomp                  string // folder
+	seccomp, appArmor        string // folders
 	lease                    time.Duration
 	log                      logFlags
 	limits                   limitFlags
@@ -56,6 +56,7 @@ func runCommand() *cobra.Command {
 	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
 	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
+	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor", "folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
@@ -169,6 +170,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Watch:        hardware.Watch,
 		Policy:       o.policy,
 		Seccomp:      f.seccomp,
+		AppArmor:     f.appArmor,
 		Flags:        o.limits,
 		Swap:         o.swap,
 		Topology:     o.topology,

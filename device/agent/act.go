@@ -170,6 +170,10 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
+	if spec.AppArmor, err = a.appArmor(j.src.node, s.Pod, s.Spec); err != nil {
+		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
+		return spec, volumes, &runError{"CreateContainerError", err}
+	}
 	if volumes, err = a.disk.prepareMounts(j.src, s.Spec, a.c.Policy); err != nil {
 		err = j.src.hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, failedMount, s.Pod, s.Spec.Name, "%v", err)

@@ -130,6 +130,9 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if why := p.o.Policy.Forbids(pod); why != "" {
 		return &Verdict{policyForbidden, why}
 	}
+	if asksAppArmor(pod) && !p.o.Node.AppArmor {
+		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
+	}
 	var under []string
 	if p.o.Pressure.Memory && isBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
 		under = append(under, "MemoryPressure")

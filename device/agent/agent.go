@@ -73,6 +73,8 @@ type Config struct {
 	Watch        func(context.Context, func()) error          // hardware.Watch; nil: the hardware is looked at from time to time only
 	Policy       Policy
 	Seccomp      string            // the folder of the device owner's seccomp profiles
+	AppArmor     string            // the folder in which the device's owner lists AppArmor profiles
+	SysDir       string            // empty: /sys
 	Verify       Verify            // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
 	Swap         SwapBehavior      // of containers; empty: NoSwap
@@ -189,6 +191,9 @@ func New(c Config) (*Agent, error) {
 	if !mayMount {
 		c.MemoryDir = filepath.Join(c.VolumesDir, "volatile")
 	}
+	if c.SysDir == "" {
+		c.SysDir = "/sys"
+	}
 	if c.Verify == nil {
 		c.Verify = signature.Verify
 	}
@@ -203,6 +208,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.loop.o.Node.Booted = time.Now().Add(-c.Uptime())
 	a.loop.o.Policy = c.Policy
+	a.loop.o.Node.AppArmor = enforcesAppArmor(c.SysDir)
 	a.loop.o.Node.SwapUse, a.loop.o.Node.Topology = c.Swap, c.Topology
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[Place]context.CancelFunc{}

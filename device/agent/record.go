@@ -82,6 +82,7 @@ type Facts struct {
 	SwapUse     SwapBehavior
 	NUMA        []hardware.NUMANode // where there is more than one
 	Topology    TopologyPolicy
+	AppArmor    bool // the kernel enforces it
 }
 
 // Pressure says what the device is short of.

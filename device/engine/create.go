@@ -162,6 +162,9 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		}
 		host.SecurityOpt = append(host.SecurityOpt, "seccomp="+profile)
 	}
+	if s.AppArmor != "" {
+		host.SecurityOpt = append(host.SecurityOpt, "apparmor="+s.AppArmor)
+	}
 	if s.PidOf != "" {
 		host.PidMode = container.PidMode("container:" + s.PidOf)
 	}

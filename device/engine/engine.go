@@ -97,6 +97,7 @@ type Spec struct {
 	Sysctls        map[string]string
 	OOMScoreAdj    int
 	Seccomp        *Seccomp // nil: the engine's own profile
+	AppArmor       string   // name of a profile that the kernel has loaded, or unconfined; "": the engine's own
 }
 
 // A Seccomp is a profile of the kernel's filter for system calls. Docker is told its text, Podman its file.

@@ -93,6 +93,7 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
 		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
 		{"a system call can be refused", engine.Spec{Seccomp: refusing(t, "readlinkat", "readlink")}, "readlink /proc/self/cwd", "operation not permitted"},
+		{"a profile of AppArmor can be done without", engine.Spec{AppArmor: "unconfined"}, "print fine", "fine"},
 		{"one capability can be added", engine.Spec{CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}}, "cat /proc/self/status", "CapEff:\t0000000000001000"},
 		{"new privileges can be forbidden", engine.Spec{NoNewPrivs: true}, "cat /proc/self/status", "NoNewPrivs:\t1"},
 		{"an ordinary container does not see the devices", engine.Spec{}, "ls /dev", "!kmsg"},

@@ -87,6 +87,7 @@ func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.
 	if sc := c.SecurityContext; sc != nil {
 		at := p.Child("securityContext")
 		l.ids(sc.RunAsUser, sc.RunAsGroup, at)
+		l.appArmor(sc.AppArmorProfile, at.Child("appArmorProfile"))
 		if is(sc.Privileged) && sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
 			l.invalid(at, sc, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
 		}

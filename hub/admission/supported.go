@@ -76,7 +76,7 @@ var supported = map[string]string{
 	"Capabilities":    "*",
 	"Sysctl":          "*",
 	"SeccompProfile":  "*",
-	"AppArmorProfile": "type",
+	"AppArmorProfile": "*",
 
 	"PodDNSConfig":       "*",
 	"PodDNSConfigOption": "*",
@@ -132,7 +132,6 @@ var why = map[string]string{
 	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
 	"PersistentVolumeClaimSpec.volumeAttributesClassName": "volumes have no attributes",
 	"VolumeProjection.serviceAccountToken":                "there are no service accounts: remove it and set automountServiceAccountToken: false",
-	"AppArmorProfile.localhostProfile":                    "use type: RuntimeDefault",
 	"PodSecurityContext.seLinuxOptions":                   whySELinux,
 	"PodSecurityContext.seLinuxChangePolicy":              whySELinux,
 	"SecurityContext.seLinuxOptions":                      whySELinux,

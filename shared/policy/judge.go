@@ -126,8 +126,8 @@ func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// profiles knows the engine's own profiles, which are in force anyway, and for seccomp those that the device's owner has
-// put into a folder of theirs: who names one cannot be freer than the owner has written.
+// profiles knows the engine's own profiles, which are in force anyway, and those that the device's owner has put or
+// named in a folder of theirs: who names one cannot be freer than the owner has written.
 func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
 	switch at := p.Child("seccompProfile"); {
 	case c == nil || c.Type == corev1.SeccompProfileTypeRuntimeDefault:
@@ -136,8 +136,15 @@ func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, 
 	case c.LocalhostProfile == nil || !filepath.IsLocal(*c.LocalhostProfile) || *c.LocalhostProfile == ".":
 		v.no(at.Child("localhostProfile"), "", "must be a path below the folder of the device's profiles, without ..")
 	}
-	if a != nil && a.Type != corev1.AppArmorProfileTypeRuntimeDefault {
-		v.no(p.Child("appArmorProfile", "type"), "", "is not supported: use RuntimeDefault, which is in force without it too")
+	switch at := p.Child("appArmorProfile"); {
+	case a == nil || a.Type == corev1.AppArmorProfileTypeRuntimeDefault:
+	case a.Type == corev1.AppArmorProfileTypeUnconfined && !v.Privileged:
+		v.no(at.Child("type"), "privileged: true", "containers keep a profile of AppArmor: use RuntimeDefault or Localhost, or leave it out")
+	case a.Type == corev1.AppArmorProfileTypeUnconfined:
+	case a.Type != corev1.AppArmorProfileTypeLocalhost:
+		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault or Localhost, or leave it out")
+	case a.LocalhostProfile == nil || !filepath.IsLocal(*a.LocalhostProfile) || *a.LocalhostProfile == "." || *a.LocalhostProfile == "unconfined":
+		v.no(at.Child("localhostProfile"), "", "must be a name in the folder of the device's profiles, without ..")
 	}
 }
 

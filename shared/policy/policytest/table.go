@@ -92,7 +92,12 @@ var Table = []Case{
 	{"a profile of nobody", "", "securityContext: {seccompProfile: {type: Localhost}}", "", "spec.securityContext.seccompProfile.localhostProfile: must be a path below"},
 	{"a profile from elsewhere", "", "", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: ../../../tmp/mine.json}}", "WEB.securityContext.seccompProfile.localhostProfile: must be a path below"},
 	{"a profile from the root", "", "", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: /tmp/mine.json}}", "WEB.securityContext.seccompProfile.localhostProfile: must be a path below"},
-	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}", "WEB.securityContext.appArmorProfile.type: is not supported"},
+	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}", "WEB.securityContext.appArmorProfile.type: containers keep a profile"},
+	{"a pod without AppArmor where privileged containers are allowed", "privileged: true", "securityContext: {appArmorProfile: {type: Unconfined}}", "", ""},
+	{"an AppArmor profile that the device's owner names", "", "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: web-strict}}", "", ""},
+	{"an AppArmor profile of nobody", "", "", "securityContext: {appArmorProfile: {type: Localhost}}", "WEB.securityContext.appArmorProfile.localhostProfile: must be a name in"},
+	{"an AppArmor profile from elsewhere", "", "", "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: ../seccomp/a}}", "WEB.securityContext.appArmorProfile.localhostProfile: must be a name in"},
+	{"no AppArmor by another name, whatever is allowed", "", "", "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: unconfined}}", "WEB.securityContext.appArmorProfile.localhostProfile: must be a name in"},
 	{"an open /proc, whatever is allowed", "privileged: true", "", "securityContext: {procMount: Unmasked}", "WEB.securityContext.procMount: is not supported"},
 
 	{"a probe of the pod", "", "", "livenessProbe: {httpGet: {port: 80, path: /}}", ""},

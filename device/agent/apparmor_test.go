@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// aKernel is a /sys whose kernel enforces AppArmor, or does not, and has loaded some profiles.
+func aKernel(t *testing.T, enabled string, loaded ...string) string {
+	t.Helper()
+	sys := t.TempDir()
+	for name, text := range map[string]string{
+		"module/apparmor/parameters/enabled": enabled + "\n",
+		"kernel/security/apparmor/profiles":  strings.Join(loaded, "\n") + "\n",
+	} {
+		path := filepath.Join(sys, name)
+		made(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		made(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	return sys
+}
+
+func localhost(name string) *corev1.AppArmorProfile {
+	return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+}
+
+// A profile needs both: the owner's word, and the kernel's.
+func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"web-strict", "not-loaded", "named with (words)", "a.b"} {
+		made(t, os.WriteFile(filepath.Join(folder, name), nil, 0o644))
+	}
+	made(t, os.Mkdir(filepath.Join(folder, "dir"), 0o755))
+	outside := filepath.Join(t.TempDir(), "docker-default")
+	made(t, os.WriteFile(outside, nil, 0o644))
+	made(t, os.Symlink(outside, filepath.Join(folder, "docker-default")))
+	sys := aKernel(t, "Y", "docker-default (enforce)", "web-strict (enforce)", "dir (enforce)", "lxc (unconfined)", "named with (words) (complain)", "web-strict//child (enforce)")
+	plain, free := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	for name, c := range map[string]struct {
+		pod, container *corev1.AppArmorProfile
+		off            bool
+		want, err      string
+	}{
+		"nothing asked is the engine's own":            {},
+		"the engine's own":                             {pod: plain},
+		"of the pod":                                   {pod: localhost("web-strict"), want: "web-strict"},
+		"of the container":                             {container: localhost("web-strict"), want: "web-strict"},
+		"the container's counts":                       {pod: localhost("web-strict"), container: plain},
+		"none":                                         {container: free, want: "unconfined"},
+		"none where there is none":                     {container: free, off: true},
+		"with more words than a name":                  {pod: localhost("named with (words)"), want: "named with (words)"},
+		"one that only the owner has":                  {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
+		"one that only the kernel has":                 {pod: localhost("lxc"), err: "no such file or directory: the device's owner allows it by a file of that name in " + folder},
+		"the beginning of one":                         {pod: localhost("web-stric"), err: "no such file or directory"},
+		"a folder":                                     {pod: localhost("dir"), err: "it is no file"},
+		"one that a link allows":                       {pod: localhost("docker-default"), err: "path escapes from parent"},
+		"one whose dot would be any letter in a regex": {pod: localhost("a.b"), err: "it is not loaded"},
+		"without a name":                               {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := makePod("web", "wait")
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.pod}
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: c.container}
+			a := &Agent{c: Config{AppArmor: folder, SysDir: sys}}
+			got, err := a.appArmor(Facts{AppArmor: !c.off}, &p, &p.Spec.Containers[0])
+			if got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %q, %v; want %q, %s", got, err, c.want, c.err)
+			}
+		})
+	}
+	if !enforcesAppArmor(sys) || enforcesAppArmor(aKernel(t, "N")) || enforcesAppArmor(t.TempDir()) {
+		t.Error("whether the kernel enforces it is not read")
+	}
+}
+
+// As with the kubelet: whatever profile is asked for, a kernel that enforces none has none.
+func TestADeviceWithoutAppArmorRejectsWhoAsksForIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		enabled string
+		p       *corev1.AppArmorProfile
+		phase   corev1.PodPhase
+		reason  string
+	}{
+		"a profile, without":      {"N", localhost("web-strict"), corev1.PodFailed, "AppArmor"},
+		"the engine's, without":   {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodFailed, "AppArmor"},
+		"none, without":           {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, corev1.PodRunning, ""},
+		"not a word of it":        {"N", nil, corev1.PodRunning, ""},
+		"the engine's, with":      {"Y", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodRunning, ""},
+		"a profile that is there": {"Y", localhost("web-strict"), corev1.PodRunning, ""},
+		"one that is not":         {"Y", localhost("other"), corev1.PodPending, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			made(t, os.WriteFile(filepath.Join(folder, "web-strict"), nil, 0o644))
+			sys := aKernel(t, c.enabled, "web-strict (enforce)")
+			bubble(t, func(t *testing.T, d *device) {
+				d.end()
+				d.config.AppArmor, d.config.SysDir = folder, sys
+				d.config.Policy.Privileged = true
+				d.start()
+				p := makePod("web", "wait")
+				p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.p}
+				d.desire(1, p)
+				time.Sleep(2 * time.Second)
+				st := d.wantPhase("web", c.phase, c.reason)
+				if c.reason != "" && st.Message != "Cannot enforce AppArmor: AppArmor is not enabled on the host" {
+					t.Errorf("it says %q", st.Message)
+				}
+				if c.phase == corev1.PodPending {
+					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" || !strings.Contains(w.Message, `cannot use AppArmor profile "other"`) {
+						t.Errorf("it waits: %v", w)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,21 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+)
+
+// Docker and Podman are told a profile in the same words, as privileged as the container may be.
+func TestAppArmorIsAskedForByName(t *testing.T) {
+	for _, name := range []string{"docker", "podman"} {
+		for profile, want := range map[string]string{"web-strict": "apparmor=web-strict", "unconfined": "apparmor=unconfined"} {
+			o, err := translate(Spec{Name: "c", AppArmor: profile, NoNewPrivs: true}, "image", Info{Name: name})
+			if err != nil || !slices.Equal(o.HostConfig.SecurityOpt, []string{"no-new-privileges", want}) {
+				t.Errorf("%s is asked %q, %v", name, o.HostConfig.SecurityOpt, err)
+			}
+		}
+		if o, err := translate(Spec{Name: "c"}, "image", Info{Name: name}); err != nil || len(o.HostConfig.SecurityOpt) != 0 {
+			t.Errorf("%s is asked %q where nothing was said, %v", name, o.HostConfig.SecurityOpt, err)
+		}
+	}
+}
