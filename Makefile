@@ -5,7 +5,7 @@ GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build run check test test-static test-cross test-go test-long attack bench fuzz clean
+.PHONY: build run check test test-static test-cross test-go test-long attack conformance bench fuzz clean
 
 build:
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-hub ./hub
@@ -71,6 +71,13 @@ bench:
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
 	go run ./hub/attack
+
+# Kubernetes' own conformance suite: every spec that we claim, on simulated devices and on
+# agents with Docker (CONFORMANCE='-engine podman': with Podman; go run ./hub/conformance -help).
+# The first time it builds the suite, ten to twenty minutes on two cores, into the user's cache.
+conformance:
+	@.ci/services .ci/services.env
+	@set -a && . ./.ci/services.env && set +a && go run ./hub/conformance $(CONFORMANCE)
 
 # Every fuzz target for 30 s each; FUZZTIME=10h FUZZ=TheHubDoes tells random stories all night.
 FUZZTIME ?= 30s

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the manual's list of what is not claimed")
+
+func names(all []string) []*spec {
+	var out []*spec
+	for _, name := range all {
+		out = append(out, &spec{name: name})
+	}
+	return out
+}
+
+func TestJudge(t *testing.T) {
+	const (
+		plain  = "[sig-apps] Deployment should scale [Conformance]"
+		serial = "[sig-apps] Daemon set [Serial] should run [Conformance]"
+		taint  = "[sig-node] Taints [Serial] evicts [Disruptive] [Conformance]"
+		looks  = "[sig-node] Pods should print [NodeConformance] [Conformance]"
+		shell  = "[sig-apps] Job should fail [Conformance]"
+		both   = "[sig-storage] Volumes [Serial] look in [NodeConformance] [Conformance]"
+		dns    = "[sig-network] DNS should resolve [Conformance]"
+	)
+	for _, c := range []struct {
+		name, unclaimed, engines, wrong string
+		lanes                           []lane
+	}{
+		{"what the suite marks decides the lane", "# none\n\n[sig-network] DNS\tthere is none\n", "[sig-apps] Job\n", "",
+			[]lane{api, workloads, placement, engine, engine, engineSerial, nowhere}},
+		{"a line without a reason is a mistake", "[sig-network] DNS\n", "", "no name, tab and reason", nil},
+		{"an empty reason is a mistake", "[sig-network] DNS\t \n", "", "no name, tab and reason", nil},
+		{"a line about no spec is a mistake", "[sig-network] Services\tthere are none\n", "", "no spec begins with", nil},
+		{"two lines about one spec are a mistake", "[sig-network] DNS\ta\n[sig-network]\tb\n", "", "two lines are about", nil},
+		{"a spec that nobody has cannot look into containers", "", "[sig-apps] Nothing\n", "engines.txt: no spec begins with", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := names([]string{plain, serial, taint, looks, shell, both, dns})
+			err := judge(all, c.unclaimed, c.engines)
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Fatalf("error is %v, want one that says %q", err, c.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range c.lanes {
+				if all[i].lane != want {
+					t.Errorf("%s runs in %s, want %s", all[i].name, all[i].lane, want)
+				}
+			}
+		})
+	}
+}
+
+func TestTally(t *testing.T) {
+	all := []*spec{
+		{name: "[sig-node] a", chosen: true, state: "passed"},
+		{name: "[sig-apps] b", chosen: true, state: "failed", why: "expected\n  nothing"},
+		{name: "[sig-apps] c", reason: "no"},
+		{name: "[sig-node] d"},
+		{name: "[sig-node] e", chosen: true, state: "not run"},
+	}
+	tab := tally(all)
+	if got := tab.chosen(); got != 3 {
+		t.Errorf("%d were to run, want 3", got)
+	}
+	want := `| SIG | conformance specs | claimed | passed |
+|---|--:|--:|--:|
+| apps | 2 | 1 | 0 |
+| node | 3 | 3 | 1 of 2 that ran |
+| all | 5 | 4 | 1 of 3 that ran |
+
+Claimed, and not passed:
+
+* [sig-apps] b: failed: expected nothing
+* [sig-node] e: not run: 
+`
+	if got := tab.text(); got != want {
+		t.Errorf("the table is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestManual holds the manual to the list of what is not claimed.
+func TestManual(t *testing.T) {
+	b, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := replace(string(b), "unclaimed", reasons(unclaimed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc != string(b) {
+		t.Error("README.md does not say what unclaimed.txt says: go test ./hub/conformance -update")
+		if *update {
+			err = os.WriteFile("README.md", []byte(doc), 0o644)
+		}
+	}
+	for _, engine := range []string{"docker", "podman"} {
+		if _, err := replace(doc, engine, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// quick are specs that need a minute together, and no containers.
+const quick = `^\[sig-(instrumentation|architecture)\]|Watchers|server version|Lease lease|Deployment Status endpoints|ReplicaSet Replace|DisruptionController should create|version should check`
+
+// TestQuickSpecs runs a few claimed specs where the suite has been built: that takes
+// ten to twenty minutes, so that tests leave it to make conformance.
+func TestQuickSpecs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a hub and devices")
+	}
+	t.Chdir("../..")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	cache += "/flotilla/conformance"
+	s, err := place(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.built(products) {
+		t.Skipf("Kubernetes' conformance suite is not built in %s: make conformance builds it, once", s.dir)
+	}
+	began := time.Now()
+	o := options{cache: cache, logs: t.TempDir(), focus: quick, engine: "docker", procs: 4}
+	if err := conform(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+	t.Logf("in %s", time.Since(began).Round(time.Second))
+}

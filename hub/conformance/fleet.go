@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// patience is how long a start, or an orderly end, may take on a busy machine.
+const patience = 3 * time.Minute
+
+// policy is the hub's and the devices' own: the suite asks for all of it.
+const policy = `privileged: true
+hostNetwork: true
+hostPID: true
+hostPaths: [/]
+capabilities: [ALL]
+allowNewPrivileges: true
+`
+
+// systemPods is on every node, because serial specs wait a minute for pods of
+// these three names there.
+const systemPods = `{"apiVersion": "apps/v1", "kind": "DaemonSet",
+"metadata": {"name": "kube-proxy-fluentd-elasticsearch-node-problem-detector", "namespace": "kube-system"},
+"spec": {"selector": {"matchLabels": {"app": "kube-proxy"}}, "template": {"metadata": {"labels": {"app": "kube-proxy"}},
+"spec": {"tolerations": [{"operator": "Exists"}], "containers": [{"name": "pause", "image": "registry.k8s.io/pause:3.10.2"}]}}}}`
+
+// A fleet is a hub of its own with its devices.
+type fleet struct {
+	r          *run
+	name, dir  string
+	https      string
+	kubeconfig string
+	nodes      int
+	children   []*child
+	joined     []string // state directories of agents, which have containers
+	socket     string   // of their engine
+}
+
+// fleet starts a hub with the arguments that are its own.
+func (r *run) fleet(ctx context.Context, name string, args ...string) (*fleet, error) {
+	f := &fleet{r: r, name: name, dir: filepath.Join(r.work, name)}
+	f.kubeconfig = filepath.Join(f.dir, "kubeconfig")
+	if err := os.Mkdir(f.dir, 0o700); err != nil {
+		return nil, err
+	}
+	var err error
+	var mqtt string
+	if f.https, err = freeAddress(); err == nil {
+		mqtt, err = freeAddress()
+	}
+	if err != nil {
+		return nil, err
+	}
+	args = append([]string{"serve", "--data-dir", f.data(), "--https-listen", f.https, "--mqtt-listen", mqtt,
+		"--advertise-address", "127.0.0.1", "--policy", r.policy}, args...)
+	hub, err := f.begin("hub", r.hub, args...)
+	if err != nil {
+		return f, err
+	}
+	err = until(ctx, "the hub of "+name, func() error {
+		if hub.ended() {
+			return fmt.Errorf("it has ended: %s", hub.tail())
+		}
+		text, err := output(exec.CommandContext(ctx, r.hub, "kubeconfig", "--data-dir", f.data(), "--ttl", "24h"))
+		if err == nil {
+			err = os.WriteFile(f.kubeconfig, text, 0o600)
+		}
+		if err == nil {
+			_, err = f.kubectl(ctx, "get", "--raw", "/readyz")
+		}
+		return err
+	})
+	return f, err
+}
+
+func (f *fleet) data() string { return filepath.Join(f.dir, "hub") }
+
+// simulate gives the fleet devices whose engines are in memory.
+func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
+	dev, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.fleet(ctx, name, "--mqtt-dev-listen", dev)
+	if err != nil {
+		return f, err
+	}
+	f.nodes = 4
+	if _, err := f.begin("devices", r.device, "simulate", "--hub", "mqtt://"+dev, "--count", "4", "--sites", "2"); err != nil {
+		return f, err
+	}
+	return f, f.ready(ctx)
+}
+
+// agents gives the fleet two agents that share an engine, joined as a person would.
+func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
+	f, err := r.fleet(ctx, name, "--cluster-cidr", r.cidr)
+	if err != nil {
+		return f, err
+	}
+	f.nodes, f.socket = 2, socket
+	for i := range f.nodes {
+		node := fmt.Sprintf("conformance-%d-%d", os.Getpid(), i+1)
+		state := filepath.Join(f.dir, node)
+		line, err := output(exec.CommandContext(ctx, r.hub, "token", "create", "--data-dir", f.data(), "--site", "conformance"))
+		if err != nil {
+			return f, err
+		}
+		words := strings.Fields(string(line)) // flotilla-device join URL --token TOKEN
+		if len(words) < 2 {
+			return f, fmt.Errorf("token create printed %q, which is no line to type", line)
+		}
+		if _, err := output(exec.CommandContext(ctx, r.device, append(words[1:], "--state-dir", state, "--node-name", node)...)); err != nil {
+			return f, err
+		}
+		f.joined = append(f.joined, state)
+		// The disk is somebody's: a full one is no reason to remove images from it.
+		anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
+		if _, err := f.begin(fmt.Sprintf("agent%d", i+1), r.device, "run", "--state-dir", state, "--engine", socket, "--policy", r.policy, "--eviction-hard", anyDisk); err != nil {
+			return f, err
+		}
+	}
+	return f, f.ready(ctx)
+}
+
+// ready waits until every device is a node that takes pods, and has its system pods.
+func (f *fleet) ready(ctx context.Context) error {
+	file := filepath.Join(f.dir, "system.json")
+	if err := os.WriteFile(file, []byte(systemPods), 0o600); err != nil {
+		return err
+	}
+	err := until(ctx, "the nodes of "+f.name, func() error {
+		text, err := f.kubectl(ctx, "get", "nodes", "-o", `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
+		if n := strings.Count(string(text), "True"); err == nil && n != f.nodes {
+			err = fmt.Errorf("%d of %d are ready", n, f.nodes)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := f.kubectl(ctx, "apply", "-f", file); err != nil {
+		return err
+	}
+	return until(ctx, "the system pods of "+f.name, func() error {
+		text, err := f.kubectl(ctx, "get", "daemonset", "-n", "kube-system", "-o", "json")
+		var list struct {
+			Items []struct{ Status struct{ NumberReady int } }
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &list)
+		}
+		if err == nil && (len(list.Items) != 1 || list.Items[0].Status.NumberReady != f.nodes) {
+			err = errors.New("they are not ready")
+		}
+		return err
+	})
+}
+
+// kubectl asks the fleet's hub as its administrator.
+func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, f.r.suite.program("kubectl"), append([]string{"--kubeconfig", f.kubeconfig}, args...)...)
+	cmd.Env = f.r.environment()
+	return output(cmd)
+}
+
+// end ends the fleet: the agents take their containers, their network and what they
+// mounted along.
+func (f *fleet) end() error {
+	var wrong []error
+	for i := len(f.children) - 1; i >= 1; i-- {
+		wrong = append(wrong, f.children[i].end())
+	}
+	for _, state := range f.joined {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		_, err := output(exec.CommandContext(ctx, f.r.device, "reset", "--yes", "--state-dir", state, "--engine", f.socket))
+		cancel()
+		wrong = append(wrong, err)
+	}
+	if len(f.children) > 0 {
+		wrong = append(wrong, f.children[0].end())
+	}
+	return errors.Join(wrong...)
+}
+
+// A child is a program that runs until we end it.
+type child struct {
+	cmd  *exec.Cmd
+	log  string
+	over chan struct{}
+}
+
+// begin starts a program of the fleet; the first is the hub. What it says is kept.
+func (f *fleet) begin(name, program string, args ...string) (*child, error) {
+	c := &child{cmd: exec.Command(program, args...), log: filepath.Join(f.r.logs, f.name+"."+name+".log"), over: make(chan struct{})}
+	log, err := os.Create(c.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c.cmd.Stdout, c.cmd.Stderr, c.cmd.Env = log, log, f.r.environment()
+	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", program, err)
+	}
+	f.children = append(f.children, c)
+	go func() {
+		defer close(c.over)
+		_ = c.cmd.Wait() // how it ended is in its log
+	}()
+	return c, nil
+}
+
+func (c *child) ended() bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends a child, and is an error where it does not end in order.
+func (c *child) end() error {
+	if c.ended() {
+		return fmt.Errorf("%s had ended before its time: %s", filepath.Base(c.cmd.Path), c.tail())
+	}
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
+	select {
+	case <-c.over:
+		return nil
+	case <-time.After(patience):
+		_ = c.cmd.Process.Kill()
+		<-c.over
+		return fmt.Errorf("%s had not ended %s after SIGTERM", filepath.Base(c.cmd.Path), patience)
+	}
+}
+
+func (c *child) tail() string {
+	text, _ := os.ReadFile(c.log)
+	return string(text[max(0, len(text)-500):])
+}
+
+// until asks again and again until there is no error, patience long.
+func until(ctx context.Context, what string, so func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := so()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, err)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+var lastPort = 20_000 + os.Getpid()%8_000
+
+// freeAddress is a loopback address that nothing listens on, below the ports that the
+// kernel gives to those who call somebody.
+func freeAddress() (string, error) {
+	for range 12_000 {
+		lastPort = 20_000 + (lastPort+1-20_000)%12_000
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lastPort)); err == nil {
+			return l.Addr().String(), l.Close()
+		}
+	}
+	return "", errors.New("no port between 20000 and 32000 is free")
+}

@@ -1,0 +1,124 @@
+// Command conformance is `make conformance`: it runs Kubernetes' own conformance
+// suite, of the version that testdata/suite/go.mod names, against real hubs, and
+// prints which of the specs that Flotilla claims pass.
+//
+// It builds the suite and the images that its specs ask for from the module's own
+// sources, starts hubs with simulated devices and with agents on a container engine,
+// and ends and removes what it has started. What is not claimed stands, with the
+// reason, in unclaimed.txt; everything else that the suite marks [Conformance] is
+// claimed. The room knows the hub by its programs and its API only, as the suite does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// options is what the command line says.
+type options struct {
+	cache, logs, bin, cidr string
+	focus                  string
+	engine                 string
+	procs                  int
+	keep, list             bool
+}
+
+func main() {
+	var o options
+	cache, _ := os.UserCacheDir() // without one, -cache has to say where
+	flag.StringVar(&o.cache, "cache", filepath.Join(cache, "flotilla", "conformance"), "directory of the built suite")
+	flag.StringVar(&o.logs, "logs", "", "directory for what the programs and the suite say (default: last in the cache)")
+	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub and flotilla-device (default: built anew)")
+	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "addresses for the pods on the engine")
+	flag.StringVar(&o.focus, "focus", "", "only claimed specs whose name matches this expression; the table is then printed only")
+	flag.StringVar(&o.engine, "engine", "docker", "engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
+	flag.IntVar(&o.procs, "procs", 2*runtime.NumCPU(), "specs that run at once on a hub, where they may")
+	flag.BoolVar(&o.keep, "keep", false, "leave the hubs and devices running after the specs, until Ctrl-C")
+	flag.BoolVar(&o.list, "list", false, "list the specs: lane, or why not claimed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	if err := conform(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+// conform does what the options say. Its error is that of the first thing that could
+// not be done, or says how many claimed specs failed.
+func conform(ctx context.Context, o options) error {
+	focus, err := regexp.Compile(o.focus)
+	if err != nil {
+		return fmt.Errorf("-focus: %w", err)
+	}
+	began := time.Now()
+	s, err := place(o.cache)
+	if err != nil {
+		return err
+	}
+	if err := s.build(ctx, products); err != nil {
+		return err
+	}
+	all, err := s.specs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := judge(all, unclaimed, engines); err != nil {
+		return err
+	}
+	if o.list {
+		for _, sp := range all {
+			fmt.Printf("%-14s %s%s\n", sp.lane, sp.name, note(sp.reason))
+		}
+		return nil
+	}
+	work, err := os.MkdirTemp("", "flotilla-conformance-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	r := &run{options: o, suite: s, work: work}
+	if r.logs == "" {
+		r.logs = filepath.Join(o.cache, "last")
+	}
+	if err := errors.Join(os.RemoveAll(r.logs), os.MkdirAll(r.logs, 0o755)); err != nil {
+		return err
+	}
+	if err := r.programs(ctx); err != nil {
+		return err
+	}
+	for _, sp := range all {
+		sp.chosen = sp.reason == "" && focus.MatchString(sp.name)
+	}
+	if err := r.all(ctx, all); err != nil {
+		return err
+	}
+	t := tally(all)
+	text := t.text()
+	fmt.Printf("\n%s\n%d specs in %s; what was said is in %s\n", text, t.chosen(), time.Since(began).Round(time.Second), r.logs)
+	if o.focus == "" && ctx.Err() == nil {
+		if err := rewrite(o.engine, text); err != nil {
+			return err
+		}
+	}
+	if n := len(t.failed); n > 0 {
+		return fmt.Errorf("%d of %d claimed specs did not pass", n, t.chosen())
+	}
+	return ctx.Err()
+}
+
+func note(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return "\t" + reason
+}
