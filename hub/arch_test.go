@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"hub/address":      {"shared/fleet", "hub/state"},
 	"hub/inventory":    {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/volume":       {"hub/state"},
+	"hub/publish":      {"hub/state"},
 	"hub/workload":     {"shared/fleet", "hub/state"},
 	"hub/schedule":     {"shared/fleet", "hub/state"},
 	"hub/admission":    {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
@@ -64,7 +65,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/approval", "hub/address", "hub/volume", "hub/workload", "hub/schedule", "hub/admission", "hub/kube/table"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/admission", "hub/kube/table"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 

@@ -99,11 +99,16 @@ var rules = map[state.Kind]rule{
 	state.Volumes:        {check: checks((*list).persistentVolume), same: keeps((*list).volumeUnchanged)},
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
 	state.DeviceReports:  {check: checks((*list).report)},
+	// What only the hub makes.
+	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
 		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),
 	},
 }
+
+// published says nothing: nobody can write such an object.
+func published(*list, state.Object, given) {}
 
 // The functions of a kind's own type, for any object of the kind.
 

@@ -130,14 +130,14 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	p := aContainer(t, "stdin: true\nstdinOnce: true")
-	p.Spec.ServiceAccountName = "default"
+	p.Spec.ServiceAccountName = "robot"
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
 	expect(t, Validate(p, normal), "")
 	want := []string{
 		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
-		"spec.serviceAccountName has no effect: there are no service accounts, and no token is mounted",
+		"spec.serviceAccountName has no effect: there is no service account but default, and no token is mounted",
 		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 	}
 	if got := Warnings(p); !slices.Equal(got, want) {

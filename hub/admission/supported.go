@@ -119,8 +119,8 @@ var why = map[string]string{
 	"PodSpec.subdomain":                                   "there is no cluster DNS",
 	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
 	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",
-	"PodSpec.serviceAccountName":                          "there are no service accounts, and no token is mounted",
-	"PodSpec.automountServiceAccountToken":                "there are no service accounts, and no token is mounted",
+	"PodSpec.serviceAccountName":                          "there is no service account but default, and no token is mounted",
+	"PodSpec.automountServiceAccountToken":                "service accounts have no tokens, and none is mounted",
 	"Lifecycle.stopSignal":                                "write STOPSIGNAL into the image",
 	"LifecycleHandler.tcpSocket":                          "Kubernetes does nothing with it: use exec, httpGet or sleep",
 	"Container.volumeDevices":                             "devices have no block volumes: use a hostPath",
@@ -131,7 +131,7 @@ var why = map[string]string{
 	"PersistentVolumeClaimSpec.dataSource":                whyEmpty,
 	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
 	"PersistentVolumeClaimSpec.volumeAttributesClassName": "volumes have no attributes",
-	"VolumeProjection.serviceAccountToken":                "there are no service accounts: remove it and set automountServiceAccountToken: false",
+	"VolumeProjection.serviceAccountToken":                "service accounts have no tokens: remove it and set automountServiceAccountToken: false",
 	"PodSecurityContext.seLinuxOptions":                   whySELinux,
 	"PodSecurityContext.seLinuxChangePolicy":              whySELinux,
 	"SecurityContext.seLinuxOptions":                      whySELinux,
@@ -152,6 +152,9 @@ const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, configMap, sec
 // asksNothing tells of a value that is written down although it asks for nothing:
 // what happens without it happens.
 func asksNothing(name string, v reflect.Value) bool {
+	if name == "PodSpec.serviceAccountName" && v.String() == state.DefaultAccount { // which every pod has
+		return true
+	}
 	switch x := v.Interface().(type) {
 	case *bool:
 		return x == nil || *x == (name == "PodSpec.hostUsers") // true is its default

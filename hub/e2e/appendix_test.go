@@ -28,6 +28,8 @@ spec:
     metadata: {labels: {app: agent}}
     spec: {containers: [{name: agent, image: "example.org/agent:1"}]}
 `,
+	"cm.yaml":                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: team-a}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: pruned, namespace: team-a}\n",
+	"cm2.yaml":                "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: team-a}\n",
 	"dep.yaml":                deploymentYAML,
 	"dep2.yaml":               strings.NewReplacer("web:1", "web:2", "replicas: 2", "replicas: 3").Replace(deploymentYAML),
 	"kust/kustomization.yaml": "configMapGenerator: [{name: k-gen, literals: [a=b]}]\nresources: [plain.yaml]\n",
@@ -191,7 +193,7 @@ var appendix = []row{
 	{args: words("create secret generic s1 --from-literal=p=w"), want: []string{`secret/s1 created`}},
 	{args: words("create ns team-a"), want: []string{`namespace/team-a created`}},
 	{args: words("create deployment d2 --image=busybox"), want: []string{`deployment.apps/d2 created`}},
-	{args: words("create token default"), code: 1, want: []string{`could not find the requested resource`}},
+	{args: words("create token default"), code: 1, want: []string{`service accounts have no tokens`}},
 	{args: words("create job j --image=busybox"), want: []string{`job.batch/j created`}},
 	{args: words("create cronjob nightly --image=busybox --schedule=@daily"), want: []string{`cronjob.batch/nightly created`}},
 	{args: words("create cronjob never --image=busybox --schedule=soon"), code: 1, want: []string{`"never" is invalid: spec.schedule: Invalid value: "soon"`}},
@@ -211,8 +213,20 @@ var appendix = []row{
 	{args: words("get cm c1 -o jsonpath={.data}"), want: []string{`"a":"edited"`, `"e":"f"`}},
 	{args: words("expose deploy web --port=80"), code: 1, want: []string{`services are not implemented.*hostPort`}},
 
-	{args: words("get rc,sts,ing,ep"), want: []string{`No resources found`}},
+	{args: words("get rc,sts,ing"), want: []string{`No resources found`}},
 	{args: words("create --validate=false -f -"), stdin: "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: default}\nspec: {}\n", code: 1, want: []string{`stateful sets are not implemented`}},
+
+	{args: words("get svc,ep,endpointslices,sa"), want: []string{`service/kubernetes\s+ClusterIP\s+\S+\s+<none>\s+\d+/TCP`, `endpoints/kubernetes\s+127\.0\.0\.1:\d+`, `endpointslice.discovery.k8s.io/kubernetes\s+IPv4\s+\d+\s+127\.0\.0\.1`, `(?m)^serviceaccount/default\s`}},
+	{args: words("get all,sa,cm,svc -A"), want: []string{`default\s+service/kubernetes`, `team-a\s+serviceaccount/default`, `team-a\s+configmap/kube-root-ca.crt\s+1`, `kube-system\s+configmap/kube-root-ca.crt`}},
+	{args: words("describe svc kubernetes"), want: []string{`Labels:\s+component=apiserver`, `Port:\s+https`, `Endpoints:\s+127\.0\.0\.1:\d+`}},
+	{args: words("describe sa default -n team-a"), want: []string{`Name:\s+default`, `Tokens:\s+<none>`}},
+	{args: words("describe cm kube-root-ca.crt"), want: []string{`-----BEGIN CERTIFICATE-----`}},
+	{args: words("get sa -A -w --output-watch-events"), during: "create ns team-N", until: `ADDED\s+team-\d+\s+default`, want: []string{`ADDED\s+default\s+default`}},
+	{args: words("delete cm kube-root-ca.crt -n team-a"), want: []string{`configmap "kube-root-ca.crt" deleted`}},
+	{args: words("get cm kube-root-ca.crt -n team-a -o jsonpath={.data}"), want: []string{`BEGIN CERTIFICATE`}},
+	{args: words("create sa robot"), code: 1, want: []string{`service accounts are not implemented, but for default`}},
+	{args: words("apply --prune -n team-a --all -f DIR/cm.yaml"), want: []string{`configmap/pruned created`}, not: []string{`kube-root`, `pruned pruned`}},
+	{args: words("apply --prune -n team-a --all -f DIR/cm2.yaml"), want: []string{`configmap/kept unchanged`, `configmap/pruned pruned`}, not: []string{`kube-root`, `kubernetes`}},
 
 	{args: words("get events"), want: []string{`LAST SEEN\s+TYPE\s+REASON\s+OBJECT\s+MESSAGE`, `Started container main`}},
 	{args: words("events"), want: []string{`Started container main`}},

@@ -93,7 +93,7 @@ var cases = []struct {
 	{"a table without its objects", request{method: "GET", path: "/api/v1/nodes?includeObject=None&limit=1", accept: aTab}},
 	{"a table with something else", request{method: "GET", path: "/api/v1/nodes?includeObject=Some", accept: aTab}},
 	{"pods by their metadata", request{method: "GET", path: ns + "/pods", accept: aMeta}},
-	{"services are the empty list", request{method: "GET", path: ns + "/services"}},
+	{"replication controllers are the empty list", request{method: "GET", path: ns + "/replicationcontrollers"}},
 	{"a service cannot be created", request{method: "POST", path: ns + "/services", body: `{}`}},
 	{"leases of nodes come from the hub's memory", request{method: "GET", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},
 	{"leases of nodes are not written", request{method: "DELETE", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/pi-1"}},

@@ -159,6 +159,8 @@ func (c *call) route() error {
 		switch {
 		case c.res.empty:
 			e.ErrStatus.Message = c.res.row.Absent
+		case c.res.row.Published != "":
+			e.ErrStatus.Message = c.res.row.Published
 		case c.res.kind == state.DeviceReports:
 			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
 		case c.res.kind == state.Volumes && (c.verb == "create" || c.verb == ""):
@@ -181,6 +183,8 @@ func (c *call) route() error {
 func (c *call) notServed() error {
 	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub)
 	switch {
+	case c.res.kind == state.ServiceAccounts && c.target.sub == "token":
+		message = "service accounts have no tokens: give a program that calls the API a token of a person, as a secret"
 	case c.target.sub == "ephemeralcontainers":
 		message = "devices cannot add a container to a running pod: use kubectl exec, or kubectl debug --copy-to"
 	case c.sub != nil && c.sub.name == "proxy":

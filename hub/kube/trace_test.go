@@ -71,7 +71,7 @@ const webJSON = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":
 // k9s watches the list of custom resource definitions; an empty one has a beginning
 // too.
 func TestWatchListOfTheEmptyLists(t *testing.T) {
-	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/api/v1/services", "/apis/apps/v1/statefulsets", "/api/v1/replicationcontrollers"} {
+	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/apps/v1/statefulsets", "/api/v1/replicationcontrollers"} {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 			w := watch(t, s, path+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", protoFirst)
 			defer w.cancel()

@@ -15,6 +15,7 @@ import (
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/publish"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/volume"
@@ -45,6 +46,7 @@ func Deciders(cfg config.Config) []control.Decider {
 		eviction.Decider{Grace: cfg.NodeMonitorGracePeriod},
 		drain.Decider{},
 		approval.Decider{},
+		publish.Decider{},
 		workload.Decider{Admit: admit, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},

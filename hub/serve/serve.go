@@ -192,6 +192,9 @@ func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, furnish(h.log)); err != nil {
 		return fmt.Errorf("furnish the fleet: %w", err)
 	}
+	if err := h.advertise(ctx); err != nil {
+		return err
+	}
 	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
 		return fmt.Errorf("remember what was mended: %w", err)
 	}
@@ -211,7 +214,7 @@ func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
 	}
-	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("renewals", h.renewals.Run)}
+	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
 	if h.o.HTTPS != nil {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })

@@ -37,6 +37,11 @@ const (
 	DeviceReports        Kind = "devicereports"
 	Records              Kind = "records"
 	Dismissals           Kind = "dismissals"
+	Advertisements       Kind = "advertisements"
+	Services             Kind = "services"
+	Endpoints            Kind = "endpoints"
+	EndpointSlices       Kind = "endpointslices"
+	ServiceAccounts      Kind = "serviceaccounts"
 	JoinRequests         Kind = "certificatesigningrequests"
 )
 

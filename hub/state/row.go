@@ -16,6 +16,7 @@ type Row struct {
 	Also       *Group // another that shows it too, in that one's own shape
 	Namespaced bool
 	Absent     string // why none is ever there: it is served as an empty list
+	Published  string // why nobody but the hub makes or changes one
 	Needs      Part   // what a hub must have to serve it
 	Short      []string
 	All        bool // `kubectl get all` shows it
@@ -77,6 +78,7 @@ var (
 	singly     = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	readOnly   = []string{"get", "list", "watch"}
 	endOnly    = []string{"delete", "deletecollection", "get", "list", "watch"}
+	deletion   = []string{"delete", "deletecollection"}
 	modify     = []string{"get", "patch", "update"}
 	connect    = []string{"create", "get"}
 	getOnly    = []string{"get"}

@@ -8,6 +8,7 @@ import (
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -179,5 +180,29 @@ var kinds = [...]Row{
 		Kind: StorageClasses, Group: &storage, Name: "StorageClass", Short: []string{"sc"}, Verbs: everything,
 		Viewer: readOnly,
 		New:    fresh[storagev1.StorageClass],
+	},
+	{Kind: Advertisements, New: fresh[Advertisement]},
+	// What the hub publishes, as every Kubernetes has it: who deletes it gets it back (package publish).
+	{
+		Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: endOnly,
+		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with hostPort",
+		Viewer:    readOnly, Operator: deletion,
+		New: fresh[corev1.Service],
+	}, {
+		Kind: Endpoints, Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: endOnly,
+		Published: "endpoints are not implemented, but for those of kubernetes, which is the hub itself, as there are no other services",
+		Viewer:    readOnly, Operator: deletion,
+		//lint:ignore SA1019 clients read them
+		New: fresh[corev1.Endpoints],
+	}, {
+		Kind: EndpointSlices, Group: &discovery, Name: "EndpointSlice", Namespaced: true, Verbs: endOnly,
+		Published: "endpoint slices are not implemented, but for that of kubernetes, which is the hub itself, as there are no other services",
+		Viewer:    readOnly, Operator: deletion,
+		New: fresh[discoveryv1.EndpointSlice],
+	}, {
+		Kind: ServiceAccounts, Group: &core, Name: "ServiceAccount", Namespaced: true, Short: []string{"sa"}, Verbs: endOnly,
+		Published: "service accounts are not implemented, but for default in every namespace, which has no token: give a program that calls the API a token of a person, as a secret; name the secrets for its images in the pod's imagePullSecrets",
+		Viewer:    readOnly, Operator: deletion,
+		New: fresh[corev1.ServiceAccount],
 	},
 }

@@ -12,6 +12,7 @@ import (
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -29,6 +30,7 @@ var (
 	batch          = Group{GroupVersion: batchv1.SchemeGroupVersion, AddToScheme: batchv1.AddToScheme}
 	certificates   = Group{GroupVersion: certv1.SchemeGroupVersion, AddToScheme: certv1.AddToScheme}
 	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
+	discovery      = Group{GroupVersion: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme}
 	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
 	storage        = Group{GroupVersion: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme}
@@ -44,7 +46,7 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &networking, &policies, &storage, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &policies, &storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 
@@ -55,10 +57,6 @@ func Groups() []*Group { return groups }
 // implements them, but tools and kubectl's own lists ask for them all the time, and fail
 // where they are not there.
 var unkept = [...]Row{
-	{Kind: "services", Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: readOnly, Viewer: readOnly,
-		Absent: "services are not implemented: the list is always empty; publish a pod's port with hostPort"},
-	{Kind: "endpoints", Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: readOnly, Viewer: readOnly,
-		Absent: "endpoints are not implemented, as there are no services: the list is always empty"},
 	{Kind: "replicationcontrollers", Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true, Verbs: readOnly, Viewer: readOnly,
 		Absent: "replication controllers are not implemented: the list is always empty; use a Deployment"},
 	{Kind: "statefulsets", Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true, Verbs: readOnly, Viewer: readOnly,

@@ -77,7 +77,7 @@ func urls(t testing.TB) map[string]string {
 
 func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 	all := urls(t)
-	if len(all) != 14 {
+	if len(all) != 15 {
 		t.Errorf("the index has %d documents: %v", len(all), all)
 	}
 	for gv, url := range all {
@@ -156,7 +156,7 @@ func TestDocumentsAreTrue(t *testing.T) {
 	for path, want := range map[string]string{
 		"/api/v1/namespaces/{namespace}/pods/{name}": "delete get parameters patch put",
 		"/api/v1/pods": "get parameters",
-		"/api/v1/namespaces/{namespace}/services":             "get parameters",
+		"/api/v1/namespaces/{namespace}/services":             "delete get parameters",
 		"/api/v1/namespaces":                                  "get parameters post",
 		"/api/v1/namespaces/{namespace}/pods/{name}/eviction": "parameters post",
 		"/api/v1/namespaces/{namespace}/pods/{name}/exec":     "get parameters post",
@@ -182,7 +182,7 @@ func TestDocumentsAreTrue(t *testing.T) {
 	pod := doc.Components.Schemas["io.k8s.api.core.v1.PodSpec"]["properties"].(map[string]any)
 	for field, want := range map[string]string{
 		"hostIPC":            "Not supported here: containers on devices never share the device's IPC.",
-		"serviceAccountName": "Has no effect here: there are no service accounts, and no token is mounted. ",
+		"serviceAccountName": "Has no effect here: there is no service account but default, and no token is mounted. ",
 		"nodeSelector":       "NodeSelector is a selector",
 	} {
 		if got := pod[field].(map[string]any)["description"].(string); !strings.HasPrefix(got, want) {

@@ -15,7 +15,6 @@ func init() {
 	show(state.ConfigMaps, columns("Name Data Age"), configMapCells)
 	show(state.Secrets, columns("Name Type Data Age"), secretCells)
 	show(state.Leases, columns("Name Holder Age"), leaseCells)
-	show("services", columns("Name Type Cluster-IP External-IP Port(s) Age (w)Selector"), nil) // always empty
 	show(state.Events, columns("Last Seen", "Type", "Reason", "Object", "(w)Subobject", "(w)Source", "Message",
 		"(w)First Seen", "(w)Count", "(w)Name"), eventCells)
 }

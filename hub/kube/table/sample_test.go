@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 clients read Endpoints
+
 package table
 
 import (
@@ -8,6 +10,7 @@ import (
 	certv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -74,6 +77,17 @@ func samples(k state.Kind) []state.Object {
 			Status: batchv1.CronJobStatus{Active: []corev1.ObjectReference{{Name: "nightly-1"}}, LastScheduleTime: ptr(ago(7 * time.Hour))}}
 		c.Spec.JobTemplate.Spec.Template = template
 		return []state.Object{c, &batchv1.CronJob{ObjectMeta: meta("off"), Spec: batchv1.CronJobSpec{Schedule: "@daily", Suspend: ptr(true)}}}
+	case state.Services:
+		return []state.Object{&corev1.Service{ObjectMeta: meta("kubernetes"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.0.0.5",
+			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 8443}}}}, &corev1.Service{ObjectMeta: meta("bare")}}
+	case state.Endpoints:
+		return []state.Object{&corev1.Endpoints{ObjectMeta: meta("kubernetes"), Subsets: []corev1.EndpointSubset{{
+			Addresses: []corev1.EndpointAddress{{IP: "10.0.0.5"}}, Ports: []corev1.EndpointPort{{Port: 8443}}}}}, &corev1.Endpoints{ObjectMeta: meta("bare")}}
+	case state.EndpointSlices:
+		return []state.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta("kubernetes"), AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.5"}}}, Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(8443))}}}, &discoveryv1.EndpointSlice{ObjectMeta: meta("bare")}}
+	case state.ServiceAccounts:
+		return []state.Object{&corev1.ServiceAccount{ObjectMeta: meta("default")}}
 	case state.ControllerRevisions:
 		r := &appsv1.ControllerRevision{ObjectMeta: meta("probe-7f"), Revision: 4}
 		r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "probe", Controller: ptr(true)}}

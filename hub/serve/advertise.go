@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
+)
+
+// advertiseEvery is how often the hub looks whether its address or its authority has changed.
+const advertiseEvery = time.Minute
+
+// advertiseAll keeps what the fleet knows of its hub.
+func (h *Hub) advertiseAll(ctx context.Context) error {
+	tick := time.NewTicker(advertiseEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := h.advertise(ctx); err != nil && ctx.Err() == nil {
+				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be old", "err", err)
+			}
+		}
+	}
+}
+
+// advertise tells the fleet where the hub's API is, and by which authority to know it. Where it
+// is known, nothing is done.
+func (h *Hub) advertise(ctx context.Context) error {
+	says := state.Advertisement{Root: string(h.authority.RootPEM())}
+	if h.o.HTTPS != nil {
+		says.Address, says.Port = advertised(h.cfg.AdvertiseAddress, h.o.HTTPS.Addr(), pki.LocalNames(""))
+	}
+	known := func(s state.Snapshot) bool {
+		have := s.Advertisement()
+		return have != nil && have.Address == says.Address && have.Port == says.Port && have.Root == says.Root
+	}
+	if known(h.Loop.Snapshot()) {
+		return nil
+	}
+	_, err := h.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		if known(s) {
+			return nil, nil
+		}
+		next := says
+		next.ObjectMeta = metav1.ObjectMeta{Name: state.HubName, CreationTimestamp: metav1.NewTime(now)}
+		if have := s.Advertisement(); have != nil {
+			have.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
+		}
+		return []state.Change{state.Put(&next, "")}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("advertise the hub: %w", err)
+	}
+	return nil
+}
+
+// advertised is the address and the port at which others reach a listener, as far as it has an address: the one that
+// was configured, the one that it is bound to, or else the machine's first.
+func advertised(configured string, at net.Addr, machine []string) (address string, port int32) {
+	bound, err := netip.ParseAddrPort(at.String())
+	if err != nil { // a pipe of a test's
+		return "", 0
+	}
+	port = int32(bound.Port())
+	if a, err := netip.ParseAddr(configured); err == nil {
+		return a.Unmap().String(), port
+	}
+	if a := bound.Addr().Unmap(); !a.IsUnspecified() {
+		return a.WithZone("").String(), port
+	}
+	for _, name := range machine {
+		if a, err := netip.ParseAddr(name); err == nil && !a.IsLoopback() {
+			return a.String(), port
+		}
+	}
+	return "127.0.0.1", port
+}
