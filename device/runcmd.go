@@ -32,6 +32,7 @@ import (
 type runFlags struct {
 	stateDir, engine, policy string
 	seccomp, appArmor        string // folders
+	runtimes                 []string
 	lease                    time.Duration
 	log                      logFlags
 	limits                   limitFlags
@@ -57,6 +58,7 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
 	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor", "folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
+	fl.StringSliceVar(&f.runtimes, "runtimes", nil, "names of the container engine's runtimes, beside its default, that pods may have by a RuntimeClass (Docker)")
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
@@ -171,6 +173,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Policy:       o.policy,
 		Seccomp:      f.seccomp,
 		AppArmor:     f.appArmor,
+		Runtimes:     f.runtimes,
 		Flags:        o.limits,
 		Swap:         o.swap,
 		Topology:     o.topology,

@@ -157,6 +157,9 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		}
 		spec := sandboxSpec(s, j.src.node, path)
 		resolving(&spec, s.Pod)
+		if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
+			return spec, volumes, &runError{"CreatePodSandboxError", err}
+		}
 		return spec, volumes, nil
 	}
 	spec, err := containerSpec(s, j.src, a.c.Policy)
@@ -165,6 +168,10 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		err = j.src.hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerConfigError", err}
+	}
+	if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
+		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
+		return spec, volumes, &runError{"CreateContainerError", err}
 	}
 	if spec.Seccomp, err = seccomp(a.c.Seccomp, s.Pod, s.Spec); err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)

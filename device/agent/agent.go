@@ -74,6 +74,7 @@ type Config struct {
 	Policy       Policy
 	Seccomp      string            // the folder of the device owner's seccomp profiles
 	AppArmor     string            // the folder in which the device's owner lists AppArmor profiles
+	Runtimes     []string          // of the engine's, beside its default, that pods may have by a RuntimeClass
 	SysDir       string            // empty: /sys
 	Verify       Verify            // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile

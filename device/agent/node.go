@@ -120,7 +120,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
 		st.NodeInfo.Architecture = l.info.Arch
 	}
-	st.Images = imagesOf(l.images)
+	st.Images, st.RuntimeHandlers = imagesOf(l.images), runtimeHandlers(a.c.Runtimes, l.info)
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
 	st.Conditions = append(st.Conditions, l.networkCondition())

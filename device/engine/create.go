@@ -148,6 +148,7 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		ReadonlyRootfs: s.ReadOnlyRoot,
 		Sysctls:        s.Sysctls,
 		OomScoreAdj:    s.OOMScoreAdj,
+		Runtime:        s.Runtime,
 	}
 	if info.Name == "podman" {
 		host.LogConfig = container.LogConfig{Type: "k8s-file", Config: map[string]string{"max-size": "5m"}} // it truncates instead of rotating

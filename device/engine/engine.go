@@ -38,6 +38,9 @@ type Info struct {
 	SwapLimit  bool // swap of containers is counted and can be limited
 	CPUSet     bool // containers can be kept on some of the processors
 	CgroupV2   bool // the kernel's control groups are one tree
+
+	Runtimes       []string // by name, in order
+	DefaultRuntime string
 }
 
 // A Mount is a host directory or file inside a container.
@@ -97,6 +100,7 @@ type Spec struct {
 	Sysctls        map[string]string
 	OOMScoreAdj    int
 	Seccomp        *Seccomp // nil: the engine's own profile
+	Runtime        string   // of the engine's runtimes; "": its default
 	AppArmor       string   // name of a profile that the kernel has loaded, or unconfined; "": the engine's own
 }
 

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -123,6 +125,7 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 		CPUSet:     r.Info.CPUSet,
 		CgroupV2:   strings.TrimPrefix(r.Info.CgroupVersion, "v") == "2", // Podman writes v2
 	}
+	info.Runtimes, info.DefaultRuntime = slices.Sorted(maps.Keys(r.Info.Runtimes)), r.Info.DefaultRuntime
 	info.Version, _, _ = strings.Cut(v.Version, "+") // Debian appends +dfsg1
 	if strings.Contains(r.Info.InitBinary+r.Info.DockerRootDir+socket, "balena") {
 		info.Name = "balena-engine"

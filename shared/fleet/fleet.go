@@ -16,7 +16,10 @@ const (
 	LabelBoardPrefix = "board.flotilla.dev/"  // labels of a BoardProfile
 
 	LabelHardwarePrefix = "hardware.flotilla.dev/" // what a device has measured of itself; they follow it
-	TaintFlapping       = "flotilla.dev/flapping"  // PreferNoSchedule
+	// RuntimeHandlerAnnotation is the handler of a pod's RuntimeClass, which the hub has found when it took the pod.
+	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
+
+	TaintFlapping = "flotilla.dev/flapping" // PreferNoSchedule
 
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"
