@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,10 +225,32 @@ func TestNamespace(t *testing.T) {
 		o.SetDeletionTimestamp(&leavingAt)
 		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
 	}).settle().quiet()
-	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() != nil || f.s.Len(state.Secrets) != 0 || len(f.livePods()) != 0 || len(f.pods()) != 3 {
-		t.Fatalf("while pods stop: pods %v", f.pods())
+	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() == nil || f.s.Len(state.Secrets) != 1 || len(f.livePods()) != 0 || len(f.pods()) != 3 {
+		t.Fatalf("while pods stop, what they use has to be there: pods %v", f.pods())
 	}
+	said := func() string {
+		var all []string
+		for _, c := range f.s.Get(state.KeyOf(ns)).(*corev1.Namespace).Status.Conditions {
+			if c.Status == corev1.ConditionTrue {
+				all = append(all, string(c.Type)+": "+c.Message)
+			}
+		}
+		return strings.Join(all, "; ")
+	}
+	if got, want := said(), "NamespaceContentRemaining: Some resources are remaining: pods. has 3 resource instances"; got != want {
+		t.Errorf("the namespace says %q, want %q", got, want)
+	}
+	secret := state.Key{Kind: state.Secrets, Namespace: "default", Name: "s"}
+	f.edit(secret, func(o state.Object) { o.SetFinalizers([]string{"example.com/keep"}) })
 	f.run("pi-1").settle().quiet()
+	if f.deploy() != nil || len(f.pods()) != 0 {
+		t.Fatalf("when no pod is left the rest goes: pods %v", f.pods())
+	}
+	if got, want := said(), "NamespaceContentRemaining: Some resources are remaining: secrets. has 1 resource instances; "+
+		"NamespaceFinalizersRemaining: Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"; got != want {
+		t.Errorf("the namespace says %q, want %q", got, want)
+	}
+	f.edit(secret, func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Events)+f.s.Len(state.ControllerRevisions) != 0 {
 		t.Error("not removed when it is empty")
 	}
