@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"github.com/gorilla/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/panics"
@@ -15,15 +17,23 @@ import (
 
 // channels is a command's client on a WebSocket: the first byte of each message
 // says which stream the rest is of. In v5 the message 255, 0 ends the input; a
-// client of v4 cannot say so.
+// client of v4 cannot say so. In the base64 forms, for clients that have only text, the
+// first byte is a digit. Before v4 an error came as words, and success as nothing.
 type channels struct {
 	*socket
 	*input
 	wish Wish
 	v5   bool
+	old  bool // before v4
 }
 
-var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
+const (
+	v4Base64 = "v4." + wsstream.Base64ChannelWebSocketProtocol
+	v1       = wsstream.ChannelWebSocketProtocol
+	v1Base64 = wsstream.Base64ChannelWebSocketProtocol
+)
+
+var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name, v4Base64, v1, v1Base64}
 
 func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
 	protocol, err := choose(websocket.Subprotocols(r), commandProtocols)
@@ -34,7 +44,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 	if err != nil {
 		return nil, err
 	}
-	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name}
+	s.text = protocol == v4Base64 || protocol == v1Base64
+	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name, old: protocol == v1 || protocol == v1Base64}
 	go c.listen()
 	if c.v5 { // its clients need none, and kubectl 1.30 to 1.32 complain of one that comes at once
 		return c, nil
@@ -65,6 +76,10 @@ func (c *channels) listen() {
 		}
 		if _, err := io.ReadFull(message, buf[:1]); err != nil {
 			continue // empty: some clients do that to keep the connection
+		}
+		if c.text {
+			buf[0] -= '0'
+			message = base64.NewDecoder(base64.StdEncoding, message)
 		}
 		switch buf[0] {
 		case remotecommand.StreamStdIn:
@@ -109,7 +124,12 @@ func (c *channels) gone() <-chan struct{} { return c.left }
 func (c *channels) end(st *metav1.Status) {
 	c.over()
 	b, _ := json.Marshal(st) // strings and numbers: cannot fail
-	_, _ = channel{c.socket, remotecommand.StreamErr}.Write(b)
+	if c.old {
+		b = []byte(st.Message)
+	}
+	if !c.old || st.Status != metav1.StatusSuccess {
+		_, _ = channel{c.socket, remotecommand.StreamErr}.Write(b)
+	}
 	c.part()
 }
 
@@ -120,9 +140,12 @@ type channel struct {
 }
 
 func (c channel) Write(b []byte) (int, error) {
-	message := make([]byte, 1+len(b))
-	message[0] = c.id
-	copy(message[1:], b)
+	var message []byte
+	if c.text {
+		message = base64.StdEncoding.AppendEncode([]byte{'0' + c.id}, b)
+	} else {
+		message = append(append(make([]byte, 0, 1+len(b)), c.id), b...)
+	}
 	if err := c.send(message); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,6 @@
 // Package remote speaks what kubectl and browsers speak when they run a command in
 // a container, join one, or forward a port: WebSockets with numbered channels
-// (v5.channel.k8s.io and v4.channel.k8s.io), SPDY/3.1 (v4.channel.k8s.io and
+// (v5.channel.k8s.io, v4.channel.k8s.io and the older forms, binary and base64), SPDY/3.1 (v4.channel.k8s.io and
 // portforward.k8s.io), and SPDY inside a WebSocket.
 //
 // It turns an HTTP request into streams and runs on them what it is given; it knows

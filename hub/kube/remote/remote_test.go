@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"github.com/labstack/echo/v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -271,6 +273,58 @@ func TestTheFirstMessageIsEmpty(t *testing.T) {
 	}
 }
 
+// TestOlderForms speaks the forms that Kubernetes' own suite and browsers use: text in
+// base64, and before v4 an end that says nothing but what went wrong.
+func TestOlderForms(t *testing.T) {
+	echo := func(_ context.Context, s ask.IO) error {
+		line := make([]byte, 4)
+		if _, err := io.ReadFull(s.Stdin, line); err != nil {
+			return err
+		}
+		_, err := s.Stdout.Write(append([]byte("said "), line...))
+		return err
+	}
+	fails := func(context.Context, ask.IO) error { return &ask.ExitError{Code: 3} }
+	for _, c := range []struct {
+		protocol, input, output string
+		kind                    int
+		run                     func(context.Context, ask.IO) error
+	}{
+		{"channel.k8s.io", "\x00word", "\x01|\x01said word", websocket.BinaryMessage, echo},
+		{"channel.k8s.io", "", "\x01|\x03" + (&ask.ExitError{Code: 3}).Error(), websocket.BinaryMessage, fails},
+		{"base64.channel.k8s.io", "0d29yZA==", "1|1c2FpZCB3b3Jk", websocket.TextMessage, echo},
+		{"v4.base64.channel.k8s.io", "0d29yZA==", "1|1c2FpZCB3b3Jk|3" + base64.StdEncoding.EncodeToString([]byte(`{"metadata":{},"status":"Success"}`)), websocket.TextMessage, echo},
+	} {
+		t.Run(c.protocol, func(t *testing.T) {
+			d := websocket.Dialer{Subprotocols: []string{c.protocol}}
+			conn, _, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(serve(t, Wish{Stdin: true, Stdout: true}, c.run).URL, "http"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if c.input != "" {
+				if err := conn.WriteMessage(c.kind, []byte(c.input)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []string
+			for {
+				kind, m, err := conn.ReadMessage()
+				if err != nil {
+					break
+				}
+				if kind != c.kind {
+					t.Errorf("a message is of kind %d, want %d", kind, c.kind)
+				}
+				got = append(got, string(m))
+			}
+			if s := strings.Join(got, "|"); s != c.output {
+				t.Errorf("came %q, want %q", s, c.output)
+			}
+		})
+	}
+}
+
 func TestRequestsThatBecomeNoStream(t *testing.T) {
 	run := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
 		return Serve(w, r, Wish{Stdout: true}, func(context.Context, ask.IO) error { return errors.New("it ran") })
@@ -294,7 +348,7 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 	}{
 		{"a request that is none", run, "GET", nil, "upgrade the connection"},
 		{"a WebSocket without a protocol", run, "GET", ws, "offered are []"},
-		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "channel.k8s.io"), "use one of [v5.channel.k8s.io v4.channel.k8s.io]"},
+		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "v3.channel.k8s.io"), "use one of [v5.channel.k8s.io v4.channel.k8s.io v4.base64.channel.k8s.io channel.k8s.io base64.channel.k8s.io]"},
 		{"a WebSocket with a key that is none", run, "GET", with(with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "Sec-WebSocket-Key", "x"), "Sec-WebSocket-Key"},
 		{"a WebSocket by POST", run, "POST", with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "not GET"},
 		{"SPDY without a protocol", run, "POST", spdy, "offered are []"},

@@ -15,6 +15,7 @@ import (
 // good, and a client that pauses its terminal is no reason for that.
 type socket struct {
 	conn  *websocket.Conn
+	text  bool // messages are text
 	pongs chan string
 
 	writing sync.Mutex
@@ -77,7 +78,11 @@ func (s *socket) beat() {
 func (s *socket) send(message []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	return s.conn.WriteMessage(websocket.BinaryMessage, message)
+	kind := websocket.BinaryMessage
+	if s.text {
+		kind = websocket.TextMessage
+	}
+	return s.conn.WriteMessage(kind, message)
 }
 
 // leave notes that there is nobody any more.
