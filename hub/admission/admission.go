@@ -121,6 +121,8 @@ func podSpecOf(o state.Object) (*corev1.PodSpec, *field.Path) {
 	switch {
 	case state.KindOf(o) == state.CronJobs:
 		at = spec.Child("jobTemplate", "spec", "template", "spec")
+	case state.KindOf(o) == state.PodTemplates:
+		at = field.NewPath("template", "spec")
 	case state.TemplateOf(o) != nil:
 		at = spec.Child("template", "spec")
 	}

@@ -52,6 +52,20 @@ var rules = map[state.Kind]rule{
 		check: checks(func(l *list, d *appsv1.DaemonSet) { l.daemonSet(&d.Spec, spec) }),
 		same:  keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
 	},
+	state.StatefulSets: {
+		name:  statefulSetName,
+		fill:  fills(func(o *appsv1.StatefulSet, _ Settings) { defaultStatefulSet(&o.Spec) }),
+		check: checks(func(l *list, o *appsv1.StatefulSet) { l.statefulSet(&o.Spec, spec) }),
+		same:  keeps((*list).statefulSetUnchanged),
+	},
+	state.Controllers: {
+		fill:  fills(func(c *corev1.ReplicationController, _ Settings) { defaultController(c) }),
+		check: checks(func(l *list, c *corev1.ReplicationController) { l.controller(&c.Spec, spec) }),
+	},
+	state.PodTemplates: {
+		fill:  fills(func(t *corev1.PodTemplate, _ Settings) { DefaultPodTemplate(&t.Template) }),
+		check: checks((*list).podTemplate),
+	},
 	state.Jobs: {
 		fill:  fills(func(j *batchv1.Job, _ Settings) { defaultJob(&j.Spec) }),
 		check: func(l *list, o state.Object, x given) { l.job(&o.(*batchv1.Job).Spec, spec, x.old == nil) },

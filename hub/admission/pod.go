@@ -43,6 +43,9 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 	if s.Hostname != "" {
 		label(l, p.Child("hostname"), s.Hostname)
 	}
+	if s.Subdomain != "" {
+		label(l, p.Child("subdomain"), s.Subdomain)
+	}
 	if s.ServiceAccountName != "" {
 		subdomain(l, p.Child("serviceAccountName"), s.ServiceAccountName)
 	}

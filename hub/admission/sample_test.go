@@ -114,6 +114,40 @@ spec:
     securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, seccompProfile: {type: RuntimeDefault}}
     volumeMounts: [{name: data, mountPath: /data, subPath: a/b}, {name: conf, mountPath: /conf, readOnly: true}, {name: tmp, mountPath: /tmp, mountPropagation: None}]
 `,
+	state.StatefulSets: `
+metadata: {name: db, namespace: shop}
+spec:
+  replicas: 3
+  serviceName: db
+  podManagementPolicy: Parallel
+  minReadySeconds: 5
+  ordinals: {start: 1}
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 1, maxUnavailable: 50%}}
+  persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Retain}
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      containers: [{name: c, image: "db:1", volumeMounts: [{name: data, mountPath: /data}]}]
+  volumeClaimTemplates:
+  - metadata: {name: data, labels: {app: db}}
+    spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 1Gi}}}
+`,
+	state.Controllers: `
+metadata: {name: kiosk, namespace: shop}
+spec:
+  replicas: 2
+  selector: {app: kiosk}
+  template:
+    metadata: {labels: {app: kiosk}}
+    spec: {containers: [{name: c, image: "kiosk:1"}]}
+`,
+	state.PodTemplates: `
+metadata: {name: kiosk, namespace: shop}
+template:
+  metadata: {labels: {app: kiosk}}
+  spec: {containers: [{name: c, image: "kiosk:1"}]}
+`,
 	state.Jobs: `
 metadata: {name: reindex, namespace: shop}
 spec:

@@ -32,11 +32,12 @@ func defaultClass(c *storagev1.StorageClass, _ Settings) {
 	}
 }
 
-func (l *list) claim(c *corev1.PersistentVolumeClaim) {
-	s := &c.Spec
-	l.accessModes(s.AccessModes, spec.Child("accessModes"))
-	l.volumeMode(s.VolumeMode, spec.Child("volumeMode"))
-	at := spec.Child("resources", "requests")
+func (l *list) claim(c *corev1.PersistentVolumeClaim) { l.claimSpec(&c.Spec, spec) }
+
+func (l *list) claimSpec(s *corev1.PersistentVolumeClaimSpec, p *field.Path) {
+	l.accessModes(s.AccessModes, p.Child("accessModes"))
+	l.volumeMode(s.VolumeMode, p.Child("volumeMode"))
+	at := p.Child("resources", "requests")
 	if q, ok := s.Resources.Requests[corev1.ResourceStorage]; !ok {
 		l.required(at.Key(string(corev1.ResourceStorage)), "")
 	} else if q.Sign() <= 0 {
@@ -48,10 +49,10 @@ func (l *list) claim(c *corev1.PersistentVolumeClaim) {
 		}
 	}
 	if n := s.StorageClassName; n != nil && *n != "" {
-		subdomain(l, spec.Child("storageClassName"), *n)
+		subdomain(l, p.Child("storageClassName"), *n)
 	}
 	if s.VolumeName != "" {
-		subdomain(l, spec.Child("volumeName"), s.VolumeName)
+		subdomain(l, p.Child("volumeName"), s.VolumeName)
 	}
 }
 

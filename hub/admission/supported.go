@@ -22,7 +22,7 @@ var supported = map[string]string{
 		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"readinessGates schedulingGates " +
-		"~serviceAccountName serviceAccount ~automountServiceAccountToken",
+		"~serviceAccountName serviceAccount ~automountServiceAccountToken ~subdomain",
 	"Container": "name image command args workingDir ports envFrom env resources restartPolicy restartPolicyRules volumeMounts livenessProbe " +
 		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
 		"~resizePolicy",
@@ -116,7 +116,7 @@ var why = map[string]string{
 	"PodSpec.ephemeralContainers":                         "devices cannot add a container to a running pod: use kubectl exec",
 	"PodSpec.runtimeClassName":                            "a device has one runtime: leave it out",
 	"PodSpec.overhead":                                    "a device has one runtime, without overhead: leave it out",
-	"PodSpec.subdomain":                                   "there is no cluster DNS",
+	"PodSpec.subdomain":                                   "it is only a name here, as there is no cluster DNS",
 	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
 	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",
 	"PodSpec.serviceAccountName":                          "there is no service account but default, and no token is mounted",
@@ -222,7 +222,7 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 }
 
 // unsupported refuses fields that neither the hub nor devices honour. what is a
-// pod spec, which stands at p, or a whole object.
+// spec of a pod or a claim, which stands at p, or a whole object.
 func (l *list) unsupported(what any, p *field.Path) {
 	w := walk{
 		refused: func(p *field.Path, name string) {
@@ -233,10 +233,10 @@ func (l *list) unsupported(what any, p *field.Path) {
 	w.object(what, p)
 }
 
-// object looks at a pod spec or at the spec of an object that has no pod spec.
+// object looks at a spec or at the spec of an object that has no pod spec.
 func (w walk) object(what any, p *field.Path) {
 	switch o := what.(type) {
-	case *corev1.PodSpec:
+	case *corev1.PodSpec, *corev1.PersistentVolumeClaimSpec:
 		w.value(reflect.ValueOf(o), p)
 	case state.Object:
 		if spec := reflect.ValueOf(o).Elem().FieldByName("Spec"); spec.IsValid() {

@@ -38,7 +38,7 @@ var (
 // and the node itself whose order somebody has given or changed.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
-	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets:
+	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets, state.StatefulSets, state.Controllers:
 		return waiting
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)

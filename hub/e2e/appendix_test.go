@@ -70,6 +70,38 @@ type row struct {
 
 func words(s string) []string { return strings.Fields(s) }
 
+const stateful = `apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: default, labels: {app: db}}
+spec:
+  replicas: 2
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: busybox, volumeMounts: [{name: data, mountPath: /data}]}]}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+`
+
+const controller = `apiVersion: v1
+kind: ReplicationController
+metadata: {name: old, namespace: default}
+spec:
+  replicas: 1
+  template:
+    metadata: {labels: {app: old}}
+    spec: {containers: [{name: c, image: busybox}]}
+---
+apiVersion: v1
+kind: PodTemplate
+metadata: {name: old, namespace: default}
+template:
+  metadata: {labels: {app: old}}
+  spec: {containers: [{name: c, image: busybox}]}
+`
+
 // appendix is every command line that people and tools are known to use, in an order
 // in which each finds what it needs: three devices, two workloads, a pod by itself.
 //
@@ -213,8 +245,33 @@ var appendix = []row{
 	{args: words("get cm c1 -o jsonpath={.data}"), want: []string{`"a":"edited"`, `"e":"f"`}},
 	{args: words("expose deploy web --port=80"), code: 1, want: []string{`services are not implemented.*hostPort`}},
 
-	{args: words("get rc,sts,ing"), want: []string{`No resources found`}},
-	{args: words("create --validate=false -f -"), stdin: "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: default}\nspec: {}\n", code: 1, want: []string{`stateful sets are not implemented`}},
+	{args: words("get ing"), want: []string{`No resources found`}},
+	{args: words("create -f -"), stdin: stateful, want: []string{`statefulset.apps/db created`}},
+	{args: words("rollout status sts/db --timeout=120s"), want: []string{`(?i)rolling update complete 2 pods|partitioned roll out complete`}},
+	{args: words("get sts,pvc"), want: []string{`statefulset.apps/db\s+2/2`, `persistentvolumeclaim/data-db-0\s+Bound`, `persistentvolumeclaim/data-db-1\s+Bound`}},
+	{args: words("get sts db -o wide"), want: []string{`NAME\s+READY\s+AGE\s+CONTAINERS\s+IMAGES`, `db\s+2/2\s+\S+\s+c\s+busybox`}},
+	{args: words("get pods -l app=db -L apps.kubernetes.io/pod-index"), want: []string{`db-0.*\s0\n`, `db-1.*\s1\n`}},
+	{args: words("describe sts db"), want: []string{`Replicas:\s+2 desired \| 2 total`, `Update Strategy:\s+RollingUpdate`, `Volume Claims:`, `SuccessfulCreate.*statefulset-controller`}},
+	{args: words("set image sts/db c=busybox:2"), want: []string{`statefulset.apps/db image updated`}},
+	{args: words("rollout status sts/db --timeout=120s"), want: []string{`(?i)rolling update complete 2 pods|partitioned roll out complete`}},
+	{args: words("rollout history sts/db"), want: []string{`REVISION\s+CHANGE-CAUSE\n1\s+<none>\n2\s+<none>`}},
+	{args: words("rollout undo sts/db"), want: []string{`statefulset.apps/db rolled back`}},
+	{args: words("rollout status sts/db --timeout=120s"), want: []string{`(?i)rolling update complete 2 pods|partitioned roll out complete`}},
+	{args: words("get sts db -o jsonpath={.spec.template.spec.containers[0].image}"), want: []string{`^busybox$`}},
+	{args: words("rollout restart sts/db"), want: []string{`statefulset.apps/db restarted`}},
+	{args: words("scale sts db --replicas=1"), want: []string{`statefulset.apps/db scaled`}},
+	{args: words("get sts db --subresource=scale"), want: []string{`DESIRED\s+AVAILABLE`, `db\s+1`}},
+	{args: []string{"patch", "sts", "db", "-p", `{"spec":{"serviceName":"other"}}`}, code: 1, want: []string{`updates to statefulset spec for fields other than 'replicas'`}},
+	{args: words("explain sts.spec.volumeClaimTemplates"), want: []string{`KIND:\s+StatefulSet`}},
+	{args: words("delete sts db"), want: []string{`statefulset.apps "db" deleted`}},
+	{args: words("delete pvc -l app=db --wait=false"), want: []string{`persistentvolumeclaim "data-db-1" deleted`}},
+	{args: words("create -f -"), stdin: controller, want: []string{`replicationcontroller/old created`, `podtemplate/old created`}},
+	{args: words("get rc"), want: []string{`NAME\s+DESIRED\s+CURRENT\s+READY\s+AGE`, `old\s+1`}},
+	{args: words("scale rc old --replicas=2"), want: []string{`replicationcontroller/old scaled`}},
+	{args: words("describe rc old"), want: []string{`Replicas:\s+\d current / 2 desired`, `SuccessfulCreate.*replication-controller`}},
+	{args: words("get podtemplates"), want: []string{`NAME\s+CONTAINERS\s+IMAGES\s+POD LABELS`, `old\s+c\s+busybox\s+app=old`}},
+	{args: words("get all -l app=old"), want: []string{`replicationcontroller/old`, `pod/old-`}},
+	{args: words("delete rc,podtemplates old"), want: []string{`replicationcontroller "old" deleted`, `podtemplate "old" deleted`}},
 
 	{args: words("get svc,ep,endpointslices,sa"), want: []string{`service/kubernetes\s+ClusterIP\s+\S+\s+<none>\s+\d+/TCP`, `endpoints/kubernetes\s+127\.0\.0\.1:\d+`, `endpointslice.discovery.k8s.io/kubernetes\s+IPv4\s+\d+\s+127\.0\.0\.1`, `(?m)^serviceaccount/default\s`}},
 	{args: words("get all,sa,cm,svc -A"), want: []string{`default\s+service/kubernetes`, `team-a\s+serviceaccount/default`, `team-a\s+configmap/kube-root-ca.crt\s+1`, `kube-system\s+configmap/kube-root-ca.crt`}},

@@ -31,7 +31,9 @@ func (c *call) deleting() (*metav1.DeleteOptions, form, error) {
 	//lint:ignore SA1019 older clients still send it
 	if r := c.res.kind.Row(); r != nil && r.Orphans && o.PropagationPolicy == nil && o.OrphanDependents == nil {
 		o.PropagationPolicy = new(metav1.DeletePropagationOrphan)
-		c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
+		if c.res.kind == state.Jobs {
+			c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
+		}
 	}
 	f, err := negotiate(c.r, c.res.media())
 	return o, f, err

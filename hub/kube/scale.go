@@ -8,8 +8,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	scalev1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -31,6 +33,12 @@ func scaleOf(o state.Object) *scalev1.Scale {
 	case *appsv1.Deployment:
 		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
+	case *appsv1.StatefulSet:
+		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
+	case *corev1.ReplicationController:
+		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Status.Selector = labels.FormatLabels(o.Spec.Selector)
 	case *appsv1.ReplicaSet:
 		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
@@ -50,6 +58,10 @@ func setReplicas(o state.Object, n int32) {
 	case *appsv1.Deployment:
 		o.Spec.Replicas = &n
 	case *appsv1.ReplicaSet:
+		o.Spec.Replicas = &n
+	case *appsv1.StatefulSet:
+		o.Spec.Replicas = &n
+	case *corev1.ReplicationController:
 		o.Spec.Replicas = &n
 	}
 }

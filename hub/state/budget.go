@@ -107,6 +107,10 @@ func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
 		if d, ok := s.ByUID(up.UID).(*appsv1.Deployment); ok {
 			return d.UID, wanted(d.Spec.Replicas)
 		}
+	case *appsv1.StatefulSet:
+		return o.UID, wanted(o.Spec.Replicas)
+	case *corev1.ReplicationController:
+		return o.UID, wanted(o.Spec.Replicas)
 	case *appsv1.DaemonSet:
 		return o.UID, o.Status.DesiredNumberScheduled
 	}

@@ -57,10 +57,6 @@ func Groups() []*Group { return groups }
 // implements them, but tools and kubectl's own lists ask for them all the time, and fail
 // where they are not there.
 var unkept = [...]Row{
-	{Kind: "replicationcontrollers", Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true, Verbs: readOnly, Viewer: readOnly,
-		Absent: "replication controllers are not implemented: the list is always empty; use a Deployment"},
-	{Kind: "statefulsets", Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true, Verbs: readOnly, Viewer: readOnly,
-		Absent: "stateful sets are not implemented: the list is always empty; use Deployments of one replica, each with its claim"},
 	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly, Viewer: readOnly,
 		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port with hostPort"},
 	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,

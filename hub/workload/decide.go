@@ -1,7 +1,8 @@
-// Package workload decides which pods should exist: those that Deployments,
-// ReplicaSets, DaemonSets, Jobs and CronJobs ask for, and none of those that nobody asks for any
-// more. It also keeps the counts that people and kubectl read in a workload's
-// status, and in that of a PodDisruptionBudget.
+// Package workload decides which pods should exist: those that Deployments, ReplicaSets,
+// ReplicationControllers, DaemonSets, StatefulSets, Jobs and CronJobs ask for, and none of
+// those that nobody asks for any more. It makes the claims of a StatefulSet's pods, and keeps
+// the counts that people and kubectl read in a workload's status, and in that of a
+// PodDisruptionBudget.
 //
 // It follows Kubernetes' controllers in rule, reason and name. It never says
 // where a pod runs (package schedule does; a DaemonSet's pod names its node in
@@ -53,6 +54,12 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	p.collect(w)
 	for _, k := range w.replicaSets.sorted() {
 		p.replicaSet(k, w.orphans[k])
+	}
+	for _, k := range w.controllers.sorted() {
+		p.controller(k, w.orphans[k])
+	}
+	for _, k := range w.stateful.sorted() {
+		p.statefulSet(k, w.orphans[k])
 	}
 	for _, k := range w.deployments.sorted() {
 		p.deployment(k, w.orphans[k])

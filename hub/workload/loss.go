@@ -33,18 +33,19 @@ func holdFor(strikes int) time.Duration {
 // heldUntil returns until when what a loss owes is not replaced.
 func heldUntil(l *state.Loss) time.Time { return l.Last.Add(holdFor(l.Strikes)) }
 
-// lossKey names the loss of a workload: of a DaemonSet on one node, of a ReplicaSet on any,
-// for its next pod may come to any other.
-func lossKey(owner state.Object, node string) state.Key {
+// lossKey names the loss of a workload: of a DaemonSet on one node, of a StatefulSet as one
+// pod, of a ReplicaSet on any, for its next pod may come to any other.
+func lossKey(owner state.Object, of string) state.Key {
 	k := state.Key{Kind: state.Losses, Namespace: owner.GetNamespace(), Name: string(owner.GetUID())}
-	if _, ok := owner.(*appsv1.DaemonSet); ok {
-		k.Name += "." + node
+	switch owner.(type) {
+	case *appsv1.DaemonSet, *appsv1.StatefulSet:
+		k.Name += "." + of
 	}
 	return k
 }
 
-func (p *pass) lossOf(owner state.Object, node string) *state.Loss {
-	l, _ := p.s.Get(lossKey(owner, node)).(*state.Loss)
+func (p *pass) lossOf(owner state.Object, of string) *state.Loss {
+	l, _ := p.s.Get(lossKey(owner, of)).(*state.Loss)
 	return l
 }
 
@@ -66,7 +67,12 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	}
 	owner := p.s.ByUID(ref.UID)
 	var kind gvk
+	of := old.Spec.NodeName
 	switch owner.(type) {
+	case *appsv1.StatefulSet:
+		kind, of = statefulSetKind, old.Name
+	case *corev1.ReplicationController:
+		kind = controllerKind
 	case *appsv1.ReplicaSet:
 		kind = replicaSetKind
 	case *appsv1.DaemonSet:
@@ -74,7 +80,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	default: // a Job's failures have a count and a back-off of their own
 		return
 	}
-	k := lossKey(owner, old.Spec.NodeName)
+	k := lossKey(owner, of)
 	l := w.losses[k]
 	if l == nil {
 		if l, _ = p.s.Get(k).(*state.Loss); l != nil {
@@ -146,8 +152,8 @@ func (p *pass) forgetLoss(k state.Key) {
 // create thousands. Here what the last strike owes waits; and of pods that failed no more are
 // tried again, until there has been peace, than have proven ready, or one when the wait is over.
 // Only the hub's own clock is used.
-func (p *pass) allowance(owner state.Object, node string, missing int, live []*corev1.Pod) (int, time.Time) {
-	l := p.lossOf(owner, node)
+func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
+	l := p.lossOf(owner, of)
 	if l == nil || l.Strikes < 2 || missing <= 0 {
 		return missing, time.Time{}
 	}

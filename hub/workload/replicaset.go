@@ -15,11 +15,37 @@ import (
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
-// replicaSet brings the number of a ReplicaSet's pods to what it asks for, and
-// its status to what there is. orphans are pods that it may adopt.
+// A keeper keeps so many pods. What a ReplicaSet and a ReplicationController have in common
+// is written as a ReplicaSet.
+type keeper struct {
+	*pass
+	owner  state.Object
+	kind   gvk
+	source string
+	rs     *appsv1.ReplicaSet
+	with   func(*appsv1.ReplicaSetStatus) state.Object // the owner with another status
+}
+
+// replicaSet keeps the pods of a ReplicaSet. orphans are pods that it may adopt.
 func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
 	rs, ok := p.s.Get(k).(*appsv1.ReplicaSet)
-	if !ok || rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
+	if !ok {
+		return
+	}
+	r := keeper{pass: p, owner: rs, kind: replicaSetKind, source: "replicaset-controller", rs: rs}
+	r.with = func(st *appsv1.ReplicaSetStatus) state.Object {
+		next := rs.DeepCopy()
+		next.Status = *st
+		return next
+	}
+	r.keep(k, orphans)
+}
+
+// keep brings the number of the owner's pods to what it asks for, and its status to what
+// there is.
+func (p keeper) keep(k state.Key, orphans []state.Object) {
+	rs := p.rs
+	if rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
 		return
 	}
 	var live []*corev1.Pod
@@ -41,20 +67,20 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
 	var next time.Time
 	refused := ""
 	if rs.DeletionTimestamp == nil && !p.dying(rs.Namespace) {
-		live = append(live, p.adoptPods(rs, replicaSetKind, rs.Spec.Selector, orphans)...)
+		live = append(live, p.adoptPods(p.owner, p.kind, rs.Spec.Selector, orphans)...)
 		if len(live) < int(replicasOf(rs)) {
-			refused = p.refused(rs, &rs.Spec.Template)
+			refused = p.refused(p.owner, &rs.Spec.Template)
 		}
 		if refused == "" && len(live) < int(replicasOf(rs)) && unplaced(live) >= mostUnplaced {
 			refused = fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
 		}
 		if refused == "" {
 			var asked int32
-			live, asked, next = p.replicate(rs, live)
+			live, asked, next = p.replicate(live)
 			leaving += asked
 		}
 	}
-	p.replicaSetStatus(rs, live, leaving, refused, &next)
+	p.status(k, live, leaving, refused, &next)
 	if !next.IsZero() {
 		p.wake(k, next)
 	}
@@ -78,23 +104,24 @@ func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSel
 // replicate creates the pods that are missing or deletes those that are too many,
 // and returns those that there are then, how many of the others have yet to stop,
 // and when to be asked again.
-func (p *pass) replicate(rs *appsv1.ReplicaSet, live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
+func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
+	rs := p.rs
 	var changes []state.Change
 	defer func() { p.do(changes...) }()
 	tell := func(c state.Change, reason string) {
 		c = c.Event(reason)
-		c.About, c.Source = rs, "replicaset-controller"
+		c.About, c.Source = p.owner, p.source
 		changes = append(changes, c)
 	}
 	want := int(replicasOf(rs))
 	if len(live) <= want {
-		n, again := p.allowance(rs, "", want-len(live), live)
+		n, again := p.allowance(p.owner, "", want-len(live), live)
 		n = min(n, mostUnplaced-unplaced(live))
 		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // asked again at this moment, no more are made
 			n, again = room, until(p.now, time.Second)
 		}
 		for range n {
-			pod := p.admitted(p.newPod(rs, replicaSetKind, &rs.Spec.Template))
+			pod := p.admitted(p.newPod(p.owner, p.kind, &rs.Spec.Template))
 			tell(state.Put(pod, fmt.Sprintf("create %s for %s", state.Display(pod), rs.Name)), "SuccessfulCreate")
 			live = append(live, pod)
 		}
@@ -161,11 +188,12 @@ func replicasOf(rs *appsv1.ReplicaSet) int32 {
 	if rs.Spec.Replicas == nil {
 		return 1
 	}
-	return *rs.Spec.Replicas
+	return max(*rs.Spec.Replicas, 0)
 }
 
-func (p *pass) replicaSetStatus(rs *appsv1.ReplicaSet, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
-	if p.born[state.KeyOf(rs)] {
+func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
+	rs := p.rs
+	if p.born[k] {
 		return
 	}
 	st := rs.Status.DeepCopy()
@@ -183,12 +211,14 @@ func (p *pass) replicaSetStatus(rs *appsv1.ReplicaSet, live []*corev1.Pod, leavi
 		}
 	}
 	told := p.replicaFailure(st, refused)
-	if !equality.Semantic.DeepEqual(&rs.Status, st) {
-		rs = rs.DeepCopy()
-		rs.Status = *st
-		c := state.Put(rs, "")
+	if equality.Semantic.DeepEqual(&rs.Status, st) {
+		return
+	}
+	// A ReplicationController does not say how many are leaving.
+	if next := p.with(st); !equality.Semantic.DeepEqual(p.owner, next) {
+		c := state.Put(next, "")
 		if told {
-			c = refusal(rs, refused, "replicaset-controller")
+			c = refusal(next, refused, p.source)
 		}
 		p.do(c)
 	}

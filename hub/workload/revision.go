@@ -17,10 +17,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// revisions returns the DaemonSet's ControllerRevisions, oldest first.
-func (d *daemon) revisions() (all []*appsv1.ControllerRevision) {
-	for o := range d.s.Owned(d.ds.UID, state.ControllerRevisions) {
-		if controlledBy(o, d.ds) {
+// revisions returns a workload's ControllerRevisions, oldest first.
+func (p *pass) revisions(owner state.Object) (all []*appsv1.ControllerRevision) {
+	for o := range p.s.Owned(owner.GetUID(), state.ControllerRevisions) {
+		if controlledBy(o, owner) {
 			all = append(all, o.(*appsv1.ControllerRevision))
 		}
 	}
@@ -30,39 +30,50 @@ func (d *daemon) revisions() (all []*appsv1.ControllerRevision) {
 	return all
 }
 
-// revision finds the ControllerRevision of the template, by which kubectl tells
-// the history and goes back in it. One that is missing is made, one that is used
-// again becomes the newest. Where the template cannot have changed the newest is
-// it. It says whether it made or moved one: then the rollout waits for the next round.
+// revision finds the ControllerRevision of the DaemonSet's template. Where the template
+// cannot have changed the newest is it. It says whether it made or moved one: then the
+// rollout waits for the next round.
 func (d *daemon) revision(changed bool) (fresh bool) {
-	all := d.revisions()
+	all := d.revisions(d.ds)
+	if len(all) > 0 && !changed {
+		d.hash = hashLabel(all[len(all)-1])
+		return false
+	}
+	r, fresh, collisions := d.revise(d.ds, daemonSetKind, &d.ds.Spec.Template, all, d.ds.Status.CollisionCount)
+	d.hash = hashLabel(r)
+	if !equality.Semantic.DeepEqual(collisions, d.ds.Status.CollisionCount) {
+		d.ds = d.ds.DeepCopy()
+		d.ds.Status.CollisionCount = collisions
+		d.do(state.Put(d.ds, ""))
+	}
+	return fresh
+}
+
+// revise finds the ControllerRevision of a workload's template among all that it has, by
+// which kubectl tells the history and goes back in it. One that is missing is made, one
+// that is used again becomes the newest: then it is fresh.
+func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision, collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32) {
 	newest := int64(0)
 	if len(all) > 0 {
 		newest = all[len(all)-1].Revision
-		if !changed {
-			d.hash = hashLabel(all[len(all)-1])
-			return false
-		}
 	}
 	for _, r := range slices.Backward(all) {
-		if !recorded(r, &d.ds.Spec.Template) {
+		if !recorded(r, t) {
 			continue
 		}
-		d.hash = hashLabel(r)
 		if r.Revision < newest {
 			r = r.DeepCopy()
 			r.Revision = newest + 1
-			d.do(state.Put(r, ""))
-			return true
+			p.do(state.Put(r, ""))
+			return r, true, collisions
 		}
-		return false
+		return r, false, collisions
 	}
-	collisions := d.ds.Status.CollisionCount
-	var name string
+	var hash, name string
 	for { // a name that something else has counts as a collision of hashes
-		d.hash = hashOf(&d.ds.Spec.Template, collisions)
-		name = d.ds.Name + "-" + d.hash
-		if d.s.Get(state.Key{Kind: state.ControllerRevisions, Namespace: d.ds.Namespace, Name: name}) == nil {
+		hash = hashOf(t, collisions)
+		name = owner.GetName() + "-" + hash
+		if p.s.Get(state.Key{Kind: state.ControllerRevisions, Namespace: owner.GetNamespace(), Name: name}) == nil {
 			break
 		}
 		if collisions == nil {
@@ -70,24 +81,20 @@ func (d *daemon) revision(changed bool) (fresh bool) {
 		}
 		collisions = new(*collisions + 1)
 	}
-	if !equality.Semantic.DeepEqual(collisions, d.ds.Status.CollisionCount) {
-		d.ds = d.ds.DeepCopy()
-		d.ds.Status.CollisionCount = collisions
-		d.do(state.Put(d.ds, ""))
-	}
-	labels := maps.Clone(d.ds.Spec.Template.Labels)
+	labels := maps.Clone(t.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[appsv1.ControllerRevisionHashLabelKey] = d.hash
-	d.do(state.Put(&appsv1.ControllerRevision{
+	labels[appsv1.ControllerRevisionHashLabelKey] = hash
+	r = &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: d.ds.Namespace, Labels: labels, Annotations: maps.Clone(d.ds.Annotations),
-			CreationTimestamp: d.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d.ds, daemonSetKind)},
+			Name: name, Namespace: owner.GetNamespace(), Labels: labels, Annotations: maps.Clone(owner.GetAnnotations()),
+			CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		},
-		Data: runtime.RawExtension{Raw: patchOf(&d.ds.Spec.Template)}, Revision: newest + 1,
-	}, ""))
-	return true
+		Data: runtime.RawExtension{Raw: patchOf(t)}, Revision: newest + 1,
+	}
+	p.do(state.Put(r, ""))
+	return r, true, collisions
 }
 
 func hashLabel(r *appsv1.ControllerRevision) string {
@@ -108,38 +115,49 @@ func patchOf(t *corev1.PodTemplateSpec) []byte {
 // recorded tells whether the revision is of the template. It compares what they
 // say, not the bytes, which may differ between versions of the hub.
 func recorded(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec) bool {
+	have := templateOf(r)
+	want := corev1.PodTemplateSpec{}
+	raw, _ := json.Marshal(t)
+	return have != nil && json.Unmarshal(raw, &want) == nil && equality.Semantic.DeepEqual(*have, want)
+}
+
+// templateOf returns the template that a revision is of, nil if it cannot be read.
+func templateOf(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	var patch struct {
 		Spec struct {
 			Template corev1.PodTemplateSpec `json:"template"`
 		} `json:"spec"`
 	}
 	if json.Unmarshal(r.Data.Raw, &patch) != nil {
-		return false
+		return nil
 	}
-	want := corev1.PodTemplateSpec{}
-	raw, _ := json.Marshal(t)
-	return json.Unmarshal(raw, &want) == nil && equality.Semantic.DeepEqual(patch.Spec.Template, want)
+	return &patch.Spec.Template
 }
 
 // trimRevisions removes the oldest revisions beyond the history that is kept;
 // those that pods still run stay.
 func (d *daemon) trimRevisions(byNode map[string][]*corev1.Pod) {
-	all := d.revisions()
-	limit := 10
-	if l := d.ds.Spec.RevisionHistoryLimit; l != nil {
-		limit = int(*l)
-	}
-	if len(all)-1 <= limit {
-		return
-	}
 	used := map[string]bool{d.hash: true}
 	for _, pods := range byNode {
 		for _, pod := range pods {
 			used[pod.Labels[appsv1.ControllerRevisionHashLabelKey]] = true
 		}
 	}
-	idle := slices.DeleteFunc(all, func(r *appsv1.ControllerRevision) bool { return used[hashLabel(r)] })
+	d.trim(d.ds, d.ds.Spec.RevisionHistoryLimit, func(r *appsv1.ControllerRevision) bool { return used[hashLabel(r)] })
+}
+
+// trim removes a workload's oldest revisions that are not used beyond the limit.
+func (p *pass) trim(owner state.Object, most *int32, used func(*appsv1.ControllerRevision) bool) {
+	limit := 10
+	if most != nil {
+		limit = int(*most)
+	}
+	all := p.revisions(owner)
+	if limit < 0 || len(all)-1 <= limit {
+		return
+	}
+	idle := slices.DeleteFunc(all, used)
 	for _, r := range idle[:max(len(idle)-limit, 0)] {
-		d.removeObject(r, fmt.Sprintf("remove %s of %s: %d old revisions are kept", r.Name, d.ds.Name, limit))
+		p.removeObject(r, fmt.Sprintf("remove %s of %s: %d old revisions are kept", r.Name, owner.GetName(), limit))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -22,6 +23,8 @@ const (
 	partPods     = "Pods"     // of a node: it has come, gone, or is out of service or in it again
 	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
 	partLabels   = "Labels"   // of a namespace: they say what may run in it
+	partReach    = "Reach"    // of a node: it answers again, or does not any more
+	partSize     = "Size"     // of a StatefulSet: it is to have more pods or fewer
 	partLost     = "Lost"     // of a pod: the quarantine after its node is over
 	partMore     = "More"     // of a kind: there is one more
 )
@@ -64,9 +67,18 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if c.Key.Kind == state.ReplicaSets && c.Old == nil {
 			part(partAdopt)
 		}
-	case state.Deployments:
+	case state.Deployments, state.Controllers:
 		if c.Old == nil {
 			part(partAdopt)
+		}
+	case state.StatefulSets:
+		old, had := c.Old.(*appsv1.StatefulSet)
+		next, has := c.New.(*appsv1.StatefulSet)
+		if !had {
+			part(partAdopt)
+		}
+		if had && has && !ptr.Equal(old.Spec.Replicas, next.Spec.Replicas) {
+			part(partSize)
 		}
 	case state.Jobs:
 		for _, o := range []state.Object{c.Old, c.New} {
@@ -89,6 +101,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		next, _ := c.New.(*corev1.Node)
 		if old == nil || next == nil || outOfService(old) != outOfService(next) {
 			part(partPods)
+		}
+		if silent(old) != silent(next) {
+			part(partReach)
 		}
 		if !sameForDaemons(old, next) {
 			part(partDaemons)

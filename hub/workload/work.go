@@ -26,7 +26,7 @@ func byKey(a, b state.Key) int {
 // work is what the subjects of a pass come to.
 type work struct {
 	deployments, replicaSets, daemons, budgets set
-	jobs, cronJobs                             set
+	jobs, cronJobs, stateful, controllers      set
 
 	turns      set // budgets whose turn has come
 	daemonWork map[state.Key]*daemonWork
@@ -54,7 +54,7 @@ type daemonWork struct {
 // workOf maps subjects to the workloads that they concern.
 func (p *pass) workOf(subjects []state.Subject) *work {
 	w := &work{
-		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{},
+		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{}, stateful: set{}, controllers: set{},
 		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
 		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
 		losses: map[state.Key]*state.Loss{}, quiet: set{},
@@ -104,6 +104,9 @@ func (p *pass) object(w *work, q state.Subject) {
 		p.offer(w, o)
 		p.quarantine(o)
 	}
+	if q.Kind == state.Claims {
+		p.claimed(w, q.Key)
+	}
 }
 
 // part is the work on a part of an object.
@@ -127,6 +130,18 @@ func (p *pass) part(w *work, q state.Subject) {
 		}
 	case partPods:
 		w.nodes[q.Key] = true
+	case partReach:
+		for pod := range p.s.PodsOn(q.Name) {
+			p.concernStateful(w, pod)
+		}
+	case partSize:
+		if set, ok := p.s.Get(q.Key).(*appsv1.StatefulSet); ok {
+			for o := range p.s.Owned(set.UID, state.Pods) {
+				for _, b := range state.BudgetsOf(p.s, o.(*corev1.Pod)) {
+					w.budgets[state.KeyOf(b)] = true
+				}
+			}
+		}
 	case partDaemons:
 		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, "") {
 			w.daemon(state.KeyOf(ds)).nodes[q.Name] = true
@@ -137,6 +152,12 @@ func (p *pass) part(w *work, q state.Subject) {
 		}
 		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, q.Name) {
 			w.daemon(state.KeyOf(ds)).all = true
+		}
+		for set := range state.Each[*appsv1.StatefulSet](p.s, state.StatefulSets, q.Name) {
+			w.add(state.KeyOf(set))
+		}
+		for rc := range state.Each[*corev1.ReplicationController](p.s, state.Controllers, q.Name) {
+			w.add(state.KeyOf(rc))
 		}
 		for j := range state.Each[*batchv1.Job](p.s, state.Jobs, q.Name) {
 			w.add(state.KeyOf(j))
@@ -154,6 +175,10 @@ func (w *work) add(k state.Key) {
 		w.deployments[k] = true
 	case state.ReplicaSets:
 		w.replicaSets[k] = true
+	case state.StatefulSets:
+		w.stateful[k] = true
+	case state.Controllers:
+		w.controllers[k] = true
 	case state.Jobs:
 		w.jobs[k] = true
 	case state.CronJobs:
@@ -223,6 +248,11 @@ func (p *pass) stepped(w *work, k state.Key, was step) {
 			p.concern(w, o)
 		}
 	}
+	if pod := cmp.Or(was.old, was.next); was.old == nil || was.next == nil { // the name may be that of another's
+		if set := p.namesake(pod); set != nil {
+			w.add(state.KeyOf(set))
+		}
+	}
 	if was.next == nil {
 		return
 	}
@@ -259,8 +289,17 @@ func (p *pass) concern(w *work, pod *corev1.Pod) {
 		if node := targetOf(pod); node != "" {
 			d.nodes[node] = true
 		}
-	case *batchv1.Job:
+	case *appsv1.StatefulSet, *corev1.ReplicationController, *batchv1.Job:
 		w.add(state.KeyOf(owner))
+	}
+}
+
+// concernStateful notes the StatefulSet of a pod, if it has one.
+func (p *pass) concernStateful(w *work, pod *corev1.Pod) {
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil && ref.Kind == statefulSetKind.Kind {
+		if set, ok := p.s.ByUID(ref.UID).(*appsv1.StatefulSet); ok {
+			w.add(state.KeyOf(set))
+		}
 	}
 }
 
@@ -277,6 +316,15 @@ func (p *pass) seek(w *work, k state.Key) {
 		p.seekPods(w, k, o.Spec.Selector)
 	case *batchv1.Job:
 		p.seekPods(w, k, o.Spec.Selector)
+	case *corev1.ReplicationController:
+		p.seekPods(w, k, selectorOf(o))
+	case *appsv1.StatefulSet:
+		p.seekPods(w, k, o.Spec.Selector)
+		for r := range state.Each[*appsv1.ControllerRevision](p.s, state.ControllerRevisions, k.Namespace) {
+			if metav1.GetControllerOfNoCopy(r) == nil && r.DeletionTimestamp == nil && matches(o.Spec.Selector, r.Labels) {
+				w.orphans[k] = append(w.orphans[k], r)
+			}
+		}
 	}
 }
 
@@ -287,6 +335,11 @@ func (p *pass) offer(w *work, o state.Object) {
 	}
 	switch o := o.(type) {
 	case *corev1.Pod:
+		if set := p.namesake(o); set != nil && set.DeletionTimestamp == nil && matches(set.Spec.Selector, o.Labels) {
+			k := state.KeyOf(set)
+			w.stateful[k], w.orphans[k] = true, append(w.orphans[k], o)
+			return
+		}
 		if state.Terminated(o) {
 			return
 		}
@@ -294,6 +347,13 @@ func (p *pass) offer(w *work, o state.Object) {
 			if rs.DeletionTimestamp == nil && matches(rs.Spec.Selector, o.Labels) {
 				k := state.KeyOf(rs)
 				w.replicaSets[k], w.orphans[k] = true, append(w.orphans[k], o)
+				return
+			}
+		}
+		for rc := range state.Each[*corev1.ReplicationController](p.s, state.Controllers, o.Namespace) {
+			if rc.DeletionTimestamp == nil && matches(selectorOf(rc), o.Labels) {
+				k := state.KeyOf(rc)
+				w.controllers[k], w.orphans[k] = true, append(w.orphans[k], o)
 				return
 			}
 		}

@@ -60,6 +60,20 @@ func samples(k state.Kind) []state.Object {
 	case state.DaemonSets:
 		return []state.Object{&appsv1.DaemonSet{ObjectMeta: meta("probe"), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, CurrentNumberScheduled: 4, NumberReady: 3, UpdatedNumberScheduled: 2, NumberAvailable: 1}}}
+	case state.StatefulSets:
+		return []state.Object{
+			&appsv1.StatefulSet{ObjectMeta: meta("db"), Spec: appsv1.StatefulSetSpec{Replicas: ptr(int32(3)), Selector: selector, Template: template}, Status: appsv1.StatefulSetStatus{Replicas: 3, ReadyReplicas: 2}},
+			&appsv1.StatefulSet{ObjectMeta: meta("bare")},
+		}
+	case state.Controllers:
+		return []state.Object{
+			&corev1.ReplicationController{ObjectMeta: meta("old"), Spec: corev1.ReplicationControllerSpec{Replicas: ptr(int32(3)), Selector: selector.MatchLabels, Template: &template}, Status: corev1.ReplicationControllerStatus{Replicas: 3, ReadyReplicas: 2}},
+			&corev1.ReplicationController{ObjectMeta: meta("bare")},
+		}
+	case state.PodTemplates:
+		labelled := template
+		labelled.Labels = selector.MatchLabels
+		return []state.Object{&corev1.PodTemplate{ObjectMeta: meta("kiosk"), Template: labelled}, &corev1.PodTemplate{ObjectMeta: meta("bare")}}
 	case state.Jobs:
 		yes := func(t batchv1.JobConditionType) []batchv1.JobCondition {
 			return []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue}}

@@ -22,6 +22,9 @@ func init() {
 	show(state.ReplicaSets, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), replicaSetCells)
 	show(state.DaemonSets, columns("Name", "Desired(i)", "Current(i)", "Ready(i)", "Up-to-date(i)", "Available(i)",
 		"Node Selector", "Age", "(w)Containers", "(w)Images", "(w)Selector"), daemonSetCells)
+	show(state.StatefulSets, columns("Name Ready Age (w)Containers (w)Images"), statefulSetCells)
+	show(state.Controllers, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), controllerCells)
+	show(state.PodTemplates, columns("Name", "Containers", "Images", "Pod Labels"), podTemplateCells)
 	show(state.Jobs, columns("Name Status Completions Duration Age (w)Containers (w)Images (w)Selector"), jobCells)
 	show(state.CronJobs, columns("Name", "Schedule", "Timezone", "Suspend(b)", "Active(i)", "Last Schedule", "Age",
 		"(w)Containers", "(w)Images", "(w)Selector"), cronJobCells)
@@ -61,6 +64,30 @@ func daemonSetCells(obj state.Object, o *Options) []any {
 		labels.FormatLabels(d.Spec.Template.Spec.NodeSelector), age(d.CreationTimestamp, o),
 		names, images, metav1.FormatLabelSelector(d.Spec.Selector),
 	}
+}
+
+func statefulSetCells(obj state.Object, o *Options) []any {
+	s := obj.(*appsv1.StatefulSet)
+	names, images := containers(s.Spec.Template.Spec.Containers)
+	return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, replicas(s.Spec.Replicas)), age(s.CreationTimestamp, o), names, images}
+}
+
+func controllerCells(obj state.Object, o *Options) []any {
+	c := obj.(*corev1.ReplicationController)
+	var names, images string
+	if c.Spec.Template != nil {
+		names, images = containers(c.Spec.Template.Spec.Containers)
+	}
+	return []any{
+		c.Name, int64(replicas(c.Spec.Replicas)), int64(c.Status.Replicas), int64(c.Status.ReadyReplicas),
+		age(c.CreationTimestamp, o), names, images, labels.FormatLabels(c.Spec.Selector),
+	}
+}
+
+func podTemplateCells(obj state.Object, _ *Options) []any {
+	t := obj.(*corev1.PodTemplate)
+	names, images := containers(t.Template.Spec.Containers)
+	return []any{t.Name, names, images, labels.FormatLabels(t.Template.Labels)}
 }
 
 func jobCells(obj state.Object, o *Options) []any {

@@ -1,0 +1,625 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/hub/state"
+)
+
+var setKey = state.Key{Kind: state.StatefulSets, Namespace: "default", Name: "db"}
+
+// aSet is a StatefulSet as admission leaves it.
+func aSet(replicas int32, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
+	s := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "default", Generation: 1},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: selector, Template: template("db:1"), ServiceName: "dbs", RevisionHistoryLimit: new(int32(10)),
+			PodManagementPolicy: appsv1.OrderedReadyPodManagement,
+			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(0))}},
+		},
+	}
+	for _, c := range change {
+		c(&s.Spec)
+	}
+	return s
+}
+
+func parallel(s *appsv1.StatefulSetSpec) { s.PodManagementPolicy = appsv1.ParallelPodManagement }
+
+func withClaims(deleted, scaled appsv1.PersistentVolumeClaimRetentionPolicyType) func(*appsv1.StatefulSetSpec) {
+	return func(s *appsv1.StatefulSetSpec) {
+		s.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+		s.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: deleted, WhenScaled: scaled}
+	}
+}
+
+const (
+	keepClaims = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	dropClaims = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+)
+
+func (f *fleet) set() *appsv1.StatefulSet { return f.s.Get(setKey).(*appsv1.StatefulSet) }
+
+// setSpec changes the StatefulSet as the API does.
+func (f *fleet) setSpec(change func(*appsv1.StatefulSetSpec)) *fleet {
+	return f.edit(setKey, func(o state.Object) {
+		s := o.(*appsv1.StatefulSet)
+		was := s.Spec.DeepCopy()
+		change(&s.Spec)
+		if !equality.Semantic.DeepEqual(was, &s.Spec) {
+			s.Generation++
+		}
+	})
+}
+
+// up runs what is pending until nothing changes any more, and returns each pod's name in the order in which they came up.
+func (f *fleet) up(nodes ...string) (order []string) {
+	f.t.Helper()
+	for range 100 {
+		f.settle().quiet()
+		before := f.s.Revision
+		for _, name := range f.pods() {
+			if pod := f.s.Pod("default", name); pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil {
+				order = append(order, name)
+			}
+		}
+		if f.run(nodes...); f.s.Revision == before {
+			return order
+		}
+	}
+	f.t.Fatal("never comes to rest")
+	return nil
+}
+
+// leave lets the device confirm that a pod has stopped.
+func (f *fleet) leave(name string) *fleet {
+	f.t.Helper()
+	pod := f.s.Pod("default", name)
+	if pod == nil || pod.DeletionTimestamp == nil {
+		f.t.Fatalf("%s is not leaving", name)
+	}
+	f.apply(state.Remove(pod, ""))
+	return f
+}
+
+func (f *fleet) delete(name string) *fleet {
+	c, _ := state.Delete(f.s.Pod("default", name), f.now, nil, "a person deletes "+name)
+	f.apply(c)
+	return f
+}
+
+func (f *fleet) has(want ...string) *fleet {
+	f.t.Helper()
+	if got := f.pods(); !slices.Equal(got, want) {
+		f.t.Fatalf("pods %v, want %v\n%s", got, want, strings.Join(f.log, "\n"))
+	}
+	return f
+}
+
+// images returns the pods' images and those of them that leave, by name.
+func (f *fleet) images() string {
+	var all []string
+	for pod := range f.s.Pods("") {
+		text := pod.Name + "=" + pod.Spec.Containers[0].Image
+		if pod.DeletionTimestamp != nil {
+			text += "-"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
+}
+
+// Specs "Scaling should happen in predictable order and halt if any stateful pod is unhealthy".
+func TestPodsComeInOrderEachWhenThoseBeforeServe(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(3)).settle().quiet().has("db-0")
+	pod := f.s.Pod("default", "db-0")
+	for _, label := range [][2]string{
+		{appsv1.StatefulSetPodNameLabel, "db-0"}, {appsv1.PodIndexLabel, "0"}, {appsv1.StatefulSetRevisionLabel, f.set().Status.UpdateRevision},
+	} {
+		if pod.Labels[label[0]] != label[1] || label[1] == "" {
+			t.Errorf("label %s is %q, want %q", label[0], pod.Labels[label[0]], label[1])
+		}
+	}
+	if pod.Spec.Hostname != "db-0" || pod.Spec.Subdomain != "dbs" || pod.GenerateName != "db-" {
+		t.Errorf("hostname %q, subdomain %q", pod.Spec.Hostname, pod.Spec.Subdomain)
+	}
+	if order := f.up("pi-1"); !slices.Equal(order, []string{"db-0", "db-1", "db-2"}) {
+		t.Errorf("they came as %v", order)
+	}
+	st := f.set().Status
+	if st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.CurrentReplicas != 3 || st.UpdatedReplicas != 3 ||
+		st.CurrentRevision != st.UpdateRevision || st.CollisionCount == nil || st.ObservedGeneration != 1 {
+		t.Errorf("status %+v", st)
+	}
+
+	unready := func(name string) {
+		f.edit(podKey(name), func(o state.Object) {
+			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+		})
+	}
+	unready("db-1")
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(5)) }).settle().quiet().has("db-0", "db-1", "db-2")
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first in trouble, and db-2 serves
+	if !slices.Equal(f.leaving(), []string{"db-2"}) {
+		t.Errorf("leaving %v", f.leaving())
+	}
+	f.leave("db-2").settle().quiet()
+	if !slices.Equal(f.leaving(), []string{"db-1"}) {
+		t.Errorf("leaving %v", f.leaving())
+	}
+	unready("db-0")
+	f.leave("db-1").settle().quiet().leave("db-0").settle().quiet().has()
+
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(3)) })
+	f.up("pi-1")
+	for _, name := range f.pods() {
+		unready(name)
+	}
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).pass(time.Hour).quiet()
+	if got := f.leaving(); len(got) != 0 {
+		t.Errorf("%v leave while lower ones are in trouble", got)
+	}
+}
+
+func (f *fleet) leaving() (names []string) {
+	for pod := range f.s.Pods("") {
+		if pod.DeletionTimestamp != nil {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// Spec "Burst scaling should run to completion even with unhealthy pods".
+func TestParallelPodsWaitForNobody(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(3, parallel, func(s *appsv1.StatefulSetSpec) { s.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} })).settle().quiet().has("db-5", "db-6", "db-7")
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Ordinals.Start = 6 }).settle().quiet().has("db-6", "db-7", "db-8")
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet().has()
+	// A zero too many fills no memory.
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(2_000_000_000)) }).pass(time.Minute).quiet()
+	if n := len(f.pods()); n != mostUnplaced {
+		t.Errorf("%d pods wait for a node", n)
+	}
+	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Type != statefulFailure {
+		t.Errorf("conditions %+v", c)
+	}
+}
+
+func TestMinReadySecondsHoldTheNextOneBack(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.MinReadySeconds = 30 })).settle()
+	f.ready("db-0", "pi-1").pass(29 * time.Second).quiet().has("db-0")
+	if st := f.set().Status; st.ReadyReplicas != 1 || st.AvailableReplicas != 0 {
+		t.Errorf("status %+v", st)
+	}
+	f.pass(time.Second).quiet().has("db-0", "db-1")
+}
+
+// Specs "should perform rolling updates and roll backs of template modifications" and
+// "should perform canary updates and phased rolling updates of template modifications".
+func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(3))
+	f.up("pi-1")
+	first := f.set().Status.UpdateRevision
+	image := func(image string) *fleet {
+		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
+	}
+	image("db:2")
+	for i, want := range []string{"db-0=db:1 db-1=db:1 db-2=db:1-", "db-0=db:1 db-1=db:1- db-2=db:2", "db-0=db:1- db-1=db:2 db-2=db:2"} {
+		if got := f.images(); got != want {
+			t.Fatalf("step %d: %s, want %s", i, got, want)
+		}
+		name := fmt.Sprintf("db-%d", 2-i)
+		f.leave(name).settle().quiet()
+		if got := f.leaving(); len(got) > 0 {
+			t.Fatalf("%v leave before %s serves", got, name)
+		}
+		f.ready(name, "pi-1").settle().quiet()
+	}
+	st := f.set().Status
+	if st.CurrentRevision != st.UpdateRevision || st.CurrentRevision == first || st.CurrentReplicas != 3 {
+		t.Errorf("status %+v", st)
+	}
+	image("db:1") // back: the old revision is the newest again
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1" || f.set().Status.CurrentRevision != first || f.s.Len(state.ControllerRevisions) != 2 {
+		t.Errorf("%s, status %+v, %d revisions", got, f.set().Status, f.s.Len(state.ControllerRevisions))
+	}
+
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(2)) })
+	image("db:3")
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:3" {
+		t.Fatalf("canary: %s", got)
+	}
+	if st := f.set().Status; st.CurrentRevision != first || st.CurrentReplicas != 2 || st.UpdatedReplicas != 1 {
+		t.Errorf("status %+v", st)
+	}
+	for _, name := range []string{"db-0", "db-2"} { // they come again as they were
+		f.delete(name).leave(name)
+	}
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:3" {
+		t.Fatalf("made again: %s", got)
+	}
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(0)) })
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:3 db-1=db:3 db-2=db:3" {
+		t.Fatalf("rolled out: %s", got)
+	}
+	f.setSpec(func(s *appsv1.StatefulSetSpec) {
+		s.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+	})
+	image("db:4")
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:3 db-1=db:3 db-2=db:3" {
+		t.Fatalf("OnDelete: %s", got)
+	}
+	f.delete("db-1").leave("db-1")
+	f.up("pi-1")
+	if got := f.images(); got != "db-0=db:3 db-1=db:4 db-2=db:3" {
+		t.Fatalf("OnDelete: %s", got)
+	}
+}
+
+func TestMaxUnavailableBoundsAnUpdate(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(5, parallel, func(s *appsv1.StatefulSetSpec) {
+		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("59%")) // 2 of 5
+	}))
+	f.up("pi-1")
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = "db:2" }).settle().quiet()
+	if got := f.leaving(); !slices.Equal(got, []string{"db-3", "db-4"}) {
+		t.Fatalf("leaving %v", got)
+	}
+	f.leave("db-4").settle().quiet()
+	if got := f.leaving(); !slices.Equal(got, []string{"db-3"}) {
+		t.Fatalf("leaving %v", got)
+	}
+	f.ready("db-4", "pi-1").settle().quiet()
+	if got := f.leaving(); !slices.Equal(got, []string{"db-2", "db-3"}) {
+		t.Fatalf("leaving %v", got)
+	}
+	if f.up("pi-1"); f.set().Status.UpdatedReplicas != 5 {
+		t.Errorf("status %+v", f.set().Status)
+	}
+}
+
+func TestHistoryIsKeptToItsLimit(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(1, func(s *appsv1.StatefulSetSpec) { s.RevisionHistoryLimit = new(int32(2)) }))
+	for i := range 6 {
+		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = fmt.Sprintf("db:%d", i) })
+		f.up("pi-1")
+	}
+	if n := f.s.Len(state.ControllerRevisions); n != 3 {
+		t.Errorf("%d revisions, want the newest and two before it", n)
+	}
+}
+
+// Spec "Should recreate evicted statefulset".
+func TestAFailedPodIsMadeAgainUnderItsName(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(2))
+	f.up("pi-1")
+	was := f.s.Pod("default", "db-0").UID
+	f.phase("db-0", corev1.PodFailed).settle().quiet().has("db-0", "db-1")
+	if pod := f.s.Pod("default", "db-0"); pod.UID == was || pod.Status.Phase != corev1.PodPending {
+		t.Fatalf("%s is %s", pod.Name, pod.Status.Phase)
+	}
+	// One that fails again and again comes ever more rarely, and tells why until then.
+	made := 0
+	for range 3600 {
+		if f.s.Pod("default", "db-0").Status.Phase == corev1.PodPending {
+			made++
+			f.ready("db-0", "pi-1").settle().phase("db-0", corev1.PodFailed)
+		}
+		f.pass(time.Second).quiet().has("db-0", "db-1")
+	}
+	if made < 10 || made > 25 {
+		t.Errorf("made %d times in an hour", made)
+	}
+}
+
+// At most one: what has been asked to leave, and what is on a device that does not answer,
+// keeps its name, for ever; a person ends that.
+func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), node("pi-2"), aSet(2))
+	f.settle().ready("db-0", "pi-1").settle().ready("db-1", "pi-2").settle()
+	reach := func(status corev1.ConditionStatus) {
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"}, func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
+	}
+	reach(corev1.ConditionUnknown)
+	c := f.set().Status.Conditions
+	if len(c) != 1 || c[0].Type != state.PodUnreachable || !strings.Contains(c[0].Message, "db-1 on pi-2 may still run") || !strings.Contains(c[0].Message, "kubectl delete node pi-2") {
+		t.Fatalf("conditions %+v", c)
+	}
+	told := 0
+	for _, c := range f.told {
+		if c.Reason == string(state.PodUnreachable) && c.Warn && state.KindOf(c.Object) == state.StatefulSets {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+	f.delete("db-1").pass(48 * time.Hour).quiet().has("db-0", "db-1")
+	if got := f.leaving(); !slices.Equal(got, []string{"db-1"}) {
+		t.Fatalf("leaving %v", got)
+	}
+	reach(corev1.ConditionTrue)
+	if len(f.set().Status.Conditions) != 0 {
+		t.Errorf("conditions %+v", f.set().Status.Conditions)
+	}
+	f.leave("db-1").settle().quiet().has("db-0", "db-1").ready("db-1", "pi-2").settle()
+
+	reach(corev1.ConditionUnknown)
+	f.remove(podKey("db-1")).settle().quiet().has("db-0", "db-1") // kubectl delete --force
+	if pod := f.s.Pod("default", "db-1"); pod.Spec.NodeName != "" {
+		t.Errorf("%s is on %s", pod.Name, pod.Spec.NodeName)
+	}
+	f.ready("db-1", "pi-2").settle()
+	f.remove(state.Key{Kind: state.Nodes, Name: "pi-2"}).pass(DefaultQuarantine - time.Second).quiet()
+	if pod := f.s.Pod("default", "db-1"); pod.Spec.NodeName != "pi-2" {
+		t.Errorf("%s is on %q within the quarantine", pod.Name, pod.Spec.NodeName)
+	}
+	f.pass(2 * time.Second).quiet()
+	if pod := f.s.Pod("default", "db-1"); pod == nil || pod.Spec.NodeName != "" {
+		t.Errorf("after the quarantine: %+v", pod)
+	}
+}
+
+func (f *fleet) claims() (all []string) {
+	for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "") {
+		text := c.Name
+		for _, r := range c.OwnerReferences {
+			text += " of " + r.Name
+		}
+		if c.DeletionTimestamp != nil {
+			text += " leaving"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func TestClaimsAreMadeAndGoAsTheirPolicySays(t *testing.T) {
+	for _, c := range []struct {
+		deleted, scaled           appsv1.PersistentVolumeClaimRetentionPolicyType
+		running, smaller, without []string
+	}{
+		{keepClaims, keepClaims, []string{"data-db-0", "data-db-1"}, []string{"data-db-0", "data-db-1"}, []string{"data-db-0", "data-db-1"}},
+		{dropClaims, keepClaims, []string{"data-db-0 of db", "data-db-1 of db"}, []string{"data-db-0 of db", "data-db-1 of db"}, nil},
+		{keepClaims, dropClaims, []string{"data-db-0", "data-db-1"}, []string{"data-db-0"}, []string{"data-db-0"}},
+		{dropClaims, dropClaims, []string{"data-db-0 of db", "data-db-1 of db"}, []string{"data-db-0 of db"}, nil},
+	} {
+		f := newFleet(t).put(node("pi-1"), aSet(2, withClaims(c.deleted, c.scaled)))
+		f.up("pi-1")
+		if got := f.claims(); !slices.Equal(got, c.running) {
+			t.Errorf("%s, %s: running %q", c.deleted, c.scaled, got)
+		}
+		if v := f.s.Pod("default", "db-1").Spec.Volumes; len(v) != 1 || v[0].PersistentVolumeClaim.ClaimName != "data-db-1" {
+			t.Errorf("volumes %+v", v)
+		}
+		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(1)) })
+		f.up("pi-1")
+		if got := f.claims(); !slices.Equal(got, c.smaller) {
+			t.Errorf("%s, %s: smaller %q", c.deleted, c.scaled, got)
+		}
+		f.remove(setKey)
+		f.up("pi-1")
+		if got := f.claims(); !slices.Equal(got, c.without) {
+			t.Errorf("%s, %s: without %q", c.deleted, c.scaled, got)
+		}
+	}
+}
+
+// A pod does not begin on data that is about to go.
+func TestAPodWaitsForItsOldClaimToGo(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(1, withClaims(keepClaims, keepClaims)))
+	f.up("pi-1")
+	key := state.Key{Kind: state.Claims, Namespace: "default", Name: "data-db-0"}
+	f.edit(key, func(o state.Object) {
+		at := metav1.NewTime(f.now)
+		o.SetFinalizers([]string{state.ClaimProtection})
+		o.SetDeletionTimestamp(&at)
+	}).delete("db-0").leave("db-0").settle().quiet().has()
+	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"data-db-0" is being deleted`) {
+		t.Errorf("conditions %+v", c)
+	}
+	f.remove(key).settle().quiet().has("db-0")
+	if got := f.claims(); len(got) != 1 || len(f.set().Status.Conditions) != 0 {
+		t.Errorf("claims %q, conditions %+v", got, f.set().Status.Conditions)
+	}
+	// One that is missing is made again while its pod has yet to start.
+	f.remove(key).settle().quiet()
+	if got := f.claims(); len(got) != 1 {
+		t.Errorf("claims %q", got)
+	}
+}
+
+// Deleted without its pods and made again, as is done to change what cannot be changed, a
+// StatefulSet takes up its pods, their history and where it stood.
+func TestASetThatIsMadeAgainTakesUpWhatItLeft(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(2))
+	f.up("pi-1")
+	uids := []any{f.s.Pod("default", "db-0").UID, f.s.Pod("default", "db-1").UID}
+	f.edit(setKey, func(o state.Object) {
+		at := metav1.NewTime(f.now)
+		o.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+		o.SetDeletionTimestamp(&at)
+	}).settle().quiet().has("db-0", "db-1")
+	if f.s.Get(setKey) != nil {
+		t.Fatal("the set is still there")
+	}
+	f.put(aSet(2)).settle().quiet().has("db-0", "db-1")
+	if got := []any{f.s.Pod("default", "db-0").UID, f.s.Pod("default", "db-1").UID}; !slices.Equal(got, uids) {
+		t.Error("the pods are others")
+	}
+	if st := f.set().Status; st.UpdatedReplicas != 2 || f.s.Len(state.ControllerRevisions) != 1 {
+		t.Errorf("status %+v, %d revisions", st, f.s.Len(state.ControllerRevisions))
+	}
+}
+
+func TestAStrangerHasTheName(t *testing.T) {
+	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "default", Labels: map[string]string{"app": "other"}}}
+	f := newFleet(t).put(node("pi-1"), stranger, aSet(1)).settle().quiet().has("db-0")
+	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) || f.set().Status.Replicas != 0 {
+		t.Fatalf("status %+v", f.set().Status)
+	}
+	f.remove(podKey("db-0")).settle().quiet().has("db-0")
+	if len(f.set().Status.Conditions) != 0 || !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
+		t.Errorf("status %+v", f.set().Status)
+	}
+	// One whose labels match is taken, one whose labels do not any more is let go.
+	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
+	if metav1.GetControllerOf(f.s.Pod("default", "db-0")) != nil {
+		t.Error("db-0 is still its")
+	}
+	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(selector.MatchLabels) }).settle().quiet()
+	if !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
+		t.Error("db-0 was not taken")
+	}
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // it is of no revision
+	f.up("pi-1")
+	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" || pod.Labels[appsv1.PodIndexLabel] != "0" {
+		t.Errorf("labels %v", pod.Labels)
+	}
+}
+
+// What a namespace's levels forbid is told, and comes when they allow it.
+func TestAForbiddenSetTellsWhy(t *testing.T) {
+	f := newFleet(t)
+	open := false
+	f.d.Refuse = func(*corev1.Pod, *corev1.Namespace) string {
+		if open {
+			return ""
+		}
+		return "too much"
+	}
+	f.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, aSet(3, parallel), aController(2)).settle().quiet().has()
+	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Reason != failedCreate || !strings.HasSuffix(c[0].Message, "too much") {
+		t.Errorf("conditions %+v", c)
+	}
+	open = true
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"a": "b"}) }).settle().quiet()
+	if n := len(f.pods()); n != 5 || len(f.set().Status.Conditions) != 0 {
+		t.Errorf("%d pods, conditions %+v", n, f.set().Status.Conditions)
+	}
+}
+
+func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(3), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "two", Namespace: "default"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: selector, MaxUnavailable: new(intstr.FromInt32(1))},
+	})
+	budget := func() policyv1.PodDisruptionBudgetStatus {
+		return f.s.Get(state.Key{Kind: state.PodDisruptionBudgets, Namespace: "default", Name: "two"}).(*policyv1.PodDisruptionBudget).Status
+	}
+	f.up("pi-1")
+	if st := budget(); st.ExpectedPods != 3 || st.CurrentHealthy != 3 || st.DisruptionsAllowed != 1 {
+		t.Errorf("%+v", st)
+	}
+	f.edit(podKey("db-0"), func(o state.Object) {
+		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+	}).settle().quiet()
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // no pod comes, as db-0 is in trouble
+	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// What a restored database says of a StatefulSet is believed in nothing.
+func TestAStatefulSetOfADatabaseThatIsAnybodys(t *testing.T) {
+	for name, spoil := range map[string]func(*appsv1.StatefulSet){
+		"no selector":       func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
+		"no replicas":       func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
+		"less than none":    func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(-1)) },
+		"no end":            func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
+		"before the start":  func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: -4} },
+		"no strategy":       func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} },
+		"no partition":      func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = nil },
+		"partition below":   func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(-9)) },
+		"partition above":   func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(1<<31 - 1)) },
+		"nonsense percent":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("x")) },
+		"minus unavailable": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(-3)) },
+		"no rolling update": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate = nil },
+		"strange policy":    func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = "Chaos" },
+		"history":           func(s *appsv1.StatefulSet) { s.Spec.RevisionHistoryLimit = new(int32(-1)) },
+		"revisions": func(s *appsv1.StatefulSet) {
+			s.Status = appsv1.StatefulSetStatus{CurrentRevision: "x", UpdateRevision: "y", ObservedGeneration: 99, CurrentReplicas: -7}
+		},
+		"twice the same claim": func(s *appsv1.StatefulSet) {
+			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}, {}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+		},
+		"a claim without a policy": func(s *appsv1.StatefulSet) {
+			withClaims("Burn", "")(&s.Spec)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := aSet(2)
+			spoil(s)
+			f := newFleet(t).put(node("pi-1"), s)
+			f.put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "db-x", Namespace: "default", Labels: selector.MatchLabels}, Revision: -5})
+			f.up("pi-1")
+			f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = "db:2" })
+			f.up("pi-1")
+			f.pass(time.Hour).quiet()
+			if n := len(f.pods()); n > 2 {
+				t.Errorf("%d pods", n)
+			}
+		})
+	}
+}
+
+func aController(replicas int32) *corev1.ReplicationController {
+	t := template("kiosk:1")
+	return &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default", Generation: 1},
+		Spec:       corev1.ReplicationControllerSpec{Replicas: &replicas, Selector: selector.MatchLabels, Template: &t},
+	}
+}
+
+// Specs of [sig-apps] ReplicationController.
+func TestAReplicationControllerKeepsItsPods(t *testing.T) {
+	key := state.Key{Kind: state.Controllers, Namespace: "default", Name: "old"}
+	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orphan", Namespace: "default", Labels: selector.MatchLabels}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	f := newFleet(t).put(node("pi-1"), orphan, aController(3))
+	f.up("pi-1")
+	rc := func() *corev1.ReplicationController { return f.s.Get(key).(*corev1.ReplicationController) }
+	if st := rc().Status; st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.FullyLabeledReplicas != 3 || st.ObservedGeneration != 1 {
+		t.Errorf("status %+v", st)
+	}
+	pod := f.s.Pod("default", "orphan")
+	if !controlledBy(pod, rc()) || metav1.GetControllerOf(pod).Kind != "ReplicationController" || metav1.GetControllerOf(pod).APIVersion != "v1" {
+		t.Errorf("the orphan's owners are %+v", pod.OwnerReferences)
+	}
+	f.edit(podKey("orphan"), func(o state.Object) { o.SetLabels(nil) })
+	f.up("pi-1")
+	if n := len(f.pods()); n != 4 || metav1.GetControllerOf(f.s.Pod("default", "orphan")) != nil {
+		t.Errorf("%d pods", n)
+	}
+	f.edit(key, func(o state.Object) { o.(*corev1.ReplicationController).Spec.Replicas = new(int32(1)) })
+	f.up("pi-1")
+	if n := len(f.pods()); n != 2 || rc().Status.Replicas != 1 {
+		t.Errorf("%d pods, status %+v", n, rc().Status)
+	}
+	for _, spoil := range []func(*corev1.ReplicationControllerSpec){
+		func(s *corev1.ReplicationControllerSpec) { s.Selector = nil }, func(s *corev1.ReplicationControllerSpec) { s.Template = nil },
+		func(s *corev1.ReplicationControllerSpec) { s.Replicas = new(int32(-2)) },
+	} {
+		bad := aController(2)
+		bad.Name = "bad"
+		spoil(&bad.Spec)
+		if f := newFleet(t).put(bad).settle().quiet(); len(f.pods()) != 0 {
+			t.Errorf("pods %v", f.pods())
+		}
+	}
+}

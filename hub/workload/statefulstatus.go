@@ -1,0 +1,118 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+)
+
+// status counts what there is, and says what it waits for.
+func (d *stateful) status(ends bool) {
+	d.gather(false)
+	st := d.set.Status.DeepCopy()
+	st.ObservedGeneration = d.set.Generation
+	if !ends {
+		st.CurrentRevision, st.UpdateRevision, st.CollisionCount = d.current.Name, d.update.Name, &d.collisions
+	}
+	st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.CurrentReplicas, st.UpdatedReplicas = 0, 0, 0, 0, 0
+	for _, pod := range d.pods {
+		st.Replicas++
+		if pod.Status.Phase == corev1.PodRunning && ready(pod) {
+			st.ReadyReplicas++
+			if d.available(pod, d.set.Spec.MinReadySeconds, &d.next) {
+				st.AvailableReplicas++
+			}
+		}
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		if revisionLabel(pod) == st.CurrentRevision {
+			st.CurrentReplicas++
+		}
+		if revisionLabel(pod) == st.UpdateRevision {
+			st.UpdatedReplicas++
+		}
+	}
+	all := int32(d.want)
+	if !ends && d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && st.UpdatedReplicas == all && st.ReadyReplicas == all && st.Replicas == all {
+		st.CurrentReplicas, st.CurrentRevision = st.UpdatedReplicas, st.UpdateRevision
+	}
+	refused := d.condition(st, statefulFailure, failedCreate, d.refuse)
+	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), d.unreachable())
+	if equality.Semantic.DeepEqual(&d.set.Status, st) {
+		return
+	}
+	set := d.set.DeepCopy()
+	set.Status = *st
+	c := state.Put(set, "")
+	switch {
+	case refused:
+		c = refusal(set, d.refuse, statefulSource)
+	case stuck:
+		c = state.Put(set, fmt.Sprintf("%s waits: %s", state.Display(set), d.unreachable())).Warning(string(state.PodUnreachable))
+		c.Message, c.Source = d.unreachable(), statefulSource
+	}
+	d.do(c)
+}
+
+// statefulFailure is ours, as ReplicaSets have it: Kubernetes tells it of StatefulSets by
+// events only.
+const statefulFailure = appsv1.StatefulSetConditionType(appsv1.ReplicaSetReplicaFailure)
+
+// condition keeps a condition that is there while there is something to say, and tells
+// whether it is new. Those of others stay.
+func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetConditionType, reason, message string) bool {
+	at := slices.IndexFunc(st.Conditions, func(c appsv1.StatefulSetCondition) bool { return c.Type == t })
+	switch {
+	case message == "" && at >= 0:
+		st.Conditions = slices.Delete(st.Conditions, at, at+1)
+		return false
+	case message == "" || at >= 0 && st.Conditions[at].Message == message:
+		return false
+	case at >= 0:
+		st.Conditions[at].Message = message
+		return false
+	}
+	st.Conditions = append(st.Conditions, appsv1.StatefulSetCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: d.stamp(), Reason: reason, Message: message})
+	return true
+}
+
+// silent tells whether nothing is known of what a node's device does.
+func silent(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionUnknown }
+
+// mostNamed is how many pods a sentence names.
+const mostNamed = 3
+
+// unreachable says which pods are on devices that do not answer, and what to do; empty: none.
+func (d *stateful) unreachable() string {
+	var list []*corev1.Pod
+	for _, pod := range d.pods {
+		if pod.Spec.NodeName != "" && !state.Terminated(pod) && silent(d.s.Node(pod.Spec.NodeName)) {
+			list = append(list, pod)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	slices.SortFunc(list, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	var who []string
+	for _, pod := range list[:min(len(list), mostNamed)] {
+		who = append(who, fmt.Sprintf("%s on %s", pod.Name, pod.Spec.NodeName))
+	}
+	if more := len(list) - mostNamed; more > 0 {
+		who = append(who, fmt.Sprintf("%d more", more))
+	}
+	first := list[0]
+	text := fmt.Sprintf("%s may still run, as the device does not answer. No other is made under that name until the device is back. If it never will be: kubectl delete node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
+		strings.Join(who, ", "), first.Spec.NodeName, first.Name, first.Namespace)
+	if state.HasClaims(first) {
+		text += ". Its volume is on that device: a new pod waits for it, unless its claims are deleted, too"
+	}
+	return text
+}
