@@ -5,6 +5,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -112,6 +113,7 @@ var rules = map[state.Kind]rule{
 	state.Claims:         {fill: fills(defaultClaim), check: checks((*list).claim), same: keeps((*list).claimUnchanged)},
 	state.Volumes:        {check: checks((*list).persistentVolume), same: keeps((*list).volumeUnchanged)},
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
+	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) { l.same(c.Handler, old.Handler, field.NewPath("handler")) })},
 	state.DeviceReports:  {check: checks((*list).report)},
 	// What only the hub makes.
 	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},

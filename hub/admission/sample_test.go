@@ -215,6 +215,7 @@ data: {spec: {template: {}}}
 	state.Leases:               `{metadata: {name: leader, namespace: shop, resourceVersion: "1"}, spec: {holderIdentity: me, leaseDurationSeconds: 15}}`,
 	state.Claims:               `{metadata: {name: data, namespace: shop}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`,
 	state.Volumes:              `{metadata: {name: pvc-1}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Delete, local: {path: persistent/1}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [pi-1]}]}]}}}}`,
+	state.RuntimeClasses:       `{metadata: {name: sandboxed}, handler: runsc, overhead: {podFixed: {memory: 20Mi}}, scheduling: {nodeSelector: {board: pi5}, tolerations: [{key: a, operator: Exists}]}}`,
 	state.StorageClasses:       `{metadata: {name: keeps}, provisioner: flotilla.dev/local, reclaimPolicy: Retain, volumeBindingMode: WaitForFirstConsumer}`,
 	state.PodDisruptionBudgets: `{metadata: {name: two, namespace: shop, resourceVersion: "1"}, spec: {minAvailable: 50%, selector: {matchLabels: {app: kiosk}}}}`,
 	state.Events:               `{metadata: {name: kiosk.1, namespace: shop}, involvedObject: {kind: Pod, namespace: shop, name: kiosk}, reason: Started}`,

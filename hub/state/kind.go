@@ -36,6 +36,7 @@ const (
 	Sites                Kind = "sites"
 	StatefulSets         Kind = "statefulsets"
 	StorageClasses       Kind = "storageclasses"
+	RuntimeClasses       Kind = "runtimeclasses"
 	BoardProfiles        Kind = "boardprofiles"
 	DeviceReports        Kind = "devicereports"
 	Records              Kind = "records"

@@ -9,6 +9,7 @@ import (
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -207,6 +208,10 @@ var kinds = [...]Row{
 		Kind: StorageClasses, Group: &storage, Name: "StorageClass", Short: []string{"sc"}, Verbs: everything,
 		Viewer: readOnly,
 		New:    fresh[storagev1.StorageClass],
+	}, {
+		Kind: RuntimeClasses, Group: &runtimes, Name: "RuntimeClass", Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[nodev1.RuntimeClass],
 	},
 	{Kind: Advertisements, New: fresh[Advertisement]},
 	// What the hub publishes, as every Kubernetes has it: who deletes it gets it back (package publish).

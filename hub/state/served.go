@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,6 +33,7 @@ var (
 	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
 	discovery      = Group{GroupVersion: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme}
 	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
+	runtimes       = Group{GroupVersion: nodev1.SchemeGroupVersion, AddToScheme: nodev1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
 	storage        = Group{GroupVersion: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme}
 	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
@@ -46,7 +48,7 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &policies, &storage, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 

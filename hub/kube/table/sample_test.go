@@ -11,6 +11,7 @@ import (
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -153,6 +154,8 @@ func samples(k state.Kind) []state.Object {
 		gone := v.DeepCopy()
 		gone.Name, gone.DeletionTimestamp = "pvc-2", ptr(ago(time.Minute))
 		return []state.Object{v, gone}
+	case state.RuntimeClasses:
+		return []state.Object{&nodev1.RuntimeClass{ObjectMeta: meta("sandboxed"), Handler: "runsc"}}
 	case state.StorageClasses:
 		c := &storagev1.StorageClass{ObjectMeta: meta("local"), Provisioner: "flotilla.dev/local", ReclaimPolicy: ptr(corev1.PersistentVolumeReclaimDelete), VolumeBindingMode: ptr(storagev1.VolumeBindingWaitForFirstConsumer)}
 		keeps := c.DeepCopy()

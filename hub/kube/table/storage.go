@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"flotilla.dev/hub/state"
@@ -13,6 +14,10 @@ func init() {
 	show(state.Claims, columns("Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass", "VolumeAttributesClass", "Age", "(w)VolumeMode"), claimCells)
 	show(state.Volumes, columns("Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim", "StorageClass", "VolumeAttributesClass", "Reason", "Age",
 		"(w)VolumeMode"), volumeCells)
+	show(state.RuntimeClasses, columns("Name Handler Age"), func(obj state.Object, o *Options) []any {
+		c := obj.(*nodev1.RuntimeClass)
+		return []any{c.Name, c.Handler, age(c.CreationTimestamp, o)}
+	})
 	show(state.StorageClasses, columns("Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age"), classCells)
 }
 
