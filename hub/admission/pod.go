@@ -46,6 +46,12 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 	if s.Subdomain != "" {
 		label(l, p.Child("subdomain"), s.Subdomain)
 	}
+	if s.RuntimeClassName != nil {
+		subdomain(l, p.Child("runtimeClassName"), *s.RuntimeClassName)
+	}
+	for name := range s.Overhead {
+		l.overhead(name, s.Overhead, p.Child("overhead").Key(string(name)))
+	}
 	if s.ServiceAccountName != "" {
 		subdomain(l, p.Child("serviceAccountName"), s.ServiceAccountName)
 	}

@@ -19,7 +19,7 @@ import (
 // selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
-		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations " +
+		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations runtimeClassName overhead " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"readinessGates schedulingGates " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken ~subdomain",
@@ -114,8 +114,6 @@ var supported = map[string]string{
 var why = map[string]string{
 	"PodSpec.hostIPC":                                     "containers on devices never share the device's IPC",
 	"PodSpec.ephemeralContainers":                         "devices cannot add a container to a running pod: use kubectl exec",
-	"PodSpec.runtimeClassName":                            "a device has one runtime: leave it out",
-	"PodSpec.overhead":                                    "a device has one runtime, without overhead: leave it out",
 	"PodSpec.subdomain":                                   "it is only a name here, as there is no cluster DNS",
 	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
 	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
 
 // unchanged tells which fields have changed that may not. Fields of the metadata
@@ -97,6 +98,9 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	if len(o.Spec.Containers) != len(old.Spec.Containers) || len(o.Spec.InitContainers) != len(old.Spec.InitContainers) {
 		l.forbidden(spec.Child("containers"), "pod updates may not add or remove containers")
 		return
+	}
+	if key := fleet.RuntimeHandlerAnnotation; o.Annotations[key] != old.Annotations[key] {
+		l.forbidden(field.NewPath("metadata", "annotations").Key(key), "is what the hub found when the pod was made: runtimeClassName cannot change")
 	}
 	l.deadline(o.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
 	for _, was := range old.Spec.Tolerations {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -39,6 +40,11 @@ func (s Snapshot) Volume(name string) *corev1.PersistentVolume {
 // StorageClass returns a storage class, nil if there is none.
 func (s Snapshot) StorageClass(name string) *storagev1.StorageClass {
 	return get[*storagev1.StorageClass](s, Key{Kind: StorageClasses, Name: name})
+}
+
+// RuntimeClass returns a runtime class, nil if there is none.
+func (s Snapshot) RuntimeClass(name string) *nodev1.RuntimeClass {
+	return get[*nodev1.RuntimeClass](s, Key{Kind: RuntimeClasses, Name: name})
 }
 
 // Claimants walks the pods that use a claim.

@@ -350,7 +350,7 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	if told != 1 {
 		t.Errorf("told %d times", told)
 	}
-	f.delete("db-1").pass(48 * time.Hour).quiet().has("db-0", "db-1")
+	f.delete("db-1").pass(48*time.Hour).quiet().has("db-0", "db-1")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-1"}) {
 		t.Fatalf("leaving %v", got)
 	}
@@ -539,17 +539,21 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 // What a restored database says of a StatefulSet is believed in nothing.
 func TestAStatefulSetOfADatabaseThatIsAnybodys(t *testing.T) {
 	for name, spoil := range map[string]func(*appsv1.StatefulSet){
-		"no selector":       func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
-		"no replicas":       func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
-		"less than none":    func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(-1)) },
-		"no end":            func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
-		"before the start":  func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: -4} },
-		"no strategy":       func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} },
-		"no partition":      func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = nil },
-		"partition below":   func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(-9)) },
-		"partition above":   func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(1<<31 - 1)) },
-		"nonsense percent":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("x")) },
-		"minus unavailable": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(-3)) },
+		"no selector":      func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
+		"no replicas":      func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
+		"less than none":   func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(-1)) },
+		"no end":           func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
+		"before the start": func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: -4} },
+		"no strategy":      func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} },
+		"no partition":     func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = nil },
+		"partition below":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(-9)) },
+		"partition above":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(1<<31 - 1)) },
+		"nonsense percent": func(s *appsv1.StatefulSet) {
+			s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("x"))
+		},
+		"minus unavailable": func(s *appsv1.StatefulSet) {
+			s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(-3))
+		},
 		"no rolling update": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate = nil },
 		"strange policy":    func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = "Chaos" },
 		"history":           func(s *appsv1.StatefulSet) { s.Spec.RevisionHistoryLimit = new(int32(-1)) },
