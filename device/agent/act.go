@@ -182,9 +182,13 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
 	if volumes, err = a.disk.prepareMounts(j.src, s.Spec, a.c.Policy); err != nil {
+		event, reason := failedMount, failedMount
+		if errors.Is(err, errSubPath) { // as with the kubelet, whose volumes are mounted by then
+			event, reason = "Failed", "CreateContainerConfigError"
+		}
 		err = j.src.hide(s.Spec, err)
-		a.event(corev1.EventTypeWarning, failedMount, s.Pod, s.Spec.Name, "%v", err)
-		return spec, volumes, &runError{failedMount, err}
+		a.event(corev1.EventTypeWarning, event, s.Pod, s.Spec.Name, "%v", err)
+		return spec, volumes, &runError{reason, err}
 	}
 	spec.Mounts = volumes.mounts
 	switch source, err := a.disk.message(s); {

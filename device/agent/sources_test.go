@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -196,4 +197,24 @@ func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A container that asks for a path that it cannot have waits as it does at a kubelet,
+// whose volumes are mounted by then.
+func TestABadSubPathIsTheContainersFault(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		for i, path := range []string{"/tmp", "..", "a/../../b"} {
+			p := makePod(fmt.Sprintf("bad%d", i), "wait")
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			c := &p.Spec.Containers[0]
+			c.Env = []corev1.EnvVar{{Name: "WHERE", Value: path}}
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: "$(WHERE)"}}
+			d.desire(int64(i+1), p)
+			time.Sleep(time.Second)
+			st := d.wantPhase(p.Name, corev1.PodPending, "")
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
+				t.Errorf("with the subPath %q it waits with %+v", path, w)
+			}
+		}
+	})
 }

@@ -138,6 +138,9 @@ func (m *mounted) close() error {
 	return errors.Join(errs...)
 }
 
+// errSubPath is what no volume can mend: the container asks for a path that it cannot have.
+var errSubPath = errors.New("subPath")
+
 // prepareMounts prepares the volumes that a container mounts and says where they are.
 // The caller closes what it gets, also with an error.
 func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*mounted, error) {
@@ -164,7 +167,7 @@ func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*
 		if sub != "" {
 			p.file, err = within(p.file, sub, p.readOnly)
 			if err != nil {
-				return out, fmt.Errorf("subPath of volume %q: %w", v.Name, err)
+				return out, fmt.Errorf("%w of volume %q: %w", errSubPath, v.Name, err)
 			}
 			out.closing = append(out.closing, p.file.Close)
 			p.fixed = p.fixed && p.readOnly
