@@ -70,7 +70,7 @@ func (c *call) serve() error {
 	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
 	}
-	if limit := c.r.URL.Query().Get("timeout"); limit != "" && c.verb != "watch" {
+	if limit := c.r.URL.Query().Get("timeout"); limit != "" && c.verb != "watch" && c.target.sub != "proxy" {
 		if _, err := time.ParseDuration(limit); err != nil {
 			return apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
 		}
@@ -209,6 +209,9 @@ func (c *call) answer() error {
 		case "log":
 			return c.log()
 		case "proxy":
+			if c.res.kind == state.Pods {
+				return c.podProxy()
+			}
 			return c.nodeLog()
 		case "exec", "attach", "portforward":
 			return c.stream()

@@ -81,6 +81,7 @@ var (
 	deletion   = []string{"delete", "deletecollection"}
 	modify     = []string{"get", "patch", "update"}
 	connect    = []string{"create", "get"}
+	ask        = []string{"create", "delete", "get", "patch", "update"}
 	getOnly    = []string{"get"}
 	createOnly = []string{"create"}
 	updateOnly = []string{"update"}

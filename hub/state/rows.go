@@ -92,6 +92,7 @@ var kinds = [...]Row{
 			{Name: "exec", Group: &core, Kind: "PodExecOptions", Needs: Streams, Verbs: connect, Operator: connect},
 			{Name: "attach", Group: &core, Kind: "PodAttachOptions", Needs: Streams, Verbs: connect, Operator: connect},
 			{Name: "portforward", Group: &core, Kind: "PodPortForwardOptions", Needs: Streams, Verbs: connect, Operator: connect},
+			{Name: "proxy", Group: &core, Kind: "PodProxyOptions", Needs: Streams, Verbs: ask, Below: true, Operator: ask},
 		},
 		Viewer: readOnly, Operator: write,
 		New:    fresh[corev1.Pod],

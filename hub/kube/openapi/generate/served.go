@@ -83,7 +83,7 @@ func (r resource) paths() map[string][]string {
 			out[at+v.below] = append(out[at+v.below], v.method)
 		}
 	}
-	methods := map[string]string{"get": "get", "update": "put", "patch": "patch", "create": "post"}
+	methods := map[string]string{"get": "get", "update": "put", "patch": "patch", "create": "post", "delete": "delete"}
 	for sub, verbs := range r.subs {
 		for _, verb := range verbs {
 			out[at+"/{name}/"+sub] = append(out[at+"/{name}/"+sub], methods[verb])
