@@ -25,7 +25,7 @@ type picture struct {
 	config map[string]any
 }
 
-// pictures are all that the claimed specs ask for. Busybox is Debian's; agnhost and
+// pictures are all that the claimed specs ask for. Busybox and its shell are Debian's; agnhost and
 // nonewprivs are built from the suite's own sources; applets are ours.
 var pictures = []picture{
 	{"busybox", []string{"base"}, map[string]any{"Cmd": []string{"sh"}}},
@@ -43,9 +43,13 @@ func (r *run) images(ctx context.Context, socket string) error {
 	if err := r.suite.build(ctx, contents); err != nil {
 		return err
 	}
-	busybox, err := busybox(ctx, r.suite.dir, r.work)
+	busybox, err := debian(ctx, "busybox-static", "busybox", r.suite.dir, r.work)
 	if err != nil {
 		return fmt.Errorf("get busybox: %w", err)
+	}
+	shell, err := debian(ctx, "bash-static", "bash-static", r.suite.dir, r.work)
+	if err != nil {
+		return fmt.Errorf("get a shell: %w", err)
 	}
 	sources, err := r.suite.sources(ctx)
 	if err != nil {
@@ -59,7 +63,7 @@ func (r *run) images(ctx context.Context, socket string) error {
 	if err := goBuild(ctx, applets, "flotilla.dev/hub/conformance/applets"); err != nil {
 		return err
 	}
-	c := content{suite: r.suite, sources: sources, busybox: busybox, applets: applets}
+	c := content{suite: r.suite, sources: sources, busybox: busybox, shell: shell, applets: applets}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
@@ -113,37 +117,38 @@ func load(ctx context.Context, client *http.Client, archive io.Reader) error {
 	return err
 }
 
-// busybox is the static one of Debian's packages, kept in a directory.
-func busybox(ctx context.Context, dir, work string) (string, error) {
-	path := filepath.Join(dir, "busybox")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
+// debian gives a static program of one of Debian's packages, kept in a directory.
+func debian(ctx context.Context, pkg, program, dir, work string) (string, error) {
+	kept := filepath.Join(dir, program)
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
 	}
-	fetch := exec.CommandContext(ctx, "apt-get", "download", "-q", "busybox-static")
+	fetch := exec.CommandContext(ctx, "apt-get", "download", "-q", pkg)
 	fetch.Dir = work
 	if _, err := output(fetch); err != nil {
 		return "", err
 	}
-	found, err := filepath.Glob(filepath.Join(work, "busybox-static_*.deb"))
+	found, err := filepath.Glob(filepath.Join(work, pkg+"_*.deb"))
 	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("apt-get has left no package in %s (%w)", work, err)
+		return "", fmt.Errorf("apt-get has left no package %s in %s (%w)", pkg, work, err)
 	}
-	unpacked := filepath.Join(work, "busybox")
+	unpacked := filepath.Join(work, pkg)
 	if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "-x", found[0], unpacked)); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"bin/busybox", "usr/bin/busybox"} { // before and since Debian's merged /usr
+	for _, name := range []string{"bin/" + program, "usr/bin/" + program} { // before and since Debian's merged /usr
 		if b, err := os.ReadFile(filepath.Join(unpacked, name)); err == nil {
-			return path, os.WriteFile(path, b, 0o755)
+			return kept, os.WriteFile(kept, b, 0o755)
 		}
 	}
-	return "", fmt.Errorf("%s has no busybox", filepath.Base(found[0]))
+	return "", fmt.Errorf("%s has no %s", filepath.Base(found[0]), program)
 }
 
 // content is what layers are made of.
 type content struct {
-	suite                     suite
-	sources, busybox, applets string
+	suite            suite
+	sources, applets string
+	busybox, shell   string // Debian's shell in busybox loses variables such as data-1, which are no names in it
 }
 
 func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, error) {
@@ -157,8 +162,10 @@ func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, err
 		l.dirs(0o755, "bin/", "dev/", "etc/", "home/", "proc/", "root/", "sbin/", "sys/", "usr/", "usr/bin/", "usr/sbin/", "usr/local/", "usr/local/bin/", "var/")
 		l.dirs(0o1777, "tmp/", "var/tmp/")
 		l.file("bin/busybox", c.busybox, 0o755)
+		l.file("bin/bash", c.shell, 0o755)
+		l.link("bin/sh", "/bin/bash")
 		for applet := range strings.FieldsSeq(string(out)) {
-			if applet != "busybox" {
+			if applet != "busybox" && applet != "sh" {
 				l.link("bin/"+applet, "/bin/busybox")
 			}
 		}
@@ -174,7 +181,6 @@ func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, err
 	case "tools":
 		l.file("usr/local/bin/curl", c.applets, 0o755)
 		l.link("usr/local/bin/nc", "curl")
-		l.text("bin/bash", "#!/bin/sh\nexec /bin/sh \"$@\"\n", 0o755)
 	case "kitten", "nautilus":
 		html := filepath.Join(c.sources, "test", "images", name, "html")
 		l.file(name+".jpg", filepath.Join(html, name+".jpg"), 0o644)

@@ -39,7 +39,7 @@ func main() {
 	flag.StringVar(&o.logs, "logs", "", "directory for what the programs and the suite say (default: last in the cache)")
 	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub and flotilla-device (default: built anew)")
 	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "addresses for the pods on the engine")
-	flag.StringVar(&o.focus, "focus", "", "only claimed specs whose name matches this expression; the table is then printed only")
+	flag.StringVar(&o.focus, "focus", "", "only claimed specs that this expression matches, as in 'api [sig-apps] Deployment', lane and name; the table is then printed only")
 	flag.StringVar(&o.engine, "engine", "docker", "engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
 	flag.IntVar(&o.procs, "procs", 2*runtime.NumCPU(), "specs that run at once on a hub, where they may")
 	flag.BoolVar(&o.keep, "keep", false, "leave the hubs and devices running after the specs, until Ctrl-C")
@@ -97,7 +97,7 @@ func conform(ctx context.Context, o options) error {
 		return err
 	}
 	for _, sp := range all {
-		sp.chosen = sp.reason == "" && focus.MatchString(sp.name)
+		sp.chosen = sp.reason == "" && focus.MatchString(string(sp.lane)+" "+sp.name)
 	}
 	if err := r.all(ctx, all); err != nil {
 		return err
