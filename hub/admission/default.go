@@ -71,8 +71,8 @@ func DefaultPod(p *corev1.Pod, s Settings) {
 		}
 	})
 	set(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
-	if value, ok := priorityClasses[spec.PriorityClassName]; ok {
-		set(&spec.Priority, value)
+	if class := state.SystemClass(spec.PriorityClassName); class != nil {
+		set(&spec.Priority, class.Value)
 	}
 	spec.Tolerations = extendedTolerations(spec, DefaultTolerations(spec.Tolerations, s))
 	fill(&p.Status.Phase, corev1.PodPending)

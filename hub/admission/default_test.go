@@ -198,7 +198,7 @@ func TestPriorityClasses(t *testing.T) {
 	if p.Spec.Priority == nil || *p.Spec.Priority != 2000001000 {
 		t.Errorf("priority is %v", p.Spec.Priority)
 	}
-	expect(t, Validate(aPod(t, "priorityClassName: gold"), normal), "spec.priorityClassName: Forbidden: no PriorityClass with name gold was found")
+	expect(t, Validate(aPod(t, "priorityClassName: Gold"), normal), "spec.priorityClassName: Invalid value")
 	expect(t, Validate(aPod(t, "priorityClassName: system-node-critical\npriority: 5"), normal), "spec.priority: Forbidden")
 	expect(t, Validate(aPod(t, "priority: 1000000001"), normal), "spec.priority: Invalid value: 1000000001: must be less than")
 	expect(t, Validate(aPod(t, "priority: -5"), normal), "")

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -115,6 +116,11 @@ var rules = map[state.Kind]rule{
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
 	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) { l.same(c.Handler, old.Handler, field.NewPath("handler")) })},
 	state.DeviceReports:  {check: checks((*list).report)},
+	state.PriorityClasses: {
+		fill:  fills(func(c *schedulingv1.PriorityClass, _ Settings) { defaultPriorityClass(c) }),
+		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),
+		texts: shows(func(l *list, c *schedulingv1.PriorityClass) { l.shown(field.NewPath("description"), c.Description) }),
+	},
 	// What only the hub makes.
 	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},
 	state.BoardProfiles: {

@@ -11,6 +11,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/state"
 )
 
 // A bearer is what carries a pod spec; some rules hold for one only.
@@ -169,18 +171,18 @@ func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	}
 }
 
-// priority knows the two classes that every Kubernetes has, and numbers.
+// priority checks the form of a pod's: whether there is such a class is asked when a pod is made (see Complete).
 func (l *list) priority(s *corev1.PodSpec, p *field.Path) {
-	value, known := priorityClasses[s.PriorityClassName]
+	class := state.SystemClass(s.PriorityClassName)
 	switch {
-	case s.PriorityClassName != "" && !known:
-		l.forbidden(p.Child("priorityClassName"), fmt.Sprintf("no PriorityClass with name %s was found: the hub serves none beside system-node-critical and "+
-			"system-cluster-critical; write the number into priority", s.PriorityClassName))
-	case known && s.Priority != nil && *s.Priority != value:
+	case class != nil && s.Priority != nil && *s.Priority != class.Value:
 		l.forbidden(p.Child("priority"), fmt.Sprintf("the integer value of priority (%d) must not be provided in pod spec; priority class %s means %d",
-			*s.Priority, s.PriorityClassName, value))
-	case !known && s.Priority != nil && *s.Priority > highestUserPriority:
-		l.invalid(p.Child("priority"), *s.Priority, fmt.Sprintf("must be less than or equal to %d: higher ones belong to the system's classes", highestUserPriority))
+			*s.Priority, s.PriorityClassName, class.Value))
+	case class == nil && s.Priority != nil && *s.Priority > state.HighestUserPriority:
+		l.invalid(p.Child("priority"), *s.Priority, fmt.Sprintf("must be less than or equal to %d: higher ones belong to the system's classes", state.HighestUserPriority))
+	}
+	if s.PriorityClassName != "" {
+		subdomain(l, p.Child("priorityClassName"), s.PriorityClassName)
 	}
 	if s.PreemptionPolicy != nil {
 		oneOf(l, p.Child("preemptionPolicy"), *s.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)

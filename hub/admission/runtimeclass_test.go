@@ -33,7 +33,7 @@ func TestRuntimeClasses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := aPod(t, c.pod)
 			p.Annotations = map[string]string{fleet.RuntimeHandlerAnnotation: "of-the-writer"}
-			err := withRuntime(p, s)
+			err := Complete(p, s)
 			if got := ""; err != nil || c.refused != "" {
 				if err != nil {
 					got = err.Error()

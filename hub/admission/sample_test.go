@@ -229,6 +229,7 @@ metadata: {name: Oslo_S}
 spec: {nodeMonitorGracePeriod: 40s, nodeStartupGracePeriod: 2m, nodeEvictionRate: 0.1, secondaryNodeEvictionRate: 0, unhealthyZoneThreshold: 0.55,
   largeClusterSizeThreshold: 50, disruptionPolicy: Hold, maintenance: {until: "2026-11-03T18:00:00Z", reason: new switch}}
 `,
+	state.PriorityClasses: "metadata: {name: gold}\nvalue: 1000\nglobalDefault: true\npreemptionPolicy: Never\ndescription: what earns money\n",
 	state.Services:        "metadata: {name: kubernetes, namespace: default}",
 	state.Endpoints:       "metadata: {name: kubernetes, namespace: default}",
 	state.EndpointSlices:  "metadata: {name: kubernetes, namespace: default}",

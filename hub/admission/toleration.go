@@ -6,16 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// priorityClasses are those that every Kubernetes has, and their values. There
-// are no others: PriorityClass objects are not served.
-var priorityClasses = map[string]int32{
-	"system-cluster-critical": 2000000000,
-	"system-node-critical":    2000001000,
-}
-
-// highestUserPriority is the highest spec.priority without a class.
-const highestUserPriority = 1000000000
-
 // DefaultTolerations adds the tolerations that every pod has: of nodes that are
 // not ready and of unreachable ones, for the settings' seconds. Each is left out
 // where a toleration has that key (or none) and that effect (or none), whatever

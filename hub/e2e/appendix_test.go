@@ -285,6 +285,16 @@ var appendix = []row{
 	{args: words("apply --prune -n team-a --all -f DIR/cm.yaml"), want: []string{`configmap/pruned created`}, not: []string{`kube-root`, `pruned pruned`}},
 	{args: words("apply --prune -n team-a --all -f DIR/cm2.yaml"), want: []string{`configmap/kept unchanged`, `configmap/pruned pruned`}, not: []string{`kube-root`, `kubernetes`}},
 
+	{args: words("get pc"), want: []string{`NAME\s+VALUE\s+GLOBAL-DEFAULT\s+AGE\s+PREEMPTIONPOLICY`, `system-cluster-critical\s+2000000000\s+false`, `system-node-critical\s+2000001000\s+false\s+\S+\s+PreemptLowerPriority`}},
+	{args: words("create priorityclass gold --value=1000 --description=money --preemption-policy=Never"), want: []string{`priorityclass.scheduling.k8s.io/gold created`}},
+	{args: words("describe pc gold"), want: []string{`Value:\s+1000`, `PreemptionPolicy:\s+Never`}},
+	{args: []string{"run", "rich", "--image=busybox", "--restart=Never", `--overrides={"spec":{"priorityClassName":"gold"}}`}, want: []string{`pod/rich created`}},
+	{args: words("get pod rich -o jsonpath={.spec.priority}/{.spec.preemptionPolicy}"), want: []string{`^1000/Never$`}},
+	{args: []string{"run", "poor", "--image=busybox", "--restart=Never", `--overrides={"spec":{"priorityClassName":"silver"}}`}, code: 1, want: []string{`pods "poor" is forbidden: no PriorityClass with name silver was found`}},
+	{args: words("delete pod rich --now"), want: []string{`pod "rich" deleted`}},
+	{args: words("delete pc gold"), want: []string{`priorityclass.scheduling.k8s.io "gold" deleted`}},
+	{args: words("delete pc system-node-critical"), code: 1, want: []string{`this is a system priority class and cannot be deleted`}},
+
 	{args: words("get events"), want: []string{`LAST SEEN\s+TYPE\s+REASON\s+OBJECT\s+MESSAGE`, `Started container main`}},
 	{args: words("events"), want: []string{`Started container main`}},
 	{args: words("events --for pod/solo"), want: []string{`Pod/solo`}, not: []string{`Pod/agent`}},

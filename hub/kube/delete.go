@@ -112,6 +112,9 @@ func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Tim
 		next.Status.Phase = corev1.NamespaceTerminating
 		return state.Put(next, why), true, nil
 	}
+	if c.res.kind == state.PriorityClasses && state.SystemClass(live.GetName()) != nil {
+		return change, false, apierrors.NewForbidden(c.res.groupResource(), live.GetName(), errors.New("this is a system priority class and cannot be deleted"))
+	}
 	if len(next.GetFinalizers()) == 0 {
 		return state.Remove(live, why), true, nil
 	}

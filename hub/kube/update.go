@@ -142,7 +142,10 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	if len(errs) > 0 {
 		return step{}, c.invalid(errs...)
 	}
-	st.result = next
+	if err := admission.MayReplace(next, s); err != nil {
+		return step{}, apierrors.NewForbidden(c.res.groupResource(), c.name, err)
+	}
+	st.result, st.from, st.consulted = next, s, admission.Consulted
 	if released(next) {
 		st.changes = []state.Change{state.Remove(next, c.why("delete", next)+", and the last finalizer has gone")}
 	} else {

@@ -40,6 +40,9 @@ type step struct {
 	audit    string // what the audit is to say beside it
 	// base are the objects that the step was made from: while they stand, so does it.
 	base map[state.Key]state.Object
+	// from is where it looked at all of some kinds: while they are the same, so is what it says.
+	from      state.Snapshot
+	consulted []state.Kind
 }
 
 // writing reads the options of a write.
@@ -171,6 +174,11 @@ func (st *step) stands(s state.Snapshot) bool {
 			return false
 		}
 	}
+	for _, k := range st.consulted {
+		if !s.Alike(st.from, k) {
+			return false
+		}
+	}
 	return st.base != nil
 }
 
@@ -279,6 +287,11 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	}
 	if !w.settled {
 		admission.Default(o, c.Settings) // who leaves a field out owns its default
+	}
+	if err := admission.Complete(o, s); err != nil {
+		return step{}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), err)
+	}
+	if !w.settled {
 		if err := c.apply.update(c.res, nil, o, w.manager, ""); err != nil {
 			return step{}, err
 		}
@@ -299,7 +312,7 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	}
 	return step{
 		changes: []state.Change{state.Put(o, c.why("create", o))},
-		result:  o, created: true, warnings: v.Tell(warnings), audit: v.Audit, base: base,
+		result:  o, created: true, warnings: v.Tell(warnings), audit: v.Audit, base: base, from: s, consulted: admission.Consulted,
 	}, nil
 }
 

@@ -33,6 +33,7 @@ func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slo
 func Deciders(cfg config.Config) []control.Decider {
 	settings := AdmissionSettings(cfg)
 	admit := func(p *corev1.Pod) { admission.DefaultPod(p, settings) }
+	complete := func(p *corev1.Pod, s state.Snapshot) error { return admission.Complete(p, s) }
 	refuse := func(p *corev1.Pod, ns *corev1.Namespace) string { return admission.MayCreate(p, ns, settings) }
 	nodes := lifecycle.Settings{
 		Grace: cfg.NodeMonitorGracePeriod, StartupGrace: cfg.NodeStartupGracePeriod,
@@ -47,7 +48,7 @@ func Deciders(cfg config.Config) []control.Decider {
 		drain.Decider{},
 		approval.Decider{},
 		publish.Decider{},
-		workload.Decider{Admit: admit, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
+		workload.Decider{Admit: admit, Complete: complete, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -116,6 +117,15 @@ func furnish(log *slog.Logger) control.News {
 					Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 				}, ""))
 			}
+		}
+		for _, class := range state.SystemClasses {
+			have, _ := s.Get(state.KeyOf(&class)).(*schedulingv1.PriorityClass)
+			if have != nil && have.Value == class.Value && !have.GlobalDefault {
+				continue
+			}
+			next := class.DeepCopy()
+			next.CreationTimestamp, next.Generation = metav1.NewTime(now), 1
+			changes = append(changes, state.Put(next, ""))
 		}
 		profiles, err := firmwareconfigs.Defaults()
 		if err != nil {

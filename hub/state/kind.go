@@ -46,6 +46,7 @@ const (
 	Endpoints            Kind = "endpoints"
 	EndpointSlices       Kind = "endpointslices"
 	ServiceAccounts      Kind = "serviceaccounts"
+	PriorityClasses      Kind = "priorityclasses"
 	JoinRequests         Kind = "certificatesigningrequests"
 )
 

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -237,5 +238,10 @@ var kinds = [...]Row{
 		Published: "service accounts are not implemented, but for default in every namespace, which has no token: give a program that calls the API a token of a person, as a secret; name the secrets for its images in the pod's imagePullSecrets",
 		Viewer:    readOnly, Operator: deletion,
 		New: fresh[corev1.ServiceAccount],
+	},
+	{
+		Kind: PriorityClasses, Group: &scheduling, Name: "PriorityClass", Short: []string{"pc"}, Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[schedulingv1.PriorityClass],
 	},
 }

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -35,6 +36,7 @@ var (
 	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
 	runtimes       = Group{GroupVersion: nodev1.SchemeGroupVersion, AddToScheme: nodev1.AddToScheme}
 	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
+	scheduling     = Group{GroupVersion: schedulingv1.SchemeGroupVersion, AddToScheme: schedulingv1.AddToScheme}
 	storage        = Group{GroupVersion: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme}
 	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
 	flotilla       = Group{GroupVersion: schema.GroupVersion{Group: fleet.Group, Version: fleet.Version}, Plain: true}
@@ -48,7 +50,7 @@ var (
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &storage, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &scheduling, &storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 

@@ -192,5 +192,8 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 			Type: appsv1.DaemonSetConditionType(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
 	}
 	st.Conditions = others
+	if len(of.Conditions) > 0 && d.Complete != nil {
+		sooner(&d.next, d.tryAgain(of.Conditions[0].LastTransitionTime))
+	}
 	return told
 }

@@ -595,6 +595,11 @@ func (r *run) refuse(why string) {
 		r.set(batchv1.JobCondition{Type: jobFailedCreate, Status: corev1.ConditionTrue, Reason: failedCreate, Message: why})
 		r.tell = func(c state.Change) state.Change { return refusal(c.Object, why, "job-controller") }
 	}
+	for _, c := range *conditions {
+		if c.Type == jobFailedCreate && r.Complete != nil {
+			sooner(&r.next, r.tryAgain(c.LastTransitionTime))
+		}
+	}
 }
 
 // set sets a condition of the status.

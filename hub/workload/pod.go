@@ -36,32 +36,58 @@ func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *
 	return pod
 }
 
-// admitted gives a pod that is about to be created its defaults.
+// admitted gives a pod that is about to be created its defaults. Whether it may be is asked of its template before, by
+// refused.
 func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
-	if p.Admit != nil {
-		p.Admit(pod)
-	}
+	_ = p.admit(pod)
 	return pod
 }
 
+func (p *pass) admit(pod *corev1.Pod) error {
+	if p.Admit != nil {
+		p.Admit(pod)
+	}
+	if p.Complete == nil {
+		return nil
+	}
+	err := p.Complete(pod, p.s)
+	if p.Admit != nil && err == nil { // what follows from that, such as the quality of service
+		pod.Status.QOSClass = ""
+		p.Admit(pod)
+	}
+	return err
+}
+
 // refused says why a workload's pod may not be created, in Kubernetes' words; empty:
-// it may. Nothing is tried again by the clock: what refuses can change with the
-// template, with the labels of the namespace, and with a restart of the hub, and each
-// of them is seen.
+// it may. What refuses can change with the template, with the labels of the namespace, and with a restart of the hub, and
+// each of them is seen. What the fleet says can change with other objects: it is tried again by the clock (see tryAgain).
 func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: maps.Clone(t.Annotations),
+			OwnerReferences: []metav1.OwnerReference{{UID: owner.GetUID(), Name: owner.GetName()}}},
+		Spec: *t.Spec.DeepCopy(),
+	}
+	if err := p.admit(pod); err != nil {
+		return forbidden(owner, err.Error())
+	}
 	if p.Refuse == nil {
 		return ""
 	}
-	pod := p.admitted(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: t.Annotations,
-			OwnerReferences: []metav1.OwnerReference{{UID: owner.GetUID(), Name: owner.GetName()}}},
-		Spec: *t.Spec.DeepCopy(),
-	})
 	ns, _ := p.s.Get(state.Key{Kind: state.Namespaces, Name: pod.Namespace}).(*corev1.Namespace)
 	if why := p.Refuse(pod, ns); why != "" {
-		return fmt.Sprintf("pods %q is forbidden: %s", owner.GetName()+"-", why)
+		return forbidden(owner, why)
 	}
 	return ""
+}
+
+// tryAgain is when a workload whose pods are refused is asked again without anything having been seen to change: after
+// 10 s, and then after as long as it has lasted, 10 min at most.
+func (p *pass) tryAgain(since metav1.Time) time.Time {
+	return p.now.Add(min(max(p.now.Sub(since.Time), 10*time.Second), 10*time.Minute))
+}
+
+func forbidden(owner state.Object, why string) string {
+	return fmt.Sprintf("pods %q is forbidden: %s", owner.GetName()+"-", why)
 }
 
 // active tells whether a pod counts for its workload: one that has finished or

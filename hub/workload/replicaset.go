@@ -211,6 +211,11 @@ func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused s
 		}
 	}
 	told := p.replicaFailure(st, refused)
+	for _, c := range st.Conditions {
+		if c.Type == appsv1.ReplicaSetReplicaFailure && p.Complete != nil {
+			sooner(next, p.tryAgain(c.LastTransitionTime))
+		}
+	}
 	if equality.Semantic.DeepEqual(&rs.Status, st) {
 		return
 	}

@@ -44,6 +44,11 @@ func (d *stateful) status(ends bool) {
 		st.CurrentReplicas, st.CurrentRevision = st.UpdatedReplicas, st.UpdateRevision
 	}
 	refused := d.condition(st, statefulFailure, failedCreate, d.refuse)
+	for _, c := range st.Conditions {
+		if c.Type == statefulFailure && d.Complete != nil {
+			sooner(&d.next, d.tryAgain(c.LastTransitionTime))
+		}
+	}
 	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), d.unreachable())
 	if equality.Semantic.DeepEqual(&d.set.Status, st) {
 		return

@@ -77,7 +77,7 @@ func urls(t testing.TB) map[string]string {
 
 func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 	all := urls(t)
-	if len(all) != 16 {
+	if len(all) != 17 {
 		t.Errorf("the index has %d documents: %v", len(all), all)
 	}
 	for gv, url := range all {
@@ -160,7 +160,8 @@ func TestDocumentsAreTrue(t *testing.T) {
 		"/api/v1/namespaces":                                  "get parameters post",
 		"/api/v1/namespaces/{namespace}/pods/{name}/eviction": "parameters post",
 		"/api/v1/namespaces/{namespace}/pods/{name}/exec":     "get parameters post",
-		"/api/v1/namespaces/{namespace}/pods/{name}/proxy":    "",
+		"/api/v1/namespaces/{namespace}/pods/{name}/proxy":    "delete get parameters patch post put",
+		"/api/v1/componentstatuses":                           "",
 		"/api/v1/persistentvolumes":                           "delete get parameters",
 		"/api/v1/endpoints":                                   "get parameters",
 	} {

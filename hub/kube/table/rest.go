@@ -5,6 +5,7 @@ import (
 
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -14,6 +15,7 @@ func init() {
 	show(state.Namespaces, columns("Name Status Age"), namespaceCells)
 	show(state.ConfigMaps, columns("Name Data Age"), configMapCells)
 	show(state.Secrets, columns("Name Type Data Age"), secretCells)
+	show(state.PriorityClasses, columns("Name Value(i) Global-Default(b) Age PreemptionPolicy"), priorityClassCells)
 	show(state.Leases, columns("Name Holder Age"), leaseCells)
 	show(state.Events, columns("Last Seen", "Type", "Reason", "Object", "(w)Subobject", "(w)Source", "Message",
 		"(w)First Seen", "(w)Count", "(w)Name"), eventCells)
@@ -32,6 +34,15 @@ func configMapCells(obj state.Object, o *Options) []any {
 func secretCells(obj state.Object, o *Options) []any {
 	s := obj.(*corev1.Secret)
 	return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp, o)}
+}
+
+func priorityClassCells(obj state.Object, o *Options) []any {
+	c := obj.(*schedulingv1.PriorityClass)
+	policy := ""
+	if c.PreemptionPolicy != nil {
+		policy = string(*c.PreemptionPolicy)
+	}
+	return []any{c.Name, int64(c.Value), c.GlobalDefault, age(c.CreationTimestamp, o), policy}
 }
 
 func leaseCells(obj state.Object, o *Options) []any {

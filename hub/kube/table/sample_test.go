@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,6 +102,8 @@ func samples(k state.Kind) []state.Object {
 	case state.EndpointSlices:
 		return []state.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta("kubernetes"), AddressType: discoveryv1.AddressTypeIPv4,
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.5"}}}, Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(8443))}}}, &discoveryv1.EndpointSlice{ObjectMeta: meta("bare")}}
+	case state.PriorityClasses:
+		return []state.Object{&schedulingv1.PriorityClass{ObjectMeta: meta("gold"), Value: 1000, GlobalDefault: true, PreemptionPolicy: ptr(corev1.PreemptNever)}, &schedulingv1.PriorityClass{ObjectMeta: meta("bare")}}
 	case state.ServiceAccounts:
 		return []state.Object{&corev1.ServiceAccount{ObjectMeta: meta("default")}}
 	case state.ControllerRevisions:
