@@ -276,7 +276,7 @@ var appendix = []row{
 	{args: words("get svc,ep,endpointslices,sa"), want: []string{`service/kubernetes\s+ClusterIP\s+\S+\s+<none>\s+\d+/TCP`, `endpoints/kubernetes\s+127\.0\.0\.1:\d+`, `endpointslice.discovery.k8s.io/kubernetes\s+IPv4\s+\d+\s+127\.0\.0\.1`, `(?m)^serviceaccount/default\s`}},
 	{args: words("get all,sa,cm,svc -A"), want: []string{`default\s+service/kubernetes`, `team-a\s+serviceaccount/default`, `team-a\s+configmap/kube-root-ca.crt\s+1`, `kube-system\s+configmap/kube-root-ca.crt`}},
 	{args: words("describe svc kubernetes"), want: []string{`Labels:\s+component=apiserver`, `Port:\s+https`, `Endpoints:\s+127\.0\.0\.1:\d+`}},
-	{args: words("describe sa default -n team-a"), want: []string{`Name:\s+default`, `Tokens:\s+<none>`}},
+	{args: words("describe sa default -n team-a"), want: []string{`Name:\s+default`, `Image pull secrets:\s+<none>`}},
 	{args: words("describe cm kube-root-ca.crt"), want: []string{`-----BEGIN CERTIFICATE-----`}},
 	{args: words("get sa -A -w --output-watch-events"), during: "create ns team-N", until: `ADDED\s+team-\d+\s+default`, want: []string{`ADDED\s+default\s+default`}},
 	{args: words("delete cm kube-root-ca.crt -n team-a"), want: []string{`configmap "kube-root-ca.crt" deleted`}},
