@@ -79,14 +79,7 @@ func (p *pass) dropOwners(o state.Object) bool {
 	if len(refs) == 0 {
 		return false
 	}
-	lives := func(r metav1.OwnerReference) bool {
-		if !keeps(r) {
-			return true // of a kind that the hub does not know: not ours to judge
-		}
-		owner := p.s.ByUID(r.UID)
-		return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
-	}
-	solid := slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return !lives(r) })
+	solid := slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return !p.lives(o, r) })
 	switch {
 	case len(solid) == len(refs):
 		return false
@@ -99,11 +92,29 @@ func (p *pass) dropOwners(o state.Object) bool {
 	return true
 }
 
+// lives tells whether an owner of an object is there.
+func (p *pass) lives(o state.Object, r metav1.OwnerReference) bool {
+	if !keeps(r) {
+		return true // of a kind that the hub does not know: not ours to judge
+	}
+	owner := p.s.ByUID(r.UID)
+	return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
+}
+
+// kept tells whether an object has an owner that lives and does not wait for its
+// dependents to go.
+func (p *pass) kept(o state.Object) bool {
+	return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+		owner := p.s.ByUID(r.UID)
+		return p.lives(o, r) && (owner == nil || owner.GetDeletionTimestamp() == nil || !slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents))
+	})
+}
+
 // keeps tells whether a reference is to a kind that the hub keeps.
 func keeps(r metav1.OwnerReference) bool { return state.KindNamed(r.Kind) != "" }
 
 // dependentsGone deletes what depends on an object that goes in the foreground,
-// and tells whether nothing is left of it that blocks.
+// and tells whether nothing is left of it that blocks. What another owner keeps is let go.
 func (p *pass) dependentsGone(o state.Object) bool {
 	gone := true
 	var rest []state.Object
@@ -111,6 +122,10 @@ func (p *pass) dependentsGone(o state.Object) bool {
 		rest = append(rest, d)
 	}
 	for _, d := range rest {
+		if p.kept(d) {
+			p.do(state.Put(release(d, o), fmt.Sprintf("keep %s: its owner %s is deleted, another is not", state.Display(d), o.GetName())))
+			continue
+		}
 		if d.GetDeletionTimestamp() == nil {
 			p.deleteForeground(d, fmt.Sprintf("delete %s: its owner %s is deleted", state.Display(d), o.GetName()))
 		}

@@ -171,6 +171,61 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// As Kubernetes does: an owner that goes in the foreground takes along what is its alone,
+// and lets go of what another one keeps that does not go itself.
+func TestAnotherOwnerKeepsWhatGoesInTheForeground(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		other func(o state.Object) // what happens to the other owner
+		left  bool
+	}{
+		{"it lives", func(state.Object) {}, true},
+		{"it is deleted, but waits for something else", func(o state.Object) {
+			o.SetDeletionTimestamp(&metav1.Time{Time: start})
+			o.SetFinalizers([]string{"example.com/wait"})
+		}, true},
+		{"it goes in the foreground, too", func(o state.Object) {
+			o.SetDeletionTimestamp(&metav1.Time{Time: start})
+			o.SetFinalizers([]string{metav1.FinalizerDeleteDependents, "example.com/wait"})
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			key := func(name string) state.Key {
+				return state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}
+			}
+			f := newFleet(t)
+			for _, name := range []string{"a", "b", "both", "own"} {
+				f.put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}})
+			}
+			refs := func(names ...string) func(state.Object) {
+				return func(o state.Object) {
+					var list []metav1.OwnerReference
+					for _, n := range names {
+						list = append(list, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: n, UID: f.s.Get(key(n)).GetUID(), BlockOwnerDeletion: new(true)})
+					}
+					o.SetOwnerReferences(list)
+				}
+			}
+			f.edit(key("both"), refs("a", "b")).edit(key("own"), refs("a")).settle().quiet()
+			f.edit(key("b"), c.other)
+			f.edit(key("a"), func(o state.Object) {
+				o.SetDeletionTimestamp(&metav1.Time{Time: start})
+				o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+			}).settle().quiet()
+			if f.s.Get(key("a")) != nil || f.s.Get(key("own")) != nil {
+				t.Error("the owner, or what was its alone, is left")
+			}
+			both := f.s.Get(key("both"))
+			if (both != nil) != c.left {
+				t.Fatalf("what had two owners is left: %v, want %v", both != nil, c.left)
+			}
+			if both != nil && (len(both.GetOwnerReferences()) != 1 || both.GetOwnerReferences()[0].Name != "b") {
+				t.Errorf("its owners are %v", both.GetOwnerReferences())
+			}
+		})
+	}
+}
+
 func TestOwnersInACircleGo(t *testing.T) {
 	const size = 3
 	for _, start := range []string{"p-0", "p-1", "p-2"} {
