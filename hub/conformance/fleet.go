@@ -166,6 +166,17 @@ func (f *fleet) ready(ctx context.Context) error {
 	})
 }
 
+// alone does something while new pods go to the first node only.
+func (f *fleet) alone(ctx context.Context, do func() error) error {
+	node := filepath.Base(f.joined[1])
+	if _, err := f.kubectl(ctx, "cordon", node); err != nil {
+		return err
+	}
+	err := do()
+	_, after := f.kubectl(ctx, "uncordon", node)
+	return errors.Join(err, after)
+}
+
 // kubectl asks the fleet's hub as its administrator.
 func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, f.r.suite.program("kubectl"), append([]string{"--kubeconfig", f.kubeconfig}, args...)...)

@@ -163,7 +163,7 @@ func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, err
 		l.dirs(0o1777, "tmp/", "var/tmp/")
 		l.file("bin/busybox", c.busybox, 0o755)
 		l.file("bin/bash", c.shell, 0o755)
-		l.link("bin/sh", "/bin/bash")
+		l.file("bin/sh", c.applets, 0o755)
 		for applet := range strings.FieldsSeq(string(out)) {
 			if applet != "busybox" && applet != "sh" {
 				l.link("bin/"+applet, "/bin/busybox")

@@ -76,7 +76,7 @@ func (r *run) all(ctx context.Context, specs []*spec) error {
 		return fmt.Errorf("no claimed spec matches -focus %s", r.focus)
 	}
 	socket := ""
-	if len(lanes[engine])+len(lanes[engineSerial]) > 0 {
+	if len(lanes[engine])+len(lanes[engineOne])+len(lanes[engineSerial]) > 0 {
 		var err error
 		if socket, err = r.socket(); err != nil {
 			return err
@@ -117,6 +117,9 @@ func (r *run) all(ctx context.Context, specs []*spec) error {
 			f, err := r.agents(ctx, "engine", socket)
 			if err := start(f, err,
 				func() error { return r.lane(ctx, f, engine, lanes[engine], r.procs) },
+				func() error {
+					return f.alone(ctx, func() error { return r.lane(ctx, f, engineOne, lanes[engineOne], r.procs) })
+				},
 				func() error { return r.lane(ctx, f, engineSerial, lanes[engineSerial], 1) }); err != nil {
 				return err
 			}
@@ -186,10 +189,9 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	}
 	defer log.Close()
 	file := string(l) + ".json"
-	// The suite's own clean-up reads the flags of ginkgo only before the first --.
 	cmd := exec.CommandContext(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs), "--timeout="+longest.String(), "--no-color", "--succinct",
 		"--poll-progress-after=0", "--output-dir="+r.logs, "--json-report="+file, "--focus="+strings.Join(names, "|"), r.suite.program("e2e.test"), "--",
-		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", f.nodes), "--dump-logs-on-failure=false")
+		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", f.nodes), "--allowed-not-ready-nodes=1", "--dump-logs-on-failure=false")
 	cmd.Dir, cmd.Env = f.dir, r.environment()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}

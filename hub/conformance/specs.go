@@ -15,7 +15,9 @@ import (
 var unclaimed string
 
 // engines are the beginnings of names of specs that look into containers and are not
-// marked [NodeConformance], one a line: simulated devices have no containers.
+// marked [NodeConformance], one a line: simulated devices have no containers. Those with
+// a + before them have several pods that speak with each other, which they can on one
+// device only: the pods of two have no network in common.
 //
 //go:embed engines.txt
 var engines string
@@ -28,6 +30,7 @@ const (
 	workloads    lane = "workloads"     // one after the other, on simulated devices of their own
 	placement    lane = "placement"     // the same: what decides where pods go
 	engine       lane = "engine"        // side by side on agents with an engine
+	engineOne    lane = "engine-one"    // on one of these agents, afterwards, side by side
 	engineSerial lane = "engine-serial" // on the same agents, afterwards, one after the other
 	nowhere      lane = "unclaimed"
 )
@@ -75,12 +78,13 @@ func judge(all []*spec, unclaimed, engines string) error {
 			wrong = append(wrong, fmt.Errorf("unclaimed.txt: no spec begins with %q: remove the line", name))
 		}
 	}
-	looks := map[*spec]bool{}
+	looks, speaks := map[*spec]bool{}, map[*spec]bool{}
 	for _, name := range lines(engines) {
+		name, together := strings.CutPrefix(name, "+")
 		found := false
 		for _, s := range all {
 			if strings.HasPrefix(s.name, name) {
-				found, looks[s] = true, true
+				found, looks[s], speaks[s] = true, true, together
 			}
 		}
 		if !found {
@@ -88,7 +92,9 @@ func judge(all []*spec, unclaimed, engines string) error {
 		}
 	}
 	for _, s := range all {
-		s.lane = s.track(looks[s])
+		if s.lane = s.track(looks[s]); s.lane == engine && speaks[s] {
+			s.lane = engineOne
+		}
 	}
 	return errors.Join(wrong...)
 }

@@ -1,6 +1,6 @@
 // Command applets is what the images of the conformance suite need beside Debian's
-// busybox and the suite's own programs: pause, a web server in nginx's place, and the
-// few options of curl and nc that specs use. Which one it is says its own name.
+// busybox and the suite's own programs: pause, a web server in nginx's place, the few
+// options of curl and nc that specs use, and a choice between two shells. Which one it is says its own name.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,12 +30,14 @@ func main() {
 		stop()
 	case "nginx":
 		err = http.ListenAndServe(":80", http.FileServer(http.Dir("/usr/share/nginx/html")))
+	case "sh":
+		err = shell()
 	case "curl":
 		err = curl(os.Args[1:])
 	case "nc":
 		err = nc(os.Args[1:])
 	default:
-		err = fmt.Errorf("%s is none of pause, nginx, curl, nc", name)
+		err = fmt.Errorf("%s is none of pause, nginx, sh, curl, nc", name)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -45,6 +48,21 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// shell becomes busybox's, whose words specs compare, or, where the environment has
+// variables such as data-1, which Debian's busybox does not pass on, bash.
+func shell() error {
+	program := "/bin/busybox"
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); !variable.MatchString(name) {
+			program = "/bin/bash"
+		}
+	}
+	return syscall.Exec(program, append([]string{"/bin/sh"}, os.Args[1:]...), os.Environ())
+}
+
+// variable is what is the name of a variable in a shell.
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // options splits words into options and the rest, as getopt does: flags are those
 // without a value, and the others take the next word.
