@@ -85,8 +85,8 @@ func eventRowOf(a *request, e *corev1.Event) eventRow {
 		if a.Get(state.Key{Kind: kind, Namespace: about.Namespace, Name: about.Name}) != nil {
 			r.Href = workloadHref(kind, about.Namespace, about.Name)
 		}
-	case "Job":
-		r.Href = ownerHref(about.Namespace, "job", about.Name)
+	case "Job", "StatefulSet":
+		r.Href = ownerHref(about.Namespace, strings.ToLower(about.Kind), about.Name)
 	case "Site":
 		r.Href = "/sites#" + url.PathEscape(about.Name)
 	}

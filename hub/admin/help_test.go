@@ -293,6 +293,8 @@ func sample() []state.Object {
 			Spec: batchv1.CronJobSpec{Schedule: "30 2 * * *", TimeZone: new("Europe/Oslo"), JobTemplate: batchv1.JobTemplateSpec{Spec: task}}, Status: batchv1.CronJobStatus{LastScheduleTime: &started, LastSuccessfulTime: &ended}},
 		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "nightly-report-29923064", Namespace: "default", CreationTimestamp: started}, Spec: task,
 			Status: batchv1.JobStatus{Succeeded: 3, StartTime: &started, CompletionTime: &ended, Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: ended}}}},
+		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "ledger", Namespace: "press", CreationTimestamp: started}, Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Template: task.Template},
+			Status: appsv1.StatefulSetStatus{Replicas: 3, ReadyReplicas: 2, AvailableReplicas: 2, UpdatedReplicas: 3, Conditions: []appsv1.StatefulSetCondition{{Type: state.PodUnreachable, Status: corev1.ConditionTrue, Message: "ledger-1 on pi-2 may still run, as the device does not answer."}}}},
 		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "press-backup", Namespace: "press", CreationTimestamp: started}, Spec: task,
 			Status: batchv1.JobStatus{Succeeded: 1, Failed: 7, StartTime: &started, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: ended, Message: "Job has reached the specified backoff limit"}}}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},

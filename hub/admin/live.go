@@ -236,7 +236,7 @@ func topics(changes []state.Applied, hit map[string]bool) {
 					hit["node/"+p.Spec.NodeName] = true
 				}
 			}
-		case state.Deployments, state.DaemonSets, state.ReplicaSets, state.Jobs, state.CronJobs:
+		case state.Deployments, state.DaemonSets, state.StatefulSets, state.ReplicaSets, state.Jobs, state.CronJobs:
 			hit["workloads"] = true
 		case state.Events:
 			hit["events"] = true

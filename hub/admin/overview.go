@@ -212,6 +212,16 @@ func workloadProblems(a *request) (problems, tile) {
 			good++
 		}
 	}
+	for o := range state.Each[*appsv1.StatefulSet](a.Snapshot, state.StatefulSets, "") {
+		total++
+		r := statefulSetRow(o, a.now)
+		if r.Pill.Kind == "ok" || r.Pill.Kind == "idle" {
+			good++
+		}
+		if r.Pill.Kind == "bad" {
+			w.add(r.Pill.Kind, o.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
+		}
+	}
 	for j := range state.Each[*batchv1.Job](a.Snapshot, state.Jobs, "") {
 		r := taskRowOf(j, a.now)
 		if end := state.JobEnd(j); r.Pill.Kind == "bad" && (end == nil || a.now.Sub(end.LastTransitionTime.Time) < 24*time.Hour) {

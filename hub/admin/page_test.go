@@ -30,7 +30,7 @@ var everyView = []struct {
 	{"nodes-none", "/nodes?q=nobody", []string{"No node is like that"}},
 	{"node", "/nodes/pi-2", []string{"no heartbeat for 40s", "Kubelet stopped posting node status.", "Its pods stay for now: site oslo gives up one node every 10s, and it is next, at about", "% of what is known of the last 24 h", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "KubeletHasSufficientMemory", "raspberrypi4"}},
 	{"sites", "/sites", []string{"bergen", "Partial disruption", "Evictions are held:", "one node every 10s", "Next eviction"}},
-	{"workloads", "/workloads", []string{"kiosk", "1 of 3 pods are available", "node-exporter", "Complete", "nightly-report", "30 2 * * * Europe/Oslo", "press-backup", "Job has reached the specified backoff limit"}},
+	{"workloads", "/workloads", []string{"kiosk", "1 of 3 pods are available", "node-exporter", "Complete", "nightly-report", "30 2 * * * Europe/Oslo", "ledger", "2/3", "ledger-1 on pi-2 may still run", "press-backup", "Job has reached the specified backoff limit"}},
 	{"workload", "/workloads/deployments/default/kiosk", []string{"kiosk", "1 of 3 pods are available", "Restart", "It has no pod."}},
 	{"workloads-none", "/workloads?q=nothing", []string{"No workload is like that"}},
 	{"actions", "/actions", []string{"Nobody has had anything done since the hub started."}},

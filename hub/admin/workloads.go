@@ -31,6 +31,7 @@ type workloadsData struct {
 	Deployments, DaemonSets []workloadRow
 	DeploymentBulk          menu
 	DaemonSetBulk           menu
+	StatefulSets            []workloadRow
 	CronJobs                []cronJobRow
 	Jobs                    []taskRow
 	JobCount                int
@@ -43,12 +44,12 @@ var workloadStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
 }
 
-// workloads lists what should run: deployments, daemon sets, cron jobs and jobs.
+// workloads lists what should run: deployments, stateful sets, daemon sets, cron jobs and jobs.
 func workloads(a *request) (page, error) {
 	search, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
 	d := workloadsData{
 		Search: search, Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
-		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets)+a.Len(state.Jobs)+a.Len(state.CronJobs) == 0,
+		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets)+a.Len(state.StatefulSets)+a.Len(state.Jobs)+a.Len(state.CronJobs) == 0,
 	}
 	if a.may("update", "deployments") {
 		d.PasteHref = "/yaml"
@@ -59,6 +60,9 @@ func workloads(a *request) (page, error) {
 	for _, o := range findWorkloads[*appsv1.DaemonSet](a, state.DaemonSets) {
 		d.DaemonSets = append(d.DaemonSets, daemonSetRow(o, a.now))
 	}
+	for _, o := range findWorkloads[*appsv1.StatefulSet](a, state.StatefulSets) {
+		d.StatefulSets = append(d.StatefulSets, statefulSetRow(o, a.now))
+	}
 	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}}
 	d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
 	for _, o := range findWorkloads[*batchv1.CronJob](a, state.CronJobs) {
@@ -66,7 +70,7 @@ func workloads(a *request) (page, error) {
 	}
 	jobs := findWorkloads[*batchv1.Job](a, state.Jobs)
 	d.Jobs, d.JobCount = taskRows(jobs, a.now), len(jobs)
-	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.CronJobs) + len(d.Jobs)
+	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.StatefulSets) + len(d.CronJobs) + len(d.Jobs)
 	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Data: d}, nil
 }
 
@@ -103,6 +107,8 @@ func pillOf(o state.Object, now time.Time) pill {
 		return taskRowOf(o, now).Pill
 	case *batchv1.CronJob:
 		return cronJobRowOf(o, now).Pill
+	case *appsv1.StatefulSet:
+		return statefulSetRow(o, now).Pill
 	case *appsv1.Deployment:
 		if o.Spec.Paused {
 			return pill{"idle", "Paused"}
@@ -171,6 +177,40 @@ func daemonSetRow(d *appsv1.DaemonSet, now time.Time) workloadRow {
 		r.Pill, r.Why = pill{"warn", "Rolling out"}, fmt.Sprintf("%d of %d pods are of the newest version.", st.UpdatedNumberScheduled, st.DesiredNumberScheduled)
 	case st.NumberAvailable < st.DesiredNumberScheduled:
 		r.Pill, r.Why = pill{"warn", "Incomplete"}, fmt.Sprintf("%d of %d pods are available.", st.NumberAvailable, st.DesiredNumberScheduled)
+	}
+	return r
+}
+
+// statefulSetRow leads to the pods: there is no page of its own.
+func statefulSetRow(s *appsv1.StatefulSet, now time.Time) workloadRow {
+	wanted := int32(1)
+	if s.Spec.Replicas != nil {
+		wanted = *s.Spec.Replicas
+	}
+	st := s.Status
+	r := workloadRow{
+		Name: s.Name, Namespace: s.Namespace, Href: ownerHref(s.Namespace, "statefulset", s.Name), Ready: st.ReadyReplicas, Wanted: wanted,
+		Updated: st.UpdatedReplicas, Available: st.AvailableReplicas, Images: images(s.Spec.Template), Age: at(s.CreationTimestamp.Time, now), Pill: pill{"ok", "Complete"},
+	}
+	from := int32(0)
+	if u := s.Spec.UpdateStrategy.RollingUpdate; u != nil && u.Partition != nil {
+		from = min(*u.Partition, wanted)
+	}
+	for _, c := range st.Conditions {
+		if (c.Type == state.PodUnreachable || string(c.Type) == string(appsv1.ReplicaSetReplicaFailure)) && c.Status == corev1.ConditionTrue {
+			r.Pill, r.Why = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason)
+			return r
+		}
+	}
+	switch {
+	case wanted == 0 && st.Replicas == 0:
+		r.Pill = pill{"idle", "Scaled to none"}
+	case st.AvailableReplicas < wanted:
+		r.Pill, r.Why = pill{"warn", "Incomplete"}, fmt.Sprintf("%d of %d pods are available.", st.AvailableReplicas, wanted)
+	case st.ObservedGeneration < s.Generation || st.UpdatedReplicas < wanted-from && s.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType:
+		r.Pill, r.Why = pill{"warn", "Rolling out"}, fmt.Sprintf("%d of %d pods are of the newest version.", st.UpdatedReplicas, wanted-from)
+	case st.Replicas > wanted:
+		r.Pill, r.Why = pill{"warn", "Scaling down"}, fmt.Sprintf("%d pods are still to go.", st.Replicas-wanted)
 	}
 	return r
 }
