@@ -369,6 +369,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 			fmt.Println("removed", c.Name)
 		}
 	}
+	errs = append(errs, agent.RemoveReaders(ctx, o.engine, o.id))
 	nodes := map[string]bool{}
 	for _, c := range list {
 		if node := c.Labels[agent.LabelAgent]; !nodes[node] {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
 )
 
 const (
@@ -25,6 +26,7 @@ type job struct {
 	info   engine.Info
 	src    sources
 	block  string // addresses of the node's pods; empty: the engine's choice
+	hard   hardware.Thresholds
 }
 
 // A runError is why a container could not be run, with the kubelet's word for it.
@@ -58,7 +60,9 @@ func (a *Agent) do(ctx context.Context, j job) error {
 	case Refresh:
 		return a.disk.refresh(j.src)
 	case Clean:
-		return a.disk.clean(s.Place.Pod)
+		err := a.disk.clean(s.Place.Pod)
+		a.tidyImages()
+		return err
 	case Hook:
 		return a.postStart(ctx, j)
 	case Probe:
@@ -85,6 +89,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if s.Spec != nil && asksImage(s.Pod, c) {
 		if j.src.imageUser, err = j.engine.ImageUser(ctx, image); err != nil {
 			return &runError{"ImageInspectError", err}
+		}
+	}
+	if s.Spec != nil {
+		if j.src.images, err = a.bringImages(ctx, j); err != nil {
+			return err
 		}
 	}
 	spec, volumes, err := a.specOf(j)

@@ -280,8 +280,8 @@ func qosOf(pod *corev1.Pod) corev1.PodQOSClass {
 func unsupported(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		s := v.VolumeSource
-		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
-			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, configMap, secret, downwardAPI or projected", v.Name)
+		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
+			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
 		}
 		if s.Projected != nil {
 			for _, src := range s.Projected.Sources {

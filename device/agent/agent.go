@@ -99,6 +99,8 @@ type Agent struct {
 	ended   chan struct{}
 	work    sync.WaitGroup
 	pulls   chan struct{}
+	copying chan struct{}             // held while images are copied for volumes, or copies removed
+	untidy  atomic.Bool               // copies were to be removed while it was held
 	first   chan struct{}             // see Looked
 	beat    atomic.Pointer[time.Time] // the loop's last turn
 	told    published
@@ -200,7 +202,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a := &Agent{
 		c: c, log: c.Log, disk: disk{root: c.VolumesDir, memory: c.MemoryDir},
-		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
+		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2), copying: make(chan struct{}, 1),
 	}
 	a.disk.mounts.may = mayMount
 	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}

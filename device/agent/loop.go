@@ -43,6 +43,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, uid := range a.disk.pods() {
 		l.o.record(uid) // what of them is no longer desired is cleaned away
 	}
+	a.work.Go(a.tidyImages)
 	a.watch(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()

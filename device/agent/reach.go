@@ -71,6 +71,8 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
 	left := a.disk.leftover()                        // this agent has begun none yet
 	a.work.Go(func() { a.endExecs(l.ctx, e, left) })
+	state := l.o.Node.StateDir
+	a.work.Go(func() { a.endReaders(l.ctx, e, state) })
 	a.work.Go(func() { a.follow(l.ctx, e) })
 }
 

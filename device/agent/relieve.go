@@ -150,8 +150,8 @@ func (a *Agent) freeDisk() {
 	}
 	keep := map[string]bool{}
 	for i := range l.desired.Pods {
-		for _, w := range everyContainer(&l.desired.Pods[i]) {
-			keep[fullName(w.spec.Image)] = true
+		for _, ref := range imageRefs(&l.desired.Pods[i]) {
+			keep[fullName(ref)] = true
 		}
 	}
 	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()

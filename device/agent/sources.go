@@ -29,7 +29,8 @@ type sources struct {
 	memoryBytes int64 // of the device, for a limit that is not set
 	milliCPU    int64
 	devices     []hardware.Device
-	imageUser   string // as whom the image runs, where asksImage
+	imageUser   string            // as whom the image runs, where asksImage
+	images      map[string]string // copies of images, by the volumes that show them
 }
 
 func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {

@@ -37,6 +37,9 @@ func (a *Agent) take(s Step, now time.Time) {
 		l.cancels[s.Place] = cancel
 	}
 	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
+	if s.Action == Run {
+		j.hard = a.limits().Hard
+	}
 	a.work.Go(func() {
 		defer cancel()
 		err := a.do(ctx, j)

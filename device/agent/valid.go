@@ -163,6 +163,9 @@ func malformedVolumes(pod *corev1.Pod) string {
 			return fmt.Sprintf("volume %s: there is another one with that name", v.Name)
 		}
 		names[v.Name] = true
+		if v.Image != nil && v.Image.Reference == "" {
+			return fmt.Sprintf("volume %s: image.reference is missing", v.Name)
+		}
 		if n := filesNamed(v); n > maxPerVolume {
 			return fmt.Sprintf("volume %s: it names %d files, more than the %d that a device takes", v.Name, n, maxPerVolume)
 		}

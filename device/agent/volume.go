@@ -108,7 +108,7 @@ func RemoveVolumes(root, memory string) error {
 	if err := takeOff(memory); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, podsDir)))
+	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, podsDir)), os.RemoveAll(filepath.Join(root, imagesDir)))
 }
 
 // pods lists the pods that have volumes on the disk.
@@ -213,8 +213,11 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 	if !isUID(src.pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
 		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.pod.UID)
 	}
-	if v.PersistentVolumeClaim != nil {
+	switch {
+	case v.PersistentVolumeClaim != nil:
 		return d.persistent(src, v)
+	case v.Image != nil:
+		return d.imageVolume(src, v)
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
@@ -345,7 +348,7 @@ func (d *disk) refresh(src sources) error {
 	var errs []error
 	for i := range src.pod.Spec.Volumes {
 		v := &src.pod.Spec.Volumes[i]
-		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || !isUID(src.pod.UID) {
+		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Image != nil || !isUID(src.pod.UID) {
 			continue
 		}
 		if _, err := os.Stat(d.dir(v, src.pod.UID)); err != nil {

@@ -8,6 +8,7 @@
 package engine
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"io"
@@ -216,6 +217,10 @@ type Engine interface {
 	// ImageUser is as whom the programs of an image that is there run, as its author wrote it: a name or a uid, with a
 	// group after a colon perhaps. Empty: as root.
 	ImageUser(ctx context.Context, ref string) (string, error)
+	// ImageTree hands what an image holds that is there to take, one entry of a tar archive after the other, whole or with
+	// an error; size is what it takes on the disk, about. It makes a container of that name and labels for it, which never
+	// starts, and removes it; one that is left over is replaced.
+	ImageTree(ctx context.Context, ref string, s Spec, take func(size int64) (put func(*tar.Header, io.Reader) error, err error)) error
 	// Pull brings an image of the engine's platform here. auth may be nil, and told, which hears how far it is as often
 	// as the engine says something. ErrNotFound when the registry does not have it; other errors may pass.
 	Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error

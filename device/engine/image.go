@@ -69,6 +69,7 @@ func digest(id string) string {
 type foundImage struct {
 	id, name        string
 	user            string
+	size            int64
 	tags            []string
 	entrypoint, cmd []string // what it runs where nobody says otherwise
 	labels          int      // their bytes
@@ -93,7 +94,7 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 	for _, name := range names {
 		found, err := a.client().ImageInspect(ctx, name)
 		if err == nil {
-			image := foundImage{id: digest(found.ID), name: name, tags: found.RepoTags}
+			image := foundImage{id: digest(found.ID), name: name, tags: found.RepoTags, size: found.Size}
 			if found.Config != nil {
 				image.user = found.Config.User
 				image.entrypoint, image.cmd = found.Config.Entrypoint, found.Config.Cmd

@@ -152,6 +152,15 @@ func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
 	return t[i], true
 }
 
+// Least is how much must be left of a capacity; 0: nobody has said.
+func (t Thresholds) Least(signal string, capacity int64) int64 {
+	x, ok := t.of(signal)
+	if !ok {
+		return 0
+	}
+	return x.Of(capacity)
+}
+
 // text is the threshold as people write it.
 func text(t fleet.Threshold) string {
 	if t.Percent > 0 {

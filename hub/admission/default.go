@@ -164,6 +164,9 @@ func defaultVolume(v *corev1.VolumeSource) {
 	if *v == (corev1.VolumeSource{}) {
 		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
 	}
+	if v.Image != nil {
+		fill(&v.Image.PullPolicy, pullPolicy(v.Image.Reference))
+	}
 	if v.HostPath != nil {
 		set(&v.HostPath.Type, corev1.HostPathUnset)
 	}

@@ -24,7 +24,7 @@ func TestAPodIsMadeComplete(t *testing.T) {
 metadata: {name: kiosk, namespace: shop}
 spec:
   hostNetwork: true
-  volumes: [{name: nothing}, {name: host, hostPath: {path: /x}}, {name: conf, configMap: {name: c}}, {name: who, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]
+  volumes: [{name: nothing}, {name: data, image: {reference: data}}, {name: more, image: {reference: "data:1"}}, {name: host, hostPath: {path: /x}}, {name: conf, configMap: {name: c}}, {name: who, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]
   containers:
   - name: web
     image: kiosk
@@ -89,6 +89,14 @@ spec:
   volumes:
   - emptyDir: {}
     name: nothing
+  - image:
+      pullPolicy: Always
+      reference: data
+    name: data
+  - image:
+      pullPolicy: IfNotPresent
+      reference: data:1
+    name: more
   - hostPath:
       path: /x
       type: ""

@@ -145,29 +145,18 @@ func (l *list) ids(user, group *int64, p *field.Path) {
 	}
 }
 
-// appArmor checks the form of a profile. What it may be is the policy's, see policy.Judge.
+// appArmor checks the form of a profile's name. What may be asked for, and that there is a name, is the policy's.
 func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
-	switch at := p.Child("localhostProfile"); {
-	case a == nil:
-	case a.Type == corev1.AppArmorProfileTypeLocalhost && a.LocalhostProfile != nil:
-		switch name := *a.LocalhostProfile; {
-		case strings.TrimSpace(name) != name:
-			l.invalid(at, name, "must not be padded with whitespace")
-		case name == "":
-			l.required(at, "must be set when AppArmor type is Localhost")
-		case len(name) > 4095:
-			l.errs = append(l.errs, field.TooLong(at, "", 4095))
-		}
-	case a.Type == corev1.AppArmorProfileTypeLocalhost:
-		l.required(at, "must be set when AppArmor type is Localhost")
-	case a.Type == corev1.AppArmorProfileTypeRuntimeDefault || a.Type == corev1.AppArmorProfileTypeUnconfined:
-		if a.LocalhostProfile != nil {
-			l.invalid(at, *a.LocalhostProfile, "can only be set when AppArmor type is Localhost")
-		}
-	case a.Type == "":
-		l.required(p.Child("type"), "type is required when appArmorProfile is set")
-	default:
-		oneOf(l, p.Child("type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
+	if a == nil || a.LocalhostProfile == nil {
+		return
+	}
+	switch name, at := *a.LocalhostProfile, p.Child("localhostProfile"); {
+	case a.Type != corev1.AppArmorProfileTypeLocalhost:
+		l.invalid(at, name, "can only be set when AppArmor type is Localhost")
+	case strings.TrimSpace(name) != name:
+		l.invalid(at, name, "must not be padded with whitespace")
+	case len(name) > 4095:
+		l.errs = append(l.errs, field.TooLong(at, "", 4095))
 	}
 }
 

@@ -113,7 +113,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		{"claimed volumes", false, "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", ""},
 		{"claimed volumes without a claim", false, "volumes: [{name: v, persistentVolumeClaim: {}}]", "spec.volumes[0].persistentVolumeClaim.claimName: Required value"},
 		{"volumes made with their pod", false, "volumes: [{name: v, ephemeral: {}}]", "spec.volumes[0].ephemeral: Forbidden: is not supported"},
-		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, persistentVolumeClaim, configMap, secret, downwardAPI or projected"},
+		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
 		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
 		{"what asks for nothing is no wish", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},

@@ -53,11 +53,12 @@ var supported = map[string]string{
 	"TCPSocketAction":  "*",
 	"GRPCAction":       "*",
 
-	"Volume":                            "name emptyDir hostPath persistentVolumeClaim configMap secret downwardAPI projected",
+	"Volume":                            "name emptyDir hostPath persistentVolumeClaim image configMap secret downwardAPI projected",
 	"VolumeMount":                       "name readOnly mountPath subPath subPathExpr",
 	"EmptyDirVolumeSource":              "*",
 	"PersistentVolumeClaimVolumeSource": "*",
 	"HostPathVolumeSource":              "*",
+	"ImageVolumeSource":                 "*",
 	"ConfigMapVolumeSource":             "name items defaultMode optional",
 	"SecretVolumeSource":                "secretName items defaultMode optional",
 	"KeyToPath":                         "key path mode",
@@ -145,7 +146,7 @@ const whySELinux = "devices label nothing for SELinux, as Kubernetes does not wh
 
 const whyEmpty = "a new volume is empty: fill it from an init container"
 
-const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, configMap, secret, downwardAPI or projected"
+const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"
 
 // asksNothing tells of a value that is written down although it asks for nothing:
 // what happens without it happens.

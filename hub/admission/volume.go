@@ -65,6 +65,12 @@ func (l *list) volume(v *corev1.VolumeSource, p *field.Path) {
 			subdomain(l, p.Child("claimName"), v.PersistentVolumeClaim.ClaimName)
 		}
 	})
+	source(v.Image != nil, "image", func(p *field.Path) {
+		if v.Image.Reference == "" {
+			l.required(p.Child("reference"), "")
+		}
+		oneOf(l, p.Child("pullPolicy"), v.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+	})
 	source(v.Secret != nil, "secret", func(p *field.Path) {
 		if v.Secret.SecretName == "" {
 			l.required(p.Child("secretName"), "")

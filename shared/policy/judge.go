@@ -30,6 +30,9 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 			v.no(p.Child("volumes").Index(i).Child("hostPath", "path"), fmt.Sprintf("hostPaths: [%s]", h.Path),
 				"%q is outside %s", h.Path, orNone(d.HostPaths))
 		}
+		if im := volume.Image; im != nil {
+			v.image(im.Reference, p.Child("volumes").Index(i).Child("image", "reference"))
+		}
 		if volume.PersistentVolumeClaim != nil && !d.LocalVolumes {
 			v.no(p.Child("volumes").Index(i).Child("persistentVolumeClaim"), "localVolumes: true", "pods may not keep data on the device that outlives them")
 		}

@@ -1,9 +1,11 @@
 package enginetest
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -218,6 +220,36 @@ func (t *Twin) ImageUser(ctx context.Context, ref string) (string, error) {
 		return "", fmt.Errorf("look at image %s: %w", ref, engine.ErrNoImage)
 	}
 	return i.user, nil
+}
+
+// ImageTree implements engine.Engine.
+func (t *Twin) ImageTree(ctx context.Context, ref string, s engine.Spec, take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
+	if err := t.enter(ctx, "ImageTree", ref); err != nil {
+		return err
+	}
+	i := t.findImage(ref)
+	t.record("ImageTree", ref)
+	t.mu.Unlock()
+	if i == nil {
+		return fmt.Errorf("read image %s: %w", ref, engine.ErrNoImage)
+	}
+	put, err := take(i.size)
+	if err != nil {
+		return err
+	}
+	s.Image = ref
+	id, err := t.Create(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Remove(context.WithoutCancel(ctx), id)) }()
+	for _, e := range i.tree {
+		e.Size = int64(len(e.Data))
+		if err := put(&e.Header, strings.NewReader(e.Data)); err != nil {
+			return fmt.Errorf("read image %s: %w", ref, err)
+		}
+	}
+	return nil
 }
 
 // HasImage implements engine.Engine.

@@ -7,6 +7,7 @@
 package enginetest
 
 import (
+	"archive/tar"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -68,6 +69,13 @@ type Offer struct {
 	Err     error                // pulling fails with this, after Delay
 	Auth    *engine.RegistryAuth // required credentials
 	Program Program              // nil: the zero Play
+	Tree    []Entry              // what it holds
+}
+
+// An Entry is a file of an image, in the words of package tar.
+type Entry struct {
+	tar.Header
+	Data string
 }
 
 // Twin is an engine in memory. All its methods may be called at any time from any goroutine.
@@ -95,6 +103,7 @@ type image struct {
 	size    int64
 	user    string
 	program Program
+	tree    []Entry
 }
 
 var _ engine.Engine = (*Twin)(nil)
@@ -125,11 +134,14 @@ func (t *Twin) AddImage(ref string, size int64, program Program) {
 	t.do(func() { t.addImage(ref, Offer{Size: size, Program: program}) })
 }
 
+// SetImageTree says what an image holds that is there.
+func (t *Twin) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[ref].tree = tree }) }
+
 // SetImageUser says as whom the programs of an image run that is there.
 func (t *Twin) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
 
 func (t *Twin) addImage(ref string, o Offer) {
-	t.images[ref] = &image{ref: ref, id: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))), size: o.Size, program: o.Program}
+	t.images[ref] = &image{ref: ref, id: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))), size: o.Size, program: o.Program, tree: o.Tree}
 }
 
 // OfferImage makes an image pullable.

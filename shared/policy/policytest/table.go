@@ -31,6 +31,10 @@ func signed(images string) string {
 	return "signatures: [{images: [" + images + "], keys: [" + fmt.Sprintf("%q", Ed25519) + "]}]"
 }
 
+func imageVolume(reference string) string {
+	return "volumes: [{name: a, image: {reference: '" + reference + "'}}]"
+}
+
 const claim = "volumes: [{name: a, persistentVolumeClaim: {claimName: data}}]"
 
 const digest = "@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -120,6 +124,10 @@ var Table = []Case{
 	{"a repository in an allowed one", "registries: [registry.example.org/team]", "", "image: registry.example.org/team/web:1", ""},
 	{"a repository whose name only begins like an allowed one", "registries: [registry.example.org/team]", "", "image: registry.example.org/team2/web:1", "WEB.image: "},
 	{"an allowed registry as path of another one", "registries: [registry.example.org]", "", "image: evil.test/registry.example.org/web:1", "WEB.image: "},
+	{"a volume of an image from a registry that is not allowed", "registries: [registry.example.org/team/before]", imageVolume("registry.example.org/team:1"), "image: registry.example.org/team/before:1", `spec.volumes[0].image.reference: image "registry.example.org/team:1" comes from`},
+	{"a volume of an image from a registry that is allowed", "registries: [docker.io]", imageVolume("web:1"), "", ""},
+	{"a volume of an image without a digest", "requireDigest: true", imageVolume("web:1"), "image: nginx" + digest, `spec.volumes[0].image.reference: image "web:1" has no digest`},
+	{"a volume of an image that no rule of signatures names", signed("registry.example.org/team/before"), imageVolume("registry.example.org/team:1"), "image: registry.example.org/team/before:1", "spec.volumes[0].image.reference: no rule says who must have signed"},
 	{"an image without a digest", "requireDigest: true", "", "image: nginx:1", `WEB.image: image "nginx:1" has no digest`},
 	{"an image with a digest", "requireDigest: true", "", "image: nginx" + digest, ""},
 	{"an image with a tag and a digest", "requireDigest: true", "", "image: registry.example.org:5000/web:1" + digest, ""},

@@ -1,0 +1,305 @@
+package agent
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/fleet"
+)
+
+// Neither Docker 20.10 nor Podman's Docker API mounts images. So what an image volume shows is a copy of the image's
+// files, made once and mounted read-only by whoever uses that image:
+//
+//	images/<digest>       a copy; a name that it gets when it is whole, and on the disk
+//	images/.new-<digest>  one that is being made, or was when the agent was killed
+//	images/.old-<digest>  one that is being removed
+//	pods/<uid>/.image-<digest>  an empty file: the pod uses it. It comes before the copy, and goes with the pod
+//
+// A copy that no pod uses is removed.
+const (
+	imagesDir = "images"
+	usesImage = ".image-"
+	newImage  = ".new-"
+	oldImage  = ".old-"
+	imageStep = 16 << 20 // bytes, between two looks at how much room there is
+)
+
+// LabelImageOf is on the containers that the agent makes to read an image, and says of which state directory it is.
+const LabelImageOf = "flotilla.dev/image-of"
+
+var errNoRoom = errors.New("there is no room for it on the disk of the agent's directory, or pods would be evicted for that")
+
+// imageID is what is behind the sha256: of an image's id, for the name of a copy.
+func imageID(id string) (string, error) {
+	digest, ok := strings.CutPrefix(id, "sha256:")
+	if b, err := hex.DecodeString(digest); !ok || err != nil || len(b) != 32 {
+		return "", fmt.Errorf("its id %.80q is no sha256 digest", id)
+	}
+	return strings.ToLower(digest), nil
+}
+
+// imageRefs are the images of a pod: of its containers, and of its volumes.
+func imageRefs(pod *corev1.Pod) (refs []string) {
+	for _, w := range everyContainer(pod) {
+		refs = append(refs, w.spec.Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil {
+			refs = append(refs, v.Reference)
+		}
+	}
+	return refs
+}
+
+// bringImages sees to it that the images are there that a container mounts, as the images of containers are brought, and
+// a copy of each. It returns which copy is which volume's.
+func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, error) {
+	s, copies := j.step, map[string]string{}
+	for _, m := range s.Spec.VolumeMounts {
+		i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if i < 0 || s.Pod.Spec.Volumes[i].Image == nil || copies[m.Name] != "" {
+			continue
+		}
+		v := s.Pod.Spec.Volumes[i].Image
+		image, err := a.bring(ctx, j, &corev1.Container{Image: v.Reference, ImagePullPolicy: v.PullPolicy})
+		if err != nil {
+			return nil, err
+		}
+		copies[m.Name], err = a.copyImage(ctx, j, image)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, engine.ErrUnavailable):
+			return nil, err
+		default:
+			err = fmt.Errorf("ImageVolumeMountFailed: volume %q: image %s: %w", m.Name, v.Reference, err)
+			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
+			return nil, &runError{"CreateContainerError", err}
+		}
+	}
+	return copies, nil
+}
+
+// copyImage sees to it that there is a copy of an image's files for a pod, and returns its name.
+func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, error) {
+	select { // one after the other: the second pod with an image has but to wait for the first one's copy
+	case a.copying <- struct{}{}:
+		defer func() {
+			<-a.copying
+			if a.untidy.Swap(false) {
+				a.tidyImages()
+			}
+		}()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	id, there, err := j.engine.HasImage(ctx, image)
+	if err == nil && !there {
+		err = errors.New("it has been removed meanwhile")
+	}
+	if err != nil {
+		return "", err
+	}
+	name, err := imageID(id)
+	if err != nil {
+		return "", err
+	}
+	if err := a.disk.useImage(j.step.Pod.UID, name); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(a.disk.root, imagesDir)
+	if info, err := os.Lstat(filepath.Join(dir, name)); err == nil && info.IsDir() {
+		return name, nil
+	}
+	if err := private(dir); err != nil {
+		return "", err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	err = a.fillImage(ctx, j, root, image, name)
+	if err != nil {
+		err = errors.Join(err, removeTree(root, newImage+name))
+	}
+	return name, errors.Join(err, root.Close())
+}
+
+// fillImage makes a copy, whole or not at all.
+func (a *Agent) fillImage(ctx context.Context, j job, root *os.Root, image, name string) error {
+	fresh := newImage + name
+	if err := errors.Join(removeTree(root, fresh), root.Mkdir(fresh, 0o755), root.Chmod(fresh, 0o755)); err != nil {
+		return err
+	}
+	in, err := root.OpenRoot(fresh)
+	if err != nil {
+		return err
+	}
+	u := &unpacking{root: in, owned: os.Geteuid() == 0, closed: map[string]os.FileMode{}}
+	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", j.src.node.StateDir, name[:12]), Labels: map[string]string{LabelImageOf: j.src.node.StateDir}}
+	err = j.engine.ImageTree(ctx, image, spec, func(size int64) (func(*tar.Header, io.Reader) error, error) {
+		room, err := roomFor(in, j.hard)
+		if err != nil {
+			return nil, err
+		}
+		if size > room {
+			return nil, fmt.Errorf("its files have %d bytes, and %d may come: %w", size, max(room, 0), errNoRoom)
+		}
+		a.log.Info("copy an image for the volumes of pods", "image", image, "bytes", size)
+		return u.measured(func() (int64, error) { return roomFor(in, j.hard) }), nil
+	})
+	if err == nil {
+		err = u.end()
+	}
+	if err == nil {
+		err = settleDisk(in)
+	}
+	if err = errors.Join(err, in.Close()); err != nil {
+		return err
+	}
+	return errors.Join(root.Rename(fresh, name), syncDir(root.Name()))
+}
+
+// measured is put for as long as there is room: others write to the disk meanwhile.
+func (u *unpacking) measured(room func() (int64, error)) func(*tar.Header, io.Reader) error {
+	return func(h *tar.Header, data io.Reader) error {
+		if n := onDisk(h.Size); u.left < n {
+			now, err := room()
+			if err != nil {
+				return err
+			}
+			u.left = min(max(imageStep, n), now)
+		}
+		return u.put(h, data)
+	}
+}
+
+// roomFor is how many bytes may come to a disk before its pods are evicted for it.
+func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(in.Name(), &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: in.Name(), Err: err}
+	}
+	block := int64(st.Bsize)
+	least := max(hard.Least(fleet.SignalNodeFsAvailable, int64(st.Blocks)*block), hard.Least(fleet.SignalOutOfDiskAvailable, int64(st.Blocks)*block))
+	return int64(st.Bavail)*block - least, nil
+}
+
+// settleDisk returns when everything is on the disk that was written to it.
+func settleDisk(in *os.Root) error {
+	dir, err := in.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
+}
+
+// useImage notes that a pod uses a copy.
+func (d *disk) useImage(pod types.UID, name string) error {
+	if !isUID(pod) {
+		return fmt.Errorf("no directory is made for pod %q: such names lead elsewhere", pod)
+	}
+	dir := filepath.Join(d.root, podsDir, string(pod))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, usesImage+name), nil, 0o600)
+}
+
+// imageVolume opens the copy that a volume shows.
+func (d *disk) imageVolume(src sources, v *corev1.Volume) (p volumePlace, err error) {
+	name := src.images[v.Name]
+	if name == "" {
+		return p, errors.New("its image is not there")
+	}
+	p.fixed, p.readOnly = true, true
+	p.file, err = hold(filepath.Join(d.root, imagesDir, name))
+	return p, err
+}
+
+// dropImages removes the copies that no pod uses, and what is left of others. Nothing may be copied meanwhile.
+func (d *disk) dropImages() error {
+	dir := filepath.Join(d.root, imagesDir)
+	names := entries(dir)
+	if d.root == "" || len(names) == 0 {
+		return nil
+	}
+	used := map[string]bool{}
+	for _, pod := range d.pods() {
+		for _, name := range entries(filepath.Join(d.root, podsDir, string(pod))) {
+			if name, ok := strings.CutPrefix(name, usesImage); ok {
+				used[name] = true
+			}
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if used[name] {
+			continue
+		}
+		if !strings.HasPrefix(name, ".") { // half of one must not look like a whole one
+			if err := root.Rename(name, oldImage+name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			name = oldImage + name
+		}
+		errs = append(errs, removeTree(root, name))
+	}
+	return errors.Join(append(errs, root.Close())...)
+}
+
+// tidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does so afterwards.
+func (a *Agent) tidyImages() {
+	select {
+	case a.copying <- struct{}{}:
+	default:
+		a.untidy.Store(true)
+		return
+	}
+	if err := a.disk.dropImages(); err != nil {
+		a.log.Error("remove the copies of images that no pod uses any more; it is tried again when the next pod has gone", "err", err)
+	}
+	<-a.copying
+}
+
+// endReaders removes the containers that an agent before this one has left when it read images.
+func (a *Agent) endReaders(ctx context.Context, e engine.Engine, state string) {
+	a.copying <- struct{}{}
+	defer func() { <-a.copying }()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if err := RemoveReaders(ctx, e, state); err != nil {
+		a.log.Warn("remove what an agent before this one has left when it read an image; the next one will try again", "err", err)
+	}
+}
+
+// RemoveReaders removes the containers that were made to read images.
+func RemoveReaders(ctx context.Context, e engine.Engine, state string) error {
+	list, err := e.Containers(ctx, LabelImageOf+"="+state)
+	for _, c := range list {
+		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may bear the label
+			err = errors.Join(err, e.Remove(ctx, c.ID))
+		}
+	}
+	return err
+}

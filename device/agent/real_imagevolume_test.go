@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/wire"
+)
+
+// An image volume shows what is in the image and nothing else, to be read only, for as long as a pod uses it; what an agent
+// that was killed has left of a copy is neither used nor kept.
+func TestRealEngineMountsImages(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		t.Parallel()
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		eng, err := engine.Open(t.Context(), socket)
+		made(t, err)
+		defer func() { _ = eng.Close() }()
+		id, _, err := eng.HasImage(t.Context(), enginetest.ToolImage)
+		made(t, err)
+		id = strings.TrimPrefix(id, "sha256:")
+		pod := func(name string, args ...string) corev1.Pod {
+			p := makePod(name, "wait")
+			p.UID = types.UID("uid-" + name + "-" + d.node)
+			p.Spec.TerminationGracePeriodSeconds = new(int64)
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: enginetest.ToolImage, PullPolicy: corev1.PullNever}}}}
+			p.Spec.Containers = []corev1.Container{{Name: "c", Image: enginetest.ToolImage, Args: args,
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "etc"}, {Name: "v", MountPath: "/one", SubPath: "etc/group"}}}}
+			return p
+		}
+		said := func(name string) string {
+			list, err := eng.Containers(t.Context(), LabelPodUID+"=uid-"+name+"-"+d.node)
+			made(t, err)
+			var out strings.Builder
+			for _, c := range list {
+				made(t, eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, io.Discard))
+			}
+			return out.String()
+		}
+		ended := func(name string, phase corev1.PodPhase) {
+			t.Helper()
+			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
+		}
+		// what a killed agent leaves: half a copy, and the container that it was reading
+		d.end()
+		images := filepath.Join(d.dir, imagesDir)
+		made(t, os.MkdirAll(filepath.Join(images, newImage+id, "half"), 0o700))
+		state := StateDirID(d.dir)
+		left, err := eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{LabelImageOf: state}})
+		made(t, err)
+		t.Cleanup(func() { _ = eng.Remove(context.Background(), left) })
+		d.start()
+
+		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
+			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat", "/one"), pod("runner", "wait")}}))
+		ended("reader", corev1.PodSucceeded)
+		group := "root:x:0:\napp:x:1000:\n"
+		if got, want := said("reader"), group+group+group; !strings.HasSuffix(got, want) {
+			t.Errorf("it says %q", got)
+		} else if got := strings.Fields(strings.TrimSuffix(got, want)); !slices.Equal(got, []string{"data", "etc", "tar", "tmp", "tool", "volume"}) {
+			t.Errorf("there is %q", got)
+		}
+		d.await("the second one runs", func() bool { return ready(d.pod("runner")) })
+		if got := entries(images); !slices.Equal(got, []string{id}) {
+			t.Errorf("there are the copies %q", got)
+		}
+		if list, err := eng.Containers(t.Context(), LabelImageOf+"="+state); err != nil || len(list) != 0 {
+			t.Errorf("what reads images is left: %v, %v", list, err)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
+		ended("intruder", corev1.PodFailed)
+		d.end()
+		d.start()
+		d.await("the second one still runs", func() bool { return ready(d.pod("runner")) })
+		if got := entries(images); !slices.Equal(got, []string{id}) {
+			t.Errorf("under another agent there are the copies %q", got)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
+		d.await("the copy is gone with its last pod", func() bool { return len(entries(images)) == 0 })
+	})
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Most of what an image may hold that is copied. Everything in it is somebody else's word.
+const (
+	maxEntries = 250_000
+	maxLevels  = 200  // of directories
+	maxTarget  = 4096 // bytes of a symbolic link, as the kernel's
+)
+
+// An unpacking writes the files of an image into a directory, and nothing anywhere else: each name is walked inside of
+// the directory, and what would lead out of it is an error. There are no device nodes, pipes, sockets, file
+// capabilities and set-user-ID programs in what it writes.
+type unpacking struct {
+	root    *os.Root
+	left    int64 // bytes
+	entries int
+	owned   bool                   // files belong to whom the image says
+	closed  map[string]fs.FileMode // directories that even their owner may not write to, when all is there
+}
+
+func (u *unpacking) put(h *tar.Header, data io.Reader) error {
+	if h.Name == "" || strings.ContainsRune(h.Name+h.Linkname, 0) {
+		return fmt.Errorf("it has a file without a name: %.64q", h.Name)
+	}
+	name, err := inTree(h.Name)
+	if err != nil || name == "." {
+		return err
+	}
+	if u.entries++; u.entries > maxEntries {
+		return fmt.Errorf("it has more than %d files", maxEntries)
+	}
+	if strings.Count(name, "/") >= maxLevels {
+		return fmt.Errorf("it has more than %d directories in each other", maxLevels)
+	}
+	if u.left -= onDisk(h.Size); h.Size < 0 || u.left < 0 {
+		return fmt.Errorf("%.256q: %w", name, errNoRoom)
+	}
+	if err := u.write(name, h, data); err != nil {
+		return fmt.Errorf("%.256q: %w", name, err)
+	}
+	return nil
+}
+
+// onDisk is what a file takes of a disk, with what it takes to know it.
+func onDisk(size int64) int64 { return (size+4095)&^4095 + 512 }
+
+// inTree is a name in an archive as a path below its root.
+func inTree(name string) (string, error) {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", fmt.Errorf("%.256q leads out of the image", name)
+		}
+	}
+	return path.Clean(strings.TrimLeft(name, "/")), nil
+}
+
+func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeGNUSparse:
+	default:
+		return nil
+	}
+	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	old, err := u.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case old.IsDir() && h.Typeflag == tar.TypeDir:
+		return u.dir(name, h)
+	default: // a directory with something in it stays, and that is an error
+		if err := u.root.Remove(name); err != nil {
+			return err
+		}
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if err := u.root.Mkdir(name, 0o700); err != nil {
+			return err
+		}
+		return u.dir(name, h)
+	case tar.TypeSymlink:
+		if len(h.Linkname) > maxTarget {
+			return fmt.Errorf("it is a symbolic link of %d bytes, at most %d are taken", len(h.Linkname), maxTarget)
+		}
+		if err := u.root.Symlink(h.Linkname, name); err != nil { // it is followed where the container is, or not at all
+			return err
+		}
+		return u.give(name, h)
+	case tar.TypeLink:
+		target, err := inTree(h.Linkname)
+		if err != nil {
+			return err
+		}
+		if info, err := u.root.Lstat(target); err != nil || info.IsDir() {
+			return errors.Join(fmt.Errorf("it is another name of %.256q, which is no file", h.Linkname), err)
+		}
+		return u.root.Link(target, name)
+	}
+	return u.file(name, h, data)
+}
+
+func (u *unpacking) file(name string, h *tar.Header, data io.Reader) (err error) {
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := io.CopyN(f, data, h.Size); err != nil {
+		return err
+	}
+	if err := u.give(name, h); err != nil {
+		return err
+	}
+	if err := f.Chmod(h.FileInfo().Mode().Perm()); err != nil {
+		return err
+	}
+	return u.root.Chtimes(name, h.ModTime, h.ModTime)
+}
+
+// dir gives a directory its owner and mode, but not yet one under which nothing more could be written.
+func (u *unpacking) dir(name string, h *tar.Header) error {
+	mode := h.FileInfo().Mode().Perm()
+	if mode&0o700 != 0o700 {
+		u.closed[name] = mode
+	} else {
+		delete(u.closed, name)
+	}
+	return errors.Join(u.give(name, h), u.root.Chmod(name, mode|0o700))
+}
+
+func (u *unpacking) give(name string, h *tar.Header) error {
+	if !u.owned {
+		return nil
+	}
+	const most = 1<<32 - 2 // the last one means nobody is named
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > most || int64(h.Gid) > most {
+		return fmt.Errorf("it belongs to %d:%d, which is nobody", h.Uid, h.Gid)
+	}
+	return u.root.Lchown(name, h.Uid, h.Gid)
+}
+
+// end closes the directories that are to be.
+func (u *unpacking) end() error {
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.closed))) { // each before the one that it is in
+		if err := u.root.Chmod(name, u.closed[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
