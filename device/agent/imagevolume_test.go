@@ -158,14 +158,6 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 	}
 }
 
-// The image of a volume is in use like that of a container.
-func TestTheImageOfAVolumeIsKeptWhenTheDiskIsShort(t *testing.T) {
-	p := imagePod("a")
-	if got := imageRefs(&p); !slices.Equal(got, []string{p.Spec.Containers[0].Image, "model:1"}) {
-		t.Errorf("the pod's images are %q", got)
-	}
-}
-
 // A telling engine says of each file of an image before it hands it over.
 type telling struct {
 	engine.Engine

@@ -144,23 +144,24 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 		for _, owners := range []string{"owners:1", "shared:1"} {
 			d.twin.AddImage(owners, 1<<30, nil)
 		}
+		d.twin.OfferImage("model:1", enginetest.Offer{Size: 5000, Tree: modelTree})
 		d.twin.OfferImage("old:1", enginetest.Offer{Size: 1 << 30})
 		d.twin.OfferImage("shared:1", enginetest.Offer{Size: 1 << 30})
 		old, shared := makePod("old", "exit 0"), makePod("shared", "exit 0")
 		old.Spec.Containers[0].Image, shared.Spec.Containers[0].Image = "old:1", "shared:1"
 		shared.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
-		d.desire(1, makePod("web", "wait"), old, shared)
+		d.desire(1, imagePod("web"), old, shared)
 		time.Sleep(15 * time.Second)
-		d.desire(2, makePod("web", "wait"))
+		d.desire(2, imagePod("web"))
 		time.Sleep(time.Minute)
-		for _, pulled := range []string{"old:1", "shared:1"} {
+		for _, pulled := range []string{"old:1", "shared:1", "model:1"} {
 			if _, ok, _ := d.twin.HasImage(context.Background(), pulled); !ok {
 				t.Fatalf("%s was not pulled, or has gone without need", pulled)
 			}
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
-		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, enginetest.ToolImage: true} {
+		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, "model:1": true, enginetest.ToolImage: true} {
 			if _, ok, _ := d.twin.HasImage(context.Background(), image); ok != stays {
 				t.Errorf("%s is there: %v, want %v", image, ok, stays)
 			}
