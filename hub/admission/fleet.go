@@ -8,7 +8,7 @@ import (
 )
 
 // Consulted are the kinds that Complete looks at: what it said stands as long as nothing of them changes.
-var Consulted = []state.Kind{state.PriorityClasses, state.RuntimeClasses}
+var Consulted = []state.Kind{state.PriorityClasses, state.RuntimeClasses, state.LimitRanges, state.ResourceQuotas}
 
 // Complete fills in, in place, what the fleet and the namespace of a new object say of it, and returns why it may not be,
 // in Kubernetes' words. Default has been applied to it.
@@ -18,7 +18,12 @@ func Complete(o state.Object, s state.Snapshot) error {
 		if err := withRuntime(o, s); err != nil {
 			return err
 		}
-		return prioritise(&o.Spec, s)
+		if err := prioritise(&o.Spec, s); err != nil {
+			return err
+		}
+		return ranged(o, s)
+	case *corev1.PersistentVolumeClaim:
+		return rangedClaim(o, s)
 	case *schedulingv1.PriorityClass:
 		return onlyDefault(o, s)
 	}

@@ -121,6 +121,14 @@ var rules = map[state.Kind]rule{
 		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),
 		texts: shows(func(l *list, c *schedulingv1.PriorityClass) { l.shown(field.NewPath("description"), c.Description) }),
 	},
+	state.ResourceQuotas: {
+		fill:  fills(func(q *corev1.ResourceQuota, _ Settings) { defaultQuota(q) }),
+		check: checks((*list).quota), same: keeps((*list).quotaUnchanged),
+	},
+	state.LimitRanges: {
+		fill:  fills(func(r *corev1.LimitRange, _ Settings) { defaultRange(r) }),
+		check: checks((*list).limitRange),
+	},
 	// What only the hub makes.
 	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},
 	state.BoardProfiles: {

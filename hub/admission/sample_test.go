@@ -230,6 +230,21 @@ spec: {nodeMonitorGracePeriod: 40s, nodeStartupGracePeriod: 2m, nodeEvictionRate
   largeClusterSizeThreshold: 50, disruptionPolicy: Hold, maintenance: {until: "2026-11-03T18:00:00Z", reason: new switch}}
 `,
 	state.PriorityClasses: "metadata: {name: gold}\nvalue: 1000\nglobalDefault: true\npreemptionPolicy: Never\ndescription: what earns money\n",
+	state.ResourceQuotas: `
+metadata: {name: team, namespace: shop}
+spec:
+  hard: {pods: 4, requests.cpu: 2, limits.memory: 1Gi, requests.example.com/gpu: 1, count/deployments.apps: 2}
+  scopes: [NotTerminating]
+  scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [gold]}]}
+`,
+	state.LimitRanges: `
+metadata: {name: usual, namespace: shop}
+spec:
+  limits:
+  - {type: Container, min: {cpu: 50m}, max: {cpu: 2, memory: 1Gi}, default: {cpu: 500m}, defaultRequest: {cpu: 100m}, maxLimitRequestRatio: {cpu: 10}}
+  - {type: Pod, max: {memory: 2Gi}}
+  - {type: PersistentVolumeClaim, min: {storage: 1Gi}}
+`,
 	state.Services:        "metadata: {name: kubernetes, namespace: default}",
 	state.Endpoints:       "metadata: {name: kubernetes, namespace: default}",
 	state.EndpointSlices:  "metadata: {name: kubernetes, namespace: default}",

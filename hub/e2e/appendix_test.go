@@ -295,6 +295,15 @@ var appendix = []row{
 	{args: words("delete pc gold"), want: []string{`priorityclass.scheduling.k8s.io "gold" deleted`}},
 	{args: words("delete pc system-node-critical"), code: 1, want: []string{`this is a system priority class and cannot be deleted`}},
 
+	{args: words("create quota q --hard=count/configmaps=3,pods=0 -n team-a"), want: []string{`resourcequota/q created`}},
+	{args: words("describe quota q -n team-a"), want: []string{`count/configmaps\s+2\s+3`, `pods\s+0\s+0`}},
+	{args: words("create cm third -n team-a"), want: []string{`configmap/third created`}},
+	{args: words("create cm fourth -n team-a"), code: 1, want: []string{`exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=3, limited: count/configmaps=3`}},
+	{args: words("create deployment none --image=busybox -n team-a"), want: []string{`deployment.apps/none created`}},
+	{args: words("describe rs -n team-a"), want: []string{`FailedCreate.*exceeded quota: q`}},
+	{args: words("describe ns team-a"), want: []string{`count/configmaps\s+3\s+3`}},
+	{args: words("get quota,limits -A"), want: []string{`team-a\s+resourcequota/q\s+count/configmaps: 3/3, pods: 0/0`}},
+
 	{args: words("get events"), want: []string{`LAST SEEN\s+TYPE\s+REASON\s+OBJECT\s+MESSAGE`, `Started container main`}},
 	{args: words("events"), want: []string{`Started container main`}},
 	{args: words("events --for pod/solo"), want: []string{`Pod/solo`}, not: []string{`Pod/agent`}},

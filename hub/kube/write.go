@@ -310,8 +310,12 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	if len(errs) > 0 {
 		return step{}, apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), o.GetName(), errs)
 	}
+	charges, err := admission.Charge(o, s, now)
+	if err != nil {
+		return step{}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), err)
+	}
 	return step{
-		changes: []state.Change{state.Put(o, c.why("create", o))},
+		changes: append(charges, state.Put(o, c.why("create", o))),
 		result:  o, created: true, warnings: v.Tell(warnings), audit: v.Audit, base: base, from: s, consulted: admission.Consulted,
 	}, nil
 }

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"log/slog"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,9 @@ func Deciders(cfg config.Config) []control.Decider {
 	settings := AdmissionSettings(cfg)
 	admit := func(p *corev1.Pod) { admission.DefaultPod(p, settings) }
 	complete := func(p *corev1.Pod, s state.Snapshot) error { return admission.Complete(p, s) }
+	charge := func(p *corev1.Pod, s state.Snapshot, now time.Time) ([]state.Change, error) {
+		return admission.Charge(p, s, now)
+	}
 	refuse := func(p *corev1.Pod, ns *corev1.Namespace) string { return admission.MayCreate(p, ns, settings) }
 	nodes := lifecycle.Settings{
 		Grace: cfg.NodeMonitorGracePeriod, StartupGrace: cfg.NodeStartupGracePeriod,
@@ -48,7 +52,8 @@ func Deciders(cfg config.Config) []control.Decider {
 		drain.Decider{},
 		approval.Decider{},
 		publish.Decider{},
-		workload.Decider{Admit: admit, Complete: complete, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
+		workload.Quotas{}, // before: what may be made follows from it
+		workload.Decider{Admit: admit, Complete: complete, Charge: charge, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
 	}

@@ -47,6 +47,8 @@ const (
 	EndpointSlices       Kind = "endpointslices"
 	ServiceAccounts      Kind = "serviceaccounts"
 	PriorityClasses      Kind = "priorityclasses"
+	ResourceQuotas       Kind = "resourcequotas"
+	LimitRanges          Kind = "limitranges"
 	JoinRequests         Kind = "certificatesigningrequests"
 )
 

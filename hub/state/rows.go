@@ -244,4 +244,15 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[schedulingv1.PriorityClass],
 	},
+	{
+		Kind: ResourceQuotas, Group: &core, Name: "ResourceQuota", Namespaced: true, Short: []string{"quota"}, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly,
+		New:    fresh[corev1.ResourceQuota],
+		Status: status(func(q *corev1.ResourceQuota) *corev1.ResourceQuotaStatus { return &q.Status }),
+	}, {
+		Kind: LimitRanges, Group: &core, Name: "LimitRange", Namespaced: true, Short: []string{"limits"}, Verbs: everything,
+		Viewer: readOnly,
+		New:    fresh[corev1.LimitRange],
+	},
 }

@@ -338,6 +338,11 @@ func (d *daemon) launch(node string) {
 	}
 	c := state.Put(d.admitted(pod), fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
+	if d.counted(d.ds.Namespace) { // the next one is asked for anew
+		d.do(c)
+		d.denied = nil
+		return
+	}
 	d.changes = append(d.changes, c)
 }
 

@@ -34,6 +34,9 @@ type Decider struct {
 	// Complete gives such a pod what the fleet and its namespace say of it, and says why it
 	// may not be. Nil: nothing.
 	Complete func(*corev1.Pod, state.Snapshot) error
+	// Charge returns the changes by which the quotas of such a pod's namespace count it, and says
+	// why it may not be. Nil: nothing counts it.
+	Charge func(*corev1.Pod, state.Snapshot, time.Time) ([]state.Change, error)
 	// Refuse says why such a pod may not be created in its namespace; empty: it
 	// may. Nil: every one may.
 	Refuse func(*corev1.Pod, *corev1.Namespace) string
@@ -51,7 +54,7 @@ type Decider struct {
 // Decide answers with the pods to create and to delete, and with the status of
 // the workloads that the subjects concern.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
-	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}}
+	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}, charged: set{}}
 	w := p.workOf(subjects)
 	p.remember(w)
 	p.collect(w)
@@ -82,6 +85,11 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	for _, k := range w.quiet.sorted() {
 		p.forgetLoss(k)
 	}
+	for _, k := range p.charged.sorted() {
+		if q := p.s.Get(k); q != nil {
+			p.plan.Do(state.Put(q, ""))
+		}
+	}
 	return p.plan
 }
 
@@ -100,6 +108,7 @@ type pass struct {
 	given   map[state.Key]bool          // names that are given away in this pass
 	waiting map[state.Key][]*corev1.Pod // see waitingDaemonPods
 	strays  map[string][]*corev1.Pod    // see straysIn
+	charged set                         // quotas that count what this pass creates
 }
 
 // do adds changes to the plan, and to what later subjects of the pass see.
@@ -115,6 +124,7 @@ func (p *pass) do(changes ...state.Change) {
 			// The uid that it gets here is not the one that it will have.
 			p.born[k] = true
 			c.Object = c.Object.DeepCopyObject().(state.Object)
+			p.charge(c.Object)
 		}
 		seen = append(seen, c)
 	}

@@ -486,14 +486,32 @@ func (r *run) start() {
 		sooner(&r.next, until(r.now, time.Second))
 	}
 	if !r.indexed() {
-		for range n {
+		for i := range n {
+			if i > 0 && r.full() {
+				return
+			}
 			r.launch(r.newPod(r.was, jobKind, &spec.Template))
 		}
 		return
 	}
-	for _, index := range r.pending(n) {
+	for i, index := range r.pending(n) {
+		if i > 0 && r.full() {
+			return
+		}
 		r.launchIndex(index)
 	}
+}
+
+// full tells whether a quota has no room for one more pod.
+func (r *run) full() bool {
+	if !r.counted(r.was.Namespace) {
+		return false
+	}
+	why := r.refused(r.was, &r.was.Spec.Template)
+	if why != "" {
+		r.refuse(why)
+	}
+	return why != ""
 }
 
 // alike stops all pods of an index but the oldest, and those whose index is not asked for.

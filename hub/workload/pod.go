@@ -70,6 +70,11 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	if err := p.admit(pod); err != nil {
 		return forbidden(owner, err.Error())
 	}
+	if p.Charge != nil {
+		if _, err := p.Charge(pod, p.s, p.now); err != nil {
+			return forbidden(owner, err.Error())
+		}
+	}
 	if p.Refuse == nil {
 		return ""
 	}
@@ -78,6 +83,30 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 		return forbidden(owner, why)
 	}
 	return ""
+}
+
+// charge has the quotas of its namespace count a created pod, for what comes later in the pass. It goes into the plan once,
+// at the end, however many pods are created.
+func (p *pass) charge(o state.Object) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || p.Charge == nil {
+		return
+	}
+	changes, _ := p.Charge(pod, p.s, p.now)
+	for _, c := range changes {
+		p.charged[state.KeyOf(c.Object)] = true
+	}
+	p.s, _ = state.Apply(p.s, changes)
+}
+
+// counted tells whether pods of a namespace are counted one by one: each has to be asked for before it is made.
+func (p *pass) counted(namespace string) bool {
+	if p.Charge != nil {
+		for range p.s.Quotas(namespace) {
+			return true
+		}
+	}
+	return false
 }
 
 // tryAgain is when a workload whose pods are refused is asked again without anything having been seen to change: after

@@ -78,6 +78,9 @@ func (p keeper) keep(k state.Key, orphans []state.Object) {
 			var asked int32
 			live, asked, next = p.replicate(live)
 			leaving += asked
+			if len(live) < int(replicasOf(rs)) && p.counted(rs.Namespace) {
+				refused = p.refused(p.owner, &rs.Spec.Template)
+			}
 		}
 	}
 	p.status(k, live, leaving, refused, &next)
@@ -120,7 +123,14 @@ func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32
 		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // asked again at this moment, no more are made
 			n, again = room, until(p.now, time.Second)
 		}
-		for range n {
+		counted := p.counted(rs.Namespace)
+		for i := range n {
+			if counted && i > 0 {
+				p.do(changes...)
+				if changes = nil; p.refused(p.owner, &rs.Spec.Template) != "" {
+					break
+				}
+			}
 			pod := p.admitted(p.newPod(p.owner, p.kind, &rs.Spec.Template))
 			tell(state.Put(pod, fmt.Sprintf("create %s for %s", state.Display(pod), rs.Name)), "SuccessfulCreate")
 			live = append(live, pod)

@@ -104,6 +104,12 @@ func samples(k state.Kind) []state.Object {
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.5"}}}, Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(8443))}}}, &discoveryv1.EndpointSlice{ObjectMeta: meta("bare")}}
 	case state.PriorityClasses:
 		return []state.Object{&schedulingv1.PriorityClass{ObjectMeta: meta("gold"), Value: 1000, GlobalDefault: true, PreemptionPolicy: ptr(corev1.PreemptNever)}, &schedulingv1.PriorityClass{ObjectMeta: meta("bare")}}
+	case state.ResourceQuotas:
+		return []state.Object{&corev1.ResourceQuota{ObjectMeta: meta("team"), Status: corev1.ResourceQuotaStatus{
+			Hard: corev1.ResourceList{"pods": resource.MustParse("4"), "requests.cpu": resource.MustParse("2"), "limits.memory": resource.MustParse("1Gi")},
+			Used: corev1.ResourceList{"pods": resource.MustParse("1"), "requests.cpu": resource.MustParse("100m"), "limits.memory": resource.MustParse("64Mi")}}}}
+	case state.LimitRanges:
+		return []state.Object{&corev1.LimitRange{ObjectMeta: meta("usual")}}
 	case state.ServiceAccounts:
 		return []state.Object{&corev1.ServiceAccount{ObjectMeta: meta("default")}}
 	case state.ControllerRevisions:

@@ -1,0 +1,130 @@
+package admission
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func amounts(pairs ...string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return list
+}
+
+func quotaOf(hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *corev1.ResourceQuota {
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}, Spec: corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes}}
+}
+
+// TestAQuotaIsNeverExceeded creates pods until one is refused: what is used is what there is, at every step.
+func TestAQuotaIsNeverExceeded(t *testing.T) {
+	const asks = "resources: {requests: {cpu: 100m, example.org/gpu: 1}, limits: {cpu: 200m, example.org/gpu: 1}}"
+	const nothing = "stdin: false"
+	for _, tt := range []struct {
+		name    string
+		quota   *corev1.ResourceQuota
+		spec    string
+		most    int
+		refused string
+	}{
+		{"the number of pods", quotaOf(amounts("pods", "2")), nothing, 2, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"},
+		{"their number by the general name", quotaOf(amounts("count/pods", "1")), nothing, 1, "exceeded quota: q, requested: count/pods=1, used: count/pods=1, limited: count/pods=1"},
+		{"two at a time, of which both are named", quotaOf(amounts("cpu", "250m", "limits.cpu", "500m")), asks, 2,
+			"exceeded quota: q, requested: cpu=100m,limits.cpu=200m, used: cpu=200m,limits.cpu=400m, limited: cpu=250m,limits.cpu=500m"},
+		{"extended resources", quotaOf(amounts("requests.example.org/gpu", "1")), asks, 1,
+			"exceeded quota: q, requested: requests.example.org/gpu=1, used: requests.example.org/gpu=1, limited: requests.example.org/gpu=1"},
+		{"who limits the processor wants it named", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
+			"failed quota: q: must specify limits.cpu for: web; requests.memory for: web"},
+		{"a scope that the pod is not in", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
+		{"a scope that it is in", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
+			"exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"},
+		{"what is not of the quota's kinds", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, now := having(), time.Unix(0, 0)
+			if _, err := Charge(tt.quota, s, now); err != nil {
+				t.Fatal(err)
+			}
+			s, _ = state.Apply(s, []state.Change{state.Put(tt.quota, "")})
+			made := 0
+			for ; made < 5; made++ {
+				p := aContainer(t, tt.spec)
+				p.Name, p.Namespace = string(rune('a'+made)), "default"
+				Default(p, normal)
+				changes, err := Charge(p, s, now)
+				if err != nil {
+					if err.Error() != tt.refused {
+						t.Errorf("it is refused with %q, want %q", err, tt.refused)
+					}
+					break
+				}
+				s, _ = state.Apply(s, append(changes, state.Put(p, "")))
+				q := s.Get(state.KeyOf(tt.quota)).(*corev1.ResourceQuota)
+				want, _ := state.QuotaStatus(s, q, now)
+				for name, used := range want.Used {
+					if have := q.Status.Used[name]; have.Cmp(used) != 0 {
+						t.Errorf("of %s %s are used, and the status says %s", name, used.String(), have.String())
+					}
+				}
+			}
+			if made != tt.most {
+				t.Errorf("%d pods are made, want %d", made, tt.most)
+			}
+		})
+	}
+}
+
+func TestALimitRange(t *testing.T) {
+	container := func(change func(*corev1.LimitRangeItem)) *corev1.LimitRange {
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer}}}}
+		change(&r.Spec.Limits[0])
+		defaultRange(r)
+		return r
+	}
+	const asks = "resources: {requests: {cpu: 100m}, limits: {cpu: 400m}}"
+	for _, tt := range []struct {
+		name    string
+		r       *corev1.LimitRange
+		spec    string
+		request string
+		limit   string
+		refused string
+	}{
+		{"the most is the limit of who names none", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), "stdin: false", "300m", "300m", ""},
+		{"defaults", container(func(i *corev1.LimitRangeItem) {
+			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
+		}), "stdin: false", "50m", "2", ""},
+		{"what is named stands", container(func(i *corev1.LimitRangeItem) {
+			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
+		}), asks, "100m", "400m", ""},
+		{"too much", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), asks, "", "", "maximum cpu usage per Container is 300m, but limit is 400m"},
+		{"too little", container(func(i *corev1.LimitRangeItem) { i.Min = amounts("cpu", "200m") }), asks, "", "", "minimum cpu usage per Container is 200m, but request is 100m"},
+		{"too wide", container(func(i *corev1.LimitRangeItem) { i.MaxLimitRequestRatio = amounts("cpu", "2") }), asks, "", "", "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"},
+		{"the pod as a whole", container(func(i *corev1.LimitRangeItem) { i.Type, i.Max = corev1.LimitTypePod, amounts("memory", "1Gi") }), asks, "", "", "maximum memory usage per Pod is 1Gi.  No limit is specified"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			expect(t, Validate(tt.r, normal), "")
+			p := aContainer(t, tt.spec)
+			p.Namespace = "default"
+			Default(p, normal)
+			err := Complete(p, having(tt.r))
+			if tt.refused != "" {
+				if err == nil || err.Error() != tt.refused {
+					t.Fatalf("it is refused with %v, want %s", err, tt.refused)
+				}
+				return
+			}
+			res := p.Spec.Containers[0].Resources
+			if err != nil || res.Requests.Cpu().String() != tt.request || res.Limits.Cpu().String() != tt.limit {
+				t.Errorf("%v: it asks for %s, up to %s", err, res.Requests.Cpu(), res.Limits.Cpu())
+			}
+		})
+	}
+}

@@ -1,0 +1,278 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	componentresource "k8s.io/component-helpers/resource"
+)
+
+// What a ResourceQuota counts, by the rules of Kubernetes' quota evaluators. Events are never counted.
+
+// objectCounts are the kinds that a quota may also name without "count/".
+var objectCounts = []Kind{ConfigMaps, Claims, ResourceQuotas, Secrets, Services, "replicationcontrollers"}
+
+const (
+	countPrefix    = "count/"
+	requestsPrefix = corev1.DefaultResourceRequestsPrefix
+	classSuffix    = ".storageclass.storage.k8s.io/"
+)
+
+// countName is how a quota names the number of a kind's objects.
+func countName(k Kind) corev1.ResourceName {
+	r := k.Row()
+	if r == nil || r.Group == nil || k == Events {
+		return ""
+	}
+	if r.Group.Group == "" {
+		return corev1.ResourceName(countPrefix + string(k))
+	}
+	return corev1.ResourceName(countPrefix + string(k) + "." + r.Group.Group)
+}
+
+// Charge is what an object uses of all that can be counted at a moment.
+func Charge(o Object, now time.Time) corev1.ResourceList {
+	kind, one := KindOf(o), *resource.NewQuantity(1, resource.DecimalSI)
+	name := countName(kind)
+	if name == "" {
+		return nil
+	}
+	use := corev1.ResourceList{name: one}
+	if slices.Contains(objectCounts, kind) {
+		use[corev1.ResourceName(kind)] = one
+	}
+	switch o := o.(type) {
+	case *corev1.Pod:
+		if counts(o, now) {
+			use[corev1.ResourcePods] = one
+			computed(use, Requests(o), componentresource.PodLimits(o, componentresource.PodResourcesOptions{}))
+		}
+	case *corev1.PersistentVolumeClaim:
+		storage := o.Spec.Resources.Requests[corev1.ResourceStorage]
+		use[corev1.ResourceRequestsStorage] = storage
+		if class := o.Spec.StorageClassName; class != nil && *class != "" {
+			use[corev1.ResourceName(*class+classSuffix+"persistentvolumeclaims")] = one
+			use[corev1.ResourceName(*class+classSuffix+"requests.storage")] = storage
+		}
+	}
+	return use
+}
+
+// counts tells whether a pod uses anything beside its name: not one that has finished, nor one that should long have stopped.
+func counts(p *corev1.Pod, now time.Time) bool {
+	if Terminated(p) {
+		return false
+	}
+	ends := QuotaEnds(p)
+	return ends.IsZero() || !now.After(ends)
+}
+
+// QuotaEnds is when a pod that is being deleted counts no more, whether or not its device has been heard; zero: it
+// is not being deleted.
+func QuotaEnds(p *corev1.Pod) time.Time {
+	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil || Terminated(p) {
+		return time.Time{}
+	}
+	return p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
+}
+
+// computed adds what containers ask for and what they are limited to.
+func computed(use, requests, limits corev1.ResourceList) {
+	for name, q := range requests {
+		switch {
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+			use[name], use[requestsPrefix+name] = q, q
+		case strings.Contains(string(name), "/"):
+			use[requestsPrefix+name] = q // extended: nothing but requests counts
+		}
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		if q, ok := limits[name]; ok {
+			use["limits."+name] = q
+		}
+	}
+}
+
+// Charged is what an object uses of a quota: of what it limits, and only where the object is in its scopes. Nil: nothing.
+func Charged(q *corev1.ResourceQuota, o Object, now time.Time) corev1.ResourceList {
+	if o.GetNamespace() != q.Namespace || !InScopes(q, o) {
+		return nil
+	}
+	use := Charge(o, now)
+	maps.DeleteFunc(use, func(name corev1.ResourceName, _ resource.Quantity) bool {
+		_, limited := q.Spec.Hard[name]
+		return !limited
+	})
+	return use
+}
+
+// InScopes tells whether an object is in all scopes of a quota. Only pods are in any.
+func InScopes(q *corev1.ResourceQuota, o Object) bool {
+	var all []corev1.ScopedResourceSelectorRequirement
+	for _, s := range q.Spec.Scopes {
+		all = append(all, corev1.ScopedResourceSelectorRequirement{ScopeName: s, Operator: corev1.ScopeSelectorOpExists})
+	}
+	if q.Spec.ScopeSelector != nil {
+		all = append(all, q.Spec.ScopeSelector.MatchExpressions...)
+	}
+	pod, ok := o.(*corev1.Pod)
+	return len(all) == 0 || ok && !slices.ContainsFunc(all, func(r corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, r) })
+}
+
+func inScope(p *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
+	ends := p.Spec.ActiveDeadlineSeconds != nil && *p.Spec.ActiveDeadlineSeconds >= 0
+	switch r.ScopeName {
+	case corev1.ResourceQuotaScopeTerminating:
+		return ends
+	case corev1.ResourceQuotaScopeNotTerminating:
+		return !ends
+	case corev1.ResourceQuotaScopeBestEffort:
+		return bestEffort(p)
+	case corev1.ResourceQuotaScopeNotBestEffort:
+		return !bestEffort(p)
+	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return looksAbroad(p.Spec.Affinity)
+	case corev1.ResourceQuotaScopePriorityClass:
+		class := p.Spec.PriorityClassName
+		switch r.Operator {
+		case corev1.ScopeSelectorOpExists:
+			return class != ""
+		case corev1.ScopeSelectorOpDoesNotExist:
+			return class == ""
+		case corev1.ScopeSelectorOpIn:
+			return class != "" && slices.Contains(r.Values, class)
+		case corev1.ScopeSelectorOpNotIn:
+			return class == "" || !slices.Contains(r.Values, class)
+		}
+	}
+	return false
+}
+
+// bestEffort tells whether no container of a pod asks for any processor or memory, or is limited to it.
+func bestEffort(p *corev1.Pod) bool {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			for _, have := range []corev1.ResourceList{list[i].Resources.Requests, list[i].Resources.Limits} {
+				for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+					if q := have[name]; q.Sign() > 0 {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+// looksAbroad tells whether an affinity is about pods of other namespaces.
+func looksAbroad(a *corev1.Affinity) bool {
+	if a == nil {
+		return false
+	}
+	var terms []corev1.PodAffinityTerm
+	add := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		terms = append(terms, required...)
+		for _, t := range preferred {
+			terms = append(terms, t.PodAffinityTerm)
+		}
+	}
+	if p := a.PodAffinity; p != nil {
+		add(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		add(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
+}
+
+// QuotaStatus is a quota's status as it has to be: what it limits, and how much of that is used. next is when
+// a pod that is being deleted counts no more; zero: there is none.
+func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.ResourceQuotaStatus, next time.Time) {
+	st.Hard, st.Used = q.Spec.Hard.DeepCopy(), corev1.ResourceList{}
+	for name := range q.Spec.Hard {
+		st.Used[name] = *resource.NewQuantity(0, resource.DecimalSI)
+	}
+	self := false
+	for _, kind := range names {
+		if !kind.Namespaced() || !countedBy(q, kind) {
+			continue
+		}
+		for o := range s.All(kind, q.Namespace) {
+			self = self || kind == ResourceQuotas && o.GetName() == q.Name
+			add(st.Used, Charged(q, o, now))
+			if p, ok := o.(*corev1.Pod); ok {
+				if ends := QuotaEnds(p); ends.After(now) && (next.IsZero() || ends.Before(next)) {
+					next = ends
+				}
+			}
+		}
+	}
+	if !self { // one that is about to be created counts itself
+		add(st.Used, Charged(q, q, now))
+	}
+	return st, next
+}
+
+// countedBy tells whether a quota can limit anything of a kind.
+func countedBy(q *corev1.ResourceQuota, k Kind) bool {
+	if k == Pods || k == Claims {
+		return true
+	}
+	_, byCount := q.Spec.Hard[countName(k)]
+	_, byName := q.Spec.Hard[corev1.ResourceName(k)]
+	return byCount && countName(k) != "" || byName
+}
+
+// add adds one list to another, in place.
+func add(to, more corev1.ResourceList) {
+	for name, q := range more {
+		sum := to[name].DeepCopy()
+		sum.Add(q)
+		to[name] = sum
+	}
+}
+
+// Quotas walks the quotas of a namespace.
+func (s Snapshot) Quotas(namespace string) func(yield func(*corev1.ResourceQuota) bool) {
+	return Each[*corev1.ResourceQuota](s, ResourceQuotas, namespace)
+}
+
+// With returns a quota by whose status more is used; nil where more is nothing.
+func With(q *corev1.ResourceQuota, more corev1.ResourceList) *corev1.ResourceQuota {
+	if len(more) == 0 {
+		return nil
+	}
+	q = q.DeepCopy()
+	if q.Status.Used == nil {
+		q.Status.Used = corev1.ResourceList{}
+	}
+	add(q.Status.Used, more)
+	return q
+}
+
+// SameCharge tells whether a change of an object can mean nothing to any quota.
+func SameCharge(old, next Object) bool {
+	was, ok := old.(*corev1.Pod)
+	is, also := next.(*corev1.Pod)
+	if !ok || !also {
+		claim, ok := old.(*corev1.PersistentVolumeClaim)
+		now, also := next.(*corev1.PersistentVolumeClaim)
+		return old != nil && next != nil && (!ok || !also || sameList(claim.Spec.Resources.Requests, now.Spec.Resources.Requests))
+	}
+	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) && sameDeadline(was, is) &&
+		equalGrace(was.ObjectMeta, is.ObjectMeta)
+}
+
+func sameDeadline(a, b *corev1.Pod) bool {
+	return (a.Spec.ActiveDeadlineSeconds == nil) == (b.Spec.ActiveDeadlineSeconds == nil)
+}
+
+func equalGrace(a, b metav1.ObjectMeta) bool {
+	x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds
+	return x == y || x != nil && y != nil && *x == *y
+}
