@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 var update = flag.Bool("update", false, "rewrite the manual's list of what is not claimed")
@@ -113,34 +112,4 @@ func TestManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// quick are specs that need a minute together, and no containers.
-const quick = `sig-(instrumentation|architecture)|Watchers|server version|Lease lease|Deployment Status endpoints|ReplicaSet Replace|DisruptionController should create|version should check`
-
-// TestQuickSpecs runs a few claimed specs where the suite has been built: that takes
-// ten to twenty minutes, so that tests leave it to make conformance.
-func TestQuickSpecs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it starts a hub and devices")
-	}
-	t.Chdir("../..")
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	cache += "/flotilla/conformance"
-	s, err := place(cache)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !s.built(products) {
-		t.Skipf("Kubernetes' conformance suite is not built in %s: make conformance builds it, once", s.dir)
-	}
-	began := time.Now()
-	o := options{cache: cache, logs: t.TempDir(), focus: quick, engine: "docker", procs: 4}
-	if err := conform(t.Context(), o); err != nil {
-		t.Error(err)
-	}
-	t.Logf("in %s", time.Since(began).Round(time.Second))
 }
