@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
@@ -8,7 +10,7 @@ import (
 )
 
 // Consulted are the kinds that Complete looks at: what it said stands as long as nothing of them changes.
-var Consulted = []state.Kind{state.PriorityClasses, state.RuntimeClasses, state.LimitRanges, state.ResourceQuotas}
+var Consulted = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool { return !k.Row().Consulted })
 
 // Complete fills in, in place, what the fleet and the namespace of a new object say of it, and returns why it may not be,
 // in Kubernetes' words. Default has been applied to it.

@@ -32,6 +32,7 @@ type Row struct {
 	Orphans        bool // who deletes one and says nothing of what it owns keeps that
 	Sealed         bool // it is unreadable in the database and in backups
 	Expendable     bool // new ones are left out while the disk is full
+	Consulted      bool // what is made is completed or refused by what they say
 
 	New      func() Object                        // nil: objects of it are not kept
 	Born     func(Object)                         // gives a new one what follows from its uid

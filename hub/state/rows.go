@@ -211,7 +211,7 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[storagev1.StorageClass],
 	}, {
-		Kind: RuntimeClasses, Group: &runtimes, Name: "RuntimeClass", Verbs: everything,
+		Kind: RuntimeClasses, Group: &runtimes, Name: "RuntimeClass", Verbs: everything, Consulted: true,
 		Viewer: readOnly,
 		New:    fresh[nodev1.RuntimeClass],
 	},
@@ -240,18 +240,18 @@ var kinds = [...]Row{
 		New: fresh[corev1.ServiceAccount],
 	},
 	{
-		Kind: PriorityClasses, Group: &scheduling, Name: "PriorityClass", Short: []string{"pc"}, Verbs: everything,
+		Kind: PriorityClasses, Group: &scheduling, Name: "PriorityClass", Short: []string{"pc"}, Verbs: everything, Consulted: true,
 		Viewer: readOnly,
 		New:    fresh[schedulingv1.PriorityClass],
 	},
 	{
-		Kind: ResourceQuotas, Group: &core, Name: "ResourceQuota", Namespaced: true, Short: []string{"quota"}, Verbs: everything,
+		Kind: ResourceQuotas, Group: &core, Name: "ResourceQuota", Namespaced: true, Short: []string{"quota"}, Verbs: everything, Consulted: true,
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly,
 		New:    fresh[corev1.ResourceQuota],
 		Status: status(func(q *corev1.ResourceQuota) *corev1.ResourceQuotaStatus { return &q.Status }),
 	}, {
-		Kind: LimitRanges, Group: &core, Name: "LimitRange", Namespaced: true, Short: []string{"limits"}, Verbs: everything,
+		Kind: LimitRanges, Group: &core, Name: "LimitRange", Namespaced: true, Short: []string{"limits"}, Verbs: everything, Consulted: true,
 		Viewer: readOnly,
 		New:    fresh[corev1.LimitRange],
 	},
