@@ -76,7 +76,7 @@ type realDevice struct {
 
 func newRealDevice(t *testing.T, socket string) *realDevice {
 	d := &realDevice{board: newBoard(), t: t, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)}
-	d.policy.HostPaths = []string{d.shared}
+	d.policy.HostPaths, d.policy.LocalVolumes = []string{d.shared}, true
 	t.Cleanup(func() {
 		eng, err := engine.Open(context.Background(), socket)
 		if err != nil {

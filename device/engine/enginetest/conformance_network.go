@@ -15,8 +15,11 @@ import (
 func (k *kit) network(name string) engine.Network {
 	key, value, _ := strings.Cut(k.label, "=")
 	h := fnv.New32a()
-	fmt.Fprint(h, os.Getpid(), value, name)
-	sum := h.Sum32()
+	fmt.Fprint(h, os.Getpid(), value)
+	sum := h.Sum32() &^ 0x10 // two blocks side by side: one for each name
+	if name != "" {
+		sum |= 0x10
+	}
 	n := engine.Network{Name: "flotilla-test-" + value + name, Labels: map[string]string{key: value},
 		CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(sum>>16&1), byte(sum >> 8), byte(sum) &^ 15}), 28).String()}
 	k.nets = append(k.nets, n)
