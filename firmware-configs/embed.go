@@ -21,6 +21,28 @@ import (
 //go:embed profiles/*.yaml
 var files embed.FS
 
+//go:embed systemd/flotilla-device.service systemd/flotilla-boot-*
+var units embed.FS
+
+// Units are the names of a device's units for systemd: the agent's, and those of its boot
+// helper, which an administrator of the device enables.
+func Units() (names []string) {
+	entries, err := units.ReadDir("systemd")
+	if err != nil {
+		return nil // it is in the program
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Unit is the text of one of them; ok is false if it is none.
+func Unit(name string) (text string, ok bool) {
+	data, err := units.ReadFile(path.Join("systemd", name))
+	return string(data), err == nil
+}
+
 // Defaults returns the profiles that come with this program, sorted by name. A
 // file must be named like its profile, so that one can be found from the other.
 func Defaults() ([]*fleet.BoardProfile, error) {

@@ -36,7 +36,8 @@ func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 }
 
 // Match returns the profile of a board, and nil where none fits. All criteria
-// that a profile sets must hold; of the profiles that fit, the most specific
+// that a profile sets must hold, and where it lists platforms, the agent must be built
+// for one of them; of the profiles that fit, the most specific
 // wins:
 //
 //  1. the one whose compatible name stands first in the board's list (a board
@@ -51,7 +52,7 @@ func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, er
 	var bestRank rank
 	for _, p := range profiles {
 		r, ok := rankOf(p.Spec.Match, board)
-		if !ok {
+		if !ok || !runsOn(p.Spec.Platforms, board) {
 			continue
 		}
 		switch c := slices.Compare(r[:], bestRank[:]); {
@@ -106,4 +107,12 @@ func rankOf(m fleet.BoardMatch, b Board) (r rank, ok bool) {
 		r[2] = len(m.Arch)
 	}
 	return r, true
+}
+
+// runsOn tells whether an agent of the board's architecture is built for one of the
+// platforms. Which ARM version it is built for, it does not say.
+func runsOn(platforms []string, b Board) bool {
+	return len(platforms) == 0 || b.Arch == "" || slices.ContainsFunc(platforms, func(platform string) bool {
+		return strings.HasPrefix(platform+"/", "linux/"+b.Arch+"/")
+	})
 }

@@ -93,6 +93,8 @@ func TestMatch(t *testing.T) {
 	exact := profile("exact", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 3794, Max: 3794}})
 	small := profile("small", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Max: 3793}})
 	other := profile("other", fleet.BoardMatch{Compatible: []string{"raspberrypi,5-model-b"}})
+	only32 := profile("only32", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
+	only32.Spec.Platforms = []string{"linux/arm/v7", "linux/arm/v6"}
 	twin := profile("twin", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
 	for _, tt := range []struct {
 		name     string
@@ -111,6 +113,8 @@ func TestMatch(t *testing.T) {
 		{"all criteria must hold", []*fleet.BoardProfile{small, arm64}, pi4, "arm64", ""},
 		{"a tie names both", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
 		{"a tie among losers does not matter", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
+		{"a profile whose platforms do not hold the agent's is none", []*fleet.BoardProfile{only32, arm64}, pi4, "arm64", ""},
+		{"any version of ARM is an agent's that is built for it", []*fleet.BoardProfile{only32, arms}, Board{Compatible: pi4.Compatible, Arch: "arm"}, "only32", ""},
 		{"a board without a device tree is known by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

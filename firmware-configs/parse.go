@@ -18,25 +18,21 @@ import (
 // MaxSize is the largest profile, in bytes.
 const MaxSize = 64 << 10
 
-// later are keys of the format that this version does not carry out. They are
-// refused by name: a profile whose boot section is silently ignored would look
-// as if it worked.
-var later = []string{
-	"spec.boot", "spec.watchdog", "spec.health", "spec.extends", "spec.resources.evictionSoft",
-}
-
 // A shape is what may stand at one place of a profile. Exactly one of the
 // fields is set; the zero shape is a text.
 type shape struct {
 	keys   map[string]shape // a mapping with these keys
+	each   *shape           // a mapping of free keys to these
 	values bool             // a mapping of free keys to texts, or where number is set to whole numbers
 	items  *shape           // a list
 	number bool             // a whole number, or values are
+	yes    bool             // true or false
 }
 
 var (
 	texts  = shape{items: &shape{}}
 	free   = shape{values: true}
+	soft   = shape{each: &shape{keys: map[string]shape{"value": {}, "for": {}}}}
 	taints = shape{items: &shape{keys: map[string]shape{"key": {}, "value": {}, "effect": {}}}}
 	format = shape{keys: map[string]shape{
 		"apiVersion": {},
@@ -50,11 +46,32 @@ var (
 				"memoryMiB":  {keys: map[string]shape{"min": {number: true}, "max": {number: true}}},
 			}},
 			"platforms": texts,
-			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "sharing": {values: true, number: true}}},
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "evictionSoft": soft, "evictionMaxPodGracePeriod": {number: true}, "sharing": {values: true, number: true}}},
 			"labels":    free,
 			"taints":    taints,
 
-			"peripherals": {items: &shape{keys: map[string]shape{"name": {}, "type": {}, "byID": {}}}},
+			"peripherals": {items: &shape{keys: map[string]shape{
+				"name": {}, "type": {}, "byID": {}, "bus": {number: true}, "address": {number: true}, "family": {}, "line": {}, "pull": {},
+			}}},
+			"extends": texts,
+			"boot": {keys: map[string]shape{
+				"backend": {}, "trial": {}, "config": settings, "cmdline": cmdline,
+			}},
+			"watchdog": {keys: map[string]shape{"hardware": {yes: true}, "runtimeSec": {number: true}, "rebootSec": {number: true}}},
+			"health":   {keys: map[string]shape{"deadline": {}, "stableFor": {}, "checks": texts}},
+		}},
+	}}
+
+	settings = shape{keys: map[string]shape{"all": free, "dtparam": texts, "dtoverlay": texts}}
+	cmdline  = shape{keys: map[string]shape{"add": texts, "remove": texts}}
+
+	// overlay is the format of an overlay, which cannot extend others.
+	overlay = shape{keys: map[string]shape{
+		"apiVersion": {}, "kind": {}, "metadata": {keys: map[string]shape{"name": {}}},
+		"spec": {keys: map[string]shape{
+			"title": {}, "labels": free, "taints": taints,
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "evictionSoft": soft}},
+			"boot":      {keys: map[string]shape{"config": settings, "cmdline": cmdline}},
 		}},
 	}}
 )
@@ -62,6 +79,19 @@ var (
 // Parse reads one profile, in YAML or JSON, of at most MaxSize. Every mistake is
 // named with its place, one per line; unknown and repeated keys are mistakes.
 func Parse(data []byte) (*fleet.BoardProfile, error) {
+	p, err := parse(data, format)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []error
+	for _, err := range Validate(p) {
+		wrong = append(wrong, err)
+	}
+	return p, errors.Join(wrong...)
+}
+
+// parse reads one document of a shape.
+func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("the profile has %d bytes: at most %d are allowed", len(data), MaxSize)
 	}
@@ -88,11 +118,7 @@ func Parse(data []byte) (*fleet.BoardProfile, error) {
 	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("read the profile: %w", err)
 	}
-	var wrong []error
-	for _, err := range Validate(p) {
-		wrong = append(wrong, err)
-	}
-	return p, errors.Join(wrong...)
+	return p, nil
 }
 
 // A reader turns YAML into the values of a shape and collects what is wrong.
@@ -111,14 +137,20 @@ func (r *reader) read(n *yaml.Node, s shape, path string) any {
 		r.wrong(n, path, "anchors and aliases are not allowed: write the value out")
 	case n.Tag == "!!null":
 		r.wrong(n, path, "has no value: give it one or leave the key out")
-	case s.keys != nil || s.values:
+	case s.keys != nil || s.values || s.each != nil:
 		return r.mapping(n, s, path)
 	case s.items != nil:
 		return r.list(n, *s.items, path)
 	case n.Kind != yaml.ScalarNode:
 		r.wrong(n, path, "must be a single value, not a list or mapping")
+	case s.yes:
+		v, err := strconv.ParseBool(n.Value)
+		if err != nil || n.Tag != "!!bool" {
+			r.wrong(n, path, "is %q: write true or false", n.Value)
+		}
+		return v
 	case s.number:
-		v, err := strconv.ParseInt(n.Value, 10, 64)
+		v, err := strconv.ParseInt(n.Value, 0, 64) // 0x76, too
 		if err != nil || n.Tag != "!!int" {
 			r.wrong(n, path, "is %q: write a whole number", n.Value)
 		}
@@ -155,12 +187,12 @@ func (r *reader) mapping(n *yaml.Node, s shape, path string) any {
 		want, known := s.keys[key.Value]
 		if s.values {
 			want = shape{number: s.number}
+		} else if s.each != nil {
+			want = *s.each
 		}
 		_, twice := m[key.Value]
 		switch {
-		case slices.Contains(later, at):
-			r.wrong(key, at, "boot configuration is not supported yet, nor is this key: remove it")
-		case !known && !s.values:
+		case !known && !s.values && s.each == nil:
 			r.wrong(key, at, "unknown key: use one of %s", keysOf(s))
 		case twice:
 			r.wrong(key, at, "appears twice: remove one")

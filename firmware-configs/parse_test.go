@@ -3,6 +3,7 @@ package firmwareconfigs
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"flotilla.dev/shared/fleet"
 )
@@ -18,11 +19,13 @@ spec:
   resources:
     systemReserved: {cpu: 200m, memory: 1Gi, ephemeral-storage: 1Gi}
     agentReserved: {cpu: "1"}
-    evictionHard: {memory.available: 64Mi, nodefs.available: "10%", pid.available: "0"}
+    evictionHard: {memory.available: 64Mi, nodefs.available: "10%", pid.available: "0", temperature.celsius: "88"}
+    evictionSoft: {memory.available: {value: 120Mi, for: 90s}, temperature.celsius: {value: "82", for: 2m}}
+    evictionMaxPodGracePeriod: 30
     sharing: {i2c-1: 4}
   labels: {gpio: "true"}
   taints: [{key: camera, value: "yes", effect: NoSchedule}]
-  peripherals: [{name: lorawan-gateway, type: serial, byID: "usb-RAK*"}]
+  peripherals: [{name: lorawan-gateway, type: serial, byID: "usb-RAK*"}, {name: env, type: i2c, bus: 1, address: 0x76}, {name: probe, type: onewire, family: "28"}, {name: door, type: gpio-in, line: GPIO17, pull: up}, {name: lamp, type: gpio-out, line: GPIO4}]
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +33,8 @@ spec:
 	s := p.Spec
 	if p.Name != "board" || s.Title != "A board" || *s.Match.MemoryMiB != (fleet.MiBBounds{Min: 1, Max: 2}) || s.Labels["gpio"] != "true" ||
 		s.Resources.AgentReserved["cpu"] != "1" || len(s.Taints) != 1 || s.Taints[0].Effect != "NoSchedule" ||
-		s.Resources.Sharing["i2c-1"] != 4 || s.Peripherals[0] != (fleet.Peripheral{Name: "lorawan-gateway", Type: "serial", ByID: "usb-RAK*"}) {
+		s.Resources.EvictionSoft["memory.available"].For.Duration != 90*time.Second || s.Resources.EvictionMaxPodGracePeriod != 30 ||
+		s.Resources.Sharing["i2c-1"] != 4 || s.Peripherals[0] != (fleet.Peripheral{Name: "lorawan-gateway", Type: "serial", ByID: "usb-RAK*"}) || *s.Peripherals[1].Bus != 1 || s.Peripherals[1].Address != 0x76 || s.Peripherals[3].Pull != "up" {
 		t.Errorf("got %+v", p)
 	}
 	if _, err := Parse([]byte(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"board"},"spec":{"match":{"arch":["arm"]}}}`)); err != nil {
@@ -75,7 +79,13 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"a bad quantity", head + ok + "  resources: {systemReserved: {memory: 160MB!}}\n", []string{`spec.resources.systemReserved.memory: "160MB!"`}},
 		{"a resource that cannot be reserved", head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n", []string{"spec.resources.agentReserved.pods", "cpu, ephemeral-storage, memory"}},
 		{"a bad percentage", head + ok + "  resources: {evictionHard: {nodefs.available: \"110%\"}}\n", []string{`spec.resources.evictionHard.nodefs.available: "110%"`}},
-		{"an unknown signal", head + ok + "  resources: {evictionHard: {temperature.celsius: \"88\"}}\n", []string{"temperature.celsius", "memory.available"}},
+		{"an unknown signal", head + ok + "  resources: {evictionHard: {fan.rpm: \"88\"}}\n", []string{"fan.rpm", "memory.available"}},
+		{"a temperature that cannot be", head + ok + "  resources: {evictionHard: {temperature.celsius: \"88%\"}}\n", []string{"evictionHard.temperature.celsius", "is not a temperature"}},
+		{"a soft threshold without its grace, and one without a value", head + ok + "  resources: {evictionSoft: {memory.available: {value: 120Mi}, nodefs.available: {for: 90s}}}\n", []string{"evictionSoft.memory.available: for: is 0s", "evictionSoft.nodefs.available: value"}},
+		{"a soft threshold that is no mapping, and one with another key", head + ok + "  resources: {evictionSoft: {memory.available: 120Mi, nodefs.available: {after: 1s}}}\n", []string{"evictionSoft.memory.available (line 6): must be a mapping", "evictionSoft.nodefs.available.after (line 6): unknown key: use one of for, value"}},
+		{"a soft threshold that warns too late", head + ok + "  resources: {evictionHard: {temperature.celsius: \"80\", memory.available: 64Mi}, evictionSoft: {temperature.celsius: {value: \"82\", for: 2m}, memory.available: {value: 64Mi, for: 2m}}}\n", []string{"evictionSoft.temperature.celsius: value: 82 is not crossed before the 80", "evictionSoft.memory.available: value: 64Mi"}},
+		{"a soft threshold of what nothing is evicted for", head + ok + "  resources: {evictionSoft: {outofdisk.available: {value: 1Gi, for: 1m}}}\n", []string{"evictionSoft.outofdisk.available: there is no soft threshold"}},
+		{"a grace that is none", head + ok + "  resources: {evictionMaxPodGracePeriod: -1}\n", []string{"spec.resources.evictionMaxPodGracePeriod: is -1"}},
 		{"a label key of another domain", head + ok + "  labels: {kubernetes.io/os: linux}\n", []string{"spec.labels.kubernetes.io/os", "slash"}},
 		{"a label key and value that cannot be", head + ok + "  labels: {\"a b\": \"c d\"}\n", []string{"cannot be a label", `has the value "c d"`}},
 		{"a taint's effect", head + ok + "  taints: [{key: a, effect: NoRun}]\n", []string{`spec.taints[0].effect: is "NoRun"`, "NoExecute, NoSchedule, PreferNoSchedule"}},
@@ -86,7 +96,9 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"a resource that is shared by nobody, or that is none", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2, spi0: few}}\n", []string{`spec.resources.sharing.spi0 (line 6): is "few"`}},
 		{"shares that cannot be", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2}}\n", []string{"spec.resources.sharing.i2c-1: is 0", "spec.resources.sharing.a b: cannot be a resource"}},
 		{"a peripheral that cannot be", head + ok + "  peripherals: [{name: i2c-1, type: i2c, byID: \"[\"}, {name: A}]\n",
-			[]string{"spec.peripherals[0].name", "by themselves", "spec.peripherals[0].type", "serial, video", "spec.peripherals[0].byID", "spec.peripherals[1].name"}},
+			[]string{"spec.peripherals[0].name", "by themselves", "spec.peripherals[0].byID: says nothing of the type i2c", "spec.peripherals[0].bus", "spec.peripherals[0].address: is 0x0", "spec.peripherals[1].name", "spec.peripherals[1].type", "onewire, serial, video"}},
+		{"peripherals of each type that cannot be", head + ok + "  peripherals: [{name: a, type: onewire, family: \"2g\"}, {name: b, type: gpio-in, line: \"\", pull: left}, {name: c, type: gpio-out, line: GPIO4, pull: up}, {name: d, type: i2c, bus: -1, address: 0x78}]\n",
+			[]string{`[0].family: is "2g"`, `[1].line: is ""`, `[1].pull: is "left": use one of down, none, up`, "[2].pull: says nothing of the type gpio-out", "[3].bus", "[3].address: is 0x78"}},
 		{"a peripheral twice", head + ok + "  peripherals: [{name: a, type: serial, byID: x}, {name: a, type: serial, byID: y}]\n", []string{"spec.peripherals[1].name: repeats"}},
 		{"a control character", head + ok + "  title: \"a\\u001bb\"\n", []string{"spec.title", "control character"}},
 		{"several mistakes are named at once", head + "spec:\n  match: {arch: [x86]}\n  platforms: [dos]\n  taints: [{}]\n", []string{"x86", "dos", "spec.taints[0].key", "spec.taints[0].effect"}},
@@ -102,21 +114,6 @@ func TestMistakesAreNamed(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestBootConfigurationIsRefusedByName(t *testing.T) {
-	for key, text := range map[string]string{
-		"spec.boot":                   "  boot: {backend: rpi-config-txt}\n",
-		"spec.watchdog":               "  watchdog: {hardware: true}\n",
-		"spec.health":                 "  health: {deadline: 10m}\n",
-		"spec.extends":                "  extends: [low-memory]\n",
-		"spec.resources.evictionSoft": "  resources: {evictionSoft: {}}\n",
-	} {
-		_, err := Parse([]byte(head + "spec:\n  match: {arch: [arm]}\n" + text))
-		if err == nil || !strings.Contains(err.Error(), key+" (line 6): boot configuration is not supported yet") {
-			t.Errorf("%s: %v", key, err)
-		}
 	}
 }
 

@@ -17,21 +17,32 @@ func TestUnits(t *testing.T) {
 		}
 		t.Skipf("this test needs systemd-analyze (package systemd): %v", err)
 	}
+	daemon := []string{"Type=notify", "WatchdogSec=60", "Restart=always"}
 	for unit, want := range map[string][]string{
-		"flotilla-hub.service":    {"ExecStart=/usr/local/bin/flotilla-hub serve", "StateDirectory=flotilla/hub"},
-		"flotilla-device.service": {"ExecStart=/usr/local/bin/flotilla-device run", "StateDirectory=flotilla/device"},
+		"flotilla-hub.service":    append(daemon, "ExecStart=/usr/local/bin/flotilla-hub serve", "StateDirectory=flotilla/hub"),
+		"flotilla-device.service": append(daemon, "ExecStart=/usr/local/bin/flotilla-device run", "StateDirectory=flotilla/device"),
+
+		"flotilla-boot-helper.service":  {"ExecStart=/usr/local/bin/flotilla-device boot-helper", "CapabilityBoundingSet=", "ReadWritePaths=-/boot"},
+		"flotilla-boot-restore.service": {"ExecStart=/usr/local/bin/flotilla-device boot-helper --restore", "DefaultDependencies=no", "WantedBy=sysinit.target"},
+		"flotilla-boot-deadman.service": {"ExecStart=/usr/local/bin/flotilla-device boot-helper --deadman", "Restart=on-failure"},
 	} {
 		text, err := os.ReadFile(filepath.Join("systemd", unit))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, line := range append(want, "Type=notify", "WatchdogSec=60", "Restart=always") {
+		for _, line := range want {
 			if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
 				t.Errorf("%s lacks the line %s", unit, line)
 			}
 		}
 		// The program is not installed here: verify the unit around another one.
-		file := filepath.Join(t.TempDir(), unit)
+		dir := t.TempDir()
+		file := filepath.Join(dir, unit)
+		if socket, err := os.ReadFile(filepath.Join("systemd", strings.TrimSuffix(unit, ".service")+".socket")); err == nil {
+			if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(unit, ".service")+".socket"), socket, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 		text = regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/\S+`).ReplaceAll(text, []byte("ExecStart=/bin/true"))
 		if err := os.WriteFile(file, text, 0o644); err != nil {
 			t.Fatal(err)

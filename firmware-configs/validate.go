@@ -56,11 +56,57 @@ func Validate(p *fleet.BoardProfile) []*FieldError {
 	c.match(p.Spec.Match)
 	c.oneOf("spec.platforms", p.Spec.Platforms, platforms)
 	c.resources(p.Spec.Resources)
+	c.soft(p.Spec.Resources)
 	c.sharing(p.Spec.Resources.Sharing)
 	c.peripherals(p.Spec.Peripherals)
 	c.labels(p.Spec.Labels)
 	c.taints(p.Spec.Taints)
+	c.boot(p)
 	return c.errs
+}
+
+// boot checks what is tried on boards with all that the profile extends, by the rules that
+// devices go by too.
+func (c *checker) boot(p *fleet.BoardProfile) {
+	before := len(c.errs)
+	c.oneOf("spec.extends", p.Spec.Extends, Overlays())
+	if len(c.errs) > before {
+		return
+	}
+	whole, err := Effective(p)
+	if err != nil {
+		c.wrong("spec.extends", "%v", err)
+		return
+	}
+	b := whole.BootConfig()
+	if b == nil {
+		return
+	}
+	if p.Spec.Boot == nil || p.Spec.Boot.Backend == "" {
+		c.wrong("spec.boot.backend", "is missing: use one of %s", strings.Join(fleet.BootBackends, ", "))
+		return
+	}
+	judged := fleet.BootConfig{Profile: "x", Backend: b.Backend, Watchdog: b.Watchdog, Health: b.Health}
+	if b.Backend == fleet.BootNone || !slices.Contains(fleet.BootBackends, b.Backend) { // that is said below
+		judged.Backend = fleet.BootConfigTxt
+	}
+	c.each("spec", judged.Validate())
+	b.Profile, b.Health = "x", fleet.BootHealth{}
+	if b.Watchdog != nil {
+		b.Watchdog = new(fleet.BootWatchdog)
+	}
+	c.each("spec.boot", b.Validate())
+}
+
+// each takes what was found at a place, one by one.
+func (c *checker) each(path string, err error) {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range several.Unwrap() {
+			c.wrong(path, "%v", err)
+		}
+	} else if err != nil {
+		c.wrong(path, "%v", err)
+	}
 }
 
 func (c *checker) text(path, s string) {
@@ -134,6 +180,26 @@ func (c *checker) resources(r fleet.BoardResources) {
 	}
 }
 
+// maxPodGrace is the longest grace that a profile can allow, in seconds.
+const maxPodGrace = 3600
+
+func (c *checker) soft(r fleet.BoardResources) {
+	for _, k := range slices.Sorted(maps.Keys(r.EvictionSoft)) {
+		at := "spec.resources.evictionSoft." + k
+		soft, err := fleet.ParseSoft(k, r.EvictionSoft[k])
+		if err != nil {
+			c.wrong(at, "%v", err)
+			continue
+		}
+		if hard, err := fleet.ParseThreshold(k, r.EvictionHard[k]); err == nil && !soft.Softer(hard) {
+			c.wrong(at, "value: %s is not crossed before the %s of evictionHard: a soft threshold warns first", r.EvictionSoft[k].Value, r.EvictionHard[k])
+		}
+	}
+	if n := r.EvictionMaxPodGracePeriod; n < 0 || n > maxPodGrace {
+		c.wrong("spec.resources.evictionMaxPodGracePeriod", "is %d: write seconds from 0 to %d", n, maxPodGrace)
+	}
+}
+
 func reserved(k, v string) error { _, err := fleet.ParseReserved(k, v); return err }
 
 func threshold(k, v string) error { _, err := fleet.ParseThreshold(k, v); return err }
@@ -171,12 +237,55 @@ func (c *checker) peripherals(list []fleet.Peripheral) {
 			c.wrong(at+".name", "repeats %q: remove it", p.Name)
 		}
 		seen[p.Name] = true
-		if !slices.Contains(fleet.PeripheralTypes, p.Type) {
-			c.wrong(at+".type", "is %q: use one of %s", p.Type, strings.Join(fleet.PeripheralTypes, ", "))
+		c.peripheral(at, p)
+	}
+}
+
+var (
+	family   = regexp.MustCompile(`^[0-9a-f]{2}$`)
+	lineName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/+ -]{0,31}$`)
+)
+
+// peripheral checks that each type says what it is found by, and nothing else.
+func (c *checker) peripheral(at string, p fleet.Peripheral) {
+	says := map[string]bool{"byID": p.ByID != "", "bus": p.Bus != nil, "address": p.Address != 0, "family": p.Family != "", "line": p.Line != "", "pull": p.Pull != ""}
+	by, known := fleet.PeripheralBy[p.Type]
+	if !known {
+		c.wrong(at+".type", "is %q: use one of %s", p.Type, strings.Join(fleet.PeripheralTypes(), ", "))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(says)) {
+		if says[key] && !slices.Contains(by, key) {
+			c.wrong(at+"."+key, "says nothing of the type %s, which is found by %s: remove it", p.Type, strings.Join(by, " and "))
 		}
-		c.text(at+".byID", p.ByID)
-		if _, err := path.Match(p.ByID, ""); err != nil || p.ByID == "" {
-			c.wrong(at+".byID", "is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
+	}
+	c.text(at+".byID", p.ByID)
+	for _, key := range by {
+		switch key {
+		case "byID":
+			if _, err := path.Match(p.ByID, ""); err != nil || p.ByID == "" {
+				c.wrong(at+".byID", "is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
+			}
+		case "bus":
+			if p.Bus == nil || *p.Bus < 0 || *p.Bus > 255 {
+				c.wrong(at+".bus", "is missing or no bus: write its number, such as 1 for i2c-1")
+			}
+		case "address":
+			if p.Address < 0x08 || p.Address > 0x77 {
+				c.wrong(at+".address", "is %#x: write the 7-bit address of the chip, 0x08 to 0x77", p.Address)
+			}
+		case "family":
+			if !family.MatchString(p.Family) {
+				c.wrong(at+".family", "is %q: write the two digits with which the ids of such chips begin, such as \"28\"", p.Family)
+			}
+		case "line":
+			if !lineName.MatchString(p.Line) {
+				c.wrong(at+".line", "is %q: write the line's name as gpioinfo prints it, such as GPIO17", p.Line)
+			}
+		case "pull":
+			if p.Pull != "" && !slices.Contains(fleet.Pulls, p.Pull) {
+				c.wrong(at+".pull", "is %q: use one of %s, or leave it out", p.Pull, strings.Join(fleet.Pulls, ", "))
+			}
 		}
 	}
 }

@@ -14,6 +14,19 @@ func YAML(data []byte, into any) error {
 	if t := bytes.TrimLeft(data, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(data) {
 		return JSON(data, into)
 	}
+	if err := Document(data); err != nil || into == nil {
+		return err
+	}
+	text, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return nil // the decoder will say so
+	}
+	return JSON(text, into)
+}
+
+// Document is YAML for whatever is decoded from it. It needs no second decoder of YAML,
+// for which a device has no room.
+func Document(data []byte) error {
 	aliases := bytes.IndexByte(data, '&') >= 0 && bytes.IndexByte(data, '*') >= 0
 	if aliases || bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) > Depth {
 		var doc yamlnode.Node
@@ -27,14 +40,7 @@ func YAML(data []byte, into any) error {
 			return errDeep
 		}
 	}
-	if into == nil {
-		return nil
-	}
-	text, err := yaml.YAMLToJSON(data)
-	if err != nil {
-		return nil // the decoder will say so
-	}
-	return JSON(text, into)
+	return nil
 }
 
 // expanded is the size of a node with its aliases written out; more than MaxExpanded is

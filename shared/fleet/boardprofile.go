@@ -35,18 +35,37 @@ type BoardProfileSpec struct {
 	Taints    []corev1.Taint    `json:"taints,omitempty"`
 
 	Peripherals []Peripheral `json:"peripherals,omitempty"`
+
+	Extends  []string      `json:"extends,omitempty"` // overlays that come with the hub; later ones win, the profile itself over all
+	Boot     *BoardBoot    `json:"boot,omitempty"`
+	Watchdog *BootWatchdog `json:"watchdog,omitempty"`
+	Health   *BootHealth   `json:"health,omitempty"`
 }
 
-// A Peripheral is something connected to the board that has a name of its own: pods ask for flotilla.dev/<name>, and it
-// is not counted with others of its type any more.
-type Peripheral struct {
-	Name string `json:"name"`
-	Type string `json:"type"` // one of PeripheralTypes
-	ByID string `json:"byID"` // the device's id, as flotilla-device probe prints it; * and ? stand for any characters
+// A BoardBoot is the boot configuration of a profile. A FirmwareRollout gives it to nodes; by itself it changes nothing.
+type BoardBoot struct {
+	Backend string       `json:"backend,omitempty"` // one of BootBackends
+	Trial   string       `json:"trial,omitempty"`   // one of BootTrials
+	Config  BootSettings `json:"config,omitzero"`
+	Cmdline BootCmdline  `json:"cmdline,omitzero"`
 }
 
-// PeripheralTypes are the resources whose devices can have names of their own, sorted.
-var PeripheralTypes = []string{"serial", "video"}
+// BootConfig is what of a profile is tried on a board, nil for nothing. What else the
+// profile says does not change its digest.
+func (b *BoardProfile) BootConfig() *BootConfig {
+	s := &b.Spec
+	if s.Boot == nil && s.Watchdog == nil && s.Health == nil {
+		return nil
+	}
+	c := &BootConfig{Profile: b.Name, Watchdog: s.Watchdog}
+	if s.Boot != nil {
+		c.Backend, c.Trial, c.Config, c.Cmdline = s.Boot.Backend, s.Boot.Trial, s.Boot.Config, s.Boot.Cmdline
+	}
+	if s.Health != nil {
+		c.Health = *s.Health
+	}
+	return c.DeepCopy()
+}
 
 // ResourceName is the extended resource by which pods ask for a device.
 func ResourceName(device string) corev1.ResourceName {
@@ -67,7 +86,7 @@ type MiBBounds struct {
 	Max int64 `json:"max,omitempty"`
 }
 
-// Signals that a threshold can watch; the first five are the kubelet's.
+// Signals that a threshold can watch; the first five are the kubelet's. SignalTemperature is another of ours.
 const (
 	SignalMemoryAvailable    = "memory.available"    // bytes
 	SignalNodeFsAvailable    = "nodefs.available"    // bytes
@@ -81,11 +100,12 @@ const (
 // Signals lists every signal, sorted.
 var Signals = []string{
 	SignalImageFsAvailable, SignalImageFsInodesFree, SignalMemoryAvailable, SignalNodeFsAvailable,
-	SignalNodeFsInodesFree, SignalOutOfDiskAvailable, SignalPIDAvailable,
+	SignalNodeFsInodesFree, SignalOutOfDiskAvailable, SignalPIDAvailable, SignalTemperature,
 }
 
-// A Threshold is the amount of a signal below which a device is under pressure:
-// a quantity, or a percentage of the capacity. Zero switches the signal off.
+// A Threshold is the amount of a signal below which a device is under pressure, or
+// for SignalTemperature above which: a quantity, or a percentage of the capacity. Zero
+// switches the signal off.
 type Threshold struct {
 	Signal   string
 	Quantity resource.Quantity
@@ -107,6 +127,14 @@ func ParseThreshold(signal, value string) (Threshold, error) {
 		return Threshold{}, fmt.Errorf("unknown signal %q: use one of %s", signal, strings.Join(Signals, ", "))
 	}
 	t := Threshold{Signal: signal}
+	if signal == SignalTemperature {
+		q, err := bound.ParseQuantity(value)
+		if err != nil || q.Sign() < 0 || q.MilliValue() > 150_000 {
+			return Threshold{}, fmt.Errorf("%q is not a temperature: write degrees Celsius from 0 to 150, such as 88", value)
+		}
+		t.Quantity = q
+		return t, nil
+	}
 	if number, ok := strings.CutSuffix(value, "%"); ok {
 		percent, err := strconv.ParseFloat(number, 64)
 		if err != nil || math.IsNaN(percent) || percent < 0 || percent >= 100 {
@@ -145,6 +173,9 @@ type BoardResources struct {
 	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
 	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
 
+	EvictionSoft              map[string]SoftThreshold `json:"evictionSoft,omitempty"`
+	EvictionMaxPodGracePeriod int64                    `json:"evictionMaxPodGracePeriod,omitempty"` // seconds that a pod has at most to end for a soft threshold; 0: its own
+
 	// Sharing says how many containers may have a device of a resource at a time, such as i2c-1: 4; without it one.
 	Sharing map[string]int64 `json:"sharing,omitempty"`
 }
@@ -164,8 +195,22 @@ func (b *BoardProfile) DeepCopy() *BoardProfile {
 	s.Resources.SystemReserved = maps.Clone(s.Resources.SystemReserved)
 	s.Resources.AgentReserved = maps.Clone(s.Resources.AgentReserved)
 	s.Resources.EvictionHard = maps.Clone(s.Resources.EvictionHard)
+	s.Resources.EvictionSoft = maps.Clone(s.Resources.EvictionSoft)
 	s.Resources.Sharing = maps.Clone(s.Resources.Sharing)
 	s.Peripherals = slices.Clone(s.Peripherals)
+	for i := range s.Peripherals {
+		s.Peripherals[i].Bus = clone(s.Peripherals[i].Bus)
+	}
+	s.Extends = slices.Clone(s.Extends)
+	if c := b.BootConfig(); c != nil {
+		if s.Boot != nil {
+			s.Boot = &BoardBoot{Backend: c.Backend, Trial: c.Trial, Config: c.Config, Cmdline: c.Cmdline}
+		}
+		if s.Health != nil {
+			s.Health = &c.Health
+		}
+		s.Watchdog = c.Watchdog
+	}
 	s.Labels = maps.Clone(s.Labels)
 	s.Taints = slices.Clone(s.Taints)
 	for i := range s.Taints {

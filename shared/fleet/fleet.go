@@ -19,7 +19,11 @@ const (
 	// RuntimeHandlerAnnotation is the handler of a pod's RuntimeClass, which the hub has found when it took the pod.
 	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
 
+	// FeatureEphemeralContainers is what an agent declares that adds containers to pods that run.
+	FeatureEphemeralContainers = "EphemeralContainers"
+
 	TaintFlapping = "flotilla.dev/flapping" // PreferNoSchedule
+	TaintTooHot   = "flotilla.dev/too-hot"  // NoSchedule, while ConditionTemperatureOK is False
 
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"

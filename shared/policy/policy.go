@@ -75,7 +75,7 @@ const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, capabilities, al
 
 // Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
 func Parse(body []byte) (Document, error) {
-	if err := bound.YAML(body, nil); err != nil {
+	if err := bound.Document(body); err != nil {
 		return Document{}, fmt.Errorf("parse the policy: %w", err)
 	}
 	d := Default()

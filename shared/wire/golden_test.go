@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/json"
 	"flag"
 	"os"
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/shared/fleet"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden payloads")
@@ -47,6 +50,11 @@ var goldens = []struct {
 		},
 		Hardware: json.RawMessage(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`),
 		Volumes:  []VolumeState{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Gone: true}},
+		Vitals:   &Vitals{CPU: ptr(.125), Memory: ptr(.41), Disk: ptr(.5), Temperature: ptr(61.3), Supply: ptr(5.08), RTT: ptr(.034)},
+		Firmware: &FirmwareStatus{
+			Candidate: FirmwareDigest(bootDocument), State: FirmwareVerifying, Backend: fleet.BootConfigTxt, Trial: fleet.TrialTryboot,
+			Message: "engine-ping holds since 20s of 1m0s", Diff: "cmdline.txt: +cgroup_enable=memory\n", Bad: []string{FirmwareDigest(nil)}, Since: moment,
+		},
 	}, anyParser(ParseStatus)},
 	{"pods", Pods{Boot: boot, Seq: 52, Generation: 31, Pods: []PodStatus{{
 		UID: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Name: "kiosk-7c9f-x2x1q",
@@ -58,7 +66,9 @@ var goldens = []struct {
 		Generation: 31, Hub: "01JD8Y3QK8Z6M5N4P3R2S1T0AB", LeaseIntervalSeconds: 10, Time: moment,
 		Pods:       []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-7c9f-x2x1q", Namespace: "default"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "kiosk:1"}}}}},
 		ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{},
-		Volumes: []Volume{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Claim: "data", Made: true}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Remove: true}},
+		Volumes:     []Volume{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Claim: "data", Made: true}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Remove: true}},
+		Firmware:    signedBoot(),
+		FirmwareKey: bootKey.Public().(ed25519.PublicKey),
 	}, anyParser(ParseDesired)},
 	{"node-logs", Request{Type: RequestNodeLogs, TailLines: ptr(int64(100)), Follow: true, SinceSeconds: ptr(int64(60)), Timestamps: true, LimitBytes: ptr(int64(4096))}, anyParser(ParseRequest)},
 	{"request", Request{Type: RequestLogs, Pod: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Container: "web", TailLines: ptr(int64(100)), Follow: true, SinceSeconds: ptr(int64(60)), DeadlineSeconds: 600}, anyParser(ParseRequest)},

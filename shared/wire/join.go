@@ -47,7 +47,8 @@ type JoinAnswer struct {
 	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
 	CA                   string    `json:"ca"`          // PEM: the root
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
-	Time                 time.Time `json:"time"` // the hub's clock
+	Time                 time.Time `json:"time"`                  // the hub's clock
+	FirmwareKey          []byte    `json:"firmwareKey,omitempty"` // by which the hub signs boot configurations: Ed25519, public
 }
 
 // A JoinRefusal says in one sentence why there is no JoinAnswer, and what to do.

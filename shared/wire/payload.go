@@ -53,8 +53,21 @@ type Status struct {
 	Status       corev1.NodeStatus `json:"status"`
 	Hardware     json.RawMessage   `json:"hardware,omitempty"` // board, sensors, buses, storage
 	Volumes      []VolumeState     `json:"volumes,omitempty"`  // those of the desired state that are there, or have been removed
+	Vitals       *Vitals           `json:"vitals,omitempty"`   // nil: the agent is older than they are, or has not measured yet
+	Firmware     *FirmwareStatus   `json:"firmware,omitempty"` // nil: the agent is older than this, or nothing is wanted of its boot
 
 	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
+}
+
+// Vitals are how a device fares, as it measured when it last had a reason to: no more
+// often than is shown. What its board does not tell is nil.
+type Vitals struct {
+	CPU         *float64 `json:"cpu,omitempty"`         // share of all processors since the measurement before, 0 to 1
+	Memory      *float64 `json:"memory,omitempty"`      // share that is in use, 0 to 1
+	Disk        *float64 `json:"disk,omitempty"`        // the same of the file system of the containers
+	Temperature *float64 `json:"temperature,omitempty"` // °C, of the hottest sensor
+	Supply      *float64 `json:"supply,omitempty"`      // V
+	RTT         *float64 `json:"rtt,omitempty"`         // s, from the status before to its acknowledgement
 }
 
 // A Registration is used once, when the hub creates the Node object.
@@ -127,9 +140,11 @@ type Desired struct {
 	Pods                 []corev1.Pod        `json:"pods"`
 	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
 	Secrets              []corev1.Secret     `json:"secrets"`
-	Volumes              []Volume            `json:"volumes,omitempty"` // persistent ones: those of its pods, and those to be removed
-	Profile              *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
-	PodCIDR              string              `json:"podCIDR,omitempty"` // addresses of the pods that have a network of their own; empty: the engine's choice
+	Volumes              []Volume            `json:"volumes,omitempty"`     // persistent ones: those of its pods, and those to be removed
+	Profile              *fleet.BoardProfile `json:"profile,omitempty"`     // the board profile that matches this node
+	PodCIDR              string              `json:"podCIDR,omitempty"`     // addresses of the pods that have a network of their own; empty: the engine's choice
+	Firmware             *Firmware           `json:"firmware,omitempty"`    // nil: the hub wants nothing of its boot
+	FirmwareKey          []byte              `json:"firmwareKey,omitempty"` // Ed25519, public; a device keeps the first that it is told
 	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
 	Time                 time.Time           `json:"time"`
 	// Dismissed: the device's enrolment has ended. There is nothing else in it then.

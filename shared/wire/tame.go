@@ -23,6 +23,17 @@ func (s *Status) tame() {
 		s.TooMuch = fmt.Sprintf("its hardware report has %d bytes, at most %d are kept", n, bound.MaxHardware)
 	}
 	s.AgentVersion = bound.Text(s.AgentVersion, maxVersion)
+	if v := s.Vitals; v != nil {
+		for _, x := range []struct {
+			is          **float64
+			least, most float64
+		}{{&v.CPU, 0, 1}, {&v.Memory, 0, 1}, {&v.Disk, 0, 1}, {&v.Temperature, -100, 250}, {&v.Supply, 0, 1000}, {&v.RTT, 0, 3600}} {
+			if f := *x.is; f != nil && (*f < x.least || *f > x.most) {
+				*x.is = nil
+			}
+		}
+	}
+	s.tameFirmware()
 	st := &s.Status
 	if n := len(st.Images); n > bound.MaxImages {
 		st.Images = st.Images[:bound.MaxImages]

@@ -1,0 +1,168 @@
+package firmwareconfigs
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+//go:embed overlays/*.yaml
+var overlayFiles embed.FS
+
+// overlays are the mix-ins that come with this program, by name.
+var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
+	entries, err := overlayFiles.ReadDir("overlays")
+	if err != nil {
+		return nil, fmt.Errorf("list the overlays: %w", err)
+	}
+	all := map[string]*fleet.BoardProfile{}
+	var errs []error
+	for _, e := range entries {
+		name := path.Join("overlays", e.Name())
+		data, err := overlayFiles.ReadFile(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read %s: %w", name, err))
+			continue
+		}
+		o, err := parse(data, overlay)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		case o.Name+".yaml" != e.Name() || o.Kind != "BoardOverlay":
+			errs = append(errs, fmt.Errorf("%s holds the %s %q: rename one of them", name, o.Kind, o.Name))
+		default:
+			all[o.Name] = o
+		}
+	}
+	return all, errors.Join(errs...)
+})
+
+// Overlays are the names of the mix-ins that a profile can extend, sorted.
+func Overlays() []string {
+	all, _ := overlays()
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Effective is a profile with what it extends: later overlays win over earlier ones, and
+// the profile over all. Lists are joined by what their entries are about: a device tree
+// parameter or overlay by its name, a taint by key and effect, a word of the command line
+// by itself. An overlay extends nothing, so there are no circles.
+func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
+	if len(p.Spec.Extends) == 0 {
+		return p, nil
+	}
+	all, err := overlays()
+	if err != nil {
+		return nil, err
+	}
+	out := p.DeepCopy()
+	out.Spec.Extends = nil
+	base := fleet.BoardProfileSpec{}
+	for _, name := range p.Spec.Extends {
+		o := all[name]
+		if o == nil {
+			return nil, fmt.Errorf("spec.extends: there is no overlay %q: use some of %s", name, strings.Join(Overlays(), ", "))
+		}
+		base = over(base, o.DeepCopy().Spec)
+	}
+	s := over(base, out.Spec)
+	out.Spec.Labels, out.Spec.Taints, out.Spec.Boot = s.Labels, s.Taints, s.Boot
+	out.Spec.Resources.SystemReserved, out.Spec.Resources.AgentReserved, out.Spec.Resources.EvictionHard = s.Resources.SystemReserved, s.Resources.AgentReserved, s.Resources.EvictionHard
+	out.Spec.Resources.EvictionSoft = s.Resources.EvictionSoft
+	return out, nil
+}
+
+// over is a with b over it, so far as overlays can say anything.
+func over(a, b fleet.BoardProfileSpec) fleet.BoardProfileSpec {
+	a.Labels = merged(a.Labels, b.Labels)
+	a.Taints = lists(a.Taints, b.Taints, taintKey)
+	a.Resources.SystemReserved = merged(a.Resources.SystemReserved, b.Resources.SystemReserved)
+	a.Resources.AgentReserved = merged(a.Resources.AgentReserved, b.Resources.AgentReserved)
+	a.Resources.EvictionHard = merged(a.Resources.EvictionHard, b.Resources.EvictionHard)
+	a.Resources.EvictionSoft = merged(a.Resources.EvictionSoft, b.Resources.EvictionSoft)
+	if b.Boot == nil {
+		return a
+	}
+	boot := *b.Boot
+	if x := a.Boot; x != nil {
+		boot.Config.All = merged(x.Config.All, boot.Config.All)
+		boot.Config.DTParam = lists(x.Config.DTParam, boot.Config.DTParam, parameter)
+		boot.Config.DTOverlay = lists(x.Config.DTOverlay, boot.Config.DTOverlay, fleet.OverlayOf)
+		add, remove := boot.Cmdline.Add, boot.Cmdline.Remove
+		boot.Cmdline.Add = lists(without(x.Cmdline.Add, remove), add, itself)
+		boot.Cmdline.Remove = lists(without(x.Cmdline.Remove, add), remove, itself)
+	}
+	a.Boot = &boot
+	return a
+}
+
+func taintKey(t corev1.Taint) string { return t.Key + ":" + string(t.Effect) }
+
+func itself(s string) string { return s }
+
+// parameter is what a dtparam is about: i2c_arm of i2c_arm=on.
+func parameter(s string) string {
+	name, _, _ := strings.Cut(s, "=")
+	return name
+}
+
+func without(list, gone []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(gone, s) })
+}
+
+// merged is a with b over it.
+func merged[T any](a, b map[string]T) map[string]T {
+	if len(a) == 0 {
+		return b
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
+}
+
+// lists is a with b over it: an entry of b takes the place of the one in a that is about the same.
+func lists[T any](a, b []T, about func(T) string) []T {
+	out := slices.Clone(a)
+	for _, x := range b {
+		if i := slices.IndexFunc(out, func(y T) bool { return about(x) == about(y) }); i >= 0 && i < len(a) {
+			out[i] = x
+		} else {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// Render is the boot configuration that a profile gives its boards: the exact bytes that
+// are signed, and the configuration that they say. A profile that says nothing of the boot
+// is an error.
+func Render(p *fleet.BoardProfile) ([]byte, *fleet.BootConfig, error) {
+	whole, err := Effective(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := whole.BootConfig()
+	if c == nil {
+		return nil, nil, errors.New("it says nothing of the boot: give it spec.boot")
+	}
+	if err := c.Validate(); err != nil {
+		return nil, nil, err
+	}
+	document, err := c.Encode()
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(document) > fleet.MaxBootConfig {
+		return nil, nil, fmt.Errorf("its boot configuration has %d bytes: at most %d are allowed", len(document), fleet.MaxBootConfig)
+	}
+	return document, c, nil
+}

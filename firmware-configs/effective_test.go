@@ -1,0 +1,86 @@
+package firmwareconfigs
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const pi = "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {name: pi}\nspec:\n  match: {arch: [arm64]}\n"
+
+func TestOverlaysAreMixedIn(t *testing.T) {
+	p, err := Parse([]byte(pi + `  extends: [low-memory, onewire, can-hat]
+  labels: {can: "mine"}
+  resources: {evictionHard: {nodefs.available: "10%"}}
+  boot:
+    backend: rpi-config-txt
+    config: {dtparam: [i2c_arm=on, spi=off], dtoverlay: ["w1-gpio,gpiopin=17"]}
+    cmdline: {remove: [quiet]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, _, err := Render(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"profile":"pi","revision":0,"backend":"rpi-config-txt","config":{"all":{"gpu_mem":"16"},"dtparam":["spi=off","i2c_arm=on"],"dtoverlay":["w1-gpio,gpiopin=17","mcp2515-can0,oscillator=16000000,interrupt=25"]},"cmdline":{"add":["cgroup_enable=memory"],"remove":["quiet"]}}`
+	if string(document) != want {
+		t.Errorf("rendered\n%s\nwants\n%s", document, want)
+	}
+	whole, _ := Effective(p)
+	if l := whole.Spec.Labels; l["can"] != "mine" || l["onewire"] != "true" || len(l) != 2 {
+		t.Errorf("labels %v", l)
+	}
+	if e := whole.Spec.Resources.EvictionHard; e["memory.available"] != "48Mi" || e["nodefs.available"] != "10%" {
+		t.Errorf("thresholds %v", e)
+	}
+	if len(p.Spec.Labels) != 1 || len(p.Spec.Boot.Config.DTParam) != 2 {
+		t.Errorf("the profile itself has changed: %+v", p.Spec)
+	}
+	if all, err := overlays(); err != nil || len(all) != 3 || all["onewire"].Spec.Labels["can"] != "" || len(all["low-memory"].Spec.Boot.Cmdline.Remove) != 0 {
+		t.Errorf("the overlays have changed: %v, %v", all, err)
+	}
+}
+
+// A label is no boot configuration: whoever changes one reboots nobody.
+func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
+	const boot = "  boot: {backend: rpi-config-txt, config: {dtparam: [spi=on]}}\n"
+	a, errA := Parse([]byte(pi + boot))
+	b, errB := Parse([]byte(pi + boot + "  title: another\n  labels: {x: y}\n"))
+	if errA != nil || errB != nil {
+		t.Fatal(errA, errB)
+	}
+	x, _, _ := Render(a)
+	y, _, _ := Render(b)
+	if len(x) == 0 || !slices.Equal(x, y) {
+		t.Errorf("%s\n%s", x, y)
+	}
+}
+
+func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"an overlay that is none", "  extends: [../../etc/passwd]\n", `spec.extends[0]: is "../../etc/passwd": use one of can-hat, low-memory, onewire`},
+		{"one overlay twice", "  extends: [onewire, onewire]\n  boot: {backend: rpi-config-txt}\n", "spec.extends[1]: repeats"},
+		{"an overlay without a backend", "  extends: [onewire]\n", "spec.boot.backend: is missing"},
+		{"a backend that is not supported", "  boot: {backend: extlinux}\n", `spec.boot: backend: "extlinux" is not supported`},
+		{"another kernel", "  boot: {backend: rpi-config-txt, config: {all: {kernel: evil.img}}}\n", "spec.boot: config.all.\"kernel\": is refused"},
+		{"another file", "  boot: {backend: rpi-config-txt, config: {all: {include: evil.txt}}}\n", "spec.boot: config.all.\"include\": is refused"},
+		{"a line break in a value", "  boot: {backend: rpi-config-txt, config: {all: {gpu_mem: \"16\\nkernel=evil.img\"}}}\n", "spec.boot: config.all.\"gpu_mem\": has the value"},
+		{"a path as overlay", "  boot: {backend: rpi-config-txt, config: {dtoverlay: [../evil]}}\n", "spec.boot: config.dtoverlay[0]"},
+		{"another init", "  boot: {backend: rpi-config-txt, cmdline: {add: [init=/bin/sh]}}\n", "spec.boot: cmdline.add[0]: \"init=/bin/sh\" is refused"},
+		{"another root", "  boot: {backend: rpi-config-txt, cmdline: {remove: [root=/dev/mmcblk0p2]}}\n", "spec.boot: cmdline.remove[0]"},
+		{"a check that is none", "  boot: {backend: rpi-config-txt}\n  health: {checks: [all-good]}\n", `spec: health.checks[0]: "all-good" is not supported`},
+		{"a deadline of a day", "  boot: {backend: rpi-config-txt}\n  health: {deadline: 24h}\n", "spec: health.deadline: is 24h0m0s"},
+		{"a key that is none", "  boot: {backend: rpi-config-txt, eeprom: {}}\n", "spec.boot.eeprom (line 6): unknown key"},
+		{"a word where yes or no is asked", "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: sure}\n", `spec.watchdog.hardware (line 7): is "sure": write true or false`},
+		{"a setting of a backend that changes nothing", "  boot: {backend: none, cmdline: {add: [quiet]}}\n", "spec.boot: backend: is none"},
+	} {
+		_, err := Parse([]byte(pi + c.text))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", c.name, err, c.want)
+		} else if n := strings.Count(err.Error(), "\n"); n > 0 {
+			t.Errorf("%s: %d sentences instead of one: %v", c.name, n+1, err)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SignalTemperature is how warm the processor is, in degrees Celsius: the one signal that is short above its threshold.
+const SignalTemperature = "temperature.celsius"
+
+// A SoftThreshold has to be crossed for a while before pods go, and they go with their grace.
+type SoftThreshold struct {
+	Value string          `json:"value"` // as that of a hard one
+	For   metav1.Duration `json:"for"`
+}
+
+// MaxSoftFor bounds a SoftThreshold's For.
+const MaxSoftFor = time.Hour
+
+// A Soft is a SoftThreshold that was read.
+type Soft struct {
+	Threshold
+	For time.Duration
+}
+
+// SoftSignals are the signals with soft thresholds: all but that of OutOfDisk, for which nothing is evicted.
+func SoftSignals() []string {
+	return slices.DeleteFunc(slices.Clone(Signals), func(s string) bool { return s == SignalOutOfDiskAvailable })
+}
+
+// ParseSoft reads a signal's soft threshold.
+func ParseSoft(signal string, s SoftThreshold) (Soft, error) {
+	if !slices.Contains(SoftSignals(), signal) {
+		return Soft{}, fmt.Errorf("there is no soft threshold of %q: use one of %s", signal, strings.Join(SoftSignals(), ", "))
+	}
+	t, err := ParseThreshold(signal, s.Value)
+	if err != nil {
+		return Soft{}, fmt.Errorf("value: %w", err)
+	}
+	if d := s.For.Duration; d < time.Second || d > MaxSoftFor {
+		return Soft{}, fmt.Errorf("for: is %s: write how long it must be crossed before pods go, 1s to 1h", d)
+	}
+	return Soft{t, s.For.Duration}, nil
+}
+
+// Crossed tells whether so much of a capacity is beyond the threshold.
+func (t Threshold) Crossed(amount, capacity int64) bool {
+	if t.Signal == SignalTemperature { // in thousandths of a degree
+		return amount > t.Quantity.MilliValue()
+	}
+	return amount < t.Of(capacity)
+}
+
+// Softer tells whether a soft threshold is crossed before the hard one, where that can be told without a board.
+func (s Soft) Softer(hard Threshold) bool {
+	switch {
+	case (s.Percent > 0) != (hard.Percent > 0):
+		return true
+	case s.Percent > 0:
+		return s.Percent > hard.Percent
+	case hard.Quantity.IsZero() || s.Quantity.IsZero(): // one of them is switched off
+		return true
+	case s.Signal == SignalTemperature:
+		return s.Quantity.Cmp(hard.Quantity) < 0
+	}
+	return s.Quantity.Cmp(hard.Quantity) > 0
+}

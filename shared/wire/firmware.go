@@ -1,0 +1,157 @@
+package wire
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
+)
+
+// Limits of what is said about boot configurations.
+const (
+	MaxFirmwareMessage = 256     // bytes
+	MaxFirmwareDiff    = 4 << 10 // bytes
+	MaxFirmwareBad     = 8       // digests
+)
+
+// A Firmware is the boot configuration that a device is to have.
+type Firmware struct {
+	Generation int64  `json:"generation"` // of this: a device takes none that is older than one it has taken
+	Digest     string `json:"digest"`     // of Document, see FirmwareDigest
+	Document   []byte `json:"document"`   // canonical JSON of a fleet.BootConfig; at most fleet.MaxBootConfig bytes
+	Signature  []byte `json:"signature"`  // Ed25519 over FirmwareText
+	// Try is the hub's permission: the window is open, the node drained, it is its turn.
+	Try   bool  `json:"try,omitempty"`
+	Retry int64 `json:"retry,omitempty"` // raised by an administrator: what has failed may be tried again
+	// Undo: back to what was kept before this.
+	Undo bool `json:"undo,omitempty"`
+}
+
+// A FirmwareStatus is how far a device is with its boot configuration.
+type FirmwareStatus struct {
+	Digest    string    `json:"digest,omitempty"`    // of what is kept now; empty: what the board had itself
+	Candidate string    `json:"candidate,omitempty"` // digest of what is staged or tried
+	State     string    `json:"state"`               // one of the Firmware… constants
+	Backend   string    `json:"backend,omitempty"`
+	Trial     string    `json:"trial,omitempty"`
+	Message   string    `json:"message,omitempty"` // at most MaxFirmwareMessage bytes
+	Diff      string    `json:"diff,omitempty"`    // the lines that would change, at most MaxFirmwareDiff bytes
+	Bad       []string  `json:"bad,omitempty"`     // digests that have failed here, at most MaxFirmwareBad
+	Since     time.Time `json:"since,omitzero"`    // by the device's clock
+}
+
+// States of a FirmwareStatus, which are the reasons of the condition FirmwareReady.
+const (
+	FirmwareUpToDate       = "UpToDate"
+	FirmwareStaged         = "Staged"
+	FirmwareAwaitingWindow = "AwaitingWindow"
+	FirmwareDraining       = "Draining"
+	FirmwareTrial          = "Trial"
+	FirmwareVerifying      = "Verifying"
+	FirmwareRolledBack     = "RolledBack"
+	FirmwareFailed         = "Failed"
+	FirmwareUnsupported    = "Unsupported"
+)
+
+var firmwareDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// FirmwareDigest is the name of a document.
+func FirmwareDigest(document []byte) string {
+	sum := sha256.Sum256(document)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// FirmwareText is what the hub signs: it binds a document to one node, to one of the names
+// in its /proc/device-tree/compatible ("" where a board has none), and to a generation, so
+// that nothing can be sent to another device, or again later.
+func FirmwareText(node, compatible string, generation int64, digest string) []byte {
+	return []byte(strings.Join([]string{"flotilla.dev/firmware/v1", node, compatible, strconv.FormatInt(generation, 10), digest}, "\n"))
+}
+
+// SignFirmware makes a Firmware of a document.
+func SignFirmware(key ed25519.PrivateKey, node, compatible string, generation int64, document []byte) *Firmware {
+	f := &Firmware{Generation: generation, Digest: FirmwareDigest(document), Document: document}
+	f.Signature = ed25519.Sign(key, FirmwareText(node, compatible, generation, f.Digest))
+	return f
+}
+
+// Verify checks that the hub whose key it is has meant the document for this node and one
+// of the names of its board, and reads it.
+func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []string) (*fleet.BootConfig, error) {
+	switch {
+	case len(key) != ed25519.PublicKeySize:
+		return nil, errors.New("no hub's key for boot configurations is known here")
+	case f.Generation < 1:
+		return nil, fmt.Errorf("generation is %d, but generations start at 1", f.Generation)
+	case !firmwareDigest.MatchString(f.Digest) || FirmwareDigest(f.Document) != f.Digest:
+		return nil, errors.New("the digest is not that of the document")
+	}
+	if len(compatible) == 0 {
+		compatible = []string{""}
+	}
+	for _, board := range compatible {
+		if strings.Contains(board, "\n") {
+			continue
+		}
+		if ed25519.Verify(key, FirmwareText(node, board, f.Generation, f.Digest), f.Signature) {
+			return fleet.ParseBootConfig(f.Document)
+		}
+	}
+	return nil, fmt.Errorf("it is not signed by this device's hub for node %s and a board that is %s", node, strings.Join(compatible, " or "))
+}
+
+// tame keeps of what a hub says what can be carried out at all. One that is too long is no
+// reason not to hear what else the hub wants: without its document it is refused later.
+func (f *Firmware) tame() {
+	if f == nil {
+		return
+	}
+	if len(f.Document) > fleet.MaxBootConfig {
+		f.Document = nil
+	}
+	if len(f.Signature) > ed25519.SignatureSize {
+		f.Signature = nil
+	}
+	if !firmwareDigest.MatchString(f.Digest) {
+		f.Digest = ""
+	}
+}
+
+var firmwareStates = map[string]bool{
+	FirmwareUpToDate: true, FirmwareStaged: true, FirmwareAwaitingWindow: true, FirmwareDraining: true, FirmwareTrial: true,
+	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
+}
+
+// tame keeps what the hub shows and decides by; a state that it does not know is none.
+func (s *Status) tameFirmware() {
+	f := s.Firmware
+	if f == nil {
+		return
+	}
+	if !firmwareStates[f.State] {
+		s.Firmware, s.TooMuch = nil, fmt.Sprintf("it says that its boot configuration is %.40q, which is not a state", f.State)
+		return
+	}
+	bad := f.Bad[:0]
+	for _, d := range f.Bad[:min(len(f.Bad), MaxFirmwareBad)] {
+		if firmwareDigest.MatchString(d) {
+			bad = append(bad, d)
+		}
+	}
+	f.Bad = bad
+	for _, d := range []*string{&f.Digest, &f.Candidate} {
+		if !firmwareDigest.MatchString(*d) {
+			*d = ""
+		}
+	}
+	f.Backend, f.Trial = bound.Text(f.Backend, 32), bound.Text(f.Trial, 32)
+	f.Message, f.Diff = bound.Text(f.Message, MaxFirmwareMessage), bound.Text(f.Diff, MaxFirmwareDiff)
+}
