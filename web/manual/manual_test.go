@@ -1,0 +1,170 @@
+package manual
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"unicode/utf8"
+)
+
+func load(t *testing.T) *Manual {
+	t.Helper()
+	m, err := Load(Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	m := load(t)
+	links := 0
+	for _, p := range m.Pages() {
+		for _, to := range p.Links {
+			links++
+			file, id, _ := strings.Cut(to, "#")
+			target := p
+			if file != "" {
+				target = m.Page(strings.TrimSuffix(path.Base(file), ".md"))
+			}
+			if target == nil || id != "" && !target.Has(id) {
+				t.Errorf("%s.md links to %s, which is not there", p.Name, to)
+			}
+		}
+	}
+	if links < 50 {
+		t.Errorf("there are %d links: the test does not look", links)
+	}
+}
+
+// The README says what it is, how to begin and where what is told.
+func TestTheREADMEIsShortAndItsLinksLeadSomewhere(t *testing.T) {
+	m, root := load(t), "../.."
+	b, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(b), "\n")
+	if len(lines) > 151 {
+		t.Errorf("README.md has %d lines: 150 are enough, the rest belongs in web/manual", len(lines)-1)
+	}
+	for i, line := range lines {
+		if n := utf8.RuneCountInString(line); n > 110 {
+			t.Errorf("README.md:%d has %d columns, more than 110", i+1, n)
+		}
+	}
+	for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(b), -1) {
+		file, id, _ := strings.Cut(link[1], "#")
+		if _, err := os.Stat(filepath.Join(root, file)); err != nil && !strings.Contains(file, "://") {
+			t.Errorf("README.md links to %s: %v", file, err)
+		}
+		if name, ok := strings.CutPrefix(file, "web/manual/"); ok && id != "" && !m.Page(strings.TrimSuffix(name, ".md")).Has(id) {
+			t.Errorf("README.md links to %s, which is not there", link[1])
+		}
+	}
+}
+
+func TestASearchFindsWhatIsAskedFor(t *testing.T) {
+	m := load(t)
+	for question, want := range map[string]string{
+		"FailedMount":          "/help/events#FailedMount",
+		"failedmount":          "/help/events#FailedMount",
+		"IdentityConflict":     "/help/conditions#Node.IdentityConflict",
+		"--node-eviction-rate": "/help/flotilla-hub#flotilla-hub-serve.--node-eviction-rate",
+		"node-eviction-rate":   "/help/flotilla-hub#flotilla-hub-serve.--node-eviction-rate",
+		"hostNetwork":          "/help/pod-fields#PodSpec.hostNetwork",
+		"statefulsets":         "/help/kinds#apps/v1.statefulsets",
+		"backup restore":       "/help/backup",
+		"passphrase protect":   "/help/flotilla-hub#flotilla-hub-ca-protect",
+	} {
+		found := m.Find(question, 3)
+		ok := false
+		for _, f := range found {
+			ok = ok || f.Href == want
+		}
+		if !ok {
+			t.Errorf("%q finds %+v, and %s is not among the first", question, found, want)
+		}
+	}
+	for _, question := range []string{"", " ", "no-such-word-anywhere", "FailedMount no-such-word-anywhere", "\xff\xfe"} {
+		if found := m.Find(question, 3); len(found) > 0 {
+			t.Errorf("%q finds %+v", question, found)
+		}
+	}
+}
+
+func TestAnExcerptMarksTheWords(t *testing.T) {
+	m, err := Load(fstest.MapFS{
+		"index.md": {Data: []byte("# Manual\n\n## All\n\n- [One](one.md)\n")},
+		"one.md":   {Data: []byte("# One\n\nThe Ärger with " + strings.Repeat("long ", 100) + "Sentences ends.\n")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := m.Find("SENTENCES ends", 1)
+	if len(found) != 1 {
+		t.Fatalf("found %+v", found)
+	}
+	var all, hits []string
+	for _, p := range found[0].Text {
+		all = append(all, p.Text)
+		if p.Hit {
+			hits = append(hits, p.Text)
+		}
+	}
+	if text := strings.Join(all, ""); !strings.HasPrefix(text, "… ") || !strings.HasSuffix(text, "ends.") || len(text) > excerpt+10 || strings.Join(hits, " ") != "Sentences ends" {
+		t.Errorf("%q, marked %q", text, hits)
+	}
+}
+
+func TestWhatIsWrongInAPageIsSaid(t *testing.T) {
+	index := "# Manual\n\n## All\n\n- [One](one.md)\n"
+	for name, c := range map[string]struct{ index, one, want string }{
+		"no first page":              {"", "# One\n", "there is no index.md"},
+		"a page that is not listed":  {"# Manual\n\n## All\n", "# One\n", "does not list one.md"},
+		"a page that is not there":   {index + "- [Two](two.md)\n", "# One\n", "must link to a page"},
+		"no title":                   {index, "One\n", "no title"},
+		"an anchor twice":            {index, "# One\n\n## A b\n\n## A, b\n", "a-b is there twice"},
+		"an entry twice":             {index, "# One\n\n| A |\n|---|\n| `x` |\n| `x` |\n", "x is there twice"},
+		"a picture that is missing":  {index, "# One\n\n![x](pictures/none.svg)\n", "picture"},
+		"a link out of the manual":   {index, "# One\n\n[x](../README.md)\n", "leads out of the manual"},
+		"a link to something that …": {index, "# One\n\n[x](one.txt)\n", "leads out of the manual"},
+	} {
+		files := fstest.MapFS{"one.md": {Data: []byte(c.one)}}
+		if c.index != "" {
+			files["index.md"] = &fstest.MapFile{Data: []byte(c.index)}
+		}
+		if _, err := Load(files); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestRowsOfCodeAreEntries(t *testing.T) {
+	m, err := Load(fstest.MapFS{
+		"index.md": {Data: []byte("# Manual\n\n## All\n\n- [One](one.md)\n")},
+		"one.md":   {Data: []byte("# One\n\n| What | Told |\n|---|---|\n| `A`, `B` | x |\n| no entry | `C` |\n\n## `the cmd` of ours\n\n| What | Told |\n|---|---|\n| `--d` | <b>y</b> |\n")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := m.Page("one")
+	if got := strings.Join(p.Entries(), " "); got != "A B the-cmd.--d" {
+		t.Errorf("entries are %q", got)
+	}
+	for _, want := range []string{`<th scope="row"><code id="A">A</code>, <code id="B">B</code></th><td data-label="Told">x</td>`, `<h2 id="the-cmd">`, `<code id="the-cmd.--d">`} {
+		if !strings.Contains(p.Body, want) {
+			t.Errorf("%q is not in\n%s", want, p.Body)
+		}
+	}
+	if strings.Contains(p.Body, "<b>") {
+		t.Errorf("HTML of a page is taken for HTML:\n%s", p.Body)
+	}
+	if m.Href("one", "B") != "/help/one#B" || m.Href("one", "C") != "" || m.Href("two", "B") != "" {
+		t.Error("an address is not what it is")
+	}
+}

@@ -1,0 +1,157 @@
+package manual
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A section is what stands below one heading, or in one row of a table of entries.
+type section struct {
+	page  *Page
+	title string
+	ids   []string // none: the page's beginning
+	text  string
+	entry bool
+}
+
+func (s *section) add(text string) {
+	if s.text != "" && text != "" {
+		s.text += " "
+	}
+	s.text += text
+}
+
+// Bounds of a search.
+const (
+	MaxQuery = 100 // bytes; the rest is not looked at
+	maxWords = 8
+	excerpt  = 200 // bytes
+)
+
+// A Found is a place in which all words of a search are.
+type Found struct {
+	Page, Title, Href string
+	Text              []Piece
+	score             int
+}
+
+// A Piece is a part of a text; a hit is what was searched for.
+type Piece struct {
+	Text string
+	Hit  bool
+}
+
+// Find returns the places that have all words of a question, at most so many and those
+// first whose headings have them.
+func (m *Manual) Find(question string, most int) (found []Found) {
+	question = question[:min(len(question), MaxQuery)]
+	words := strings.Fields(strings.ToLower(strings.ToValidUTF8(question, "")))
+	words = words[:min(len(words), maxWords)]
+	if len(words) == 0 {
+		return nil
+	}
+	for _, p := range m.order {
+		for _, s := range p.sections {
+			if n := s.score(words); n > 0 {
+				f := Found{Page: p.Title, Title: s.title, Href: Root + "/" + p.Name, Text: s.around(words), score: n}
+				if len(s.ids) > 0 {
+					f.Href += "#" + s.ids[0]
+				}
+				found = append(found, f)
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Found) int { return b.score - a.score })
+	return found[:min(len(found), most)]
+}
+
+// score is 0 unless every word is there.
+func (s section) score(words []string) (sum int) {
+	title, of, body := strings.ToLower(s.title), strings.ToLower(s.page.Title), strings.ToLower(s.text)
+	for _, w := range words {
+		n := min(strings.Count(body, w), 3)
+		switch {
+		case title == w || strings.TrimLeft(title, "-") == w:
+			n += 100
+		case strings.Contains(title, w):
+			n += 20
+		}
+		if strings.Contains(of, w) {
+			n += 5
+		}
+		if n == 0 {
+			return 0
+		}
+		sum += n
+	}
+	return sum
+}
+
+// around is the part of the text that has the first of the words that are in it.
+func (s section) around(words []string) []Piece {
+	lower := strings.ToLower(s.text)
+	if len(lower) != len(s.text) { // a letter whose small one is of another length
+		lower = s.text
+	}
+	at := len(lower)
+	for _, w := range words {
+		if i := strings.Index(lower, w); i >= 0 {
+			at = min(at, i)
+		}
+	}
+	if at == len(lower) {
+		at = 0
+	}
+	from := whole(s.text, max(0, at-excerpt/4))
+	to := whole(s.text, min(len(s.text), from+excerpt))
+	var out []Piece
+	if from > 0 {
+		out = append(out, Piece{Text: "… "})
+	}
+	out = append(out, marked(s.text[from:to], lower[from:to], words)...)
+	if to < len(s.text) {
+		out = append(out, Piece{Text: " …"})
+	}
+	return out
+}
+
+// whole moves a place back to where a letter begins, and a word if one is near.
+func whole(text string, at int) int {
+	for at > 0 && at < len(text) && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	if at == 0 || at == len(text) {
+		return at
+	}
+	if i := strings.LastIndexByte(text[max(0, at-20):at], ' '); i >= 0 {
+		return max(0, at-20) + i + 1
+	}
+	return at
+}
+
+func marked(text, lower string, words []string) (out []Piece) {
+	begin := 0
+	for at := 0; at < len(text); {
+		hit := 0
+		for _, w := range words {
+			if strings.HasPrefix(lower[at:], w) {
+				hit = max(hit, len(w))
+			}
+		}
+		if hit == 0 {
+			at++
+			continue
+		}
+		if at > begin {
+			out = append(out, Piece{Text: text[begin:at]})
+		}
+		out = append(out, Piece{text[at : at+hit], true})
+		at += hit
+		begin = at
+	}
+	if begin < len(text) {
+		out = append(out, Piece{Text: text[begin:]})
+	}
+	return out
+}
