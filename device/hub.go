@@ -6,6 +6,7 @@ import (
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/link"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -52,6 +53,11 @@ func (m *machine) Probe(ctx context.Context, engineRoot string) (hardware.Report
 
 // Look implements agent.Hardware.
 func (m *machine) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
+
+// connected looks for the peripherals of the board profile.
+func (m *machine) connected(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence {
+	return hardware.Connected(ctx, hardware.Options{Periph: m.periph}, list, held)
+}
 
 // Measure implements agent.Hardware.
 func (m *machine) Measure(ctx context.Context, engineRoot string) hardware.Stats {

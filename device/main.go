@@ -46,7 +46,7 @@ func main() {
 	}
 	// The child that asks periph does nothing else: it must be small and quick.
 	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
-		if err := hardware.RunChild(os.Stdout); err != nil {
+		if err := hardware.RunChild(os.Stdout, os.Args[2:]...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(exitFailed)
 		}
@@ -106,7 +106,7 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", plainly(err), cmd.CommandPath())
 	})
-	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), versionCommand())
+	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

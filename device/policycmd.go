@@ -1,16 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	yaml "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 )
 
 // policyCommand lets an owner try a policy before a hub does.
@@ -77,14 +79,20 @@ func checkPolicy(out io.Writer, file string, manifests []string) error {
 
 // podsIn reads the pods of a manifest, or those that its workloads would make.
 func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
-	for documents := utilyaml.NewYAMLOrJSONDecoder(r, 4096); ; {
-		var object map[string]any
-		if err := documents.Decode(&object); errors.Is(err, io.EOF) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	next := documents(text)
+	for {
+		body, err := next()
+		if errors.Is(err, io.EOF) {
 			return pods, nil
-		} else if err != nil {
-			return nil, err
 		}
-		body, err := yaml.Marshal(object)
+		var object map[string]any
+		if err == nil {
+			err = json.Unmarshal(body, &object)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +101,9 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 		case nil:
 			continue
 		case "Pod":
-			err = yaml.UnmarshalStrict(body, &pod)
+			strict := json.NewDecoder(bytes.NewReader(body))
+			strict.DisallowUnknownFields()
+			err = strict.Decode(&pod)
 		case "Deployment", "ReplicaSet", "DaemonSet": // what we want of them stands at one place
 			var d struct {
 				metav1.ObjectMeta `json:"metadata"`
@@ -101,7 +111,7 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 					Template corev1.PodTemplateSpec `json:"template"`
 				} `json:"spec"`
 			}
-			err = yaml.Unmarshal(body, &d)
+			err = json.Unmarshal(body, &d)
 			pod.ObjectMeta, pod.Spec = d.ObjectMeta, d.Spec.Template.Spec
 		default:
 			return nil, fmt.Errorf("%v is neither a Pod, a Deployment, a ReplicaSet nor a DaemonSet", kind)
@@ -110,5 +120,65 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 			return nil, err
 		}
 		pods = append(pods, pod)
+	}
+}
+
+// documents returns one document after the other, in JSON.
+func documents(text []byte) func() (json.RawMessage, error) {
+	list := yaml.NewDecoder(bytes.NewReader(text))
+	next := func() (json.RawMessage, error) {
+		var doc yaml.Node
+		if err := list.Decode(&doc); err != nil {
+			return nil, err
+		}
+		plain(&doc)
+		var object any
+		if err := doc.Decode(&object); err != nil {
+			return nil, err
+		}
+		return json.Marshal(object)
+	}
+	if t := bytes.TrimSpace(text); len(t) == 0 || t[0] != '{' {
+		return next
+	}
+	objects, first := json.NewDecoder(bytes.NewReader(text)), true
+	return func() (object json.RawMessage, err error) {
+		if first { // what begins like JSON may be YAML all the same
+			if first = false; objects.Decode(&object) == nil {
+				next = func() (json.RawMessage, error) {
+					err := objects.Decode(&object)
+					return object, err
+				}
+				return object, nil
+			}
+		}
+		return next()
+	}
+}
+
+// words are booleans in the YAML of Kubernetes, which is 1.1, and no longer in that of
+// our reader.
+var words = map[string]string{
+	"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false",
+}
+
+// plain reads what is written without quotes as Kubernetes does: keys and dates are
+// text.
+func plain(n *yaml.Node) {
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Kind == yaml.ScalarNode && c.Tag != "!!merge" {
+			c.Tag = "!!str"
+			continue
+		}
+		plain(c)
+	}
+	if n.Kind != yaml.ScalarNode || n.Style != 0 {
+		return
+	}
+	switch bit := words[strings.ToLower(n.Value)]; {
+	case n.Tag == "!!timestamp":
+		n.Tag = "!!str"
+	case n.Tag == "!!str" && bit != "":
+		n.Tag, n.Value = "!!bool", bit
 	}
 }

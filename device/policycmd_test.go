@@ -40,6 +40,14 @@ spec: {template: {spec: {initContainers: [{name: i, image: i, securityContext: {
 		{"one that is not", []string{bad}, exitUsage, ""},
 		{"none", nil, exitUsage, ""},
 		{"pods", []string{good, pods}, exitFailed, "deep is forbidden: spec.initContainers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
+		{"a pod as JSON, and another", []string{good, write("pods.json", `{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": []}} {"kind": "Pod", "metadata": {"name": "b"}, "spec": {"hostPID": true, "containers": []}}`)}, exitFailed, "a may run\n"},
+		{"the second of them", []string{good, filepath.Join(dir, "pods.json")}, exitFailed, "b is forbidden: spec.hostPID"},
+		{"YAML that begins like JSON", []string{good, write("flow.yaml", "{kind: Pod, metadata: {name: a}}")}, 0, "a may run"},
+		{"words and keys of YAML 1.1", []string{good, write("old.yaml", "kind: Pod\nmetadata: {name: a, annotations: {1: on-call, day: 2026-01-02, word: \"yes\"}, generation: 010}\nspec: {hostPID: yes}\n")}, exitFailed, "a is forbidden: spec.hostPID"},
+		{"an alias", []string{good, write("alias.yaml", "kind: DaemonSet\nmetadata: {name: a}\nbase: &b {hostPID: true}\nspec: {template: {spec: {<<: *b, containers: []}}}\n")}, exitFailed, "a is forbidden: spec.hostPID"},
+		{"a misspelt field", []string{good, write("misspelt.yaml", "kind: Pod\nspec: {hostPid2: true}\n")}, exitUsage, ""},
+		{"a field twice", []string{good, write("twice.yaml", "kind: Pod\nspec: {hostPID: true, hostPID: false}\n")}, exitUsage, ""},
+		{"an empty document", []string{good, write("empty.yaml", "---\n---\nkind: Pod\nmetadata: {name: a}\n")}, 0, "a may run"},
 		{"something else", []string{good, write("service.yaml", "kind: Service\n")}, exitUsage, ""},
 	} {
 		if code := run(append([]string{"policy", "check"}, c.args...)); code != c.code {

@@ -38,6 +38,7 @@ type runFlags struct {
 	limits                   limitFlags
 	failSwapOn               bool
 	swap, topology           string
+	bootHelper               string // the helper's socket
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 }
@@ -62,6 +63,7 @@ func runCommand() *cobra.Command {
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
@@ -81,6 +83,7 @@ type plan struct {
 	machine  string
 	lease    time.Duration
 	journal  *agent.Journal
+	helper   string
 }
 
 func runAgent(ctx context.Context, f runFlags) error {
@@ -165,9 +168,10 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	if p.ended != nil && p.ended.Done {
 		return link.ErrDismissed
 	}
-	p.journal = journal
+	p.journal, p.helper = journal, f.bootHelper
+	board := &machine{stateDir: stateDir, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
-		Node: p.node, Memory: m, Hardware: &machine{stateDir: stateDir, periph: &hardware.Periph{}},
+		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
 		Watch:        hardware.Watch,
 		Policy:       o.policy,
@@ -338,6 +342,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 		if p.ended != nil { // as before the restart
 			p.leave(*p.ended, a, l, log)
 		}
+	}
+	if p.helper != "" {
+		g.Go(func() error { return bootRunner(p.helper, p, a, m, isOnline(l), log).Run(agentCtx) })
 	}
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })

@@ -11,9 +11,13 @@ import (
 func simulateCommand() *cobra.Command {
 	var o simulate.Options
 	var logs logFlags
+	var script string
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Run many agents with engines in memory, against a hub's development listener",
+		Long: "Run many agents with engines in memory, against a hub's development listener.\n\n" +
+			"A script says what happens to them, a line for each event: a time since the start, a verb, whom, how.\n\n" +
+			simulate.Words(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			debug.SetGCPercent(50)
 			log, err := logs.logger(nil)
@@ -21,6 +25,11 @@ func simulateCommand() *cobra.Command {
 				return err
 			}
 			o.Log = log
+			if script != "" {
+				if o.Script, err = simulate.LoadScript(script); err != nil {
+					return usageError{err}
+				}
+			}
 			if err := o.Check(); err != nil {
 				return usageError{err}
 			}
@@ -36,5 +45,7 @@ func simulateCommand() *cobra.Command {
 	fl.IntVar(&o.Count, "count", 8, "number of devices")
 	fl.IntVar(&o.Sites, "sites", 3, "number of sites that they are spread over")
 	fl.StringVar(&o.Prefix, "prefix", "sim", "beginning of the nodes' names")
+	fl.StringVar(&script, "script", "", "what happens to the devices: a file, or "+simulate.Night+", which is built in")
+	fl.Float64Var(&o.Speed, "speed", 1, "how many times faster than written the script goes")
 	return cmd
 }

@@ -65,6 +65,8 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		return err
 	case Hook:
 		return a.postStart(ctx, j)
+	case Update:
+		return j.update(ctx)
 	case Probe:
 		return a.probe(ctx, j)
 	}
@@ -81,6 +83,10 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if s.Lacks != "" {
 		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
 		return &runError{deviceUnavailable, errors.New(s.Lacks)}
+	}
+	if s.Forbidden != "" {
+		a.event(corev1.EventTypeWarning, policyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
+		return &runError{policyForbidden, errors.New(s.Forbidden)}
 	}
 	image, err := a.bring(ctx, j, c)
 	if err != nil {
@@ -206,6 +212,12 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 	case source != "":
 		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: messagePath(s.Spec)})
 	}
+	etc, err := a.disk.etc(s, j.src.podIP)
+	if err != nil {
+		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: make the pod's /etc/hosts: %v", err)
+		return spec, volumes, &runError{"CreateContainerConfigError", err}
+	}
+	spec.Mounts = append(spec.Mounts, etc...)
 	if err := plug(&spec, s.Devices, a.c.Hardware.Look); err != nil {
 		a.post(func() { a.loop.reportAt = time.Time{} }) // it is not as it was when we looked: look again
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
@@ -216,7 +228,6 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
-	limitSwap(&spec, s.Pod, s.Spec, j.src.node, j.info)
 	if spec.CPUs = cpusOf(s, j.src.node.NUMA); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
 			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)

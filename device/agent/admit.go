@@ -43,12 +43,17 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 			waiting = append(waiting, pod)
 		}
 	}
-	if len(waiting) == 0 || p.o.Node.Allocatable == nil {
+	if p.o.Node.Allocatable == nil {
 		return nil
 	}
+	p.resizes(holders, leaving)
 	var admitted []*corev1.Pod
 	for _, pod := range waiting {
 		at := Place{Pod: pod.UID}
+		if want := p.o.Asked[pod.UID]; want != nil { // it was granted nothing yet
+			p.step(Step{Action: Grant, Place: at, Pod: want})
+			continue
+		}
 		v := p.forbidden(pod)
 		if v == nil {
 			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil && fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {

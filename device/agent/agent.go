@@ -69,8 +69,9 @@ type Config struct {
 	Node         string
 	Memory       *memory.Memory
 	Hardware     Hardware
-	OpenEngine   func(context.Context) (engine.Engine, error) // tried until it works
-	Watch        func(context.Context, func()) error          // hardware.Watch; nil: the hardware is looked at from time to time only
+	OpenEngine   func(context.Context) (engine.Engine, error)                                          // tried until it works
+	Watch        func(context.Context, func()) error                                                   // hardware.Watch; nil: the hardware is looked at from time to time only
+	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence // hardware.Connected; nil: no peripherals are looked for
 	Policy       Policy
 	Seccomp      string            // the folder of the device owner's seccomp profiles
 	AppArmor     string            // the folder in which the device's owner lists AppArmor profiles
@@ -123,6 +124,8 @@ type published struct {
 	machineID string
 	pods      []wire.PodStatus
 	volumes   []wire.VolumeState
+	vitals    *wire.Vitals
+	firmware  *wire.FirmwareStatus
 	gen       int64
 	hub       Hub
 	shutdown  string
@@ -135,6 +138,7 @@ type loop struct {
 	known   bool // desired is: without it nothing is removed
 	o       Observed
 	cancels map[Place]context.CancelFunc // of runs in flight
+	vital   vital                        // of the newest vitals
 
 	engine     engine.Engine
 	info       engine.Info
@@ -163,12 +167,14 @@ type loop struct {
 	conditions []corev1.NodeCondition
 	health     []corev1.NodeCondition
 	evictAt    time.Time
-	podTimes   map[types.UID][]corev1.PodCondition
-	network    podNetwork
-	storing    bool                    // pods are being measured, see checkStorage
-	storageAt  map[types.UID]time.Time // when each is next
-	dropping   bool                    // volumes are being removed, see dropVolumes
-	dropAt     time.Time
+
+	peripherals peripherals
+	podTimes    map[types.UID][]corev1.PodCondition
+	network     podNetwork
+	storing     bool                    // pods are being measured, see checkStorage
+	storageAt   map[types.UID]time.Time // when each is next
+	dropping    bool                    // volumes are being removed, see dropVolumes
+	dropAt      time.Time
 }
 
 type heldStep struct {
@@ -216,7 +222,9 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[Place]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
-	a.loop.desired, a.loop.known = c.Memory.Desired()
+	d, known := c.Memory.Desired()
+	a.loop.known = known
+	a.loop.desired, a.loop.o.Asked = split(d)
 	a.loop.o.Node.Generation = a.loop.desired.Generation
 	for _, n := range c.Memory.Notes() {
 		r := a.loop.o.record(n.UID)
@@ -291,7 +299,7 @@ func (a *Agent) Status() wire.Status {
 	defer a.told.Unlock()
 	st := wire.Status{
 		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
-		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes,
+		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes, Vitals: a.told.vitals, Firmware: a.told.firmware,
 	}
 	st.Registration.Labels = a.defaultLabels()
 	if a.told.shutdown != "" {
@@ -331,18 +339,17 @@ func (a *Agent) Desired(d wire.Desired) {
 // Store stores a desired state durably, acts on it, and says so to the hub.
 // memory.ErrOlder: the device has a newer one of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
-	a.storing.Lock()
-	defer a.storing.Unlock()
 	d, left := sift(d)
 	for _, why := range left[:min(len(left), 10)] {
 		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of what the hub wants here: %s", why)
 	}
-	if err := a.c.Memory.SetDesired(d); err != nil {
+	if err := a.remember(d); err != nil {
 		return err
 	}
 	a.post(func() {
 		l := &a.loop
-		l.desired, l.known = d, true
+		d, l.known = a.c.Memory.Desired() // or what came after it
+		l.desired, l.o.Asked = split(d)
 		l.o.Node.Generation = d.Generation
 		a.judge()
 		l.o.hasCome()
@@ -354,6 +361,15 @@ func (a *Agent) Store(d wire.Desired) error {
 		hub.DesiredStored()
 	}
 	return nil
+}
+
+// remember stores a desired state with what of it the device has granted. Nothing that it waits for waits for the loop,
+// which grants more.
+func (a *Agent) remember(d wire.Desired) error {
+	a.storing.Lock()
+	defer a.storing.Unlock()
+	was, _ := a.c.Memory.Desired()
+	return a.c.Memory.SetDesired(keepGrants(was, d))
 }
 
 // judge rejects the pods of the desired state that are wrong in themselves, also those
@@ -389,6 +405,17 @@ func (a *Agent) Shutdown(why string) {
 	a.told.Lock()
 	defer a.told.Unlock()
 	a.told.shutdown = why
+}
+
+// SetFirmware says how far the device is with its boot configuration.
+func (a *Agent) SetFirmware(st *wire.FirmwareStatus) {
+	a.told.Lock()
+	a.told.firmware = st
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub != nil {
+		hub.StatusChanged()
+	}
 }
 
 // post hands something to the loop; after its end nothing happens any more.

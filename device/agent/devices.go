@@ -182,7 +182,7 @@ func needsHostNetwork(pod *corev1.Pod, node Facts) string {
 	for _, w := range everyContainer(pod) {
 		for name := range asked(w.spec) {
 			for _, offer := range node.Offers {
-				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices, func(d hardware.Device) bool { return len(d.Nodes) == 0 }) {
+				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices, func(d hardware.Device) bool { return len(d.Nodes) == 0 && !d.Plain }) {
 					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true", w.spec.Name, name)
 				}
 			}

@@ -16,6 +16,7 @@ func (a *Agent) Leave() error {
 	if !ok {
 		return nil
 	}
+	a.post(func() { a.loop.o.Dismissed = true })
 	now := time.Now()
 	d.Pods = slices.Clone(d.Pods)
 	for i := range d.Pods {

@@ -123,8 +123,9 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	time.Sleep(time.Minute)
 	d.wantContainers("keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
 	if _, held := d.pod("gone"); held {
-		t.Error("the pod that is gone is still reported")
+		t.Error("the pod that is gone is still held")
 	}
+	d.wantEnd("gone", corev1.PodSucceeded, "Completed", "Completed")
 	for _, c := range d.wantPhase("keep", corev1.PodRunning, "").ContainerStatuses {
 		if c.RestartCount != 0 {
 			t.Errorf("container %s was restarted %d times", c.Name, c.RestartCount)

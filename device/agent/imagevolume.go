@@ -54,7 +54,7 @@ func imageID(id string) (string, error) {
 
 // imageRefs are the images of a pod: of its containers, and of its volumes.
 func imageRefs(pod *corev1.Pod) (refs []string) {
-	for _, w := range everyContainer(pod) {
+	for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
 		refs = append(refs, w.spec.Image)
 	}
 	for i := range pod.Spec.Volumes {

@@ -18,7 +18,6 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
-	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/policy"
 )
 
@@ -204,7 +203,7 @@ func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
 		made(t, os.CopyFS(filepath.Join(moments, string(rune('a'+n))), os.DirFS(root)))
 	}
 	work := func(e engine.Engine) job {
-		return job{step: Step{Pod: &pod}, engine: e, src: sources{node: Facts{StateDir: "abc"}}, hard: hardware.DefaultThresholds()}
+		return job{step: Step{Pod: &pod}, engine: e, src: sources{node: Facts{StateDir: "abc"}}, hard: anyDisk(t).Hard}
 	}
 	whole := func(a *Agent, name string) {
 		t.Helper()

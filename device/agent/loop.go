@@ -103,8 +103,9 @@ func (a *Agent) turn(now time.Time) time.Time {
 	})
 	at(a.reach(now))
 	at(a.look(now))
+	at(a.lookForPeripherals(now))
 	if l.report != nil {
-		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile)
+		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
 	}
 	l.o.Stale = l.dirty || l.listing
 	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {
@@ -151,18 +152,29 @@ func (a *Agent) settle(now time.Time) time.Time {
 				}
 				r.Verdict, again = &s.Verdict, true
 				a.event(corev1.EventTypeWarning, s.Verdict.Reason, s.Pod, "", "%s", s.Verdict.Message)
+			case Grant:
+				again = a.grant(s.Pod) || again
+			case Defer:
+				r := l.o.record(s.Place.Pod)
+				if r.Pending == nil || r.Pending.Reason != s.Verdict.Reason {
+					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason, sizes(s.Pod), s.Verdict.Message)
+				}
+				r.Pending, again = &s.Verdict, true
 			case Cancel:
 				if cancel := l.cancels[s.Place]; cancel != nil {
 					cancel()
 				}
-			case Run, Stop, Remove, Clean, Refresh, Probe, Hook:
+			case Run, Stop, Remove, Clean, Refresh, Probe, Hook, Update:
 				if !again { // what was decided before is asked again with the new state
 					a.take(s, now)
 				}
 			}
 		}
 		if !again {
-			a.note()
+			a.tellResized()
+			if a.note() {
+				continue
+			}
 			if wake.IsZero() {
 				return now.Add(maxIdle)
 			}
@@ -174,8 +186,9 @@ func (a *Agent) settle(now time.Time) time.Time {
 }
 
 // note journals the pods that have ended for good, so that they stay ended after a
-// restart without their containers, and forgets those that the hub has forgotten.
-func (a *Agent) note() {
+// restart without their containers, and forgets those that the hub has forgotten. It
+// tells whether one that is being deleted may be removed now.
+func (a *Agent) note() (removable bool) {
 	l := &a.loop
 	wanted := map[string]*corev1.Pod{}
 	for i := range l.desired.Pods {
@@ -191,12 +204,11 @@ func (a *Agent) note() {
 			}
 			continue
 		}
-		if r.Final == nil && !r.Cleaned && pod.DeletionTimestamp == nil && !l.o.atWork(uid) {
-			if ended(phaseOf(pod, r, l.o.Node.Boot)) {
-				st := podStatus(pod, r, &l.o, l.info.Name, time.Now())
-				mergeConditions(l.podTimes[uid], st.Conditions, time.Now())
-				r.Final = &st
-			}
+		if l.o.finished(pod, r) {
+			removable = removable || pod.DeletionTimestamp != nil
+			st := podStatus(pod, r, &l.o, l.info.Name, time.Now())
+			mergeConditions(l.podTimes[uid], st.Conditions, time.Now())
+			r.Final = &st
 		}
 		if r.Final != nil {
 			notes = append(notes, memory.Note{UID: uid, Status: *r.Final})
@@ -205,4 +217,5 @@ func (a *Agent) note() {
 	if err := a.c.Memory.SetNotes(notes); err != nil {
 		a.log.Error("the journal could not be written", "err", err)
 	}
+	return removable
 }

@@ -59,13 +59,16 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.IndexFunc(b.devices, d.Same)
+	i := slices.IndexFunc(b.devices, func(e hardware.Device) bool { return d.Same(e) || d.On != "" && d.On == e.ID })
 	if i < 0 {
 		return d, nil, errors.New(d.ID + " is unplugged")
 	}
 	var nodes []hardware.Node
 	for _, p := range b.devices[i].Nodes {
 		nodes = append(nodes, hardware.Node{Path: p, Host: p, Group: 44})
+	}
+	if d.On != "" {
+		return d, nodes, nil
 	}
 	return b.devices[i], nodes, nil
 }
@@ -112,10 +115,20 @@ type device struct {
 }
 
 func newDevice(t testing.TB) *device {
-	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir()}
+	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t)}}
 	d.engine = d.twin
 	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
 	return d
+}
+
+// anyDisk lets copies of images onto the disk of the machine that tests run on, however
+// full it is: what a device has is what its board says.
+func anyDisk(t testing.TB) hardware.Limits {
+	hard, err := hardware.ParseThresholds("nodefs.available<0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hardware.Limits{Hard: hard}
 }
 
 // toolOrPause plays the test image, and the sandbox's program that is mounted into it.
@@ -199,7 +212,7 @@ func (d *device) desire(generation int64, pods ...corev1.Pod) {
 
 // status returns the status of a pod; false where the device does not hold it.
 func (d *device) pod(name string) (corev1.PodStatus, bool) {
-	for _, p := range d.agent.Pods().Pods {
+	for _, p := range held(d.agent) {
 		if p.Name == name {
 			return p.Status, true
 		}
@@ -223,6 +236,16 @@ func (d *device) containers() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// held is what the hub holds on to of what an agent reports: not the deleted pods that have ended.
+func held(a *Agent) []wire.PodStatus {
+	deleted := map[types.UID]bool{}
+	d, _ := a.c.Memory.Desired()
+	for _, p := range d.Pods {
+		deleted[p.UID] = p.DeletionTimestamp != nil
+	}
+	return slices.DeleteFunc(slices.Clone(a.Pods().Pods), func(p wire.PodStatus) bool { return deleted[p.UID] && ended(p.Status.Phase) })
 }
 
 func (d *device) wantContainers(want ...string) {
@@ -305,9 +328,101 @@ func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		d.wantContainers()
 		if _, held := d.pod("web"); held {
-			t.Error("the pod has stopped and is still reported")
+			t.Error("the pod has stopped and is still held")
 		}
 	})
+}
+
+// Of a pod that has been deleted the hub hears how it ended, however long it cannot be
+// reached, and whoever restarts the agent meanwhile.
+func TestHowADeletedPodEndedIsReportedUntilTheHubForgetsIt(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		pod     corev1.Pod
+		phase   corev1.PodPhase
+		reasons []string
+	}{
+		{"killed", makePod("web", "stubborn"), corev1.PodFailed, []string{"Error"}},
+		{"stopped well", makePod("web", "wait"), corev1.PodSucceeded, []string{"Completed"}},
+		{"one of each", makePod("web", "wait", "stubborn"), corev1.PodFailed, []string{"Completed", "Error"}},
+		{"in a crash loop", makePod("web", "exit 3"), corev1.PodFailed, []string{"Error"}},
+		{"done, and to be started again", makePod("web", "exit 0"), corev1.PodSucceeded, []string{"Completed"}},
+		{"never started", with(makePod("web", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Image = "missing" }), corev1.PodFailed, []string{"ContainerStatusUnknown"}},
+		{"never initialized", with(makePod("web", "wait"), func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "missing"}}
+		}), corev1.PodFailed, []string{""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.desire(1, c.pod)
+				time.Sleep(25 * time.Second)
+				d.desire(2, leaving(c.pod, 5))
+				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+					if st, held := d.pod("web"); !held && len(d.containers()) > 0 {
+						t.Fatalf("said to have ended as %s while there is %q", st.Phase, d.containers())
+					}
+				}
+				d.wantContainers()
+				d.wantEnd("web", c.phase, c.reasons...)
+				d.end()
+				time.Sleep(time.Hour)
+				d.start()
+				time.Sleep(5 * time.Second)
+				d.wantEnd("web", c.phase, c.reasons...)
+				d.desire(3)
+				time.Sleep(5 * time.Second)
+				if pods := d.agent.Pods().Pods; len(pods) > 0 {
+					t.Errorf("forgotten by the hub, and still reported: %+v", pods)
+				}
+				if notes := d.agent.c.Memory.Notes(); len(notes) > 0 {
+					t.Errorf("the journal keeps %+v", notes)
+				}
+			})
+		})
+	}
+}
+
+// Nobody asks a device that leaves its fleet how its pods end: when none is left, it has left.
+func TestADismissedDeviceHoldsNothingInTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"), makePod("done", "exit 0"))
+		time.Sleep(time.Second)
+		if err := d.agent.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if pods := d.agent.Pods().Pods; len(pods) > 0 {
+			t.Errorf("still reported: %+v", pods)
+		}
+	})
+}
+
+// wantEnd wants a deleted pod to be reported with that phase, and its containers with why they ended;
+// empty: they never began.
+func (d *device) wantEnd(name string, phase corev1.PodPhase, reasons ...string) {
+	d.t.Helper()
+	synctest.Wait()
+	for _, p := range d.agent.Pods().Pods {
+		if p.Name != name {
+			continue
+		}
+		var got []string
+		for _, cs := range p.Status.ContainerStatuses {
+			reason := ""
+			if end := cs.State.Terminated; end != nil {
+				reason = end.Reason
+				if (end.ExitCode == 0) != (reason == "Completed") {
+					d.t.Errorf("container %s: code %d and %s", cs.Name, end.ExitCode, reason)
+				}
+			}
+			got = append(got, reason)
+		}
+		if p.Status.Phase != phase || !slices.Equal(got, reasons) {
+			d.t.Errorf("pod %s is %s with %q, want %s with %q", name, p.Status.Phase, got, phase, reasons)
+		}
+		return
+	}
+	d.t.Errorf("pod %s is not reported, want %s", name, phase)
 }
 
 func TestASecondDeletionShortensTheGrace(t *testing.T) {

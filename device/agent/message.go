@@ -146,7 +146,7 @@ func (l *loop) logSpeaks() map[Place]bool {
 	out := map[Place]bool{}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		for _, w := range everyContainer(pod) {
+		for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
 			if w.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 				out[Place{pod.UID, w.spec.Name}] = true
 			}

@@ -58,7 +58,11 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 		l.statsAt = now.Add(measureTime)
 		a.async(askTimeout, func(ctx context.Context) func() {
 			s := a.c.Hardware.Measure(ctx, root)
-			return func() { l.measuring, l.stats = false, s; a.weigh(time.Now()) }
+			return func() {
+				l.measuring, l.stats = false, s
+				a.weigh(time.Now())
+				a.takeVitals(time.Now())
+			}
 		})
 	}
 	if l.engine != nil && l.engineErr == nil && !l.imaging && !now.Before(l.imagesAt) {
@@ -98,7 +102,7 @@ func (a *Agent) limits() hardware.Limits {
 // weigh decides about pressure, and relieves it.
 func (a *Agent) weigh(now time.Time) {
 	l := &a.loop
-	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits().Hard, l.heldP, now)
+	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits(), l.heldP, now)
 	is := func(t corev1.NodeConditionType) bool {
 		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
 	}
@@ -120,10 +124,14 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
 		st.NodeInfo.Architecture = l.info.Arch
 	}
+	st.DeclaredFeatures = []string{fleet.FeatureEphemeralContainers}
 	st.Images, st.RuntimeHandlers = imagesOf(l.images), runtimeHandlers(a.c.Runtimes, l.info)
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
 	st.Conditions = append(st.Conditions, l.networkCondition())
+	if c, ok := l.peripherals.condition(); ok {
+		st.Conditions = append(st.Conditions, c)
+	}
 	if c, ok := swapCondition(l.o.Node, l.info); ok {
 		st.Conditions = append(st.Conditions, c)
 	}

@@ -15,8 +15,9 @@ import (
 )
 
 // Statuses says of every pod that the device holds how it is, in the order of
-// their namespaces and names. A pod is absent when nothing of it is left; pods that
-// are no longer desired are in it as long as a container of theirs exists. engineName
+// their namespaces and names. One that has been deleted is in it until the hub has heard
+// how it ended, and forgets it; one that never ran is absent when nothing of it is left. Pods
+// that are no longer desired are in it as long as a container of theirs exists. engineName
 // is put before container ids.
 func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
@@ -25,7 +26,7 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 		pod := &d.Pods[i]
 		known[pod.UID] = true
 		r := o.Pods[pod.UID]
-		if r != nil && r.Cleaned {
+		if r != nil && r.Cleaned && (r.Final == nil || o.Dismissed) {
 			continue
 		}
 		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: podStatus(pod, r, o, engineName, now)})
@@ -62,7 +63,11 @@ func unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 // podStatus is the status of one pod, as the kubelet would report it.
 func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
 	if r != nil && r.Final != nil {
-		return *r.Final.DeepCopy()
+		st := *r.Final.DeepCopy()
+		if pod.DeletionTimestamp != nil && !r.Cleaned && !ended(pod.Status.Phase) {
+			st.Phase = unfinished(&st) // its end is the sign that nothing of it is left
+		}
+		return st
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
 	st := corev1.PodStatus{ObservedGeneration: pod.Generation, Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
@@ -93,7 +98,11 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		c := r.peek(w.spec.Name)
 		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
-		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
+		if ended(phase) && leaves(pod, r) {
+			lost(&cs, w, c, inited)
+		}
+		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+		cs.AllocatedResources, cs.Resources = w.spec.Resources.Requests, resourcesOf(pod, w, c, o.Node)
 		if ended(phase) {
 			cs.Ready = false // it may take its grace to stop, and serves nobody any more
 		}
@@ -112,9 +121,20 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 			unready = append(unready, w.spec.Name)
 		}
 	}
+	for _, w := range ephemerals(pod) {
+		c := r.peek(w.spec.Name)
+		cs := containerStatus(w, c, inited, false, engineName, now)
+		cs.Started = nil
+		cs.Ready = false // as with the kubelet: it serves nobody
+		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
+	}
 	st.Conditions = conditions(pod, phase, unready, uninited)
 	if c, ok := devicesCondition(pod, o); ok && !ended(phase) {
 		st.Conditions = append(st.Conditions, c)
+	}
+	if !ended(phase) {
+		st.Conditions = append(st.Conditions, resizeConditions(pod, r, o)...)
 	}
 	for i := range st.Conditions {
 		st.Conditions[i].ObservedGeneration = pod.Generation
@@ -132,6 +152,28 @@ func unended(r *Record) corev1.PodPhase {
 		}
 	}
 	return corev1.PodPending
+}
+
+// unfinished is the phase of a pod whose last status is known, while its containers are being removed.
+func unfinished(st *corev1.PodStatus) corev1.PodPhase {
+	if slices.ContainsFunc(slices.Concat(st.InitContainerStatuses, st.ContainerStatuses), func(cs corev1.ContainerStatus) bool { return cs.ContainerID != "" }) {
+		return corev1.PodRunning
+	}
+	return corev1.PodPending
+}
+
+// lost gives a container of a pod that has been deleted an end, as the kubelet does: its own, or, once
+// the pod was initialized, that it is not known.
+func lost(cs *corev1.ContainerStatus, w wanted, c *ContainerRecord, inited bool) {
+	switch {
+	case cs.State.Terminated != nil:
+	case c.Ended != nil:
+		cs.State = corev1.ContainerState{Terminated: c.Ended}
+	case inited && w.kind == KindApp:
+		cs.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
+		}}
+	}
 }
 
 // conditions are the pod's conditions without their times, which Agent keeps.

@@ -23,11 +23,22 @@ func ParsePolicy(body []byte) (Policy, error) {
 	return Policy{d}, err
 }
 
-// Forbids returns the sentence why a pod may not run here; empty if it may.
+// Forbids returns the sentence why a pod may not run here; empty if it may. Of its ephemeral containers
+// each is asked for alone: see forbidsEphemeral.
 func (p Policy) Forbids(pod *corev1.Pod) string {
+	spec := pod.Spec
+	spec.EphemeralContainers = nil
+	return p.forbids(&spec, "spec")
+}
+
+// forbids speaks of what stands below a field.
+func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 	var why []string
-	for _, r := range p.Judge(&pod.Spec, field.NewPath("spec")) {
+	for _, r := range p.Judge(spec, field.NewPath("spec")) {
 		s := r.Field.String() + ": " + r.Why
+		if !strings.HasPrefix(s, below) {
+			continue
+		}
 		if r.Allow != "" {
 			s += " (" + r.Allow + ")"
 		}

@@ -67,7 +67,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 		return
 	}
 	a.log.Info("connected to the container engine", "engine", info.Name, "version", info.Version, "socket", info.Socket)
-	l.engine, l.info, l.dirty = e, info, true
+	l.engine, l.info, l.o.Node.Engine, l.dirty = e, info, info, true
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
 	left := a.disk.leftover()                        // this agent has begun none yet
 	a.work.Go(func() { a.endExecs(l.ctx, e, left) })
@@ -125,5 +125,6 @@ func (a *Agent) listed(list []engine.Container, err error) {
 	l.o.See(list, now)
 	if first {
 		a.recall()
+		l.o.doubt()
 	}
 }

@@ -48,7 +48,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			return len(got) == 1 && got[0] == wire.VolumeState{UID: "data-uid"}
 		})
 		tell(nil)
-		d.await("the pod is gone", func() bool { return len(d.agent.Pods().Pods) == 0 && len(d.list()) == 0 })
+		d.await("the pod is gone", func() bool { return len(held(d.agent)) == 0 && len(d.list()) == 0 })
 		d.end()
 		d.start() // nobody names the volume, and it stays
 

@@ -117,7 +117,7 @@ func (d *realDevice) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: Policy{d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"),
+	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: Policy{d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"), Flags: anyDisk(d.t),
 		OpenEngine: func(ctx context.Context) (engine.Engine, error) { return engine.Open(ctx, d.socket) }})
 	if err != nil {
 		d.t.Fatal(err)
@@ -149,7 +149,7 @@ func (d *realDevice) list() []engine.Container {
 }
 
 func (d *realDevice) pod(name string) *corev1.PodStatus {
-	for _, p := range d.agent.Pods().Pods {
+	for _, p := range held(d.agent) {
 		if p.Name == name {
 			return &p.Status
 		}

@@ -60,11 +60,13 @@ type Observed struct {
 	Node     Facts
 	Policy   Policy
 	Pressure Pressure
+	Asked    map[types.UID]*corev1.Pod // what pods are to have that the device has not granted, see split
 
 	Pods       map[types.UID]*Record // what it remembers, by pod
 	Containers []Instance            // every container of its own that exists
 	Busy       []Doing               // steps being taken
 	Stale      bool                  // Containers may have changed since
+	Dismissed  bool                  // no hub asks how pods end
 }
 
 // Facts are the facts about the device that pods depend on.
@@ -83,6 +85,7 @@ type Facts struct {
 	NUMA        []hardware.NUMANode // where there is more than one
 	Topology    TopologyPolicy
 	AppArmor    bool // the kernel enforces it
+	Engine      engine.Info
 }
 
 // Pressure says what the device is short of.
@@ -111,12 +114,15 @@ type Record struct {
 	Counts     time.Time         // the same on the monotonic clock, for its deadline; zero: not found out yet
 	Uptime     string            // what LabelPodUptime says of it
 	Verdict    *Verdict          // the pod is over, whatever its containers say
+	Within     *time.Duration    // the longest grace that it ends with for its Verdict; nil: its own
 	Final      *corev1.PodStatus // the pod has ended for good, with this status
 	Volumes    int64             // desired generation that its volumes reflect
 	Cleaned    bool              // nothing is left of the pod on the device
 	NUMA       map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
 	Unmeasured bool              // it has been said that it cannot be measured whole
 	Told       string            // the last sentence said about why it waits
+	Pending    *Verdict          // why it does not have the resources that it asks for
+	Resizing   bool              // it was granted others, and may not have them yet
 	Container  map[string]*ContainerRecord
 }
 
@@ -134,6 +140,9 @@ type ContainerRecord struct {
 	IP      string
 	ImageID string
 	Image   string
+	Limits  engine.Limits // what the engine said at first, and what it was told since
+	Unsure  bool          // whether they still are
+	Refused *refusal
 
 	StartedAt time.Time // the engine's clock, to show
 	Since     time.Time // running since
@@ -232,6 +241,11 @@ func (o *Observed) atWork(uid types.UID) bool {
 	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && !b.Step.Action.aside() })
 }
 
+// finished tells whether a pod has ended for good, and that is not noted yet.
+func (o *Observed) finished(pod *corev1.Pod, r *Record) bool {
+	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) && ended(phaseOf(pod, r, o.Node.Boot))
+}
+
 // See takes in a new list of containers: what started, what ended, what is gone.
 // Back-offs are counted from the moment of this call, for only that is on the
 // agent's own clock: an engine's timestamps jump with the device's.
@@ -314,6 +328,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 		if c.Hash != "" && c.Hash != in.Hash {
 			c.Delay = 0 // another definition: its own crashes only
 		}
+		c.Limits, c.Unsure, c.Refused = in.Limits, false, nil
 		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted, c.HookError = in.ID, nil, time.Time{}, "", false, false, ""
 		c.Probe = [probeKinds]ProbeRecord{}
 		if in.State != engine.Created {

@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/fleet"
 )
 
 // evictPause is how long the device waits for an eviction to show before the next.
@@ -68,20 +70,55 @@ func Victim(all []Candidate) (Candidate, bool) {
 }
 
 // relieve frees what is short at this very moment: memory by evicting one pod at a
-// time; disk by removing dead containers, then unused images, then pods.
+// time; disk by removing dead containers, then unused images, then pods; heat by
+// evicting one pod at a time. What is short by a hard threshold comes first, and its
+// pods go at once; for a soft one they have their grace.
 func (a *Agent) relieve(now time.Time) {
 	l := &a.loop
 	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || now.Before(l.evictAt) {
 		return
 	}
-	switch {
-	case l.heldP.Memory.Seen.Equal(now):
-		l.evictAt = now.Add(evictPause)
-		a.evictForMemory()
-	case l.heldP.Disk.Seen.Equal(now):
-		l.evictAt = now.Add(evictPause)
-		a.freeDisk()
+	h := l.heldP
+	due := max(h.Memory.Due, h.Disk.Due, h.Heat.Due)
+	if due == hardware.NotDue {
+		return
 	}
+	within := new(time.Duration)
+	if due == hardware.SoftDue {
+		if within = nil; a.limits().MaxGrace > 0 {
+			most := a.limits().MaxGrace
+			within = &most
+		}
+	}
+	l.evictAt = now.Add(evictPause)
+	switch due {
+	case h.Memory.Due:
+		a.evictForMemory(within)
+	case h.Disk.Due:
+		a.freeDisk(within)
+	case h.Heat.Due:
+		a.evictForHeat(within)
+	}
+}
+
+// evictForHeat evicts the pod that matters least: which one warms the processor most
+// nobody measures, and every pod that goes cools it.
+func (a *Agent) evictForHeat(within *time.Duration) {
+	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
+	if len(pods) == 0 {
+		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The processor is too hot, and this device runs no pod whose eviction would help")
+		return
+	}
+	rank := func(p *corev1.Pod) int {
+		if isBestEffort(p) {
+			return 0
+		}
+		return 1
+	}
+	v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
+	})
+	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", within)
 }
 
 // living are the pods that run and may be evicted.
@@ -97,7 +134,7 @@ func (l *loop) living() []*corev1.Pod {
 	return out
 }
 
-func (a *Agent) evictForMemory() {
+func (a *Agent) evictForMemory(within *time.Duration) {
 	l := &a.loop
 	pods, containers, e := l.living(), slices.Clone(l.o.Containers), l.engine
 	a.async(askTimeout, func(ctx context.Context) func() {
@@ -120,23 +157,23 @@ func (a *Agent) evictForMemory() {
 				return
 			}
 			a.evict(v.Pod, fmt.Sprintf("The node was low on resource: memory. The pod was using %s, request is %s. ",
-				resource.NewQuantity(v.Usage, resource.BinarySI), resource.NewQuantity(v.request(), resource.BinarySI)))
+				resource.NewQuantity(v.Usage, resource.BinarySI), resource.NewQuantity(v.request(), resource.BinarySI)), within)
 		}
 	})
 }
 
-// evict ends a pod here; the hub makes a new one elsewhere.
-func (a *Agent) evict(pod *corev1.Pod, why string) {
+// evict ends a pod here, with a grace of so long at most, nil: its own; the hub makes a new one elsewhere.
+func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 	r := a.loop.o.record(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
-		r.Verdict = &Verdict{"Evicted", why}
+		r.Verdict, r.Within = &Verdict{"Evicted", why}, within
 		a.event(corev1.EventTypeWarning, "Evicted", pod, "", "%s", why)
 	}
 }
 
 // freeDisk removes what nobody needs, and evicts a pod where there is no such thing. Of
 // images only those go that we have pulled: the kubelet has an engine for itself.
-func (a *Agent) freeDisk() {
+func (a *Agent) freeDisk(within *time.Duration) {
 	l := &a.loop
 	var dead []string
 	for i, in := range l.o.Containers {
@@ -189,7 +226,7 @@ func (a *Agent) freeDisk() {
 			v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
 				return cmp.Or(cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
 			})
-			a.evict(v, "The node was low on resource: ephemeral-storage. ")
+			a.evict(v, "The node was low on resource: ephemeral-storage. ", within)
 		}
 	})
 }

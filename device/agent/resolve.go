@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -10,28 +11,98 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// resolving completes the resolver's options of a pod that has any: as with the kubelet
-// they are laid over the device's, unless its dnsPolicy is None. An engine takes the
-// device's only where it is given none.
+// A resolver is what a resolv.conf says.
+type resolver struct{ servers, searches, options []string }
+
+// resolving completes what a pod's dnsConfig says of the resolver: as with the kubelet that is laid over the device's,
+// unless the pod's dnsPolicy is None. An engine takes the device's only where it is given none.
 func resolving(spec *engine.Spec, pod *corev1.Pod) {
-	if len(spec.DNSOptions) == 0 || pod.Spec.DNSPolicy == corev1.DNSNone {
+	if pod.Spec.DNSConfig == nil || pod.Spec.DNSPolicy == corev1.DNSNone {
 		return
 	}
-	file, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil {
-		return // the device has no options then
+	device := deviceResolver(os.ReadFile)
+	if len(spec.DNS) > 0 {
+		spec.DNS = both(device.servers, spec.DNS)
 	}
-	spec.DNSOptions = layOver(resolverOptions(string(file)), spec.DNSOptions)
+	if len(spec.DNSSearch) > 0 {
+		spec.DNSSearch = both(device.searches, spec.DNSSearch)
+	}
+	if len(spec.DNSOptions) > 0 {
+		spec.DNSOptions = layOver(device.options, spec.DNSOptions)
+	}
 }
 
-// resolverOptions reads the options of a resolv.conf; as the resolver does, the last line that has some.
-func resolverOptions(file string) (options []string) {
-	for line := range strings.Lines(file) {
-		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
-			options = words[1:]
+// deviceResolver is the device's resolver as containers can have it: where it asks systemd-resolved, that one's servers,
+// and none of the device's own loopback, where containers have another.
+func deviceResolver(read func(string) ([]byte, error)) resolver {
+	file, _ := read("/etc/resolv.conf") // none: the device has nothing to add
+	r := readResolver(string(file))
+	if slices.Equal(r.servers, []string{"127.0.0.53"}) {
+		if file, err := read("/run/systemd/resolve/resolv.conf"); err == nil {
+			r = readResolver(string(file))
 		}
 	}
+	r.servers = slices.DeleteFunc(r.servers, func(s string) bool {
+		ip, err := netip.ParseAddr(s)
+		return err != nil || ip.IsLoopback() || ip.Zone() != ""
+	})
+	return r
+}
+
+// readResolver reads a resolv.conf; as for the resolver, the last line of searches and of options counts.
+func readResolver(file string) (r resolver) {
+	for line := range strings.Lines(file) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		switch words[0] {
+		case "nameserver":
+			r.servers = append(r.servers, words[1:min(2, len(words))]...)
+		case "search", "domain":
+			r.searches = words[1:]
+		case "options":
+			r.options = words[1:]
+		}
+	}
+	return r
+}
+
+// resolvConf is the resolv.conf of a pod that says all of it itself.
+func resolvConf(c *corev1.PodDNSConfig) string {
+	var b strings.Builder
+	if len(c.Searches) > 0 {
+		b.WriteString("search " + strings.Join(c.Searches, " ") + "\n")
+	}
+	for _, s := range c.Nameservers {
+		b.WriteString("nameserver " + s + "\n")
+	}
+	if options := dnsOptions(c); len(options) > 0 {
+		b.WriteString("options " + strings.Join(options, " ") + "\n")
+	}
+	return b.String()
+}
+
+// dnsOptions are the options of a pod as resolv.conf has them.
+func dnsOptions(c *corev1.PodDNSConfig) (options []string) {
+	for _, o := range c.Options {
+		option := o.Name
+		if o.Value != nil && *o.Value != "" {
+			option += ":" + *o.Value
+		}
+		options = append(options, option)
+	}
 	return options
+}
+
+// both are the words of two lists, each once.
+func both(a, b []string) (all []string) {
+	for _, w := range slices.Concat(a, b) {
+		if !slices.Contains(all, w) {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // layOver puts options over others: of one name the newer one counts.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 )
 
 func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
-	old := resolverOptions("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n")
+	old := readResolver("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n").options
 	if got, want := layOver(old, []string{"ndots:5", "rotate"}), []string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -33,6 +34,34 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 	two = "2\nnameserver 198.51.100.1"
 	if why := malformed(&p); why == "" {
 		t.Error("an option of two lines is taken")
+	}
+}
+
+func TestADevicesResolverIsReadAsContainersCanHaveIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  resolver
+	}{
+		"as it is": {map[string]string{"/etc/resolv.conf": "# made by hand\ndomain old\nsearch a b\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions edns0\n"},
+			resolver{[]string{"192.0.2.1", "2001:db8::1"}, []string{"a", "b"}, []string{"edns0"}}},
+		"whom systemd-resolved asks": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.53\noptions trust-ad\n", "/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.2\nsearch c\n"},
+			resolver{[]string{"192.0.2.2"}, []string{"c"}, nil}},
+		"without what is on the device itself": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.3\nnameserver\nnameserver x\n"},
+			resolver{[]string{"192.0.2.3"}, nil, nil}},
+		"there is none": {nil, resolver{}},
+	} {
+		got := deviceResolver(func(name string) ([]byte, error) {
+			if s, has := c.files[name]; has {
+				return []byte(s), nil
+			}
+			return nil, fs.ErrNotExist
+		})
+		if !slices.Equal(got.servers, c.want.servers) || !slices.Equal(got.searches, c.want.searches) || !slices.Equal(got.options, c.want.options) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if got, want := both([]string{"a", "b"}, []string{"c", "a"}), []string{"a", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -59,7 +88,7 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 				return ""
 			}
 			d.await(name+" has told", func() bool { return said() != "" })
-			if options := resolverOptions(said()); !slices.Contains(options, "ndots:4") || !slices.Contains(options, "rotate") {
+			if options := readResolver(said()).options; !slices.Contains(options, "ndots:4") || !slices.Contains(options, "rotate") {
 				t.Errorf("%s: %s", name, strings.TrimSpace(said()))
 			}
 		}

@@ -18,7 +18,7 @@ type wanted struct {
 	kind string
 }
 
-// everyContainer lists the containers of a pod in the order of their start.
+// everyContainer lists the containers of a pod in the order of their start, but for ephemerals.
 func everyContainer(pod *corev1.Pod) []wanted {
 	out := make([]wanted, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
@@ -35,7 +35,7 @@ func specOf(pod *corev1.Pod, name string) *corev1.Container {
 	if pod == nil {
 		return nil
 	}
-	for _, w := range everyContainer(pod) {
+	for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
 		if w.spec.Name == name {
 			return w.spec
 		}
@@ -52,8 +52,11 @@ func isSidecar(w wanted) bool {
 // containers: where several of them share it, or its processes, or one is told its address before it starts. Another
 // pod with one container owns its network through that container, and one on the host's network needs none.
 func needsSandbox(pod *corev1.Pod) bool {
-	return (!alone(pod) || sharesProcesses(pod) || asksAddress(pod)) && !pod.Spec.HostNetwork
+	return (!alone(pod) || sharesProcesses(pod) || asksAddress(pod) || named(pod)) && !pod.Spec.HostNetwork
 }
+
+// named tells whether a pod's hosts file says more than an engine's does.
+func named(pod *corev1.Pod) bool { return len(pod.Spec.HostAliases) > 0 || pod.Spec.Subdomain != "" }
 
 // alone tells whether a pod has one container.
 func alone(pod *corev1.Pod) bool {
@@ -76,11 +79,11 @@ func isAddress(field string) bool { return field == "status.podIP" || field == "
 // first of them is then the sandbox's.
 func sharesProcesses(pod *corev1.Pod) bool { return isTrue(pod.Spec.ShareProcessNamespace) }
 
-// restarts tells whether the restart policy wants a container again that has ended: the first of the container's rules
+// restarts tells whether a container is wanted again that has ended: for other resources, or by the restart policy: the first of the container's rules
 // that its exit code is of, the container's policy, the pod's.
 func restarts(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
 	policy := policyOf(pod, w)
-	if isSidecar(w) || slices.ContainsFunc(w.spec.RestartPolicyRules, func(rule corev1.ContainerRestartRule) bool {
+	if isSidecar(w) || resized(c.Hash, w.spec) || slices.ContainsFunc(w.spec.RestartPolicyRules, func(rule corev1.ContainerRestartRule) bool {
 		return ruled(rule, int32(c.Ended.ExitCode))
 	}) {
 		return true
@@ -167,6 +170,11 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []wanted {
 	return out
 }
 
+// leaves tells whether a pod that ran here is being deleted: nothing of it is started again.
+func leaves(pod *corev1.Pod, r *Record) bool {
+	return pod.DeletionTimestamp != nil && r != nil && r.Admitted
+}
+
 // phaseOf is the phase of a pod, as the kubelet finds it.
 func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	if r == nil {
@@ -175,9 +183,13 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	if r.Verdict != nil {
 		return corev1.PodFailed
 	}
+	leaving := leaves(pod, r)
 	started, live, failed := true, false, false
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
+		if leaving && c.Running() {
+			leaving = false // not yet
+		}
 		if w.kind == KindInit {
 			if c.Ended != nil && !c.Running() && c.Ended.ExitCode != 0 && !restarts(pod, w, c) && !initialized(pod, r, boot) {
 				return corev1.PodFailed
@@ -189,13 +201,15 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 			live = true
 		case c.Ended == nil:
 			started = false
-		case restarts(pod, w, c):
+		case pod.DeletionTimestamp == nil && restarts(pod, w, c):
 			live = true
 		case c.Ended.ExitCode != 0:
 			failed = true
 		}
 	}
 	switch {
+	case leaving && (!started || live): // it has not done what it was to do
+		return corev1.PodFailed
 	case !started:
 		return corev1.PodPending
 	case live:
@@ -209,13 +223,13 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 // ended tells whether a phase is a last one.
 func ended(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
 
-// specHash tells one definition of a container from another. Only its image can be
-// changed in a pod that exists; a hash over more would restart everything when the
-// agent learns a new field.
+// specHash tells one definition of a container from another: by its image, and by the
+// resources that it is restarted for. A hash over more would restart everything when
+// the agent learns a new field.
 func specHash(c *corev1.Container) string {
 	b, _ := json.Marshal([]string{c.Name, c.Image}) // strings always encode
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:6])
+	return hex.EncodeToString(sum[:6]) + restartSize(c)
 }
 
 // deletionGrace is how long the containers of a pod may take to stop.

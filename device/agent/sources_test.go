@@ -115,7 +115,7 @@ func allocated() uint64 {
 func TestAnImageSaysNothingForTheAgent(t *testing.T) {
 	l := labels(Step{Pod: testSources().pod}, Facts{Name: "pi-1"})
 	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
-		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices} {
+		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices, LabelShares} {
 		if _, set := l[key]; !set {
 			t.Errorf("%s is left to the image", key)
 		}

@@ -30,7 +30,7 @@ func labels(s Step, node Facts) map[string]string {
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
 		LabelGrace:     strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
 		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
-		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", // or they would be what the image says
+		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelShares: "", // or they would be what the image says
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
 		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
@@ -38,6 +38,9 @@ func labels(s Step, node Facts) map[string]string {
 	if len(s.NUMA) > 0 {
 		b, _ := json.Marshal(s.NUMA) // numbers always encode
 		l[LabelNUMA] = string(b)
+	}
+	if s.Kind == KindEphemeral {
+		l[LabelShares] = strings.TrimSpace(s.Network + " " + s.Processes)
 	}
 	if s.Spec != nil {
 		l[LabelSpecHash] = specHash(s.Spec)
@@ -50,26 +53,10 @@ func labels(s Step, node Facts) map[string]string {
 func networked(spec *engine.Spec, pod *corev1.Pod) {
 	spec.HostNetwork = pod.Spec.HostNetwork
 	if !pod.Spec.HostNetwork {
-		spec.Hostname = pod.Spec.Hostname
-		if spec.Hostname == "" {
-			spec.Hostname = pod.Name
-		}
-		spec.Hostname = strings.TrimRight(spec.Hostname[:min(len(spec.Hostname), 63)], "-.")
-	}
-	for _, h := range pod.Spec.HostAliases {
-		for _, name := range h.Hostnames {
-			spec.ExtraHosts = append(spec.ExtraHosts, name+":"+h.IP)
-		}
+		spec.Hostname = hostname(pod)
 	}
 	if c := pod.Spec.DNSConfig; c != nil {
-		spec.DNS, spec.DNSSearch = c.Nameservers, c.Searches
-		for _, o := range c.Options {
-			option := o.Name
-			if o.Value != nil && *o.Value != "" {
-				option += ":" + *o.Value
-			}
-			spec.DNSOptions = append(spec.DNSOptions, option)
-		}
+		spec.DNS, spec.DNSSearch, spec.DNSOptions = c.Nameservers, c.Searches, dnsOptions(c)
 	}
 	if s := pod.Spec.SecurityContext; s != nil && len(s.Sysctls) > 0 {
 		spec.Sysctls = map[string]string{}
@@ -136,9 +123,12 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 	if sharesProcesses(s.Pod) {
 		spec.PidOf = s.Network
 	}
+	if s.Processes != "" {
+		spec.PidOf = s.Processes
+	}
 	if s.Network == "" {
 		networked(&spec, s.Pod)
-		if s.Kind == KindInit {
+		if s.Kind == KindInit || s.Kind == KindEphemeral {
 			spec.Ports = nil
 		}
 	}
@@ -163,14 +153,8 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 			}
 		}
 	}
-	limits, requests := c.Resources.Limits, c.Resources.Requests
-	spec.MemoryBytes = limits.Memory().Value()
-	spec.MilliCPU = limits.Cpu().MilliValue()
-	cpu := requests.Cpu().MilliValue()
-	if _, has := requests[corev1.ResourceCPU]; !has {
-		cpu = spec.MilliCPU
-	}
-	spec.CPUShares = min(max(cpu*1024/1000, 2), 262144)
+	sized := size(s.Pod, c, src.node)
+	spec.MemoryBytes, spec.SwapBytes, spec.MilliCPU, spec.CPUShares = sized.MemoryBytes, sized.SwapBytes, sized.MilliCPU, sized.CPUShares
 	spec.OOMScoreAdj = oomScore(s.Pod, c, src.memoryBytes)
 	return spec, nil
 }

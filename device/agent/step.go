@@ -6,13 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 )
 
 // An Action is a kind of step.
 type Action string
 
-// What a step can do. Admit and Reject only change what the agent remembers; the
+// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers; the
 // others take time, and no two are in flight for one place (but see Stop and aside).
 const (
 	Admit   Action = "admit"
@@ -25,6 +26,9 @@ const (
 	Cancel  Action = "cancel"  // give up a run in flight
 	Probe   Action = "probe"   // runs beside other steps
 	Hook    Action = "hook"    // postStart, beside other steps too
+	Grant   Action = "grant"   // give a pod the resources that it asks for
+	Defer   Action = "defer"   // say why not
+	Update  Action = "update"  // hold a running container to them
 )
 
 // aside tells of an action that runs beside others of its place.
@@ -32,24 +36,28 @@ func (a Action) aside() bool { return a == Probe || a == Hook }
 
 // A Step is one thing that the agent does to make the device as it should be.
 type Step struct {
-	Action  Action
-	Place   Place
-	Pod     *corev1.Pod       // nil where the pod is no longer known
-	Spec    *corev1.Container // nil for a sandbox
-	Kind    string
-	ID      string // of the container that exists
-	Attempt int
-	Grace   time.Duration
-	Network string // container whose network to share
-	IP      string // where a probe or a hook asks
-	Probe   ProbeKind
-	Verdict Verdict
-	Why     string
-	Start   time.Time // of the pod, by the wall clock
-	Counts  time.Time // the same on the monotonic clock
-	Devices []hardware.Device
-	NUMA    map[string][]int // of the pod's containers, see Record
-	Lacks   string           // why there are no devices for it: the run fails with that
+	Action    Action
+	Place     Place
+	Pod       *corev1.Pod       // nil where the pod is no longer known
+	Spec      *corev1.Container // nil for a sandbox
+	Kind      string
+	ID        string // of the container that exists
+	Attempt   int
+	Grace     time.Duration
+	Network   string // container whose network to share
+	Processes string // container whose processes to share, beside those of the sandbox
+	Forbidden string // by the device's owner: the run fails with that
+	IP        string // where a probe or a hook asks
+	Probe     ProbeKind
+	Verdict   Verdict
+	Why       string
+	Start     time.Time // of the pod, by the wall clock
+	Counts    time.Time // the same on the monotonic clock
+	Devices   []hardware.Device
+	NUMA      map[string][]int // of the pod's containers, see Record
+	Lacks     string           // why there are no devices for it: the run fails with that
+
+	Has, Limits engine.Limits // of the container, before and after Update
 
 	Generation int64 // of the desired state that Refresh works from
 }
@@ -66,8 +74,8 @@ func (s Step) String() string {
 		what += " sandbox"
 	}
 	switch s.Action {
-	case Reject:
-		return fmt.Sprintf("reject %s: %s: %s", what, s.Verdict.Reason, s.Verdict.Message)
+	case Reject, Defer:
+		return fmt.Sprintf(string(s.Action)+" %s: %s: %s", what, s.Verdict.Reason, s.Verdict.Message)
 	case Run:
 		return fmt.Sprintf("run %s, attempt %d", what, s.Attempt)
 	case Stop:

@@ -85,7 +85,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 // rank puts the steps that free something before those that take something.
 func rank(s Step) int {
 	switch s.Action {
-	case Cancel, Stop, Remove, Clean, Reject:
+	case Cancel, Stop, Remove, Clean, Reject, Grant, Defer:
 		return 0
 	case Admit:
 		return 1
@@ -132,6 +132,9 @@ func priority(p *corev1.Pod) int32 {
 func (p *pass) pod(pod *corev1.Pod) {
 	r := p.o.Pods[pod.UID]
 	switch {
+	case leaves(pod, r) && r.Final == nil: // how it ended is journaled before anything of it is removed
+		p.halt(pod, deletionGrace(pod), "the pod is being deleted")
+		return
 	case pod.DeletionTimestamp != nil:
 		p.windDown(pod.UID, pod, deletionGrace(pod), "the pod is being deleted")
 		return
@@ -142,7 +145,11 @@ func (p *pass) pod(pod *corev1.Pod) {
 		if r.Verdict != nil {
 			why = r.Verdict.Message
 		}
-		p.halt(pod, deletionGrace(pod), why)
+		grace := deletionGrace(pod)
+		if r.Within != nil {
+			grace = min(grace, *r.Within)
+		}
+		p.halt(pod, grace, why)
 		return
 	case !r.Admitted:
 		return
@@ -165,6 +172,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 	if needsSandbox(pod) && !p.sandbox(pod, r, want) {
 		return
 	}
+	p.debug(pod, r)
 	network := ""
 	if needsSandbox(pod) {
 		network = r.peek("").ID
@@ -178,6 +186,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
 			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks, NUMA: r.NUMA})
 	}
+	p.updates(pod, r, stopping)
 	p.starts(pod, r)
 	p.probes(pod, r)
 }

@@ -106,6 +106,9 @@ func (w *world) take(t testing.TB, s Step) {
 		w.made++
 		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node), State: engine.Running,
 			Created: w.now, StartedAt: w.now, IP: "10.0.0.1"}
+		if s.Spec != nil {
+			c.Limits = engine.LimitsOf(size(s.Pod, s.Spec, w.o.Node), w.o.Node.Engine)
+		}
 		if s.Network != "" && !slices.ContainsFunc(w.containers, func(c engine.Container) bool { return c.ID == s.Network && c.State == engine.Running }) {
 			t.Fatalf("%s joins a network that is not there", s)
 		}
@@ -127,6 +130,15 @@ func (w *world) take(t testing.TB, s Step) {
 		r.Cleaned = true
 	case Refresh:
 		r.Volumes = s.Generation
+	case Grant:
+		w.d.Pods = slices.Clone(w.d.Pods)
+		w.d.Pods[slices.IndexFunc(w.d.Pods, func(p corev1.Pod) bool { return p.UID == s.Pod.UID })] = *s.Pod
+		delete(w.o.Asked, s.Pod.UID)
+		r.Pending = nil
+	case Defer:
+		r.Pending = &s.Verdict
+	case Update:
+		w.containers[at].Limits, r.container(s.Place.Container).Limits = s.Limits, s.Limits
 	case Probe:
 		r.container(s.Place.Container).Probed(s, nil, w.now)
 	}
@@ -136,13 +148,13 @@ func (w *world) take(t testing.TB, s Step) {
 func (w *world) settle(t testing.TB) {
 	for range 200 {
 		steps := w.look()
-		if len(steps) == 0 {
+		if len(steps) == 0 && !w.note() {
 			return
 		}
 		places := map[Place]string{}
 		for _, s := range steps {
 			if s.Action != Probe && s.Action != Cancel {
-				if other := places[s.Place]; other != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit {
+				if other := places[s.Place]; other != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit && s.Action != Grant && s.Action != Defer {
 					t.Fatalf("two steps for one place: %s, and %s", other, s)
 				}
 				places[s.Place] = s.String()
@@ -151,6 +163,17 @@ func (w *world) settle(t testing.TB) {
 		}
 	}
 	t.Fatalf("it does not settle: %q", sentences(w.look()))
+}
+
+// note notes the pods that are being deleted and have ended, so that they can be removed.
+func (w *world) note() (noted bool) {
+	for i := range w.d.Pods {
+		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil && w.o.finished(p, r) {
+			st := podStatus(p, r, &w.o, "engine", w.now)
+			r.Final, noted = &st, true
+		}
+	}
+	return noted
 }
 
 func (w *world) states() []string {

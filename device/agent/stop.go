@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +19,11 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
 		why := c.Kill
-		if c.Running() && c.Hash != specHash(w.spec) {
+		switch hash := specHash(w.spec); {
+		case !c.Running() || c.Hash == hash || strings.HasPrefix(hash, c.Hash+"-"): // see resized
+		case resized(c.Hash, w.spec):
+			why = fmt.Sprintf("Container %s resize requires restart", w.spec.Name)
+		default:
 			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
 		}
 		for _, in := range p.instances[pod.UID] {
@@ -99,7 +104,7 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
 		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
-	} else if p.free(in.Place) {
+	} else if p.free(in.Place) && !p.sharedBy(in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}
 	}

@@ -190,7 +190,7 @@ func (a *Agent) judgeStorage(m measured) {
 	l.storageAt[m.pod.UID] = time.Now().Add(wait)
 	switch {
 	case m.why != "":
-		a.evict(m.pod, m.why)
+		a.evict(m.pod, m.why, nil)
 	case !m.whole && !r.Unmeasured:
 		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
 			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)

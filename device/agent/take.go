@@ -99,6 +99,11 @@ func (a *Agent) done(d Doing, err error) {
 		a.free(d)
 		return
 	}
+	if s.Action == Update && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil {
+		a.free(d)
+		a.updated(s, err, now)
+		return
+	}
 	if err != nil && l.ctx.Err() == nil {
 		a.log.Warn(fmt.Sprintf("%s failed, it is tried again in %s", s, holdFailed), "err", err)
 		if s.Action == Refresh && s.Pod != nil {

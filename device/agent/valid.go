@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -105,7 +106,7 @@ func malformed(pod *corev1.Pod) string {
 }
 
 func malformedContainers(pod *corev1.Pod) string {
-	all := everyContainer(pod)
+	all := slices.Concat(everyContainer(pod), ephemerals(pod))
 	if len(pod.Spec.Containers) == 0 {
 		return "spec.containers: a pod has at least one"
 	}

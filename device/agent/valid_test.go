@@ -99,7 +99,7 @@ func TestAPodThatIsWrongIsRejectedAlone(t *testing.T) {
 				d.desire(2, leaving(old, 1), bad, makePod("good", "wait"))
 				time.Sleep(10 * time.Second)
 				var names []string
-				for _, p := range d.agent.Pods().Pods {
+				for _, p := range held(d.agent) {
 					names = append(names, p.Name)
 					if p.Name != bad.Name || p.UID != bad.UID {
 						continue

@@ -69,6 +69,9 @@ func view(c container.InspectResponse) Container {
 		FinishedAt: moment(c.State.FinishedAt),
 		Pid:        c.State.Pid,
 	}
+	if h := c.HostConfig; h != nil {
+		v.Limits = numbers(h.Resources)
+	}
 	if asked, ok := v.Labels[askedLabel]; ok {
 		v.Image = asked
 		delete(v.Labels, askedLabel)

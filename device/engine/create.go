@@ -252,7 +252,7 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		}
 		return nil
 	}
-	host.DNSSearch, host.DNSOptions, host.ExtraHosts = s.DNSSearch, s.DNSOptions, s.ExtraHosts
+	host.DNSSearch, host.DNSOptions = s.DNSSearch, s.DNSOptions
 	for _, server := range s.DNS {
 		address, err := netip.ParseAddr(server)
 		if err != nil {

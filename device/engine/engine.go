@@ -97,7 +97,6 @@ type Spec struct {
 	StopSignal     string
 	DNS, DNSSearch []string
 	DNSOptions     []string // of resolv.conf: name, or name:value; empty: the device's
-	ExtraHosts     []string // name:ip
 	Sysctls        map[string]string
 	OOMScoreAdj    int
 	Seccomp        *Seccomp // nil: the engine's own profile
@@ -151,7 +150,11 @@ type Container struct {
 	FinishedAt time.Time
 	IP         string // in its own network; "" on the host network or when not running
 	Pid        int
+	Limits     Limits // Podman tells those that it was made with
 }
+
+// Limits are what an engine holds a container to, in its own numbers; 0: to nothing.
+type Limits struct{ Memory, MemorySwap, CPUQuota, CPUShares int64 }
 
 // A Network is a bridge of the device that containers can be on.
 type Network struct {
@@ -205,6 +208,9 @@ type Engine interface {
 	// A container of the same name that is left over and not running is replaced.
 	Create(ctx context.Context, s Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
+	// Update holds a container that is there to the memory, swap and processor of a Spec, without a restart. What the Spec
+	// does not limit stays as it is. Once is as good as twice.
+	Update(ctx context.Context, id string, s Spec) error
 	// Stop ends a container: its stop signal, after grace SIGKILL. Stopping what has stopped or is gone is no error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Remove removes a container, running or not, with its anonymous volumes; gone already is no error. Stop the

@@ -88,7 +88,6 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		{"the working directory can be another", engine.Spec{WorkingDir: "/tmp"}, "readlink /proc/self/cwd", "/tmp"},
 		{"the user can be another, with more groups", engine.Spec{User: "1000:1000", Groups: []string{"44"}}, "id", "uid=1000 gid=1000 groups=[44"},
 		{"the host name can be chosen", engine.Spec{Hostname: "kiosk-1"}, "hostname", "kiosk-1"},
-		{"hosts can be added", engine.Spec{ExtraHosts: []string{"hub.local:192.0.2.7"}}, "cat /etc/hosts", "192.0.2.7\thub.local"},
 		{"name servers can be chosen", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
 		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
 		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
@@ -346,4 +345,34 @@ func await(t *testing.T, what string, done func() bool) {
 			t.Fatalf("waited in vain for %s", what)
 		}
 	}
+}
+
+// The last words of a crash often end without an end of line.
+func TestTheEndOfALogIsAllOfIt(t *testing.T) {
+	eachEngine(t, func(t *testing.T, socket string) {
+		e := open(t, socket)
+		id := begin(t, e, engine.Spec{}, "print one then print two then cat /proc/self/cmdline")
+		const three = "/tool\x00print\x00one\x00then\x00print\x00two\x00then\x00cat\x00/proc/self/cmdline\x00"
+		for tail, want := range map[int64]string{-1: "one\ntwo\n" + three, 0: "", 1: three, 2: "two\n" + three, 3: "one\ntwo\n" + three, 80: "one\ntwo\n" + three} {
+			var got string
+			await(t, fmt.Sprintf("the last %d lines", tail), func() bool {
+				var out bytes.Buffer
+				must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail}, &out, io.Discard))
+				got = out.String()
+				return got == want || len(got) > len(want)
+			})
+			if got != want {
+				t.Errorf("the last %d lines are %q, not %q", tail, got, want)
+			}
+			var out, stamped bytes.Buffer
+			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Follow: true}, &out, io.Discard))
+			if out.String() != want {
+				t.Errorf("following what has ended, the last %d lines are %q, not %q", tail, out.String(), want)
+			}
+			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Timestamps: true}, &stamped, io.Discard))
+			if got := strings.Count(stamped.String(), "Z "); got != strings.Count(want, "\n")+min(1, strings.Count(want, "/tool")) {
+				t.Errorf("with times, the last %d lines are %q", tail, stamped.String())
+			}
+		}
+	})
 }

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,14 +15,24 @@ import (
 	"github.com/moby/moby/client"
 )
 
-func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error {
+func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) (err error) {
 	// Only the container knows whether its two streams come as one: a terminal has no stderr.
 	found, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Timestamps}
-	if o.Tail >= 0 {
+	over := found.Container.State != nil && !found.Container.State.Running // and there is nothing to follow
+	if o.Tail >= 0 && (!o.Follow || over) && a.podman() {
+		// Podman's own tail leaves out the last line if it does not end, which in a crash is the one that matters.
+		last := &lastLines{most: o.Tail}
+		defer func() {
+			if err == nil {
+				err = last.flush()
+			}
+		}()
+		stdout, stderr = last.of(stdout), last.of(stderr)
+	} else if o.Tail >= 0 {
 		options.Tail = fmt.Sprint(o.Tail)
 	}
 	if !o.Since.IsZero() {
@@ -53,6 +65,66 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	}
 	return explain(err, "read the log of container", id)
 }
+
+// lastLines keeps the last lines of a log that two streams make together: at most all of
+// it, which the log's size bounds.
+type lastLines struct {
+	most    int64
+	streams int
+	lines   []lastLine
+}
+
+type lastLine struct {
+	stream int
+	to     io.Writer
+	text   []byte
+}
+
+func (l *lastLines) of(to io.Writer) io.Writer {
+	l.streams++
+	stream := l.streams
+	return writer(func(p []byte) (int, error) {
+		for part := range bytes.Lines(p) {
+			l.add(stream, to, part)
+		}
+		return len(p), nil
+	})
+}
+
+// add takes a line, or a part of one: then it goes on with what its stream has not ended.
+func (l *lastLines) add(stream int, to io.Writer, part []byte) {
+	for i := len(l.lines) - 1; i >= 0; i-- {
+		if have := &l.lines[i]; have.stream == stream {
+			if !bytes.HasSuffix(have.text, []byte("\n")) {
+				have.text = append(have.text, part...)
+				return
+			}
+			break
+		}
+	}
+	l.lines = append(l.lines, lastLine{stream, to, bytes.Clone(part)})
+	if int64(len(l.lines)) > 2*l.most { // now and then, not for each line
+		l.cut()
+	}
+}
+
+func (l *lastLines) cut() {
+	l.lines = slices.Delete(l.lines, 0, max(0, len(l.lines)-int(min(l.most, int64(len(l.lines))))))
+}
+
+func (l *lastLines) flush() error {
+	l.cut()
+	for _, line := range l.lines {
+		if _, err := line.to.Write(line.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // heard are the events that say that a container's state changed. Podman says died and remove. Neither probes (exec_…)
 // nor logs (attach) are among them: they would wake the agent all the time.

@@ -34,12 +34,15 @@ type Found struct {
 // RunChild is the child process: it asks periph and writes a Found to w. Its
 // drivers may panic in goroutines of their own, or hang; so it is never called
 // in the agent itself, and it ends itself after 5 s, should nobody be there any
-// more to kill it.
-func RunChild(w io.Writer) error {
+// more to kill it. With a question it looks for peripherals instead.
+func RunChild(w io.Writer, questions ...string) error {
 	time.AfterFunc(childLimit, func() { os.Exit(3) })
 	state, err := periph.Init()
 	if err != nil {
 		return fmt.Errorf("start periph's drivers: %w", err)
+	}
+	if len(questions) == 1 {
+		return answerQuestion(w, questions[0])
 	}
 	var f Found
 	for _, fail := range state.Failed {

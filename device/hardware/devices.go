@@ -23,6 +23,9 @@ type Device struct {
 	Title    string   `json:"title,omitempty"`
 	NUMA     *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
 
+	On    string `json:"on,omitempty"`    // the device on which a peripheral hangs: its nodes are those
+	Plain bool   `json:"plain,omitempty"` // it has no node, and is read below /sys, as everybody may
+
 	root tree
 	sys  string // its directory in /sys
 }
@@ -40,9 +43,15 @@ func (d Device) Same(e Device) bool { return d.ID == e.ID && d.Nodes == nil == (
 // Look looks for the device again and returns where it is now: what was plugged in elsewhere has other nodes, and
 // another device may have those that it had. An error says that it is not there.
 func (d Device) Look() (Device, []Node, error) {
+	if d.Plain {
+		return d, nil, nil
+	}
 	for _, now := range devices(cmp.Or(d.root, "/")) {
-		if !now.Same(d) {
+		if !now.Same(d) && (d.On == "" || now.ID != d.On) {
 			continue
+		}
+		if d.On != "" {
+			now.ID, now.On, now.Title = d.ID, d.On, d.Title
 		}
 		var nodes []Node
 		for _, p := range now.Nodes {

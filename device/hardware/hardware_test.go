@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case ChildCommand:
-			if err := RunChild(os.Stdout); err != nil {
+			if err := RunChild(os.Stdout, os.Args[2:]...); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}

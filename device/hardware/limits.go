@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -53,6 +54,19 @@ func thresholds(m map[string]string) (Thresholds, error) {
 			continue
 		}
 		list = append(list, t)
+	}
+	return list, errors.Join(errs...)
+}
+
+func softThresholds(m map[string]fleet.SoftThreshold) (list []fleet.Soft, err error) {
+	var errs []error
+	for _, signal := range slices.Sorted(maps.Keys(m)) {
+		s, err := fleet.ParseSoft(signal, m[signal])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("soft eviction threshold of %s: %w", signal, err))
+			continue
+		}
+		list = append(list, s)
 	}
 	return list, errors.Join(errs...)
 }
@@ -105,6 +119,9 @@ type Limits struct {
 	System corev1.ResourceList // for the operating system
 	Agent  corev1.ResourceList // for the agent and the engine
 	Hard   Thresholds
+
+	Soft     []fleet.Soft  // sorted by signal
+	MaxGrace time.Duration // of pods that go for a soft threshold; 0: their own
 }
 
 // With lays a board profile and then the flags, which are more particular, over
@@ -118,12 +135,14 @@ func With(profile *fleet.BoardProfile, flags Limits) (Limits, error) {
 		system, err1 := reserved(r.SystemReserved)
 		agent, err2 := reserved(r.AgentReserved)
 		hard, err3 := thresholds(r.EvictionHard)
-		for _, err := range []error{err1, err2, err3} {
+		soft, err4 := softThresholds(r.EvictionSoft)
+		for _, err := range []error{err1, err2, err3, err4} {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("board profile %s: %w", profile.Name, err))
 			}
 		}
 		l.System, l.Agent, l.Hard = system, agent, over(l.Hard, hard)
+		l.Soft, l.MaxGrace = soft, time.Duration(r.EvictionMaxPodGracePeriod)*time.Second
 	}
 	maps.Copy(l.System, flags.System)
 	maps.Copy(l.Agent, flags.Agent)

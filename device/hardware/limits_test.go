@@ -100,7 +100,7 @@ func TestAllocatable(t *testing.T) {
 		limits                     Limits
 		cpu, memory, storage, pods string
 	}{
-		{"capacity less system, agent and threshold", r, Limits{list("200m", "160Mi"), list("100m", "48Mi"), DefaultThresholds()}, "3700m", "716Mi", "9Gi", "110"},
+		{"capacity less system, agent and threshold", r, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi", "9Gi", "110"},
 		{"without limits it is the capacity", r, Limits{}, "4", "1Gi", "10Gi", "110"},
 		{"never below 0", r, Limits{System: list("8", "2Gi")}, "0", "0", "10Gi", "110"},
 		{"a resource whose report fails is 0", Report{}, Limits{Hard: DefaultThresholds()}, "0", "0", "0", "0"},

@@ -61,10 +61,16 @@ func (p *Periph) Read(ctx context.Context) (Found, error) {
 	return found, nil
 }
 
-func (p *Periph) run(ctx context.Context) (Found, error) {
+func (p *Periph) run(ctx context.Context) (f Found, err error) {
+	err = p.child(ctx, &f)
+	return f, err
+}
+
+// child asks the child one thing.
+func (p *Periph) child(ctx context.Context, answer any, question ...string) error {
 	args, limit := p.args, p.limit
 	if args == nil {
-		args = []string{ChildCommand}
+		args = append([]string{ChildCommand}, question...)
 	}
 	if limit == 0 {
 		limit = childLimit
@@ -83,19 +89,18 @@ func (p *Periph) run(ctx context.Context) (Found, error) {
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
-		return Found{}, fmt.Errorf("ask periph for the buses: no answer within %v: one of its drivers hangs", limit)
+		return fmt.Errorf("ask periph for the buses: no answer within %v: one of its drivers hangs", limit)
 	case errors.Is(err, os.ErrPermission):
-		return Found{}, fmt.Errorf("ask periph for the buses: %w: make the program readable and executable for everyone", err)
+		return fmt.Errorf("ask periph for the buses: %w: make the program readable and executable for everyone", err)
 	case err != nil && errs.Len() > 0:
-		return Found{}, fmt.Errorf("ask periph for the buses: %w: %s", err, firstLine(errs.String()))
+		return fmt.Errorf("ask periph for the buses: %w: %s", err, firstLine(errs.String()))
 	case err != nil:
-		return Found{}, fmt.Errorf("ask periph for the buses: %w", err)
+		return fmt.Errorf("ask periph for the buses: %w", err)
 	}
-	var f Found
-	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
-		return Found{}, fmt.Errorf("ask periph for the buses: its answer cannot be read: %w", err)
+	if err := json.Unmarshal(out.Bytes(), answer); err != nil {
+		return fmt.Errorf("ask periph for the buses: its answer cannot be read: %w", err)
 	}
-	return f, nil
+	return nil
 }
 
 // self is this program. The link in /proc leads to the file even after an

@@ -51,7 +51,7 @@ func TestPressure(t *testing.T) {
 			if limits == nil {
 				limits = DefaultThresholds()
 			}
-			conditions, _ := Pressure(s, limits, Held{}, now)
+			conditions, _ := Pressure(s, Limits{Hard: limits}, Held{}, now)
 			if len(conditions) != 4 {
 				t.Fatalf("%d conditions, want 4", len(conditions))
 			}
@@ -69,7 +69,7 @@ func TestPressure(t *testing.T) {
 }
 
 func TestGoodConditionsSpeakKubernetes(t *testing.T) {
-	conditions, _ := Pressure(plenty(), DefaultThresholds(), Held{}, time.Unix(0, 0))
+	conditions, _ := Pressure(plenty(), Limits{Hard: DefaultThresholds()}, Held{}, time.Unix(0, 0))
 	want := []string{"KubeletHasSufficientMemory", "KubeletHasNoDiskPressure", "KubeletHasSufficientPID", "KubeletHasSufficientDisk"}
 	for i, c := range conditions {
 		if c.Reason != want[i] || c.Status != corev1.ConditionFalse || c.Message == "" {
@@ -101,7 +101,7 @@ func TestPressureStaysForFiveMinutesAfterItWasLastSeen(t *testing.T) {
 		{7 * time.Minute, unknown, corev1.ConditionUnknown, 7 * time.Minute},
 	} {
 		var conditions []corev1.NodeCondition
-		conditions, held = Pressure(step.stats, DefaultThresholds(), held, start.Add(step.after))
+		conditions, held = Pressure(step.stats, Limits{Hard: DefaultThresholds()}, held, start.Add(step.after))
 		c := conditions[0]
 		if c.Status != step.status || !c.LastTransitionTime.Time.Equal(start.Add(step.changed)) {
 			t.Errorf("after %v: %s since %v, want %s since %v", step.after, c.Status, c.LastTransitionTime.Sub(start), step.status, step.changed)
@@ -115,8 +115,8 @@ func TestPressureStaysForFiveMinutesAfterItWasLastSeen(t *testing.T) {
 func TestAMessageDoesNotChangeWithEveryByte(t *testing.T) {
 	a, b := plenty(), plenty()
 	a.Memory.Available, b.Memory.Available = 1<<20, 2<<20
-	first, held := Pressure(a, DefaultThresholds(), Held{}, time.Unix(0, 0))
-	second, _ := Pressure(b, DefaultThresholds(), held, time.Unix(10, 0))
+	first, held := Pressure(a, Limits{Hard: DefaultThresholds()}, Held{}, time.Unix(0, 0))
+	second, _ := Pressure(b, Limits{Hard: DefaultThresholds()}, held, time.Unix(10, 0))
 	if first[0].Message != second[0].Message || !strings.Contains(first[0].Message, "memory.available is below 100Mi") {
 		t.Errorf("%q, then %q", first[0].Message, second[0].Message)
 	}

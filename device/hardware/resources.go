@@ -21,8 +21,9 @@ type Resource struct {
 func (r Resource) Amount() int64 { return int64(len(r.Devices)) * r.Sharing }
 
 // Resources are what a device offers to pods, by name: its devices, with the names and the sharing that the board
-// profile, which may be nil, gives them. What the profile names and is not there is there with no devices.
-func Resources(devices []Device, p *fleet.BoardProfile) []Resource {
+// profile, which may be nil, gives them, and the peripherals that are connected. What the profile names and is not there
+// is there with no devices.
+func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []Resource {
 	var named []fleet.Peripheral
 	var sharing map[string]int64
 	if p != nil {
@@ -46,11 +47,16 @@ func Resources(devices []Device, p *fleet.BoardProfile) []Resource {
 		}
 		add(d.Resource, d)
 	}
+	for _, d := range connected {
+		if slices.ContainsFunc(named, func(p fleet.Peripheral) bool { return p.Name == d.Resource }) {
+			add(d.Resource, d)
+		}
+	}
 	slices.SortFunc(list, func(a, b Resource) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	return list
 }
 
 func isOne(d Device, p fleet.Peripheral) bool {
 	ok, err := path.Match(p.ByID, d.ID)
-	return err == nil && ok && d.Resource == p.Type
+	return err == nil && ok && d.Resource == p.Type && p.ByID != ""
 }

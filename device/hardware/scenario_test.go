@@ -19,7 +19,7 @@ func TestScenarioSetters(t *testing.T) {
 		limits      Limits
 		cpu, memory string
 	}{
-		{"S11.setters.2 allocatable is capacity less what is reserved and less the threshold", whole, Limits{list("200m", "160Mi"), list("100m", "48Mi"), DefaultThresholds()}, "3700m", "716Mi"},
+		{"S11.setters.2 allocatable is capacity less what is reserved and less the threshold", whole, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi"},
 		{"S11.setters.3 more reserved than there is leaves 0, not less", whole, Limits{System: list("5", "2Gi")}, "0", "0"},
 		{"S11.extended.2 what could not be measured is 0, not a guess", Report{Capacity: Capacity{CPUs: 4}}, Limits{}, "4", "0"},
 	} {
@@ -61,7 +61,7 @@ func TestScenarioPressure(t *testing.T) {
 				{8 * time.Minute, 8 * time.Minute, plenty(), corev1.ConditionFalse},
 			} {
 				var cs []corev1.NodeCondition
-				cs, held = Pressure(step.stats, DefaultThresholds(), held, begin.Add(step.after))
+				cs, held = Pressure(step.stats, Limits{Hard: DefaultThresholds()}, held, begin.Add(step.after))
 				if c := cs[i]; c.Status != step.status || !c.LastTransitionTime.Time.Equal(begin.Add(step.changed)) {
 					t.Errorf("after %s: %s=%s since %s", step.after, c.Type, c.Status, c.LastTransitionTime.Sub(begin))
 				}

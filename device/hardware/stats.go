@@ -21,6 +21,7 @@ type Stats struct {
 	NodeFs, NodeFsInodes   Amount // holds Options.StateDir
 	ImageFs, ImageFsInodes Amount // holds Options.EngineRoot
 	PIDs                   Amount
+	Temperature            Amount        // of the processor, thousandths of a degree Celsius; Capacity 0: nobody measures it
 	Busy                   time.Duration // processor time spent since the boot, of all processors; 0: not known
 }
 
@@ -41,6 +42,7 @@ func Measure(ctx context.Context, o Options) Stats {
 		pids.Problem = err.Error()
 	}
 	s.PIDs = pids
+	s.Temperature = heat(t)
 	s.Busy = busy(t.text("/proc/stat"))
 	return s
 }

@@ -384,6 +384,7 @@ type agent struct {
 	stored   int64
 	stopping bool
 	requests []string
+	vitals   *wire.Vitals
 }
 
 func (a *agent) Status() wire.Status {
@@ -393,7 +394,7 @@ func (a *agent) Status() wire.Status {
 	if a.stopping {
 		reason = "NodeShutdown"
 	}
-	return wire.Status{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Reason: reason, Message: a.load}}}}
+	return wire.Status{Vitals: a.vitals, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Reason: reason, Message: a.load}}}}
 }
 
 func (a *agent) Pods() wire.Pods {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -28,6 +29,7 @@ type session struct {
 	eventNumber         uint64  // of the one in flight; 0: it tells of skipped ones
 	eventSkipped        int     // how many
 	unacked             int     // timeouts in a row
+	rtt                 float64 // seconds, of the newest status that was acknowledged; 0: none was
 	nextStatus          time.Time
 
 	lease      paho.Token // being written
@@ -43,8 +45,9 @@ type tracked struct {
 	due   bool
 	token paho.Token // in flight
 	size  int        // bytes of it
-	until time.Time  // then it counts as lost
-	after time.Time  // no other one before
+	sent  time.Time
+	until time.Time // then it counts as lost
+	after time.Time // no other one before
 }
 
 // acked returns a channel that is ready when the one in flight is.
@@ -224,6 +227,8 @@ func (s *session) settle(now time.Time) error {
 				t.due = true
 			case t == &s.event:
 				s.dropEvent()
+			case t == &s.status:
+				s.rtt = max(math.Round(now.Sub(t.sent).Seconds()*1000), 1) / 1000
 			}
 			continue
 		default:
@@ -336,6 +341,11 @@ func (s *session) sendStatus() {
 	st := l.cfg.Source.Status()
 	l.numbers.status++
 	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
+	if v := st.Vitals; v != nil && s.rtt > 0 {
+		with := *v
+		with.RTT = &s.rtt
+		st.Vitals = &with
+	}
 	if l.cfg.AgentVersion != "" {
 		st.AgentVersion = l.cfg.AgentVersion
 	}
@@ -402,7 +412,7 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 // more bytes it and those before it have.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
-	t.size = len(payload)
+	t.size, t.sent = len(payload), time.Now()
 	t.until = s.lostAt(0)
 }
 

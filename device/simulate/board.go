@@ -3,9 +3,11 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +25,21 @@ type board struct {
 
 	node string
 	n    int
+
+	mu    sync.Mutex
+	boots int
+	since time.Time // the boot
+	now   fares
+	seen  hardware.Power // since the boot
+	look  func()         // lets the agent look at the board soon; nil: nobody watches
+}
+
+// fares is how a script lets a board fare.
+type fares struct {
+	low, throttles       bool // the supply's voltage, the processor
+	celsius              float64
+	disk, memory         bool // are short
+	diskFree, memoryFree float64
 }
 
 // boards are what fleets are made of, roughly as often.
@@ -41,28 +58,89 @@ var boards = []board{
 var began = time.Now()
 
 func boardOf(n int, node string) *board {
-	b := boards[(n-1)%len(boards)]
-	b.n, b.node = n, node
-	return &b
+	of := &boards[(n-1)%len(boards)]
+	return &board{name: of.name, model: of.model, compatible: of.compatible, arch: of.arch, variant: of.variant, cpus: of.cpus, mib: of.mib, gib: of.gib, n: n, node: node, since: time.Now()}
+}
+
+// pi tells whether it is a Raspberry Pi, whose firmware tells of the supply.
+func (b *board) pi() bool { return strings.HasPrefix(b.name, "raspberrypi") }
+
+// fare says how the board fares from now on. Whoever watches is told, as by the kernel.
+func (b *board) fare(f fares) {
+	b.mu.Lock()
+	look := b.look
+	if b.now == f {
+		look = nil
+	}
+	b.now = f
+	b.seen.UnderVoltageSeen = b.seen.UnderVoltageSeen || f.low
+	b.seen.ThrottledSeen = b.seen.ThrottledSeen || f.throttles
+	b.seen.SoftTemperatureSeen = b.seen.SoftTemperatureSeen || f.throttles
+	b.mu.Unlock()
+	if look != nil {
+		look()
+	}
+}
+
+// boot boots the board.
+func (b *board) boot() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.boots++
+	b.since = time.Now()
+	b.seen = hardware.Power{UnderVoltageSeen: b.now.low, ThrottledSeen: b.now.throttles, SoftTemperatureSeen: b.now.throttles}
+}
+
+// uptime is the time since the boot.
+func (b *board) uptime() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Since(b.since)
+}
+
+// watch is the agent's Config.Watch.
+func (b *board) watch(ctx context.Context, look func()) error {
+	b.mu.Lock()
+	b.look = look
+	b.mu.Unlock()
+	<-ctx.Done()
+	return nil
 }
 
 // Probe implements agent.Hardware.
 func (b *board) Probe(context.Context, string) (hardware.Report, error) {
+	b.mu.Lock()
+	f, boots, power := b.now, b.boots, b.seen
+	b.mu.Unlock()
+	boot := fmt.Sprintf("simulated-%d", b.n)
+	if boots > 0 {
+		boot += fmt.Sprintf("-%d", boots)
+	}
 	r := hardware.Report{
 		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: b.arch, Variant: b.variant, Kernel: "6.12.34-simulated", Image: "Debian GNU/Linux 12 (bookworm)",
-			MachineID: fmt.Sprintf("%016x", b.n), BootID: fmt.Sprintf("simulated-%d", b.n), PageSize: 4096},
+			MachineID: fmt.Sprintf("%016x", b.n), BootID: boot, PageSize: 4096},
 		Board:        hardware.Board{Name: b.name, Model: b.model, Serial: fmt.Sprintf("%016x", b.n)},
 		Capacity:     hardware.Capacity{CPUs: b.cpus, Memory: b.mib << 20, Ephemeral: b.gib << 30, Pods: 110},
 		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.%d.%d.%d", 100+b.n/62500, b.n/250%250, b.n%250+1)}, {Type: corev1.NodeHostName, Address: b.node}},
-		Temperatures: []hardware.Temperature{{Name: "cpu", Celsius: 40 + float64(b.n%17)}},
+		Temperatures: []hardware.Temperature{{Name: "cpu", Celsius: 40 + float64(b.n%17) + 1.4*b.wave(day) + b.wave(hour)}},
 		Clock:        &hardware.Clock{Synced: true, RTC: b.arch == "amd64"},
 		MemoryLimits: true,
 	}
 	if b.compatible != "" {
 		r.Board.Compatible = []string{b.compatible}
 	}
-	if strings.HasPrefix(b.name, "raspberrypi") {
-		r.Power = &hardware.Power{}
+	if f.celsius != 0 {
+		r.Temperatures[0].Celsius = f.celsius
+	}
+	if b.pi() {
+		power.UnderVoltage, power.Throttled, power.SoftTemperature = f.low, f.throttles, f.throttles
+		r.Power = &power
+	}
+	if b.name == "raspberrypi5" {
+		r.Voltages = []hardware.Voltage{{Name: "ext5v", Volts: 5.08 + .04*b.wave(hour)}}
+		if f.low {
+			r.Voltages[0].Volts = 4.58
+		}
 	}
 	return r, nil
 }
@@ -70,38 +148,45 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 // Look implements agent.Hardware.
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d, nil, nil }
 
-// Measure implements agent.Hardware: there is always enough.
-func (b *board) Measure(context.Context, string) hardware.Stats {
-	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
-	return hardware.Stats{Memory: half(b.mib << 20), NodeFs: half(b.gib << 30), ImageFs: half(b.gib << 30),
-		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15),
-		Busy: time.Since(began) * time.Duration(b.cpus) * time.Duration(5+b.n%20) / 100}
+// How long a day and an hour of a made-up board are: its figures go up and down.
+const day, hour = 24 * time.Hour, time.Hour
+
+// phase is where in a period the board is now, each board somewhere else.
+func (b *board) phase(period time.Duration) float64 {
+	return 2 * math.Pi * (float64(time.Since(began)%period)/float64(period) + float64(b.n%31)/31)
 }
 
-// An obliging engine has every image that is asked for.
-type obliging struct{ *enginetest.Twin }
+// wave goes from -1 to 1 and back.
+func (b *board) wave(period time.Duration) float64 { return math.Sin(b.phase(period)) }
 
-func newEngine(b *board) obliging {
+// Measure implements agent.Hardware: there is enough, unless a script says otherwise. The processors are busy for
+// a share m of the time that goes up and down with the hour, and this is its integral.
+func (b *board) Measure(context.Context, string) hardware.Stats {
+	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
+	left := func(n int64, share float64) hardware.Amount {
+		return hardware.Amount{Available: int64(float64(n) * share), Capacity: n}
+	}
+	b.mu.Lock()
+	f := b.now
+	b.mu.Unlock()
+	disk, memory := left(b.gib<<30, .5+.03*b.wave(day)), left(b.mib<<20, .5+.06*b.wave(hour)+.04*b.wave(day))
+	if f.disk {
+		disk = left(b.gib<<30, f.diskFree)
+	}
+	if f.memory {
+		memory = left(b.mib<<20, f.memoryFree)
+	}
+	m := float64(5+b.n%20) / 100 * float64(b.cpus)
+	busy := m * (float64(time.Since(began)) + .7*float64(hour)/(2*math.Pi)*(1-math.Cos(b.phase(hour))))
+	return hardware.Stats{Memory: memory, NodeFs: disk, ImageFs: disk,
+		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15), Busy: time.Duration(busy)}
+}
+
+func newEngine(b *board, trouble func(verb string, is func(going) bool) (effect, bool)) *stocked {
 	t := enginetest.New()
 	t.SetInfo(engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: b.arch, Variant: b.variant,
 		Root: "/var/lib/docker", Socket: "memory", MemLimit: true, CPULimit: true, PidsLimit: true})
-	return obliging{t}
-}
-
-// Pull implements engine.Engine.
-func (o obliging) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
-	o.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Program: program})
-	return o.Twin.Pull(ctx, ref, auth, told)
-}
-
-// program is what every simulated container does: it says hello and waits. Every port
-// of it is open, and commands can be run in it.
-func program(s engine.Spec, run int) enginetest.Play {
-	return enginetest.Play{
-		Lines:       []enginetest.Line{{Text: fmt.Sprintf("simulated %s, start %d", s.Name, run+1)}},
-		MemoryBytes: 8 << 20, MilliCPU: 5,
-		Exec: newShell(s).exec, Dial: enginetest.Answering(""),
-	}
+	return &stocked{t, trouble}
 }
 
 // answering is the network of simulated pods, for probes: it is the same.

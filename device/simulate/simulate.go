@@ -2,28 +2,24 @@
 // link, each with a container engine in memory and a board that is made up.
 //
 // It is for trying a hub, its page and its limits without hardware. Nothing here
-// decides anything: what a simulated device does is what package agent does. It
-// talks to a hub's development listener only.
+// decides anything: what a simulated device does is what package agent does. A Script
+// says what happens to boards, lines, images and containers; what comes of that the
+// agent finds out for itself. It talks to a hub's development listener only.
 package simulate
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 
-	"github.com/oklog/ulid/v2"
 	"golang.org/x/sync/errgroup"
 
 	"flotilla.dev/device/agent"
-	"flotilla.dev/device/engine"
 	"flotilla.dev/device/link"
-	"flotilla.dev/device/memory"
 	"flotilla.dev/shared/wire"
 )
 
@@ -41,6 +37,9 @@ type Options struct {
 	Sites  int    // the devices are spread over, one after the other
 	Prefix string // of the nodes' names
 	Log    *slog.Logger
+
+	Script *Script // what happens to the devices; nil: nothing
+	Speed  float64 // of the script's times; 0: 1
 
 	// Dial opens the connection of a device; nil: TCP to Hub.
 	Dial func(ctx context.Context, node string) (net.Conn, error)
@@ -61,6 +60,12 @@ func (o Options) Check() error {
 	}
 	if err := wire.ValidNode(NodeName(o.Prefix, 1)); err != nil {
 		errs = append(errs, fmt.Errorf("--prefix %q: %w", o.Prefix, err))
+	}
+	if o.Speed != 0 && !(o.Speed >= 0.1 && o.Speed <= 100) {
+		errs = append(errs, fmt.Errorf("--speed %g must be from 0.1 to 100", o.Speed))
+	}
+	if len(errs) == 0 {
+		errs = o.checkScript()
 	}
 	return errors.Join(errs...)
 }
@@ -90,55 +95,18 @@ func Run(ctx context.Context, o Options) error {
 	}()
 	o.Log.Info("simulating", "devices", o.Count, "sites", o.Sites, "hub", o.Hub)
 	g, ctx := errgroup.WithContext(ctx)
-	for n := 1; n <= o.Count; n++ {
-		g.Go(func() error { return device(ctx, o, n, dir) })
+	devices := make([]*device, o.Count)
+	for i := range devices {
+		devices[i] = newDevice(ctx, o, i+1, dir)
+		g.Go(func() error { return devices[i].run(ctx) })
+	}
+	if o.Script != nil {
+		g.Go(func() error {
+			o.Script.play(ctx, o, devices)
+			return nil
+		})
 	}
 	return g.Wait()
-}
-
-// device runs one simulated device.
-func device(ctx context.Context, o Options, n int, dir string) error {
-	node, site := NodeName(o.Prefix, n), SiteName(n, o.Sites)
-	b := boardOf(n, node)
-	twin := newEngine(b)
-	machine := fmt.Sprintf("%x", sha256.Sum256([]byte(node)))[:16]
-	journal := agent.NewJournal(journalSize)
-	log := slog.New(slog.NewMultiHandler(quiet{o.Log.Handler()}, journal.Handler(slog.LevelInfo)))
-	a, err := agent.New(agent.Config{
-		Node: node, Memory: memory.Volatile(), Hardware: b, Log: log.With("node", node),
-		OpenEngine: func(context.Context) (engine.Engine, error) { return twin, nil },
-		Policy:     agent.DefaultPolicy(),
-		Registration: wire.Registration{Labels: map[string]string{
-			"topology.kubernetes.io/zone": site, "flotilla.dev/simulated": "true",
-		}},
-		VolumesDir: filepath.Join(dir, node),
-		Dial:       answering,
-		Journal:    journal,
-	})
-	if err != nil {
-		return err
-	}
-	c := link.Config{Node: node, Machine: machine, Boot: ulid.Make().String(), AgentVersion: agent.Version, Server: o.Hub, Source: a, Sink: a, Log: log}
-	if o.Dial != nil {
-		c.Dial = func(ctx context.Context) (net.Conn, error) { return o.Dial(ctx, node) }
-	}
-	l, err := link.New(c)
-	if err != nil {
-		return err
-	}
-	a.SetHub(hub{l})
-	agentCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- a.Run(agentCtx) }()
-	select {
-	case <-a.Looked():
-	case <-ctx.Done():
-	}
-	after := context.AfterFunc(ctx, func() { a.Shutdown("the simulation has ended") })
-	defer after()
-	err = l.Run(ctx)
-	stop()
-	return errors.Join(err, <-done)
 }
 
 // hub is the link as the agent wants it.

@@ -71,7 +71,7 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 	}
 	t.made++
 	s.Labels = maps.Clone(s.Labels)
-	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, network: t.networks[s.Network], image: image, state: engine.Created, created: time.Now()}
+	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, limits: engine.LimitsOf(s, t.info), network: t.networks[s.Network], image: image, state: engine.Created, created: time.Now()}
 	t.containers = append(t.containers, c)
 	t.notify(s.Labels)
 	return c.id, nil
@@ -108,6 +108,37 @@ func (t *Twin) Start(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s: %s", c.spec.Name, why)
 	}
 	t.settle(time.Now()) // it may end at once
+	return nil
+}
+
+// Update implements engine.Engine.
+func (t *Twin) Update(ctx context.Context, id string, s engine.Spec) error {
+	if err := t.enter(ctx, "Update", id); err != nil {
+		return err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return fmt.Errorf("update container %s: %w", id, engine.ErrNotFound)
+	}
+	t.record("Update", c.spec.Name)
+	keep := func(to *int64, v int64) {
+		if v > 0 {
+			*to = v
+		}
+	}
+	keep(&c.spec.MemoryBytes, s.MemoryBytes)
+	keep(&c.spec.MilliCPU, s.MilliCPU)
+	keep(&c.spec.CPUShares, s.CPUShares)
+	if s.MemoryBytes > 0 {
+		c.spec.SwapBytes = s.SwapBytes
+	}
+	if t.info.Name != "podman" {
+		c.limits = engine.LimitsOf(c.spec, t.info)
+	}
+	if c.state == engine.Running && t.info.MemLimit && c.spec.MemoryBytes > 0 && c.play.MemoryBytes > uint64(c.spec.MemoryBytes) {
+		t.end(c, time.Now(), 137, true)
+	}
 	return nil
 }
 

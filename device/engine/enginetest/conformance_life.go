@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -44,6 +45,30 @@ var lifeCases = []conformanceCase{
 		c := k.await(k.start(k.spec("wait")), engine.Running)
 		if c.IP == "" || c.Pid <= 0 || c.StartedAt.IsZero() || !c.FinishedAt.IsZero() {
 			k.Fatalf("it is %+v", c)
+		}
+	}},
+	{"an update takes effect without a restart, and takes nothing away", func(k *kit) {
+		info, err := k.Info(k.ctx)
+		k.must(err)
+		s := k.spec("wait")
+		s.MemoryBytes, s.MilliCPU, s.CPUShares = 40<<20, 30, 20
+		c := k.await(k.start(s), engine.Running)
+		k.equal(c.Limits, engine.LimitsOf(s, info))
+		s.MemoryBytes, s.MilliCPU, s.CPUShares = 50<<20, 35, 25
+		k.must(k.Update(k.ctx, c.ID, s))
+		k.must(k.Update(k.ctx, c.ID, s))
+		k.must(k.Update(k.ctx, c.ID, engine.Spec{}))
+		s.MemoryBytes, s.MilliCPU, s.CPUShares = 30<<20, 25, 15
+		k.must(k.Update(k.ctx, c.ID, s))
+		after := k.look(c.ID)
+		k.equal(after.State, engine.Running)
+		k.equal(after.StartedAt, c.StartedAt)
+		k.equal(after.Pid, c.Pid)
+		if info.Name != "podman" {
+			k.equal(after.Limits, engine.LimitsOf(s, info))
+		}
+		if err := k.Update(k.ctx, "0123456789ab", s); !errors.Is(err, engine.ErrNotFound) {
+			k.Errorf("what is not there: %v", err)
 		}
 	}},
 	{"a container that ends keeps its exit code and both times", func(k *kit) {

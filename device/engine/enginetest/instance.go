@@ -17,6 +17,7 @@ type instance struct {
 	id        string
 	number    int
 	spec      engine.Spec
+	limits    engine.Limits  // as it tells of them
 	network   engine.Network // that of spec.Network
 	image     *image
 	state     engine.State
@@ -172,7 +173,7 @@ func (c *instance) cpu(now time.Time) uint64 {
 func (c *instance) view() engine.Container {
 	v := engine.Container{
 		ID: c.id, Name: c.spec.Name, Image: c.spec.Image, ImageID: c.image.id, Labels: c.spec.Labels, State: c.state,
-		ExitCode: c.code, OOMKilled: c.oom, Error: c.problem, Created: c.created, StartedAt: c.started, FinishedAt: c.finished,
+		ExitCode: c.code, OOMKilled: c.oom, Error: c.problem, Created: c.created, StartedAt: c.started, FinishedAt: c.finished, Limits: c.limits,
 	}
 	if c.state == engine.Running {
 		v.Pid = 1000 + c.number

@@ -170,6 +170,20 @@ func (t *Twin) Exit(name string, code int) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
 }
 
+// Crash ends the running container of that name after it has said something; it reports whether there is one.
+func (t *Twin) Crash(name string, last []Line, code int, oom bool) (found bool) {
+	return t.with(name, func(c *instance) {
+		now := time.Now()
+		r := &c.runs[len(c.runs)-1]
+		r.lines = slices.DeleteFunc(slices.Clone(r.lines), func(l Line) bool { return l.After > now.Sub(r.started) })
+		for _, l := range last {
+			l.After = now.Sub(r.started)
+			r.lines = append(r.lines, l)
+		}
+		t.end(c, now, code, oom)
+	})
+}
+
 // OOMKill ends the running container of that name for want of memory.
 func (t *Twin) OOMKill(name string) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), 137, true) })

@@ -19,7 +19,7 @@ func main() {
 
 func run() error {
 	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
-		return hardware.RunChild(os.Stdout)
+		return hardware.RunChild(os.Stdout, os.Args[2:]...)
 	}
 	r, err := hardware.Probe(context.Background(), hardware.Options{Periph: new(hardware.Periph)})
 	if err != nil {

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// KindEphemeral is a container that somebody has added to a pod that runs, to look at it. It is
+// started once, in the pod's network and, with a target, among that container's processes; it
+// counts for nothing: not for the pod's phase, its readiness or what it asks for.
+const KindEphemeral = "ephemeral"
+
+// LabelShares has the ids of the containers whose network and processes an ephemeral one shares: an engine
+// may not remove them before it.
+const LabelShares = "flotilla.dev/shares"
+
+// ephemerals lists the ephemeral containers of a pod, which everyContainer leaves out.
+func ephemerals(pod *corev1.Pod) []wanted {
+	out := make([]wanted, 0, len(pod.Spec.EphemeralContainers))
+	for i := range pod.Spec.EphemeralContainers {
+		out = append(out, wanted{(*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon), KindEphemeral})
+	}
+	return out
+}
+
+// debug starts the ephemeral containers that have never run, and stops those that the device's
+// owner forbids: the pod is not to blame for them.
+func (p *pass) debug(pod *corev1.Pod, r *Record) {
+	for i, w := range ephemerals(pod) {
+		at, c := Place{pod.UID, w.spec.Name}, r.peek(w.spec.Name)
+		why := p.o.Policy.forbidsEphemeral(pod, i)
+		switch {
+		case c.Running() && why != "":
+			for _, in := range p.instances[pod.UID] {
+				if in.ID == c.ID {
+					p.stop(in, pod, w.spec, deletionGrace(pod), why)
+				}
+			}
+			continue
+		case c.Running() || c.Ended != nil || !p.free(at) || !p.due(c):
+			continue
+		}
+		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Start: r.Start, Counts: r.Counts, Attempt: 0, Forbidden: why}
+		if why == "" {
+			var ok bool
+			if s.Network, ok = networkOf(pod, r); !ok {
+				continue // news will tell
+			}
+			if target := pod.Spec.EphemeralContainers[i].TargetContainerName; target != "" && !pod.Spec.HostPID {
+				t := r.peek(target)
+				if !t.Running() {
+					continue
+				}
+				s.Processes = t.ID
+			}
+		}
+		p.step(s)
+	}
+}
+
+// networkOf is the container that has a pod's network; empty: it is the device's, or there is none while the
+// pod's only container is down, and who looks why gets one of his own. Not ok: it is to come.
+func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
+	if pod.Spec.HostNetwork {
+		return "", true
+	}
+	owner := r.peek("")
+	if !owner.Running() && alone(pod) {
+		owner = r.peek(everyContainer(pod)[0].spec.Name)
+		if !owner.Running() && !needsSandbox(pod) && (owner.Ended != nil || owner.Failure != nil) {
+			return "", true
+		}
+	}
+	return owner.ID, owner.Running()
+}
+
+// sharedBy tells whether a container that is still there shares an instance's network or processes.
+func (p *pass) sharedBy(in Instance) bool {
+	return slices.ContainsFunc(p.instances[in.Place.Pod], func(other Instance) bool {
+		return other.ID != in.ID && slices.Contains(strings.Fields(other.Labels[LabelShares]), in.ID)
+	})
+}
+
+// forbidsEphemeral returns why one of a pod's ephemeral containers may not run here; empty if it may.
+func (p Policy) forbidsEphemeral(pod *corev1.Pod, i int) string {
+	return p.forbids(&corev1.PodSpec{EphemeralContainers: pod.Spec.EphemeralContainers}, fmt.Sprintf("spec.ephemeralContainers[%d]", i))
+}

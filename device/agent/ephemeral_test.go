@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// debugged is a pod with one more ephemeral container.
+func debugged(p corev1.Pod, name, target, command string) corev1.Pod {
+	p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), corev1.EphemeralContainer{
+		TargetContainerName:      target,
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: enginetest.ToolImage, Args: strings.Fields(command)},
+	})
+	return p
+}
+
+func (d *device) wantEphemeral(pod, name string, want func(corev1.ContainerStatus) bool) {
+	d.t.Helper()
+	st, _ := d.pod(pod)
+	i := slices.IndexFunc(st.EphemeralContainerStatuses, func(cs corev1.ContainerStatus) bool { return cs.Name == name })
+	if i < 0 || !want(st.EphemeralContainerStatuses[i]) {
+		d.t.Fatalf("of %s in %s is said %+v", name, pod, st.EphemeralContainerStatuses)
+	}
+}
+
+func lives(cs corev1.ContainerStatus) bool { return cs.State.Running != nil && !cs.Ready }
+
+func exited(code int32) func(corev1.ContainerStatus) bool {
+	return func(cs corev1.ContainerStatus) bool {
+		return cs.State.Terminated != nil && cs.State.Terminated.ExitCode == code
+	}
+}
+
+func TestAnEphemeralContainerRunsOnceBesideTheOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		p = debugged(p, "look", "c0", "wait")
+		d.desire(2, p)
+		time.Sleep(5 * time.Second)
+		d.wantContainers("web/c0#0 running", "web/look#0 running")
+		d.wantEphemeral("web", "look", lives)
+		p = debugged(p, "fails", "", "exit 7")
+		d.desire(3, p)
+		d.end() // and after a restart of the agent
+		d.start()
+		time.Sleep(time.Hour)
+		d.wantContainers("web/c0#0 running", "web/fails#0 exited", "web/look#0 running")
+		d.wantEphemeral("web", "fails", exited(7))
+		d.wantEphemeral("web", "look", lives)
+		if st := d.wantPhase("web", corev1.PodRunning, ""); !ready(&st) {
+			t.Errorf("a pod is ready although somebody looks at it: %+v", st.Conditions)
+		}
+		d.desire(4, leaving(p, 5))
+		time.Sleep(time.Minute)
+		d.wantContainers()
+	})
+}
+
+func TestAnEphemeralContainerIsNoPartOfThePod(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("job", "sleep 30s")
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		q := makePod("pair", "wait", "wait")
+		d.desire(1, debugged(p, "look", "", "wait"), debugged(debugged(q, "look", "c1", "wait"), "missing", "", "wait"))
+		time.Sleep(10 * time.Second)
+		d.wantContainers("job/c0#0 running", "job/look#0 running", "pair/POD#0 running", "pair/c0#0 running", "pair/c1#0 running", "pair/look#0 running", "pair/missing#0 running")
+		time.Sleep(time.Minute)
+		d.wantPhase("job", corev1.PodSucceeded, "")
+		d.wantEphemeral("job", "look", func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
+	})
+}
+
+// A pod that cannot start is what people look into.
+func TestAnEphemeralContainerOfAPodThatIsDown(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "exit 3")
+		d.desire(1, p)
+		time.Sleep(45 * time.Second)
+		p = debugged(debugged(p, "look", "", "wait"), "inside", "c0", "wait")
+		d.desire(2, p)
+		time.Sleep(time.Second)
+		d.wantEphemeral("web", "look", lives)
+		d.wantEphemeral("web", "inside", func(cs corev1.ContainerStatus) bool { return cs.State.Waiting != nil }) // its target does not run
+	})
+}
+
+// The owner's policy forbids the container, not the pod.
+func TestAForbiddenEphemeralContainer(t *testing.T) {
+	yes := true
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		p = debugged(debugged(p, "fine", "", "wait"), "strong", "", "wait")
+		p.Spec.EphemeralContainers[1].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+		d.desire(2, p)
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#0 running", "web/fine#0 running")
+		d.wantEphemeral("web", "strong", func(cs corev1.ContainerStatus) bool {
+			w := cs.State.Waiting
+			return w != nil && w.Reason == policyForbidden && strings.HasPrefix(w.Message, "spec.ephemeralContainers[1].securityContext.privileged: ")
+		})
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}

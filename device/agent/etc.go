@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// Files of /etc that say what a pod is called, and whom it asks for names. They are the device's, with the kubelet's words:
+//
+//   - hosts, of pods on the host's network, and of those whose address is known before a container of theirs starts. The
+//     others, of one container without aliases and domain, have the engine's, which has the same lines but for the comments.
+//   - resolv.conf, of pods whose dnsPolicy is None: engines write an address of their own there, and the device's options.
+//
+// A container may write them, so they lie on a small tmpfs of the pod's own, beside its volumes in memory.
+
+const (
+	etcDir        = ".etc"          // no name of a volume
+	etcRoom       = 1 << 20         // bytes, for what containers add
+	clusterDomain = "cluster.local" // what charts think the domain is called
+)
+
+// An etcFile is a file of /etc.
+type etcFile struct{ name, text string }
+
+// etcFiles are the files of /etc of a container that are not the engine's; device is what the device's own hosts file says.
+func etcFiles(s Step, podIP, device string) (files []etcFile) {
+	spec := &s.Pod.Spec
+	switch {
+	case spec.HostNetwork:
+		files = append(files, etcFile{"hosts", "# Kubernetes-managed hosts file (host network).\n" + device + aliases(s.Pod)})
+	case s.Network != "" && podIP != "":
+		files = append(files, etcFile{"hosts", managedHosts(s.Pod, podIP)})
+	}
+	if spec.DNSPolicy == corev1.DNSNone && spec.DNSConfig != nil {
+		files = append(files, etcFile{"resolv.conf", resolvConf(spec.DNSConfig)})
+	}
+	return slices.DeleteFunc(files, func(f etcFile) bool {
+		return s.Spec != nil && slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == "/etc/"+f.name })
+	})
+}
+
+// managedHosts is the hosts file of a pod with a network of its own.
+func managedHosts(pod *corev1.Pod, ip string) string {
+	names := hostname(pod)
+	if pod.Spec.Subdomain != "" {
+		names = fmt.Sprintf("%s.%s.%s.svc.%s\t%s", names, pod.Spec.Subdomain, pod.Namespace, clusterDomain, names)
+	}
+	return "# Kubernetes-managed hosts file.\n" +
+		"127.0.0.1\tlocalhost\n" +
+		"::1\tlocalhost ip6-localhost ip6-loopback\n" +
+		"fe00::0\tip6-localnet\n" +
+		"fe00::0\tip6-mcastprefix\n" +
+		"fe00::1\tip6-allnodes\n" +
+		"fe00::2\tip6-allrouters\n" +
+		ip + "\t" + names + "\n" + aliases(pod)
+}
+
+func aliases(pod *corev1.Pod) string {
+	var b strings.Builder
+	for i, h := range pod.Spec.HostAliases {
+		if i == 0 {
+			b.WriteString("\n# Entries added by HostAliases.\n")
+		}
+		b.WriteString(h.IP + "\t" + strings.Join(h.Hostnames, "\t") + "\n")
+	}
+	return b.String()
+}
+
+// hostname is what a pod's containers are called.
+func hostname(pod *corev1.Pod) string {
+	name := cmp.Or(pod.Spec.Hostname, pod.Name)
+	return strings.TrimRight(name[:min(len(name), 63)], "-.")
+}
+
+// etc makes a container's files of /etc and says where they are.
+func (d *disk) etc(s Step, podIP string) (mounts []engine.Mount, err error) {
+	if d.root == "" || !isUID(s.Place.Pod) {
+		return nil, nil // this device keeps nothing
+	}
+	var device []byte
+	if s.Pod.Spec.HostNetwork {
+		if device, err = os.ReadFile("/etc/hosts"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	files := etcFiles(s, podIP, string(device))
+	if len(files) == 0 {
+		return nil, nil
+	}
+	d.making.Lock()
+	defer d.making.Unlock()
+	dir := filepath.Join(d.memory, podsDir, string(s.Place.Pod), etcDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if d.mounts.why == "" && !isMounted(dir) {
+		if err := mountTmpfs(dir, fmt.Sprintf("mode=0700,size=%d", etcRoom+2*len(device))); err != nil {
+			return nil, err
+		}
+	}
+	// Containers that run have these files too: what is right is not written again, and the files stay the same ones.
+	var wrong []etcFile
+	for _, f := range files {
+		at := filepath.Join(dir, f.name)
+		mounts = append(mounts, engine.Mount{Source: at, Target: "/etc/" + f.name})
+		if b, err := os.ReadFile(at); err != nil || !bytes.Equal(b, []byte(f.text)) {
+			wrong = append(wrong, f)
+			_ = os.Truncate(at, 0) // it may be what takes all the room
+		}
+	}
+	for _, f := range wrong {
+		if err := os.WriteFile(filepath.Join(dir, f.name), []byte(f.text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range mounts {
+		if err := os.Chmod(m.Source, 0o644); err != nil { // whatever the umask is, or a container has made of it
+			return nil, err
+		}
+	}
+	return mounts, nil
+}

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+const managed = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
+	"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+
+func TestTheFilesOfEtcAreThoseOfTheKubelet(t *testing.T) {
+	two := "2"
+	aliases := []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo", "bar"}}, {IP: "192.0.2.2", Hostnames: []string{"plc.local"}}}
+	const added = "\n# Entries added by HostAliases.\n192.0.2.1\tfoo\tbar\n192.0.2.2\tplc.local\n"
+	for name, c := range map[string]struct {
+		spec    corev1.PodSpec
+		mount   string // a volume's, in the container
+		network string
+		want    []etcFile
+	}{
+		"its address and name":                   {corev1.PodSpec{}, "", "box", []etcFile{{"hosts", managed + "10.0.0.9\tapp\n"}}},
+		"its own name":                           {corev1.PodSpec{Hostname: "web"}, "", "box", []etcFile{{"hosts", managed + "10.0.0.9\tweb\n"}}},
+		"its domain":                             {corev1.PodSpec{Hostname: "web-0", Subdomain: "web"}, "", "box", []etcFile{{"hosts", managed + "10.0.0.9\tweb-0.web.default.svc.cluster.local\tweb-0\n"}}},
+		"its aliases":                            {corev1.PodSpec{HostAliases: aliases}, "", "box", []etcFile{{"hosts", managed + "10.0.0.9\tapp\n" + added}}},
+		"the device's on its network":            {corev1.PodSpec{HostNetwork: true, HostAliases: aliases}, "", "", []etcFile{{"hosts", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 pi-1\n" + added}}},
+		"the engine's as the address is unknown": {corev1.PodSpec{}, "", "", nil},
+		"the container's own":                    {corev1.PodSpec{}, "/etc/hosts/", "box", nil},
+		"a volume elsewhere is no matter":        {corev1.PodSpec{}, "/etc/hosts.d", "box", []etcFile{{"hosts", managed + "10.0.0.9\tapp\n"}}},
+		"the whole resolver": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{
+			Nameservers: []string{"192.0.2.53", "2001:db8::53"}, Searches: []string{"a.test", "b.test"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}},
+		}}, "", "", []etcFile{{"resolv.conf", "search a.test b.test\nnameserver 192.0.2.53\nnameserver 2001:db8::53\noptions ndots:2 rotate\n"}}},
+		"a resolver that is laid over the device's": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}}, "", "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := makePod("app", "wait")
+			p.Spec.HostNetwork, p.Spec.HostAliases, p.Spec.Hostname, p.Spec.Subdomain = c.spec.HostNetwork, c.spec.HostAliases, c.spec.Hostname, c.spec.Subdomain
+			p.Spec.DNSPolicy, p.Spec.DNSConfig = c.spec.DNSPolicy, c.spec.DNSConfig
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: c.mount}}
+			got := etcFiles(Step{Pod: &p, Spec: &p.Spec.Containers[0], Network: c.network}, "10.0.0.9", "127.0.0.1 pi-1\n")
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestFilesOfEtcStayTheSameOnesAndFollowThePod(t *testing.T) {
+	for _, mounts := range []bool{false, true} {
+		d := disk{root: t.TempDir(), memory: filepath.Join(t.TempDir(), "volatile")}
+		d.mounts.may = mounts
+		made(t, d.prepare())
+		t.Cleanup(func() { made(t, RemoveVolumes(d.root, d.memory)) })
+		if mounts && d.mounts.why != "" {
+			t.Log("without mounts only: ", d.mounts.why)
+			continue
+		}
+		p := makePod("app", "wait", "wait")
+		s := Step{Place: Place{p.UID, "c0"}, Pod: &p, Spec: &p.Spec.Containers[0], Network: "box"}
+		look := func(ip, want string) fs.FileInfo {
+			t.Helper()
+			m, err := d.etc(s, ip)
+			made(t, err)
+			if len(m) != 1 || m[0].Target != "/etc/hosts" || m[0].ReadOnly {
+				t.Fatalf("%+v", m)
+			}
+			b, err := os.ReadFile(m[0].Source)
+			made(t, err)
+			info, err := os.Stat(m[0].Source)
+			made(t, err)
+			if !strings.Contains(string(b), want) || info.Mode().Perm() != 0o644 {
+				t.Errorf("%v: %s", info.Mode(), b)
+			}
+			if isMounted(filepath.Dir(m[0].Source)) != mounts {
+				t.Errorf("its directory is a tmpfs of its own: %v, want %v", !mounts, mounts)
+			}
+			return info
+		}
+		first := look("10.0.0.1", "10.0.0.1\tapp\n")
+		m, err := d.etc(s, "10.0.0.1")
+		made(t, err)
+		if mounts { // a container writes as long as there is room, and only into its own
+			if err := os.WriteFile(m[0].Source, make([]byte, 4<<20), 0o600); err == nil {
+				t.Error("a container may fill the memory of the device")
+			}
+		}
+		made(t, os.Chmod(m[0].Source, 0))
+		if again := look("10.0.0.2", "10.0.0.2\tapp\n"); !os.SameFile(first, again) {
+			t.Error("containers that run have another file")
+		}
+		made(t, d.clean(p.UID))
+		if _, err := os.Stat(m[0].Source); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("it is left over: %v", err)
+		}
+	}
+}
+
+func TestWhoseNamesAreItsOwnHasASandbox(t *testing.T) {
+	plain := makePod("app", "wait")
+	aliased, domain, device := *plain.DeepCopy(), *plain.DeepCopy(), *plain.DeepCopy()
+	aliased.Spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo"}}}
+	domain.Spec.Subdomain = "web"
+	device.Spec.HostNetwork, device.Spec.HostAliases = true, aliased.Spec.HostAliases
+	for _, c := range []struct {
+		pod  corev1.Pod
+		want bool
+	}{{plain, false}, {aliased, true}, {domain, true}, {device, false}} {
+		if needsSandbox(&c.pod) != c.want {
+			t.Errorf("%+v: want %v", c.pod.Spec, c.want)
+		}
+	}
+}
+
+// Root and somebody else read it, also where nobody may write the root file system; who mounts a file there has that one.
+// It follows the pod's network, also when the agent was not there, and goes with the pod.
+func TestRealEngineHasAPodsHosts(t *testing.T) {
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		d.end()
+		d.policy.HostNetwork = true
+		d.start()
+		own := filepath.Join(d.shared, "hosts")
+		made(t, os.WriteFile(own, []byte("its own\n"), 0o644))
+		const show = "cat /etc/hosts then wait"
+		p := makePod("names", show, show, show)
+		user, yes := int64(1234), true
+		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &user, ReadOnlyRootFilesystem: &yes}
+		p.Spec.Volumes = []corev1.Volume{{Name: "own", VolumeSource: onHost(own)}}
+		p.Spec.Containers[2].VolumeMounts = []corev1.VolumeMount{{Name: "own", MountPath: "/etc/hosts"}}
+		aliased := makePod("aliased", show)
+		aliased.Spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo", "bar"}}}
+		host := makePod("host", show)
+		host.Spec.HostNetwork, host.Spec.HostAliases = true, aliased.Spec.HostAliases
+		none := makePod("none", "cat /etc/resolv.conf then wait", "cat /etc/resolv.conf then wait")
+		none.Spec.DNSPolicy = corev1.DNSNone
+		none.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Searches: []string{"fleet.test"}}
+		one := *none.DeepCopy()
+		one.Name, one.Spec.Containers = "one", one.Spec.Containers[:1]
+		pods := []corev1.Pod{p, aliased, host, none, one}
+		for i := range pods {
+			pods[i].UID = types.UID("uid-" + pods[i].Name + "-" + d.node)
+			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		d.await("all are ready", func() bool {
+			return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !ready(d.pod(p.Name)) })
+		})
+		eng, err := engine.Open(t.Context(), socket)
+		made(t, err)
+		defer func() { _ = eng.Close() }()
+		said := func(pod, container string) string {
+			out := limited{max: 1 << 16}
+			for _, c := range d.list() {
+				if c.Labels[LabelPodName] == pod && c.Labels[LabelContainer] == container && c.State == engine.Running {
+					made(t, eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
+				}
+			}
+			return string(out.b)
+		}
+		device, err := os.ReadFile("/etc/hosts")
+		made(t, err)
+		const entries = "\n# Entries added by HostAliases.\n192.0.2.1\tfoo\tbar\n"
+		const resolv = "search fleet.test\nnameserver 192.0.2.53\n"
+		ip := func(name string) string { return d.pod(name).PodIP }
+		for _, c := range []struct{ pod, container, want string }{
+			{"names", "c0", managed + ip("names") + "\tnames\n"},
+			{"names", "c1", managed + ip("names") + "\tnames\n"},
+			{"names", "c2", "its own\n"},
+			{"aliased", "c0", managed + ip("aliased") + "\taliased\n" + entries},
+			{"host", "c0", "# Kubernetes-managed hosts file (host network).\n" + string(device) + entries},
+			{"none", "c0", resolv}, {"none", "c1", resolv}, {"one", "c0", resolv},
+		} {
+			if got := said(c.pod, c.container); got != c.want {
+				t.Errorf("%s/%s says %q, want %q", c.pod, c.container, got, c.want)
+			}
+		}
+		if got, _ := os.ReadFile(own); string(got) != "its own\n" {
+			t.Errorf("the agent or the engine has written %q into what a container mounts", got)
+		}
+		// Its network goes while the agent is away, as after a reboot, and so do the agent's files in memory.
+		d.end()
+		for _, c := range d.list() {
+			if c.Labels[LabelPodName] == "names" {
+				made(t, eng.Stop(t.Context(), c.ID, 0))
+			}
+		}
+		made(t, (&disk{root: d.dir, memory: filepath.Join(d.dir, "volatile")}).clean(pods[0].UID))
+		d.start()
+		d.await("it runs again", func() bool {
+			st := d.pod("names")
+			return ready(st) && st.ContainerStatuses[0].RestartCount > 0 && st.ContainerStatuses[1].RestartCount > 0
+		})
+		for _, c := range []string{"c0", "c1"} {
+			if got, want := said("names", c), managed+ip("names")+"\tnames\n"; got != want {
+				t.Errorf("%s says %q, want %q", c, got, want)
+			}
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
+		d.await("all has gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.pods()) == 0 })
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		made(t, err)
+		for line := range strings.Lines(string(b)) { // other tests have mounts of their own
+			if strings.Contains(line, d.dir+"/") && strings.Contains(line, "/"+etcDir+" ") {
+				t.Errorf("a mount is left over: %s", line)
+			}
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// A wired is what hangs on a board, and who was asked for it.
+type wired struct {
+	mu    sync.Mutex
+	gone  bool
+	asked int
+	held  []string
+}
+
+func (w *wired) connected(_ context.Context, list []fleet.Peripheral, held []string) (out []hardware.Presence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	w.held = held
+	for _, p := range list {
+		x := hardware.Presence{Name: p.Name, Unasked: slices.Contains(held, "/dev/i2c-1"), Device: hardware.Device{Resource: p.Name, ID: "i2c-1/0x76", On: "i2c-1", Nodes: []string{"/dev/i2c-1"}}}
+		if w.gone && !x.Unasked {
+			x.Missing, x.Device = "nothing answers", hardware.Device{}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func (w *wired) set(gone bool) (asked int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone = gone
+	asked, w.asked = w.asked, 0
+	return asked
+}
+
+func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
+	synctest.Wait()
+	for _, c := range d.agent.Status().Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// Peripherals are looked for seldom, are a condition and a resource, and nobody asks over a bus that a container has.
+func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		w, one := &wired{}, int64(1)
+		d.end()
+		d.config.Connected = w.connected
+		d.board.set(func(b *board) {
+			b.devices = []hardware.Device{{Resource: "i2c-1", ID: "i2c-1", Nodes: []string{"/dev/i2c-1"}}}
+		})
+		d.start()
+		profile := &fleet.BoardProfile{}
+		profile.Spec.Peripherals = []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &one, Address: 0x76}}
+		desire := func(generation int64, pods ...corev1.Pod) {
+			t.Helper()
+			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods, Profile: profile}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		amount := func() int64 {
+			q := d.agent.Status().Status.Allocatable["flotilla.dev/env"]
+			return q.Value()
+		}
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" {
+			t.Fatalf("without a profile there is %+v", c)
+		}
+		desire(1)
+		time.Sleep(10 * time.Second)
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
+			t.Fatalf("it is there, and there is %+v, allocatable %d", c, amount())
+		}
+		w.set(false)
+		time.Sleep(time.Hour)
+		if n := w.set(true); n != 6 {
+			t.Errorf("it was asked %d times in an hour in which nothing happened, want 6", n)
+		}
+		time.Sleep(10 * time.Minute)
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionFalse || c.Message != "env: nothing answers" || amount() != 0 {
+			t.Errorf("unplugged, there is %+v, allocatable %d", c, amount())
+		}
+		w.set(false)
+		time.Sleep(2 * time.Minute)
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
+			t.Errorf("plugged in again, there is %+v, allocatable %d", c, amount())
+		}
+		if got := strings.Join(d.reasons(), " "); !strings.Contains(got, "PeripheralMissing PeripheralPresent") {
+			t.Errorf("the events are %s", got)
+		}
+		// A pod has it, and with it the bus: then it is not asked, and stays what it was.
+		desire(2, requesting("reader", "env", "1", "wait"))
+		time.Sleep(time.Minute)
+		d.wantDevices("reader", "/dev/i2c-1")
+		w.set(true)
+		d.end()
+		d.start()
+		time.Sleep(30 * time.Minute)
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 || !slices.Contains(w.held, "/dev/i2c-1") {
+			t.Errorf("while a pod has it there is %+v, allocatable %d, and what containers have is said to be %q", c, amount(), w.held)
+		}
+		// It leaves the profile.
+		profile.Spec.Peripherals = nil
+		desire(3)
+		time.Sleep(time.Minute)
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" || amount() != 0 {
+			t.Errorf("out of the profile, there is %+v, allocatable %d", c, amount())
+		}
+	})
+}

@@ -1,0 +1,373 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// Resources of a pod that is there change in three steps, as with the kubelet (KEP-1287): the hub asks, the device grants
+// what it has room for, or says why not, and each container is then held to what was granted, by the engine where it
+// runs or, where its resizePolicy says so, by another instance.
+//
+// What was granted while the hub asks for something else stands in the pod's status in the stored desired state: it is
+// stored with what is asked in one write, and an agent that does not know of it goes by the spec.
+
+const (
+	resizeStarted   = "ResizeStarted"
+	resizeCompleted = "ResizeCompleted"
+	retryResize     = time.Minute // after an engine did not do it
+)
+
+// A refusal is what a container could not be held to.
+type refusal struct {
+	limits engine.Limits
+	until  time.Time
+	why    string
+}
+
+// keepGrants returns a desired state whose pods keep what the device has granted them, by the one before.
+func keepGrants(was, d wire.Desired) wire.Desired {
+	before := make(map[types.UID]*corev1.Pod, len(was.Pods))
+	for i := range was.Pods {
+		before[was.Pods[i].UID] = &was.Pods[i]
+	}
+	d.Pods = slices.Clone(d.Pods)
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		pod.Status.ContainerStatuses = nil
+		old := before[pod.UID]
+		if old == nil || ended(pod.Status.Phase) {
+			continue
+		}
+		old = granted(old)
+		var has []corev1.ContainerStatus
+		differs := false
+		for _, w := range everyContainer(pod) {
+			if c := specOf(old, w.spec.Name); c != nil {
+				has = append(has, corev1.ContainerStatus{Name: c.Name, Resources: &c.Resources})
+				differs = differs || !sameList(c.Resources.Requests, w.spec.Resources.Requests) || !sameList(c.Resources.Limits, w.spec.Resources.Limits)
+			}
+		}
+		if differs {
+			pod.Status.ContainerStatuses = has
+		}
+	}
+	return d
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	for name, q := range a {
+		if other, ok := b[name]; !ok || q.Cmp(other) != 0 {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// granted is a pod with the resources that it was granted.
+func granted(pod *corev1.Pod) *corev1.Pod {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return pod
+	}
+	out := *pod // nothing behind it is ever written to
+	out.Status.ContainerStatuses = nil
+	out.Spec.InitContainers, out.Spec.Containers = slices.Clone(pod.Spec.InitContainers), slices.Clone(pod.Spec.Containers)
+	for _, st := range pod.Status.ContainerStatuses {
+		if c := specOf(&out, st.Name); c != nil && st.Resources != nil {
+			c.Resources = *st.Resources
+		}
+	}
+	return &out
+}
+
+// split tells what the device runs from what it is asked for beyond that, by pod.
+func split(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.Pod) {
+	asked = map[types.UID]*corev1.Pod{}
+	run = d
+	run.Pods = slices.Clone(d.Pods)
+	for i := range run.Pods {
+		if pod := granted(&d.Pods[i]); pod != &d.Pods[i] {
+			want := d.Pods[i]
+			want.Status.ContainerStatuses = nil
+			run.Pods[i], asked[pod.UID] = *pod, &want
+		}
+	}
+	return run, asked
+}
+
+// resizes grants what pods ask for that are here already, or says why not. Those that take no more go first.
+func (p *pass) resizes(holders, leaving []*corev1.Pod) {
+	for _, more := range []bool{false, true} {
+		for i, pod := range holders {
+			want, r := p.o.Asked[pod.UID], p.o.Pods[pod.UID]
+			if want == nil || more != asksMore(want, pod) {
+				continue
+			}
+			others := slices.Concat(holders[:i], holders[i+1:], leaving)
+			if v := p.ungrantable(want, pod, others); v == nil {
+				p.step(Step{Action: Grant, Place: Place{Pod: pod.UID}, Pod: want})
+				holders[i] = want
+			} else if r.Pending == nil || *r.Pending != *v {
+				p.step(Step{Action: Defer, Place: Place{Pod: pod.UID}, Pod: want, Verdict: *v})
+			}
+		}
+	}
+}
+
+func asksMore(want, has *corev1.Pod) bool {
+	was := resourcehelper.PodRequests(has, resourcehelper.PodResourcesOptions{})
+	for name, q := range resourcehelper.PodRequests(want, resourcehelper.PodResourcesOptions{}) {
+		if q.Cmp(was[name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ungrantable says why a pod cannot have what it asks for now, or ever.
+func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
+	node := p.o.Node
+	why := p.o.Policy.Forbids(want)
+	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; pinned && why == "" && qosOf(want) == corev1.PodQOSGuaranteed {
+		for _, w := range everyContainer(want) {
+			if c := specOf(has, w.spec.Name); c == nil || c.Resources.Limits.Cpu().Cmp(*w.spec.Resources.Limits.Cpu()) != 0 {
+				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy %q", node.Topology)
+			}
+		}
+	}
+	v := &Verdict{corev1.PodReasonInfeasible, why}
+	switch {
+	case why != "":
+		return v
+	case !asksMore(want, has):
+		return nil
+	}
+	if never := fits(want, nil, node.Allocatable); never != nil {
+		v.Message = never.Message
+		return v
+	}
+	if now := fits(want, others, node.Allocatable); now != nil {
+		return &Verdict{corev1.PodReasonDeferred, now.Message}
+	}
+	return nil
+}
+
+// grant remembers that a pod is to have what it asks for, before anything is done about it; false: it cannot, now.
+func (a *Agent) grant(pod *corev1.Pod) bool {
+	l := &a.loop
+	a.storing.Lock()
+	defer a.storing.Unlock()
+	d, _ := a.c.Memory.Desired()
+	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == pod.UID })
+	if i < 0 || d.Hub != l.desired.Hub || d.Generation != l.desired.Generation {
+		return false // another desired state is on its way to the loop
+	}
+	d.Pods = slices.Clone(d.Pods)
+	d.Pods[i].Status.ContainerStatuses = nil
+	if err := a.c.Memory.SetDesired(d); err != nil {
+		a.log.Error("what a pod is granted could not be remembered, so that it is not", "pod", pod.UID, "err", err)
+		return false
+	}
+	l.desired, l.o.Asked = split(d)
+	r := l.o.record(pod.UID)
+	r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may tell containers what they have
+	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", sizes(pod))
+	return true
+}
+
+// sizes says what the containers of a pod have.
+func sizes(pod *corev1.Pod) string {
+	var all []string
+	for _, w := range everyContainer(pod) {
+		r := w.spec.Resources
+		all = append(all, fmt.Sprintf("%s cpu %s/%s memory %s/%s", w.spec.Name, r.Requests.Cpu(), r.Limits.Cpu(), r.Requests.Memory(), r.Limits.Memory()))
+	}
+	return strings.Join(all, ", ") + " (requests/limits)"
+}
+
+// size is what a container's resources mean to the engine.
+func size(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
+	limits, requests := c.Resources.Limits, c.Resources.Requests
+	s.MemoryBytes, s.MilliCPU = limits.Memory().Value(), limits.Cpu().MilliValue()
+	cpu := requests.Cpu().MilliValue()
+	if _, has := requests[corev1.ResourceCPU]; !has {
+		cpu = s.MilliCPU
+	}
+	s.CPUShares = min(max(cpu*1024/1000, 2), 262144)
+	limitSwap(&s, pod, c, node, node.Engine)
+	return s
+}
+
+// short tells whether a container that runs is held to something else than its pod says. What the pod does not limit
+// does not count: nothing is ever taken away.
+func short(pod *corev1.Pod, w wanted, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
+	want = engine.LimitsOf(size(pod, w.spec, node), node.Engine)
+	has := c.Limits
+	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap}, {want.CPUQuota, has.CPUQuota}, {want.CPUShares, has.CPUShares}} {
+		differs = differs || v[0] != 0 && v[0] != v[1]
+	}
+	return want, differs && c.Running()
+}
+
+// doubt is for what an agent finds when it starts: Podman tells of the limits that a container was made with, whatever it
+// was told since. Those of pods that have changed since are told once more.
+func (o *Observed) doubt() {
+	for _, r := range o.Pods {
+		for _, c := range r.Container {
+			c.Unsure = o.Node.Engine.Name == "podman"
+		}
+	}
+}
+
+// updates holds running containers to what their pod was granted.
+func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
+	for _, w := range everyContainer(pod) {
+		c, at := r.peek(w.spec.Name), Place{pod.UID, w.spec.Name}
+		want, differs := short(pod, w, c, p.o.Node)
+		has := c.Limits
+		if c.Unsure && c.Running() && pod.Generation > 1 {
+			has, differs = engine.Limits{}, true
+		}
+		switch {
+		case !differs || !p.free(at) || slices.Contains(stopping, w.spec.Name):
+		case c.Refused != nil && c.Refused.limits == want && p.now.Before(c.Refused.until):
+			p.at(c.Refused.until)
+		default:
+			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, Has: has, Limits: want})
+		}
+	}
+}
+
+// update has the engine hold a container to what its pod was granted. A memory limit below what is used is none that the
+// kernel keeps without killing somebody.
+func (j job) update(ctx context.Context) error {
+	s := j.step
+	most := s.Spec.Resources.Limits.Memory().Value()
+	if most > 0 && (s.Has.Memory == 0 || s.Limits.Memory < s.Has.Memory) {
+		used, err := j.engine.Usage(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		if used.MemoryBytes >= uint64(most) {
+			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", s.Spec.Name, most, used.MemoryBytes)
+		}
+	}
+	return j.engine.Update(ctx, s.ID, size(s.Pod, s.Spec, j.src.node))
+}
+
+// updated takes in how that went.
+func (a *Agent) updated(s Step, err error, now time.Time) {
+	c := a.loop.o.record(s.Place.Pod).container(s.Place.Container)
+	switch {
+	case c.ID != s.ID:
+	case err == nil:
+		c.Limits, c.Unsure, c.Refused = s.Limits, false, nil
+	default:
+		if c.Refused == nil || c.Refused.why != err.Error() {
+			a.event(corev1.EventTypeWarning, "ResizeError", s.Pod, s.Place.Container, "Pod resize error: %v", err)
+		}
+		c.Refused = &refusal{s.Limits, now.Add(retryResize), err.Error()}
+	}
+}
+
+// tellResized says of pods that have what they were granted.
+func (a *Agent) tellResized() {
+	l := &a.loop
+	for i := range l.desired.Pods {
+		pod := &l.desired.Pods[i]
+		if r := l.o.Pods[pod.UID]; r != nil && r.Resizing {
+			if busy, _ := behind(pod, r, l.o.Node); !busy {
+				r.Resizing = false
+				a.event(corev1.EventTypeNormal, resizeCompleted, pod, "", "Pod resize completed: %s", sizes(pod))
+			}
+		}
+	}
+}
+
+// behind tells whether a container still has something else than its pod was granted, and why.
+func behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
+	for _, w := range everyContainer(pod) {
+		c := r.peek(w.spec.Name)
+		want, differs := short(pod, w, c, node)
+		if differs && c.Refused != nil && c.Refused.limits == want {
+			why = c.Refused.why
+		}
+		busy = busy || differs || resized(c.Hash, w.spec)
+	}
+	return busy, why
+}
+
+// resizeConditions say how far a resize is.
+func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.PodCondition) {
+	if v := r.Pending; v != nil && o.Asked[pod.UID] != nil {
+		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: v.Reason, Message: v.Message})
+	}
+	if busy, why := behind(pod, r, o.Node); busy {
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Message: why}
+		if why != "" {
+			c.Reason = corev1.PodReasonError
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// resourcesOf are what a container was granted, but of one that runs what the engine still holds it to.
+func resourcesOf(pod *corev1.Pod, w wanted, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
+	want, differs := short(pod, w, c, node)
+	if !differs {
+		return &w.spec.Resources
+	}
+	out := &corev1.ResourceRequirements{Requests: maps.Clone(w.spec.Resources.Requests), Limits: maps.Clone(w.spec.Resources.Limits)}
+	put := func(list corev1.ResourceList, name corev1.ResourceName, want, has int64, q *resource.Quantity) {
+		if _, asked := list[name]; asked && want != has {
+			if list[name] = *q; has == 0 {
+				delete(list, name)
+			}
+		}
+	}
+	has := c.Limits
+	put(out.Limits, corev1.ResourceMemory, want.Memory, has.Memory, resource.NewQuantity(has.Memory, resource.BinarySI))
+	put(out.Limits, corev1.ResourceCPU, want.CPUQuota, has.CPUQuota, resource.NewMilliQuantity(has.CPUQuota/100, resource.DecimalSI))
+	put(out.Requests, corev1.ResourceCPU, want.CPUShares, has.CPUShares, resource.NewMilliQuantity((has.CPUShares*1000+1023)/1024, resource.DecimalSI))
+	return out
+}
+
+// restartSize is what of a container's resources it has to be made anew for, hashed; empty: nothing.
+func restartSize(c *corev1.Container) string {
+	text := ""
+	for _, p := range c.ResizePolicy {
+		if p.RestartPolicy == corev1.RestartContainer {
+			request, limit := c.Resources.Requests[p.ResourceName], c.Resources.Limits[p.ResourceName]
+			text += string(p.ResourceName) + " " + strconv.FormatInt(request.MilliValue(), 10) + " " + strconv.FormatInt(limit.MilliValue(), 10) + "\n"
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "-" + hex.EncodeToString(sum[:6])
+}
+
+// resized tells whether an instance with that hash was made for other resources than its container has now. One of an
+// agent from before there was resizing says nothing of them, and is not made anew.
+func resized(hash string, c *corev1.Container) bool {
+	definition, size, says := strings.Cut(hash, "-")
+	want, now, matters := strings.Cut(specHash(c), "-")
+	return says && matters && definition == want && size != now
+}

@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/wire"
+)
+
+// has gives a container resources, as "cpu/limit memory/limit"; - for none.
+func has(p corev1.Pod, container int, text string) corev1.Pod {
+	p.Spec.Containers = slices.Clone(p.Spec.Containers)
+	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	for i, pair := range strings.Fields(text) {
+		name := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}[i]
+		request, limit, _ := strings.Cut(pair, "/")
+		if request != "-" {
+			r.Requests[name] = resource.MustParse(request)
+		}
+		if limit != "-" {
+			r.Limits[name] = resource.MustParse(limit)
+		}
+	}
+	p.Spec.Containers[container].Resources = r
+	return p
+}
+
+// shown are the resources of a pod's first container, granted and held to, with how far a resize is.
+func shown(st corev1.PodStatus) string {
+	if len(st.ContainerStatuses) == 0 {
+		return fmt.Sprintf("%+v", st)
+	}
+	c := st.ContainerStatuses[0]
+	text := fmt.Sprintf("#%d granted %s %s has %s/%s %s/%s", c.RestartCount, c.AllocatedResources.Cpu(), c.AllocatedResources.Memory(),
+		c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
+	for _, c := range st.Conditions {
+		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+			text += strings.TrimRight(fmt.Sprintf(" %s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message), ": ")
+		}
+	}
+	return text
+}
+
+func (d *device) wantShown(name, want string) {
+	d.t.Helper()
+	time.Sleep(time.Second)
+	synctest.Wait()
+	st, _ := d.pod(name)
+	if got := shown(st); got != want {
+		d.t.Fatalf("it shows:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
+	for _, name := range []string{"docker", "podman"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.twin.SetInfo(engine.Info{Name: name, Version: "1", MemLimit: true, CPULimit: true, SwapLimit: true, CgroupV2: true})
+				d.end()
+				d.start()
+				p := makePod("p", "wait", "wait")
+				p.Generation = 1
+				d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+				d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
+				d.twin.Record()
+				p.Generation = 2
+				d.desire(2, has(p, 0, "25m/35m 40Mi/50Mi"))
+				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
+				if st, _ := d.pod("p"); st.ObservedGeneration != 2 {
+					t.Errorf("it has seen generation %d", st.ObservedGeneration)
+				}
+				if calls := d.twin.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
+					t.Errorf("the engine was called %q", calls)
+				}
+				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
+					t.Errorf("told %q", got)
+				}
+				// A new agent: Podman tells it of the old limits, so that it says them once more.
+				d.end()
+				d.start()
+				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
+				if calls := d.twin.Calls(); len(calls) != map[string]int{"docker": 1, "podman": 3}[name] {
+					t.Errorf("after a restart of the agent the engine was called %q", calls)
+				}
+				// Back to what Podman tells of, and the agent ends before it has done that: the kernel is what counts.
+				d.twin.Fail("Update", errors.New("killed"))
+				d.desire(3, has(p, 0, "20m/30m 35Mi/45Mi"))
+				time.Sleep(time.Second)
+				d.end()
+				before := len(d.twin.Calls())
+				d.start()
+				d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
+				if calls := d.twin.Calls()[before:]; len(calls) == 0 {
+					t.Error("the engine was not called")
+				}
+			})
+		})
+	}
+}
+
+// A container whose resizePolicy says so is made anew, and no other; also one that ends well when it is asked to, and is
+// restarted on failures only.
+func TestAContainerIsRestartedForOtherResources(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("p", "wait", "wait")
+		p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+		d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
+		d.desire(2, has(p, 0, "25m/35m 35Mi/45Mi"))
+		d.wantShown("p", "#0 granted 25m 35Mi has 25m/35m 35Mi/45Mi")
+		d.desire(3, has(p, 0, "25m/35m 40Mi/45Mi"))
+		d.wantShown("p", "#1 granted 25m 40Mi has 25m/35m 40Mi/45Mi")
+		d.desire(4, has(p, 0, "25m/35m 40Mi/45Mi"), makePod("other"))
+		d.wantShown("p", "#1 granted 25m 40Mi has 25m/35m 40Mi/45Mi")
+		if got := d.containers(); !slices.Contains(got, "p/c1#0 running") {
+			t.Errorf("the engine holds %q", got)
+		}
+	})
+}
+
+// One that an earlier agent has made is not: it would be restarted for an upgrade of the agent.
+func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
+	p := makePod("p", "wait")
+	c := &has(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
+	earlier := specHash(c)
+	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	if strings.Contains(earlier, "-") || resized(earlier, c) || !strings.HasPrefix(specHash(c), earlier+"-") {
+		t.Errorf("%s, then %s", earlier, specHash(c))
+	}
+	other := *c
+	other.Image = "newer"
+	if resized(specHash(&other), c) || resized(specHash(c), c) {
+		t.Error("another image is no resize")
+	}
+}
+
+// What does not fit is not granted, and what was granted stays, across restarts of the agent; when there is room it is.
+func TestAResizeWaitsForRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p, q := has(makePod("p", "wait"), 0, "1/- 100Mi/-"), has(makePod("q", "wait"), 0, "2/- 100Mi/-")
+		d.desire(1, p, q)
+		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0")
+		big := has(p, 0, "3/- 100Mi/-")
+		const waits = "#0 granted 1 100Mi has 1/0 100Mi/0 PodResizePending=True Deferred: Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000"
+		d.desire(2, big, q)
+		d.wantShown("p", waits)
+		d.end()
+		d.start()
+		d.wantShown("p", waits)
+		d.desire(3, big, q, has(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room for it: nothing was granted
+		d.wantShown("p", strings.Replace(waits, "used: 2000", "used: 3000", 1))
+		d.wantPhase("small", corev1.PodRunning, "")
+		d.desire(4, has(p, 0, "9/- 100Mi/-"), q)
+		time.Sleep(time.Minute)
+		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0 PodResizePending=True Infeasible: Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 4000")
+		d.desire(5, big, leaving(q, 1))
+		time.Sleep(time.Minute)
+		d.desire(6, big)
+		d.wantShown("p", "#0 granted 3 100Mi has 3/0 100Mi/0")
+		d.desire(7, p)
+		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0")
+		want := []string{"ResizeDeferred", "ResizeDeferred", "ResizeInfeasible", "ResizeDeferred", "ResizeStarted", "ResizeCompleted", "ResizeStarted", "ResizeCompleted"}
+		got := slices.DeleteFunc(d.reasons(), func(r string) bool { return !strings.HasPrefix(r, "Resize") })
+		if !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	})
+}
+
+// A limit below what is used is not tried, what the engine refuses is said and tried again, also by another agent, and
+// whoever asks for something else does not wait for that.
+func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("p", "wait")
+		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+		time.Sleep(time.Second)
+		name := containerName(Step{Place: Place{"uid-p", "c0"}, Pod: &p})
+		d.twin.Use(name, 1, 20<<20)
+		d.desire(2, has(p, 0, "20m/30m 10Mi/10Mi"))
+		d.wantShown("p", `#0 granted 20m 10Mi has 20m/30m 10Mi/45Mi PodResizeInProgress=True Error: cannot decrease memory limits: attempting to set container "c0" memory limit (10485760) below current usage (20971520)`)
+		d.twin.Use(name, 1, 5<<20)
+		time.Sleep(2 * time.Minute)
+		d.wantShown("p", "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi")
+		d.twin.Fail("Update", errors.New("runc did run unsuccessfully"))
+		d.desire(3, has(p, 0, "20m/40m 10Mi/10Mi"))
+		const failed = "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi PodResizeInProgress=True Error: Update "
+		time.Sleep(time.Second)
+		if st, _ := d.pod("p"); !strings.HasPrefix(shown(st), failed) {
+			t.Errorf("it shows %s", shown(st))
+		}
+		d.desire(4, has(p, 0, "20m/50m 10Mi/10Mi"))
+		d.wantShown("p", "#0 granted 20m 10Mi has 20m/50m 10Mi/10Mi")
+		d.twin.Fail("Update", errors.New("killed in the middle"))
+		d.desire(5, has(p, 0, "20m/60m 10Mi/10Mi"))
+		time.Sleep(time.Second)
+		d.end()
+		d.start()
+		d.wantShown("p", "#0 granted 20m 10Mi has 20m/60m 10Mi/10Mi")
+		if got := d.reasons(); !slices.Contains(got, "ResizeError") {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+// What was granted is stored in one write with what is asked, so that no crash is between them.
+func TestWhatWasGrantedIsStoredWithWhatIsAsked(t *testing.T) {
+	state := func(generation int64, pods ...corev1.Pod) wire.Desired {
+		return wire.Desired{Generation: generation, Hub: "h", Pods: pods}
+	}
+	p := makePod("p", "wait", "wait")
+	first, second, third := has(p, 0, "1/2 1Mi/2Mi"), has(p, 0, "2/2 1Mi/2Mi"), has(p, 0, "3/3 1Mi/2Mi")
+	at := func(d wire.Desired) (run, asked string) {
+		r, a := split(d)
+		run = sizes(&r.Pods[0])
+		if p := a["uid-p"]; p != nil {
+			asked = sizes(p)
+		}
+		if len(r.Pods[0].Status.ContainerStatuses) > 0 {
+			t.Errorf("the status is left: %+v", r.Pods[0].Status)
+		}
+		return run, asked
+	}
+	one := keepGrants(wire.Desired{}, state(1, first))
+	two := keepGrants(one, state(2, second))
+	three := keepGrants(two, state(3, third))
+	back := keepGrants(three, state(4, has(p, 0, "1000m/2 1Mi/2048Ki")))
+	for i, c := range []struct {
+		d          wire.Desired
+		run, asked corev1.Pod
+	}{{one, first, corev1.Pod{}}, {two, first, second}, {three, first, third}, {back, first, corev1.Pod{}}} {
+		run, asked := at(c.d)
+		want := ""
+		if len(c.asked.Spec.Containers) > 0 {
+			want = sizes(&c.asked)
+		}
+		if run != sizes(&c.run) || asked != want {
+			t.Errorf("%d: it runs %s and is asked for %q, want %s and %q", i, run, asked, sizes(&c.run), want)
+		}
+	}
+	other := second
+	other.UID = "another"
+	if run, asked := split(keepGrants(one, state(2, other))); len(asked) != 0 || sizes(&run.Pods[0]) != sizes(&second) {
+		t.Error("another pod of that name has what it asks for")
+	}
+	lie := second
+	lie.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c0", Resources: &third.Spec.Containers[0].Resources}}
+	if _, asked := split(keepGrants(wire.Desired{}, state(1, lie))); len(asked) != 0 {
+		t.Error("the hub says what was granted")
+	}
+	if sizes(&first) == sizes(&second) || len(first.Status.ContainerStatuses)+len(second.Status.ContainerStatuses) > 0 {
+		t.Error("what was given has changed")
+	}
+}
+
+// The processors of a guaranteed pod are near to its devices and memory: they stay as they are.
+func TestPinnedProcessorsAreNotResized(t *testing.T) {
+	p := makePod("p", "wait")
+	w := newWorld(has(p, 0, "1/1 100Mi/100Mi"))
+	w.o.Node.Topology = SingleNUMANode
+	w.o.Node.NUMA = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
+	w.settle(t)
+	ask := func(text string, want ...string) {
+		t.Helper()
+		asked := has(p, 0, text)
+		w.o.Asked = map[types.UID]*corev1.Pod{p.UID: &asked}
+		w.o.record(p.UID).Pending = nil
+		if got := sentences(w.look()); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	ask("2/2 100Mi/100Mi", `defer default/p: Infeasible: Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy "single-numa-node"`)
+	ask("1/1 200Mi/200Mi", "grant default/p")
+	w.o.Node.Topology = AnyTopology
+	ask("2/2 100Mi/100Mi", "grant default/p")
+}

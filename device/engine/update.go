@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+// LimitsOf is what an engine that says this of itself holds a container to that was made, or updated, by s.
+func LimitsOf(s Spec, info Info) Limits {
+	var r container.Resources
+	limit(&r, s, info)
+	return numbers(r)
+}
+
+func numbers(r container.Resources) Limits {
+	return Limits{Memory: r.Memory, MemorySwap: r.MemorySwap, CPUQuota: r.CPUQuota, CPUShares: r.CPUShares}
+}
+
+func (a *api) Update(ctx context.Context, id string, s Spec) error {
+	var r container.Resources
+	limit(&r, Spec{MemoryBytes: s.MemoryBytes, SwapBytes: s.SwapBytes, MilliCPU: s.MilliCPU, CPUShares: s.CPUShares}, a.current.Load().info)
+	if a.podman() {
+		return explain(a.updatePodman(ctx, id, r), "update container", id)
+	}
+	_, err := a.client().ContainerUpdate(ctx, id, client.ContainerUpdateOptions{Resources: &r})
+	return explain(err, "update container", id)
+}
+
+// updatePodman uses Podman's own API: its Docker API has no such call before 5.3. It takes the words of the OCI runtime.
+func (a *api) updatePodman(ctx context.Context, id string, r container.Resources) error {
+	words := map[string]map[string]int64{"memory": {}, "cpu": {}}
+	if r.Memory > 0 {
+		words["memory"] = map[string]int64{"limit": r.Memory, "swap": r.MemorySwap}
+	}
+	if r.CPUQuota > 0 {
+		words["cpu"]["quota"], words["cpu"]["period"] = r.CPUQuota, r.CPUPeriod
+	}
+	if r.CPUShares > 0 {
+		words["cpu"]["shares"] = r.CPUShares
+	}
+	body, _ := json.Marshal(words) // numbers always encode
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://podman/v4.0.0/libpod/containers/"+id+"/update", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	dial := a.client().Dialer()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	defer transport.CloseIdleConnections()
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<12))
+	switch {
+	case answer.StatusCode < 300:
+		return nil
+	case bytes.Contains(text, []byte("no such container")):
+		return fmt.Errorf("%w: %s", errdefs.ErrNotFound, text)
+	case answer.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%w: it takes Podman 4.3 or newer", errdefs.ErrNotImplemented)
+	}
+	return fmt.Errorf("%s: %s", answer.Status, bytes.TrimSpace(text))
+}

@@ -1,0 +1,295 @@
+package firmware
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// Files by which boards other than Raspberry Pis boot. They are the Config of their Files.
+const (
+	uEnvTxt   = "uEnv.txt"
+	customCfg = "custom.cfg" // which every grub.cfg of grub-mkconfig reads last (41_custom)
+	grubCfg   = "grub.cfg"
+	grubEnv   = "grubenv"
+)
+
+// render returns the files with what the configuration wants, by its backend.
+func render(live Files, b *fleet.BootConfig) (Files, error) {
+	switch b.Backend {
+	case fleet.BootConfigTxt:
+		return Render(live, b)
+	case fleet.BootUEnv:
+		return renderUEnv(live, b)
+	case fleet.BootGrub:
+		return renderGrub(live, b)
+	}
+	return Files{}, fmt.Errorf("backend %s changes nothing of the boot", b.Backend)
+}
+
+// Changes says what a change of the files adds and removes, by the backend that reads them.
+func Changes(backend string, from, to Files) string {
+	var was, is []string
+	switch backend {
+	case fleet.BootUEnv:
+		was, is = strings.Fields(uEnvLine(from.Config)), strings.Fields(uEnvLine(to.Config))
+	case fleet.BootGrub:
+		was, is = strings.Fields(grubArgs(from.Config)), strings.Fields(grubArgs(to.Config))
+	default:
+		return Diff(from, to)
+	}
+	var out strings.Builder
+	for _, w := range minus(was, is) {
+		fmt.Fprintf(&out, "command line: -%s\n", w)
+	}
+	for _, w := range minus(is, was) {
+		fmt.Fprintf(&out, "command line: +%s\n", w)
+	}
+	return out.String()
+}
+
+// withSection puts our section, which has these lines, at the end of a file that has none.
+func withSection(name string, base []byte, b *fleet.BootConfig, lines ...string) ([]byte, error) {
+	head := fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile, b.Revision)
+	record := recordMark + "{}"
+	out := bytes.Clone(base)
+	if n := len(out); n > 0 && out[n-1] != '\n' {
+		out = append(out, '\n')
+		record = recordMark + `{"break":true}`
+	}
+	for _, l := range slices.Concat([]string{beginMark, head, record}, lines, []string{endMark}) {
+		out = append(out, l+"\n"...)
+	}
+	if len(out) > MaxConfigTxt {
+		return nil, fmt.Errorf("%s would have %d bytes: at most %d are handled", name, len(out), MaxConfigTxt)
+	}
+	return out, nil
+}
+
+// withoutSection is a file without anything of ours.
+func withoutSection(name string, text []byte) ([]byte, error) {
+	c, err := splitFile(name, text)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(c.before, c.after), nil
+}
+
+// uEnvLine is the cmdline of uEnv.txt: U-Boot imports line by line (env import -t), so the
+// last one counts.
+func uEnvLine(text []byte) (line string) {
+	for l := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(strings.TrimLeft(l, " \t"), "cmdline="); ok {
+			line = strings.TrimRight(v, "\n")
+		}
+	}
+	return line
+}
+
+// uEnvChooses are variables with which uEnv.txt starts something else than the board's own
+// scripts would.
+var uEnvChooses = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount", "upgrade_available"}
+
+// checkUEnv says why a uEnv.txt is not Flotilla's to change.
+func checkUEnv(text []byte) error {
+	if bytes.IndexByte(text, '\r') >= 0 {
+		return errors.New("uEnv.txt has line breaks of Windows, which U-Boot takes for a part of the values: write it with those of Unix")
+	}
+	for l := range strings.Lines(string(text)) {
+		key, _, _ := strings.Cut(strings.TrimSpace(l), "=")
+		if slices.Contains(uEnvChooses, key) {
+			return fmt.Errorf("uEnv.txt sets %s, which chooses what is booted: whatever wrote it owns the boot of this board", key)
+		}
+	}
+	for _, w := range strings.Fields(uEnvLine(text)) {
+		if key, _, _ := strings.Cut(w, "="); key == "init" || key == "rdinit" {
+			return fmt.Errorf("the cmdline of uEnv.txt starts %.60q instead of the system, as the image that writes the eMMC does", w)
+		}
+	}
+	return nil
+}
+
+func renderUEnv(live Files, b *fleet.BootConfig) (Files, error) {
+	if err := b.Validate(); err != nil {
+		return Files{}, err
+	}
+	base, err := withoutSection(uEnvTxt, live.Config)
+	if err == nil {
+		err = checkUEnv(base)
+	}
+	if err != nil {
+		return Files{}, err
+	}
+	was := uEnvLine(base)
+	line := strings.TrimLeft((&record{}).change(was, b.Cmdline), " ")
+	if line == was {
+		return Files{Config: base}, nil
+	}
+	if len(line) > MaxCmdlineTxt {
+		return Files{}, fmt.Errorf("the cmdline of uEnv.txt would have %d bytes: kernels read at most %d", len(line), MaxCmdlineTxt)
+	}
+	out, err := withSection(uEnvTxt, base, b, "cmdline="+line)
+	return Files{Config: out}, err
+}
+
+// What GRUB reads. Its entries have ${flotilla_args} at their end, once and for all (see
+// firmware-configs/grub); the section says what that is. While something is tried it has a
+// block more, which takes flotilla_try from the environment block (grubenv) before the
+// kernel starts. Where GRUB cannot write to that block, save_env fails, and nothing is tried.
+const (
+	grubSet     = "set flotilla_args="
+	grubTry     = "flotilla_try"
+	grubExport  = "export flotilla_args"
+	grubBlock   = "# BEGIN trial"
+	grubEnded   = "# END trial"
+	grubTrialOf = "flotilla.trial=" // on the command line of a trial: Linux gives words with a dot to nobody
+)
+
+// trialName is how a trial is known to GRUB and on the kernel's command line.
+func trialName(digest string) string {
+	digest = strings.TrimPrefix(digest, "sha256:")
+	return digest[:min(len(digest), 16)]
+}
+
+// grubArgs are the words that a custom.cfg adds where nothing is tried.
+func grubArgs(text []byte) string {
+	c, err := splitFile(customCfg, text)
+	if err != nil || !c.section {
+		return ""
+	}
+	for l := range strings.Lines(string(text[len(c.before):])) {
+		if v, ok := strings.CutPrefix(l, grubSet); ok {
+			return strings.Trim(strings.TrimSpace(v), `"`)
+		}
+	}
+	return ""
+}
+
+func grubSection(base []byte, b *fleet.BootConfig, args string) ([]byte, error) {
+	return withSection(customCfg, base, b, grubSet+`"`+args+`"`, grubExport)
+}
+
+func renderGrub(live Files, b *fleet.BootConfig) (Files, error) {
+	if err := b.Validate(); err != nil {
+		return Files{}, err
+	}
+	base, err := withoutSection(customCfg, live.Config)
+	if err != nil {
+		return Files{}, err
+	}
+	if bytes.Contains(base, []byte("flotilla_")) {
+		return Files{}, errors.New("custom.cfg speaks of Flotilla's variables outside of its section: remove those lines")
+	}
+	if len(b.Cmdline.Add) == 0 {
+		return Files{Config: base}, nil
+	}
+	args := strings.Join(b.Cmdline.Add, " ") // their characters are those of bootValue: none says anything to GRUB
+	if len(args) > MaxCmdlineTxt {
+		return Files{}, fmt.Errorf("%d bytes would be added to the command line: kernels read at most %d in all", len(args), MaxCmdlineTxt)
+	}
+	out, err := grubSection(base, b, args)
+	return Files{Config: out}, err
+}
+
+// grubTrial is custom.cfg as it stands, that tries another one once.
+func grubTrial(from, to Files, digest string) ([]byte, error) {
+	text := from.Config
+	c, err := splitFile(customCfg, text)
+	if err == nil && !c.section {
+		text, err = grubSection(text, &fleet.BootConfig{Profile: "none"}, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := trialName(digest)
+	args := strings.TrimSpace(grubArgs(to.Config) + " " + grubTrialOf + name)
+	block := strings.Join([]string{
+		grubBlock,
+		`if [ "${` + grubTry + `}" = "` + name + `" ]; then`,
+		"  set " + grubTry + "=",
+		"  if save_env " + grubTry + "; then",
+		"    " + grubSet + `"` + args + `"`,
+		"  fi",
+		"fi",
+		grubEnded, "",
+	}, "\n")
+	at := bytes.LastIndex(text, []byte("\n"+grubExport+"\n"))
+	if at < 0 {
+		return nil, fmt.Errorf("the section of custom.cfg has no line %q: remove the section", grubExport)
+	}
+	return slices.Concat(text[:at+1], []byte(block), text[at+1:]), nil
+}
+
+// untried is custom.cfg without the trial.
+func untried(text []byte) ([]byte, error) {
+	begin, end := bytes.Index(text, []byte(grubBlock+"\n")), bytes.Index(text, []byte(grubEnded+"\n"))
+	if begin < 0 || end < begin {
+		return text, nil
+	}
+	text = slices.Concat(text[:begin], text[end+len(grubEnded)+1:])
+	if grubArgs(text) != "" {
+		return text, nil
+	}
+	return withoutSection(customCfg, text)
+}
+
+// A board's GRUB is Flotilla's to ask where its grub.cfg is what grub-mkconfig writes.
+func checkGrub(cfg, env []byte) error {
+	text := string(cfg)
+	switch {
+	case strings.Contains(text, "blscfg"):
+		return errors.New("grub.cfg takes its entries from boot loader specification files (blscfg, as on Fedora): that is not supported")
+	case !strings.Contains(text, "load_env"):
+		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so nothing can be tried once: let grub-mkconfig write it")
+	case !strings.Contains(text, customCfg):
+		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put it back and run update-grub")
+	}
+	entries, ours := 0, 0
+	for l := range strings.Lines(text) {
+		if f := strings.Fields(l); len(f) > 1 && (f[0] == "linux" || f[0] == "linuxefi") {
+			entries++
+			if slices.Contains(f, "${flotilla_args}") {
+				ours++
+			}
+		}
+	}
+	if entries == 0 || ours == 0 {
+		return errors.New("no entry of grub.cfg has ${flotilla_args}: put 90-flotilla.cfg into /etc/default/grub.d and run update-grub once")
+	}
+	_, err := setEnv(env, grubTry, "")
+	return err
+}
+
+const (
+	envHead = "# GRUB Environment Block\n"
+	envSize = 1024
+)
+
+// setEnv sets a variable in GRUB's environment block, as grub-editenv does; an empty value
+// removes it.
+func setEnv(env []byte, key, value string) ([]byte, error) {
+	if len(env) != envSize || !bytes.HasPrefix(env, []byte(envHead)) {
+		return nil, errors.New("grubenv is no environment block of GRUB: make one with grub-editenv /boot/grub/grubenv create")
+	}
+	body := bytes.TrimRight(env, "#")
+	if len(body) == 0 || body[len(body)-1] != '\n' {
+		return nil, errors.New("grubenv is damaged: make it anew with grub-editenv /boot/grub/grubenv create")
+	}
+	var out []byte
+	for l := range bytes.Lines(body) {
+		if !bytes.HasPrefix(l, []byte(key+"=")) {
+			out = append(out, l...)
+		}
+	}
+	if value != "" {
+		out = append(out, key+"="+value+"\n"...)
+	}
+	if len(out) > envSize {
+		return nil, errors.New("grubenv is full: remove variables with grub-editenv /boot/grub/grubenv unset NAME")
+	}
+	return append(out, bytes.Repeat([]byte("#"), envSize-len(out))...), nil
+}

@@ -1,0 +1,151 @@
+package firmware
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A machine of files: what is empty is removed.
+func machine(t *testing.T, files ...map[string]string) Machine {
+	t.Helper()
+	all := map[string]string{}
+	for _, f := range files {
+		maps.Copy(all, f)
+	}
+	root := t.TempDir()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name] == "" {
+			continue
+		}
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(all[name]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Machine{Root: root}
+}
+
+const debianCfg = "load_env\nmenuentry x {\n\tlinux\t/vmlinuz root=UUID=1 ro quiet ${flotilla_args}\n}\nsource $prefix/custom.cfg\n"
+
+var (
+	pc = map[string]string{
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(emptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"proc/mounts": "/dev/sda1 / ext4 rw,relatime 0 0\nproc /proc proc rw 0 0\n",
+	}
+	bone = map[string]string{
+		"boot/uEnv.txt": "uname_r=5.10.168-ti-r71\ncmdline=coherent_pool=1M quiet\n", "proc/mounts": "/dev/mmcblk0p1 / ext4 rw,noatime 0 0\n",
+		restoreUnit: "x",
+	}
+	oldPi = map[string]string{
+		"boot/firmware/config.txt": "arm_64bit=1\n", "boot/firmware/cmdline.txt": "root=/dev/mmcblk0p2\n",
+		"proc/mounts": "/dev/mmcblk0p2 / ext4 rw 0 0\n/dev/mmcblk0p1 /boot/firmware vfat rw 0 0\n", restoreUnit: "x",
+	}
+)
+
+// refusal is what the hub is told of a board.
+func refusal(t *testing.T, m Machine) HelperStatus {
+	t.Helper()
+	h, err := NewHelper(Kernel{}, m, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.Status()
+}
+
+func TestWhatOwnsTheBootIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		board  map[string]string
+		but    map[string]string
+		reason string // empty: none
+	}{
+		{"Debian with GRUB", pc, nil, ""},
+		{"a BeagleBone", bone, nil, ""},
+		{"a Raspberry Pi without tryboot", oldPi, nil, ""},
+		{"nothing that is known", nil, map[string]string{"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}, "it is not known how this board boots"},
+
+		{"extlinux", bone, map[string]string{"boot/extlinux/extlinux.conf": "default l0\n"}, "backend extlinux is not supported"},
+		{"systemd-boot by its variable", pc, map[string]string{"sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": "\x06\x00\x00\x00s\x00y\x00s\x00t\x00e\x00m\x00d\x00-\x00b\x00o\x00o\x00t\x00 \x002\x00"}, "backend systemd-boot is not supported"},
+		{"systemd-boot by its file", nil, map[string]string{"boot/efi/loader/loader.conf": "timeout 3\n"}, "backend systemd-boot is not supported"},
+		{"Fedora's GRUB", nil, map[string]string{"boot/grub2/grub.cfg": "x"}, "as on Fedora"},
+
+		{"no grubenv", pc, map[string]string{"boot/grub/grubenv": ""}, "grub-editenv /boot/grub/grubenv create"},
+		{"a grubenv that is none", pc, map[string]string{"boot/grub/grubenv": "x"}, "no environment block"},
+		{"/boot on LVM", pc, map[string]string{"proc/mounts": "/dev/mapper/vg-root / ext4 rw 0 0\n"}, "on LVM, RAID or an encrypted disk"},
+		{"/boot on RAID", pc, map[string]string{"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n/dev/md0 /boot ext4 rw 0 0\n"}, "/dev/md0"},
+		{"/boot on btrfs", pc, map[string]string{"proc/mounts": "/dev/sda1 / btrfs rw 0 0\n"}, "/boot is on btrfs"},
+		{"/boot on ZFS", pc, map[string]string{"proc/mounts": "rpool/x / ext4 rw 0 0\nbpool/BOOT /boot zfs rw 0 0\n"}, "/boot is on zfs"},
+		{"/boot read-only", pc, map[string]string{"proc/mounts": "/dev/sda1 / ext4 ro,relatime 0 0\n"}, "mounted read-only"},
+		{"an unknown /boot", pc, map[string]string{"proc/mounts": "overlay / overlay rw 0 0\n"}, "file system overlay"},
+		{"BLS", pc, map[string]string{"boot/grub/grub.cfg": debianCfg + "blscfg\n"}, "blscfg"},
+		{"no drop-in", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, " ${flotilla_args}", "", 1)}, "90-flotilla.cfg"},
+		{"no custom.cfg", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, "custom.cfg", "x", 1)}, "41_custom"},
+		{"no load_env", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, "load_env", "", 1)}, "load_env"},
+		{"GRUB has not booted it", pc, map[string]string{"proc/cmdline": "root=/dev/sda1\n"}, "GRUB has not booted this board"},
+
+		{"no early unit", bone, map[string]string{restoreUnit: ""}, "flotilla-boot-restore.service is not enabled"},
+		{"no early unit on a Raspberry Pi", oldPi, map[string]string{restoreUnit: ""}, "flotilla-boot-restore.service is not enabled"},
+		{"U-Boot's own script", bone, map[string]string{"boot/uEnv.txt": "uenvcmd=run x\n"}, "sets uenvcmd"},
+		{"an A/B of U-Boot's", bone, map[string]string{"boot/uEnv.txt": "bootlimit=3\n"}, "sets bootlimit"},
+		{"the eMMC flasher", bone, map[string]string{"boot/uEnv.txt": "cmdline=init=/usr/sbin/init-beagle-flasher\n"}, "instead of the system"},
+		{"line breaks of Windows", bone, map[string]string{"boot/uEnv.txt": "cmdline=quiet\r\n"}, "line breaks of Windows"},
+
+		{"somebody's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt is there already"},
+		{"A/B by autoboot.txt", oldPi, map[string]string{"boot/firmware/autoboot.txt": "[all]\ntryboot_a_b=1\n"}, "autoboot.txt chooses"},
+		{"RAUC", pc, map[string]string{"etc/rauc/system.conf": "x"}, "RAUC owns"},
+		{"Mender", bone, map[string]string{"etc/mender/mender.conf": "x"}, "Mender owns"},
+		{"Mender's data", bone, map[string]string{"var/lib/mender/x": "x"}, "Mender owns"},
+		{"SWUpdate", bone, map[string]string{"etc/swupdate.cfg": "x"}, "SWUpdate owns"},
+		{"OSTree", pc, map[string]string{"run/ostree-booted": "x"}, "OSTree owns"},
+		{"Home Assistant OS", oldPi, map[string]string{"etc/hassos-release": "x"}, "Home Assistant OS owns"},
+		{"Home Assistant OS by its name", pc, map[string]string{"etc/os-release": "NAME=x\nID=haos\n"}, "haos"},
+		{"Ubuntu Core", pc, map[string]string{"writable/system-data/x": "x"}, "Ubuntu Core owns"},
+		{"balenaOS", oldPi, map[string]string{"mnt/boot/device-type.json": "x"}, "balenaOS owns"},
+		{"Torizon", oldPi, map[string]string{"etc/os-release": "ID=torizon\n"}, "torizon"},
+		{"undervoltage", oldPi, map[string]string{"sys/devices/platform/soc/soc:firmware/get_throttled": "50005\n"}, "voltage is too low now"},
+		{"undervoltage that is over", oldPi, map[string]string{"sys/devices/platform/soc/soc:firmware/get_throttled": "50000\n"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := refusal(t, machine(t, c.board, c.but))
+			if (s.Refused == "") != (c.reason == "") || !strings.Contains(s.Refused, c.reason) {
+				t.Errorf("refused: %q, want %q", s.Refused, c.reason)
+			}
+		})
+	}
+}
+
+func TestHowABoardTriesIsSaid(t *testing.T) {
+	pi4 := maps.Clone(oldPi)
+	pi4["proc/device-tree/chosen/bootloader/tryboot"] = "\x00\x00\x00\x00"
+	for _, c := range []struct {
+		board          map[string]string
+		backend, trial string
+	}{
+		{pi4, fleet.BootConfigTxt, fleet.TrialTryboot}, {oldPi, fleet.BootConfigTxt, fleet.TrialDeadman},
+		{bone, fleet.BootUEnv, fleet.TrialDeadman}, {pc, fleet.BootGrub, fleet.TrialGrub}, {nil, "", ""},
+	} {
+		if s := refusal(t, machine(t, c.board)); s.Backend != c.backend || s.Trial != c.trial {
+			t.Errorf("%s by %s, want %s by %s", s.Backend, s.Trial, c.backend, c.trial)
+		}
+	}
+}
+
+// The space is asked of the file system that there is.
+func TestTooLittleSpaceIsRefused(t *testing.T) {
+	m := machine(t, oldPi)
+	if err := m.Refuses(1 << 20); err != nil {
+		t.Errorf("a MiB: %v", err)
+	}
+	if err := m.Refuses(1 << 60); err == nil || !strings.Contains(err.Error(), "KiB are needed: remove old kernels") {
+		t.Errorf("more than there is: %v", err)
+	}
+}

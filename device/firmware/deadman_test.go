@@ -1,0 +1,135 @@
+package firmware
+
+import (
+	"testing"
+	"time"
+)
+
+// armed is a deadman's board that has been told to try something, stopped at a call after that.
+func armed(t *testing.T, stopAt int) (w *world, h *Helper) {
+	w, f := newWorldOf(t, byDeadman, profileOf(byDeadman))
+	h = again(t, w)
+	if err := h.Pin("pi-1", hubsKey); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		switch p := recover(); p {
+		case errPower:
+			w.lose(cut{names: true, text: 2})
+		case errReboot:
+			w.lose(cut{names: true, text: 2}) // everything was written
+		default:
+			t.Fatalf("it ends with %v", p)
+		}
+		h = again(t, w)
+	}()
+	if stopAt > 0 {
+		w.stopAt, w.stop = w.calls+stopAt, errPower
+	}
+	t.Fatal(h.Arm(f))
+	return
+}
+
+func again(t *testing.T, w *world) *Helper {
+	t.Helper()
+	h, err := NewHelper(w, w, "/var/helper")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// What was never written was never tried, so it is not bad.
+func TestADeadmansTrialThatWasNeverWrittenIsNoTrial(t *testing.T) {
+	w, h := armed(t, 4) // what is remembered takes three
+	if err := h.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.Status(); s.Phase != PhaseIdle || s.Left != "" || s.Tryboot || !w.runs.like(w.old) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
+	w, h := armed(t, 0)
+	if err := h.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.Status(); !s.Tryboot || s.Phase != PhaseArmed || !w.runs.like(w.new) {
+		t.Fatalf("the trial does not run: %+v", s)
+	}
+	if trial, left := h.Overdue(); !trial || left < time.Minute {
+		t.Errorf("trial %v, left %s", trial, left)
+	}
+	w.lose(cut{})
+	func() {
+		defer func() {
+			if p := recover(); p != errReboot {
+				t.Fatalf("the board that runs what is over does not reboot: %v", p)
+			}
+		}()
+		t.Fatal(again(t, w).Settle())
+	}()
+	w.lose(cut{})
+	h = again(t, w)
+	if err := h.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.Status(); s.Phase != PhaseIdle || s.Left == "" || s.Tryboot || !w.runs.like(w.old) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A trial that was taken back before the board booted it needs no reboot, unless the power
+// was cut meanwhile.
+func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
+	for stopAt := range 40 {
+		w, f := newWorldOf(t, byDeadman, profileOf(byDeadman))
+		h := again(t, w)
+		if err := h.Pin("pi-1", hubsKey); err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() { _ = recover() }() // the reboot does not come
+			t.Fatal(h.Arm(f))
+		}()
+		cutOff := false
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					cutOff = true
+					w.lose(cuts[stopAt%len(cuts)])
+				}
+			}()
+			w.stopAt, w.stop = w.calls+stopAt, errPower
+			if err := again(t, w).Restore(); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		w.stopAt = 0
+		for range 4 { // boots
+			func() {
+				defer func() {
+					if p := recover(); p != nil {
+						w.lose(cuts[stopAt%len(cuts)])
+					}
+				}()
+				h = again(t, w)
+				if err := h.Settle(); err != nil {
+					t.Fatal(err)
+				}
+				if h.state.Phase == PhaseArmed { // the power was cut before anything was remembered: somebody takes it back again
+					if err := h.Restore(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := h.Leave(); err != nil {
+					t.Fatal(err)
+				}
+			}()
+		}
+		if s := h.Status(); s.Phase != PhaseIdle || !w.runs.like(w.old) || !w.files().equal(w.old) || !cutOff && s.Left != "" {
+			t.Errorf("call %d: %+v, runs %q", stopAt, s, w.runs.Cmdline)
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package firmware
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// Phases of a Journal.
+const (
+	Idle      = ""
+	Arming    = "arming"    // a trial is wanted, and the board has not booted since
+	Verifying = "verifying" // the trial runs
+	Keeping   = "keeping"   // it is good
+	Back      = "back"      // it is not, or has not come
+	Undoing   = "undoing"
+)
+
+const (
+	maxAttempts = 3               // to reboot into one trial
+	rebootTime  = 5 * time.Minute // for a reboot to come
+)
+
+// A Journal is what the agent remembers of the boot configurations of its board. It is
+// durable before a step of it is taken.
+type Journal struct {
+	Phase     string        `json:"phase,omitempty"`
+	Candidate string        `json:"candidate,omitempty"`
+	Boot      string        `json:"boot,omitempty"`     // boot id at which the phase began
+	At        time.Duration `json:"at,omitempty"`       // uptime at which it was last asked for a reboot
+	Attempts  int           `json:"attempts,omitempty"` // of the candidate
+	Retry     int64         `json:"retry,omitempty"`    // as the hub said it for the candidate
+	Was       Was           `json:"was,omitzero"`
+	Deadline  time.Duration `json:"deadline,omitempty"`
+	StableFor time.Duration `json:"stableFor,omitempty"`
+	Checks    []string      `json:"checks,omitempty"`
+	Failed    bool          `json:"failed,omitempty"` // Back: the candidate is bad, not only put off
+	Why       string        `json:"why,omitempty"`
+	Bad       []BadDigest   `json:"bad,omitempty"` // the newest last
+	Since     time.Time     `json:"since,omitzero"`
+}
+
+// Was is how the board fared before a trial.
+type Was struct {
+	Hub     bool     `json:"hub,omitempty"`     // it was connected
+	Running []string `json:"running,omitempty"` // UIDs of the pods that ran
+}
+
+// A BadDigest is a configuration that has failed on this board.
+type BadDigest struct {
+	Digest string `json:"digest"`
+	Retry  int64  `json:"retry,omitempty"` // a higher one of the hub's lets it be tried again
+	Why    string `json:"why"`
+}
+
+// Facts are what is so now.
+type Facts struct {
+	Helper    HelperStatus
+	HelperErr string // it does not answer, and why
+
+	Inspected string // digest of the configuration that was looked at last
+	Config    *fleet.BootConfig
+	Diff      string
+	Wrong     string // why it cannot be tried
+
+	Failed string // what went wrong with the last action
+
+	Was     Was           // as the board fares now
+	Failing []string      // checks of the trial that do not hold, with why
+	Holding time.Duration // since when all of them have held, as an uptime; meaningless while some fail
+}
+
+// Actions of a Step.
+const (
+	Wait    = ""
+	Inspect = "inspect"
+	Arm     = "arm"
+	Keep    = "keep"
+	Restore = "restore"
+	Undo    = "undo"
+)
+
+// Decide says what to remember and then to do, and what the hub is told. It is asked again
+// when that has been done, or when facts have changed.
+func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journal, do string, st *wire.FirmwareStatus) {
+	d := decider{j: j, f: f, want: want}
+	if f.HelperErr != "" {
+		if want == nil && j.Phase == Idle {
+			return j, Wait, nil
+		}
+		d.say(wire.FirmwareUnsupported, "the boot helper does not answer: %s", f.HelperErr)
+	} else {
+		do = d.decide()
+	}
+	if d.j.Phase != j.Phase || len(d.j.Bad) != len(j.Bad) || d.j.Since.IsZero() {
+		d.j.Since = now.UTC().Truncate(time.Second)
+	}
+	if d.st == nil {
+		return d.j, do, nil
+	}
+	d.st.Digest, d.st.Since = f.Helper.Kept, d.j.Since
+	d.st.Backend, d.st.Trial = f.Helper.Backend, f.Helper.Trial
+	for _, b := range slices.Backward(d.j.Bad) {
+		if len(d.st.Bad) < wire.MaxFirmwareBad {
+			d.st.Bad = append(d.st.Bad, b.Digest)
+		}
+	}
+	return d.j, do, d.st
+}
+
+type decider struct {
+	j    Journal
+	f    Facts
+	want *wire.Firmware
+	st   *wire.FirmwareStatus
+}
+
+func (d *decider) say(state, format string, args ...any) {
+	d.st = &wire.FirmwareStatus{State: state, Candidate: d.j.Candidate, Message: bound.Text(fmt.Sprintf(format, args...), wire.MaxFirmwareMessage)}
+}
+
+func (d *decider) decide() string {
+	switch d.j.Phase {
+	case Arming:
+		return d.arming()
+	case Verifying:
+		return d.verifying()
+	case Keeping:
+		return d.keeping()
+	case Back:
+		return d.back()
+	case Undoing:
+		return d.undoing()
+	}
+	return d.idle()
+}
+
+// enter begins a phase, and is what is decided: the journal first, the rest when asked again.
+func (d *decider) enter(phase string) {
+	d.j.Phase, d.j.Boot, d.j.At = phase, d.f.Helper.BootID, 0
+}
+
+// goBack begins the way back.
+func (d *decider) goBack(failed bool, why string) string {
+	d.enter(Back)
+	d.j.Failed, d.j.Why = failed, bound.Text(why, wire.MaxFirmwareMessage)
+	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
+	return Wait
+}
+
+// rest ends everything.
+func (d *decider) rest() {
+	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Candidate: d.j.Candidate, Retry: d.j.Retry}
+}
+
+func (d *decider) idle() string {
+	h := d.f.Helper
+	switch h.Phase {
+	case PhaseArmed: // the journal was lost: nobody knows how the board fared before
+		d.j.Candidate = h.Candidate
+		return d.goBack(true, "the trial was not remembered")
+	case PhaseKeeping, PhaseRestoring, PhaseReturning, PhaseLeaving:
+		d.say(wire.FirmwareVerifying, "the boot helper is %s", h.Phase)
+		if h.Phase == PhaseLeaving {
+			return d.reboot(Restore)
+		}
+		return Wait
+	}
+	want := d.want
+	if want == nil {
+		if h.Kept != "" || len(d.j.Bad) > 0 {
+			d.say(wire.FirmwareUpToDate, "the hub wants nothing of this board's boot")
+			d.st.Candidate = ""
+		}
+		return Wait
+	}
+	if want.Undo {
+		if h.Kept == want.Digest && h.Undoable {
+			d.j.Candidate = ""
+			d.enter(Undoing)
+			d.say(wire.FirmwareTrial, "going back to what was kept before")
+			return Wait
+		}
+		d.say(wire.FirmwareUpToDate, "it is undone")
+		d.st.Candidate = ""
+		return Wait
+	}
+	if h.Kept == want.Digest {
+		d.say(wire.FirmwareUpToDate, "it is kept")
+		d.st.Candidate = ""
+		return Wait
+	}
+	if i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool { return b.Digest == want.Digest && b.Retry >= want.Retry }); i >= 0 {
+		d.say(wire.FirmwareRolledBack, "%s", d.j.Bad[i].Why)
+		d.st.Candidate = want.Digest
+		return Wait
+	}
+	if d.f.Inspected != want.Digest {
+		d.say(wire.FirmwareStaged, "it is being looked at")
+		d.st.Candidate = want.Digest
+		return Inspect
+	}
+	switch {
+	case h.Refused != "":
+		d.say(wire.FirmwareUnsupported, "%s", h.Refused)
+	case d.f.Wrong != "" || d.f.Config == nil:
+		d.say(wire.FirmwareFailed, "%s", d.f.Wrong)
+	case !want.Try:
+		d.say(wire.FirmwareStaged, "it waits for the hub's permission to try it")
+	default:
+		if d.j.Candidate != want.Digest || d.j.Retry != want.Retry {
+			d.j.Attempts = 0
+		}
+		d.j.Candidate, d.j.Retry = want.Digest, want.Retry
+		d.j.Was, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Was, d.f.Config.Deadline(), d.f.Config.StableFor(), d.f.Config.Checks()
+		d.enter(Arming)
+		d.say(wire.FirmwareTrial, "the board is about to boot it once")
+	}
+	d.st.Candidate, d.st.Diff = want.Digest, bound.Text(d.f.Diff, wire.MaxFirmwareDiff)
+	return Wait
+}
+
+// reboot asks for what ends with a reboot, and again where none comes.
+func (d *decider) reboot(do string) string {
+	if d.j.Boot == d.f.Helper.BootID && d.j.At != 0 && d.f.Helper.Uptime-d.j.At < rebootTime {
+		return Wait // it is under way
+	}
+	d.j.Boot, d.j.At = d.f.Helper.BootID, max(d.f.Helper.Uptime, 1)
+	return do
+}
+
+func (d *decider) arming() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareTrial, "the board is about to boot it once")
+	switch {
+	case h.Phase == PhaseIdle && h.Kept == d.j.Candidate: // it was so already
+		d.rest()
+		return Wait
+	case h.Phase == PhaseIdle && h.Left == d.j.Candidate && h.BootID != d.j.Boot:
+		return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
+	case h.Phase == PhaseArmed && h.Candidate != d.j.Candidate || h.Phase != PhaseIdle && h.Phase != PhaseArmed:
+		return d.goBack(false, "the boot helper was at something else")
+	case h.BootID == d.j.Boot:
+		if d.want == nil || d.want.Digest != d.j.Candidate || d.want.Undo {
+			return d.goBack(false, "the hub wants something else")
+		}
+		if d.f.Failed != "" {
+			return d.goBack(d.j.Attempts >= maxAttempts, d.f.Failed)
+		}
+		if d.j.At != 0 && h.Uptime-d.j.At < rebootTime {
+			return Wait
+		}
+		if d.j.Attempts >= maxAttempts {
+			return d.goBack(true, fmt.Sprintf("the board did not reboot in %d attempts", maxAttempts))
+		}
+		d.j.Attempts++
+		return d.reboot(Arm)
+	case h.Phase == PhaseIdle:
+		return d.goBack(d.j.Attempts >= maxAttempts, "the power was cut before the trial was ready")
+	case !h.Tryboot:
+		return d.goBack(true, "the board has booted its old configuration: the new one did not boot, or the power was cut")
+	}
+	d.enter(Verifying)
+	d.say(wire.FirmwareVerifying, "the board runs it")
+	return Wait
+}
+
+func (d *decider) verifying() string {
+	h := d.f.Helper
+	switch {
+	case h.Phase != PhaseArmed || h.Candidate != d.j.Candidate:
+		return d.keepingOrBack()
+	case h.BootID != d.j.Boot || !h.Tryboot:
+		return d.goBack(true, "the board has restarted before the trial was judged")
+	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
+		return d.goBack(false, "the hub takes it back")
+	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
+		d.enter(Keeping)
+		d.say(wire.FirmwareVerifying, "all checks have held for %s: it is kept", d.j.StableFor)
+		return Wait
+	case h.Uptime >= d.j.Deadline:
+		why := fmt.Sprintf("the checks did not hold for %s before the deadline of %s", d.j.StableFor, d.j.Deadline)
+		if len(d.f.Failing) > 0 {
+			why = fmt.Sprintf("%s after %s", strings.Join(d.f.Failing, "; "), d.j.Deadline)
+		}
+		return d.goBack(true, why)
+	case len(d.f.Failing) > 0:
+		d.say(wire.FirmwareVerifying, "until %s: %s", d.j.Deadline, strings.Join(d.f.Failing, "; "))
+	default:
+		d.say(wire.FirmwareVerifying, "all checks hold; they have to for %s", d.j.StableFor)
+	}
+	return Wait
+}
+
+func (d *decider) keeping() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareVerifying, "it is good and is being kept")
+	if h.Phase == PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
+		if h.Uptime >= d.j.Deadline+rebootTime {
+			return d.goBack(true, "it could not be kept: "+d.f.Failed)
+		}
+		return Keep
+	}
+	return d.keepingOrBack()
+}
+
+// keepingOrBack goes by what the helper has come to.
+func (d *decider) keepingOrBack() string {
+	h := d.f.Helper
+	switch {
+	case h.Phase == PhaseIdle && h.Kept == d.j.Candidate:
+		d.rest()
+		d.j.Bad = slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == h.Kept })
+		d.say(wire.FirmwareUpToDate, "it is kept")
+		d.st.Candidate = ""
+		return Wait
+	case h.Phase == PhaseKeeping:
+		d.say(wire.FirmwareVerifying, "it is good and is being kept")
+		return Wait // the helper ends it
+	}
+	return d.goBack(true, "the board has restarted before it was kept")
+}
+
+func (d *decider) back() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
+	switch h.Phase {
+	case PhaseIdle:
+		why, failed, digest, retry := d.j.Why, d.j.Failed, d.j.Candidate, d.j.Retry
+		if h.Kept == digest && digest != "" { // it was kept after all
+			return d.keepingOrBack()
+		}
+		d.rest()
+		if failed {
+			d.j.Bad = append(slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == digest }), BadDigest{digest, retry, why})
+			d.j.Bad = d.j.Bad[max(0, len(d.j.Bad)-wire.MaxFirmwareBad):]
+			d.j.Attempts = 0
+			d.say(wire.FirmwareRolledBack, "%s", why)
+			d.st.Candidate = digest
+		}
+		return Wait
+	case PhaseKeeping, PhaseReturning:
+		return Wait // the helper ends it
+	}
+	return d.reboot(Restore)
+}
+
+func (d *decider) undoing() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareTrial, "going back to what was kept before")
+	if h.Phase == PhaseIdle && (!h.Undoable || d.want == nil || !d.want.Undo || h.Kept != d.want.Digest) {
+		d.rest()
+		return Wait
+	}
+	if d.f.Failed != "" {
+		d.say(wire.FirmwareFailed, "%s", d.f.Failed)
+	}
+	return d.reboot(Undo)
+}

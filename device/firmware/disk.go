@@ -1,0 +1,179 @@
+package firmware
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Disk is what changes files, call by call. Tests put one in its place that loses power at
+// any of them, and with it all that was not made durable.
+type Disk interface {
+	Read(name string) ([]byte, error)     // of a regular file, at most maxRead bytes; fs.ErrNotExist
+	Write(name string, text []byte) error // in place; durable after Sync
+	Sync(name string) error
+	SyncDir(name string) error // names, renames and removals in it
+	Rename(from, to string) error
+	Remove(name string) error // what is not there is removed
+}
+
+const maxRead = 1 << 20
+
+// Kernel is the disk that there is.
+type Kernel struct{}
+
+// Read refuses links and whatever else is no regular file.
+func (Kernel) Read(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%s is a link: put the file itself there", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file: %v", name, err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxRead+1))
+	if err == nil && len(text) > maxRead {
+		err = fmt.Errorf("%s has more than %d bytes", name, maxRead)
+	}
+	return text, err
+}
+
+func (Kernel) Write(name string, text []byte) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+func (Kernel) Sync(name string) error    { return sync(name, os.O_RDWR) }
+func (Kernel) SyncDir(name string) error { return sync(name, os.O_RDONLY) }
+
+func sync(name string, flags int) error {
+	f, err := os.OpenFile(name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (Kernel) Rename(from, to string) error { return os.Rename(from, to) }
+
+func (Kernel) Remove(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// replace puts a whole file in the place of another one.
+func replace(d Disk, name string, text []byte) error {
+	if old, err := d.Read(name); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	err := d.Write(name+".new", text)
+	if err == nil {
+		err = d.Sync(name + ".new")
+	}
+	if err == nil {
+		err = d.Rename(name+".new", name)
+	}
+	if err == nil {
+		err = d.SyncDir(filepath.Dir(name))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("replace %s: %w", name, err), d.Remove(name+".new"))
+	}
+	return nil
+}
+
+// Slots keep one text in two files that are written in turn: a write that is cut off costs
+// the newer text, never both.
+type Slots struct {
+	Disk Disk
+	Dir  string
+	Name string
+	seq  uint64
+	next int
+}
+
+const sealed = "flotilla-%s v1 seq:%020d sha256:%s\n"
+
+func (s *Slots) path(i int) string {
+	return filepath.Join(s.Dir, fmt.Sprintf("%s.%d.state", s.Name, i))
+}
+
+func (s *Slots) seal(seq uint64, text []byte) []byte {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%d\n", seq) // a hash takes everything
+	_, _ = h.Write(text)
+	return fmt.Appendf(nil, sealed, s.Name, seq, hex.EncodeToString(h.Sum(nil)))
+}
+
+// Load returns the newest text that is whole; nil where there has never been one.
+func (s *Slots) Load() (newest []byte, err error) {
+	var bad []error
+	s.seq, s.next = 0, 0
+	for i := range 2 {
+		file, err := s.Disk.Read(s.path(i))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && len(file) == 0 {
+			continue
+		}
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		head, text, _ := bytes.Cut(file, []byte("\n"))
+		_, number, _ := strings.Cut(string(head), " v1 seq:")
+		number, _, _ = strings.Cut(number, " ")
+		seq, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || !bytes.Equal(s.seal(seq, text), append(head, '\n')) {
+			bad = append(bad, fmt.Errorf("%s is not what was written to it", s.path(i)))
+			continue
+		}
+		if seq > s.seq {
+			newest, s.seq, s.next = text, seq, 1-i
+		}
+	}
+	if newest == nil && len(bad) == 2 {
+		return nil, fmt.Errorf("what was known of this board's boot is lost: %w; remove both files to begin again", errors.Join(bad...))
+	}
+	if newest == nil && len(bad) == 1 { // the first write ever was cut off
+		if _, err := s.Disk.Read(s.path(0)); err == nil {
+			s.next = 0
+		}
+	}
+	return newest, nil
+}
+
+// Save is durable when it returns.
+func (s *Slots) Save(text []byte) error {
+	name := s.path(s.next)
+	err := s.Disk.Write(name, append(s.seal(s.seq+1, text), text...))
+	if err == nil {
+		err = s.Disk.Sync(name)
+	}
+	if err == nil {
+		err = s.Disk.SyncDir(s.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("remember the state of the boot: %w", err)
+	}
+	s.seq, s.next = s.seq+1, 1-s.next
+	return nil
+}

@@ -1,0 +1,56 @@
+package firmware
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Most devices have no boot helper: theirs is neither asked all the time nor an error, and the hub
+// hears of it only if it wants something.
+func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
+	for name, want := range map[string]*wire.Firmware{"nothing is wanted": nil, "something is": {Digest: "sha256:" + strings.Repeat("0", 64)}} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			asked := 0
+			var told *wire.FirmwareStatus
+			r := Runner{
+				Node: "pi-1", Disk: Kernel{}, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Ask: func(context.Context, Request) (Reply, error) {
+					asked++
+					return Reply{}, errors.New("dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory")
+				},
+				Desired: func() (*wire.Firmware, []byte) { return want, []byte("key") },
+				Fares: func(context.Context) Fares {
+					return Fares{Disk: func() string { t.Error("the disk is written to, and nothing is tried"); return "" }}
+				},
+				Tell: func(st *wire.FirmwareStatus) { told = st },
+			}
+			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			for range int(time.Hour / restTime) {
+				if _, err := r.Step(t.Context(), now); err != nil {
+					t.Fatal(err)
+				}
+				now = now.Add(restTime)
+			}
+			if most := int(time.Hour/askTime) + 1; asked > most {
+				t.Errorf("the helper was asked %d times in an hour, at most %d are right", asked, most)
+			}
+			if n := strings.Count(log.String(), "\n"); want == nil && n > 0 || n > 1 {
+				t.Errorf("the log has %d lines:\n%s", n, log.String())
+			}
+			switch {
+			case want == nil && told != nil:
+				t.Errorf("the hub is told %+v", told)
+			case want != nil && (told == nil || told.State != wire.FirmwareUnsupported || !strings.Contains(told.Message, "no such file")):
+				t.Errorf("the hub is told %+v", told)
+			}
+		})
+	}
+}

@@ -1,0 +1,503 @@
+package firmware
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+var (
+	hubKey  = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	hubsKey = hubKey.Public().(ed25519.PublicKey)
+)
+
+// An inode is a file with what of it would be there after a power cut.
+type inode struct{ text, durable []byte }
+
+// A cut is what a power cut leaves of what was not synced.
+type cut struct {
+	names bool // new names are there
+	last  bool // only the newest of them is, for nothing orders those that are not synced
+	text  int  // 0: nothing of new text; 1: its first half; 2: all of it
+}
+
+var cuts = []cut{{}, {names: true}, {names: true, text: 1}, {names: true, text: 2}, {text: 1}, {text: 2}, {last: true, text: 2}}
+
+var (
+	errPower = errors.New("the power is cut")
+	errCrash = errors.New("the process is killed")
+	errDies  = errors.New("the board goes down by itself")
+)
+
+// A world is a board with its disk and firmware, in memory.
+type world struct {
+	t     *testing.T
+	names map[string]*inode
+	saved map[string]*inode // names that are durable
+
+	renamed string // last, since the directory was synced
+
+	calls  int
+	stopAt int   // call at which stop happens; 0: never
+	stop   error // errPower or errCrash
+	cut    cut
+
+	boot   int
+	uptime time.Duration
+	try    bool // the argument of the reboot was "0 tryboot"
+	trying bool // this boot is a trial
+	hangs  func(Files) bool
+	old    Files
+	new    Files
+	runs   Files // what the board has booted
+	early  bool  // nothing of the system has run since
+	way    string
+	args   string           // the kernel's command line, where GRUB gives it
+	dies   func(Files) bool // after the early units
+	boots  int
+}
+
+func (w *world) call() error {
+	w.calls++
+	if w.calls == w.stopAt {
+		panic(w.stop)
+	}
+	return nil
+}
+
+func (w *world) Read(name string) ([]byte, error) {
+	if i := w.names[name]; i != nil {
+		return bytes.Clone(i.text), nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+}
+
+func (w *world) Write(name string, text []byte) error {
+	i := w.names[name]
+	if i == nil {
+		i = &inode{}
+		w.names[name] = i
+	}
+	i.text = bytes.Clone(text)
+	return w.call()
+}
+
+func (w *world) Sync(name string) error {
+	if err := w.call(); err != nil {
+		return err
+	}
+	w.names[name].durable = bytes.Clone(w.names[name].text)
+	return nil
+}
+
+func (w *world) SyncDir(dir string) error {
+	if err := w.call(); err != nil {
+		return err
+	}
+	w.renamed = ""
+	maps.DeleteFunc(w.saved, func(n string, _ *inode) bool { return path.Dir(n) == dir })
+	for n, i := range w.names {
+		if path.Dir(n) == dir {
+			w.saved[n] = i
+		}
+	}
+	return nil
+}
+
+func (w *world) Rename(from, to string) error {
+	w.names[to] = w.names[from]
+	delete(w.names, from)
+	w.renamed = to
+	return w.call()
+}
+
+func (w *world) Remove(name string) error {
+	delete(w.names, name)
+	return w.call()
+}
+
+func (w *world) put(name string, text []byte) {
+	i := &inode{bytes.Clone(text), bytes.Clone(text)}
+	w.names[name], w.saved[name] = i, i
+}
+
+// lose is the power cut.
+func (w *world) lose(c cut) {
+	if !c.names {
+		newest := w.names[w.renamed]
+		w.names = maps.Clone(w.saved)
+		if c.last && newest != nil {
+			w.names[w.renamed] = newest
+		}
+	}
+	w.renamed = ""
+	for _, i := range w.names {
+		switch {
+		case bytes.Equal(i.text, i.durable):
+		case c.text == 0:
+			i.text = i.durable
+		case c.text == 1:
+			i.text = i.text[:len(i.text)/2]
+		}
+		i.durable = bytes.Clone(i.text)
+	}
+	w.saved = maps.Clone(w.names)
+	w.try = false
+	w.start()
+}
+
+// start is what the firmware of a Raspberry Pi does, or another boot loader.
+func (w *world) start() {
+	w.boots++
+	for {
+		w.boot++
+		w.uptime, w.early = 20*time.Second, true
+		w.trying = false
+		if w.way == byTryboot && w.try && w.names[w.dir()+"/"+tryTxt] != nil {
+			w.trying = true
+		}
+		w.try = false // before anything else
+		switch {
+		case w.way == byGrub:
+			w.runs, w.args = w.grub()
+		case w.trying:
+			w.runs = w.read(w.dir() + "/" + tryTxt)
+		default:
+			w.runs = w.files()
+		}
+		if !w.runs.like(w.old) && !w.runs.like(w.new) {
+			w.t.Fatalf("the board boots what is neither old nor new:\n%q\n%q", w.runs.Config, w.runs.Cmdline)
+		}
+		if w.hangs == nil || !w.hangs(w.runs) {
+			return
+		}
+		if w.runs.like(w.old) {
+			w.t.Fatal("the board does not boot")
+		}
+	}
+}
+
+// read is what the firmware sees, without what is ours to choose the command line.
+func (w *world) read(name string) (f Files) {
+	i := w.names[name]
+	if i == nil {
+		w.t.Fatalf("%s is gone: the board does not boot", name)
+	}
+	line := cmdlineTxt
+	text := i.text
+	if bytes.HasPrefix(text, []byte(trialMark)) {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	if before, ok := bytes.CutSuffix(text, []byte("[all]\ncmdline="+tryCmdline+"\n")); ok {
+		line, text = tryCmdline, before
+	}
+	c := w.names[w.dir()+"/"+line]
+	if c == nil {
+		w.t.Fatalf("%s is gone: the board does not boot", line)
+	}
+	return Files{text, c.text}
+}
+
+func (w *world) Compatible() []string  { return []string{"raspberrypi,4-model-b", "brcm,bcm2711"} }
+func (w *world) BootID() string        { return fmt.Sprint("boot-", w.boot) }
+func (w *world) Uptime() time.Duration { return w.uptime }
+func (w *world) Tryboot() (bool, bool) { return w.trying, w.way == byTryboot }
+
+func (w *world) Boots() (string, string, error) { return w.backend(), w.dir(), nil }
+func (w *world) Cmdline() string                { return w.args }
+func (w *world) Restores() error                { return nil }
+func (w *world) Refuses(int64) error            { return nil }
+func (w *world) HasOverlay(string) bool         { return true }
+
+func (w *world) Reboot(argument string) error {
+	if err := w.call(); err != nil {
+		return err
+	}
+	w.try = argument == "0 tryboot"
+	panic(errReboot)
+}
+
+// like is equal for the firmware: a last line break more says nothing.
+func (f Files) like(g Files) bool {
+	return bytes.Equal(bytes.TrimRight(f.Config, "\n"), bytes.TrimRight(g.Config, "\n")) && bytes.Equal(f.Cmdline, g.Cmdline)
+}
+
+var errReboot = errors.New("the board reboots in an orderly way")
+
+// newWorld is a Raspberry Pi 4 to which the hub sends a configuration.
+func newWorld(t *testing.T, b *fleet.BootConfig) (*world, *wire.Firmware) {
+	return newWorldOf(t, byTryboot, b)
+}
+
+// live runs agent and helper until nothing is under way any more, through every crash and
+// reboot.
+func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.FirmwareStatus, j Journal, h HelperStatus) {
+	var quiet int
+	for range 100 { // lives of the processes
+		func() {
+			defer func() {
+				switch p := recover(); {
+				case p == nil:
+				case p == errPower:
+					w.stopAt = 0
+					w.lose(w.cut)
+				case p == errDies:
+					w.lose(cuts[w.boot%len(cuts)])
+				case p == errCrash:
+					w.stopAt = 0
+				case p == errReboot:
+					for _, i := range w.names {
+						i.durable = bytes.Clone(i.text)
+					}
+					w.saved = maps.Clone(w.names)
+					w.start()
+				default:
+					panic(p)
+				}
+			}()
+			helper, err := NewHelper(w, w, "/var/helper")
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if w.early { // the early unit, and then whatever else the system starts
+				if err := errors.Join(helper.Settle(), helper.Leave()); err != nil {
+					w.t.Fatal(err)
+				}
+				if w.early = false; w.dies != nil && w.dies(w.runs) {
+					panic(errDies)
+				}
+			}
+			r := &Runner{
+				Node: "pi-1", Disk: w, Dir: "/var/agent", Log: slog.New(slog.DiscardHandler),
+				Ask:     func(_ context.Context, q Request) (Reply, error) { a := helper.Do(q); return a, a.Err() },
+				Desired: func() (*wire.Firmware, []byte) { return want, hubsKey },
+				Fares:   func(context.Context) Fares { return fares(w) },
+				Tell:    func(s *wire.FirmwareStatus) { st = s },
+			}
+			for quiet = 0; quiet < 5; {
+				again, err := r.Step(w.t.Context(), time.Unix(int64(w.boot)*1e6, 0).Add(w.uptime))
+				if err != nil && !again {
+					w.t.Log(err)
+				}
+				w.uptime += 20 * time.Second
+				quiet++
+				if again {
+					quiet = 0
+				}
+				if w.uptime > 3*time.Hour {
+					w.t.Fatalf("it does not come to an end: %+v %+v", r.journal, helper.state)
+				}
+			}
+			j, h = r.journal, helper.Status()
+		}()
+		if quiet >= 5 {
+			return st, j, h
+		}
+	}
+	w.t.Fatal("it does not come to an end")
+	return
+}
+
+func well(*world) Fares { return Fares{Hub: true, Disk: fine} }
+
+// worse: the new configuration takes the network away.
+func worse(w *world) Fares { return Fares{Disk: fine, Hub: !w.runs.like(w.new)} }
+
+func trialProfile() *fleet.BootConfig {
+	b := memoryProfile()
+	b.Config.All = map[string]string{"gpu_mem": "16"}
+	return b
+}
+
+// check checks that everything has come to an end, and which.
+func (w *world) check(st *wire.FirmwareStatus, j Journal, h HelperStatus, want ...string) {
+	w.t.Helper()
+	switch {
+	case st == nil || !slices.Contains(want, st.State):
+		w.t.Fatalf("it ends as %+v, want %v", st, want)
+	case j.Phase != Idle || h.Phase != PhaseIdle:
+		w.t.Fatalf("it is still %q, the helper %q", j.Phase, h.Phase)
+	}
+	files, state := w.old, "old"
+	if st.State == wire.FirmwareUpToDate && h.Kept != "" {
+		files, state = w.new, "new"
+	}
+	if live := w.files(); !live.equal(files) || w.trialsLeft() {
+		w.t.Fatalf("%s: the boot files are not the %s ones:\n%q\n%v", st.State, state, live.Config, slices.Collect(maps.Keys(w.names)))
+	}
+	if !w.runs.like(files) {
+		w.t.Fatalf("%s: the board does not run the %s files", st.State, state)
+	}
+}
+
+func TestATrialEndsKeptOrRolledBack(t *testing.T) {
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		w, f := newWorldOf(t, way, profileOf(way))
+		o.befall(w)
+		st, j, h := w.live(f, o.fares)
+		w.check(st, j, h, o.want)
+		if o.want != wire.FirmwareRolledBack {
+			return
+		}
+		if len(st.Bad) != 1 || st.Bad[0] != f.Digest || st.Message == "" {
+			t.Errorf("it says %+v", st)
+		}
+		boots := w.boots
+		if w.live(f, well); w.boots != boots {
+			t.Error("what has failed is tried again by itself")
+		}
+		again := *f
+		again.Retry, w.hangs, w.dies = 1, nil, nil
+		st, j, h = w.live(&again, well)
+		w.check(st, j, h, wire.FirmwareUpToDate)
+	})
+}
+
+// TestWhereverThePowerFails stops every call that changes anything, in every way.
+func TestWhereverThePowerFails(t *testing.T) {
+	runs := 0
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		for _, how := range append(cuts, cut{text: -1}) {
+			for n := 1; n < 500; n++ {
+				w, f := newWorldOf(t, way, profileOf(way))
+				o.befall(w)
+				w.stopAt, w.stop, w.cut = n, errPower, how
+				if how.text < 0 {
+					w.stop = errCrash
+				}
+				st, j, h := w.live(f, o.fares)
+				runs++
+				if w.stopAt != 0 { // there is no call n
+					if n < 20 {
+						t.Fatalf("only %d calls", n)
+					}
+					break
+				}
+				want := []string{o.want}
+				if o.want == wire.FirmwareUpToDate && w.stop == errPower {
+					want = append(want, wire.FirmwareRolledBack)
+				}
+				if t.Failed() {
+					t.Fatalf("call %d, %+v", n, how)
+				}
+				w.check(st, j, h, want...)
+			}
+		}
+	})
+	t.Logf("%d runs", runs)
+}
+
+// TestWhereverThePowerFailsTwice does so with a second stop soon after the first.
+func TestWhereverThePowerFailsTwice(t *testing.T) {
+	for _, way := range ways {
+		step := 1
+		if way != byTryboot {
+			step = 4
+		}
+		for n := 1; n < 80; n += step {
+			for m := 1; m < 14; m++ {
+				w, f := newWorldOf(t, way, profileOf(way))
+				w.stopAt, w.stop, w.cut = n, errPower, cuts[(n+m)%len(cuts)]
+				second := false
+				st, j, h := w.live(f, func(w *world) Fares {
+					if w.stopAt == 0 && !second {
+						second = true
+						w.stopAt = w.calls + m
+					}
+					return well(w)
+				})
+				w.check(st, j, h, wire.FirmwareUpToDate, wire.FirmwareRolledBack)
+			}
+		}
+	}
+}
+
+func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
+	for _, way := range ways {
+		for _, how := range append(cuts, cut{text: -1}) {
+			for n := 1; n < 500; n++ {
+				w, f := newWorldOf(t, way, profileOf(way))
+				st, j, h := w.live(f, well)
+				w.check(st, j, h, wire.FirmwareUpToDate)
+				undo := *f
+				undo.Undo = true
+				w.stopAt, w.stop, w.cut = w.calls+n, errPower, how
+				if how.text < 0 {
+					w.stop = errCrash
+				}
+				st, j, h = w.live(&undo, well)
+				w.check(st, j, h, wire.FirmwareUpToDate)
+				if h.Kept != "" {
+					t.Fatalf("it is still kept: %+v", h)
+				}
+				if w.stopAt != 0 {
+					break
+				}
+			}
+		}
+	}
+}
+
+func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
+	w, f := newWorld(t, trialProfile())
+	helper, err := NewHelper(w, w, "/var/helper")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reboots := func(do func() error) {
+		t.Helper()
+		defer func() {
+			if p := recover(); p != errReboot {
+				t.Fatalf("the board does not reboot: %v", p)
+			}
+			w.start()
+		}()
+		t.Fatal(do())
+	}
+	if trial, _ := helper.Overdue(); trial {
+		t.Error("a trial runs before there was one")
+	}
+	if err := helper.Pin("pi-1", hubsKey); err != nil {
+		t.Fatal(err)
+	}
+	reboots(func() error { return helper.Arm(f) })
+	if helper, err = NewHelper(w, w, "/var/helper"); err != nil {
+		t.Fatal(err)
+	}
+	trial, left := helper.Overdue()
+	if !trial || left <= 10*time.Minute {
+		t.Fatalf("trial %v, %s left", trial, left)
+	}
+	if w.uptime += left; !w.runs.equal(w.new) {
+		t.Fatal("the trial does not run")
+	}
+	if _, left = helper.Overdue(); left > 0 {
+		t.Fatalf("%s left", left)
+	}
+	reboots(helper.Restore)
+	// The agent comes back with what it has remembered.
+	agent := &Slots{Disk: w, Dir: "/var/agent", Name: "firmware"}
+	if err := agent.Save([]byte(`{"phase":"arming","boot":"boot-1","candidate":"` + f.Digest + `","attempts":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	st, j, h := w.live(f, well)
+	w.check(st, j, h, wire.FirmwareRolledBack)
+	if !strings.Contains(st.Message, "the agent did not run") {
+		t.Errorf("it says %q", st.Message)
+	}
+}
+
+func fine() string { return "" }

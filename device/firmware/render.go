@@ -1,0 +1,390 @@
+// Package firmware changes how a board boots, and goes back by itself: a change is staged,
+// tried once, judged, and only then kept.
+//
+// Render and Decide are pure. The Helper, which has rights of its own, is all that touches
+// the boot files: it takes nothing but what the hub has signed for this node and board,
+// and writes in an order in which the board boots what it booted before, or what was tried,
+// wherever the power fails. The Runner, in the agent, asks it for one step after the other
+// and judges by what the agent sees. The package knows no container and no MQTT.
+package firmware
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// Limits of the boot files.
+const (
+	MaxConfigTxt  = 64 << 10 // bytes of config.txt
+	MaxCmdlineTxt = 1024     // bytes of cmdline.txt: COMMAND_LINE_SIZE of 32-bit ARM kernels
+)
+
+const (
+	beginMark  = "# BEGIN flotilla"
+	endMark    = "# END flotilla"
+	recordMark = "# restore: "
+)
+
+// Files are what the firmware reads of the boot partition.
+type Files struct {
+	Config  []byte `json:"config"`  // config.txt
+	Cmdline []byte `json:"cmdline"` // cmdline.txt
+}
+
+func (f Files) equal(g Files) bool {
+	return bytes.Equal(f.Config, g.Config) && bytes.Equal(f.Cmdline, g.Cmdline)
+}
+
+// A record stands in the section, and says how to take it back. The board needs nothing
+// else for that, not even our own state.
+type record struct {
+	Break  bool      `json:"break,omitempty"`  // the line break before the section is ours
+	Sum    string    `json:"sum,omitempty"`    // of cmdline.txt as we left it
+	Add    []string  `json:"add,omitempty"`    // words that we have put at its end
+	Remove []removal `json:"remove,omitempty"` // in the order of removal
+}
+
+type removal struct {
+	At   int    `json:"at"`   // offset at which Text was
+	Text string `json:"text"` // the word with the blanks that went with it
+}
+
+// A config is config.txt around our section.
+type config struct {
+	before, after []byte
+	section       bool
+	record        record
+}
+
+// split finds our section in config.txt.
+func split(text []byte) (config, error) { return splitFile(configTxt, text) }
+
+// splitFile finds our section in a file.
+func splitFile(name string, text []byte) (c config, err error) {
+	if len(text) > MaxConfigTxt {
+		return c, fmt.Errorf("%s has %d bytes: at most %d are handled", name, len(text), MaxConfigTxt)
+	}
+	if bytes.IndexByte(text, 0) >= 0 {
+		return c, fmt.Errorf("%s has zero bytes: it is damaged, or not a text", name)
+	}
+	begin, end, after := -1, -1, 0
+	var inside [][]byte
+	for at := 0; at < len(text); {
+		next := len(text)
+		if i := bytes.IndexByte(text[at:], '\n'); i >= 0 {
+			next = at + i + 1
+		}
+		line := bytes.TrimSpace(text[at:next])
+		switch {
+		case string(line) == beginMark && begin >= 0:
+			return c, fmt.Errorf("%s has the line %q twice: remove one of the sections", name, beginMark)
+		case string(line) == endMark && (begin < 0 || end >= 0):
+			return c, fmt.Errorf("%s has a line %q without its beginning: remove it", name, endMark)
+		case string(line) == beginMark:
+			begin = at
+		case string(line) == endMark:
+			end, after = at, next
+		case begin >= 0 && end < 0:
+			inside = append(inside, line)
+		}
+		at = next
+	}
+	if begin < 0 {
+		c.before = text
+		return c, nil
+	}
+	if end < 0 {
+		return c, fmt.Errorf("%s has the line %q and no %q after it: put it where the section ends", name, beginMark, endMark)
+	}
+	c.section, c.before, c.after = true, text[:begin], text[after:]
+	for _, line := range inside {
+		if text, ok := bytes.CutPrefix(line, []byte(recordMark)); ok {
+			dec := json.NewDecoder(bytes.NewReader(text))
+			dec.DisallowUnknownFields()
+			if err := dec.Decode(&c.record); err != nil {
+				return c, fmt.Errorf("%s: the line %q of the section cannot be read: %w: remove the section", name, strings.TrimSpace(recordMark), err)
+			}
+		}
+	}
+	if c.record.Break && len(c.after) == 0 {
+		c.before = bytes.TrimSuffix(c.before, []byte("\n"))
+		c.before = bytes.TrimSuffix(c.before, []byte("\r"))
+	}
+	return c, nil
+}
+
+// Remove returns the files without anything of ours. What we have added to cmdline.txt goes
+// exactly as it came; where somebody has changed the line since, word by word.
+func Remove(live Files) (Files, error) {
+	c, err := split(live.Config)
+	if err != nil {
+		return Files{}, err
+	}
+	line, end, err := cmdline(live.Cmdline)
+	if err != nil {
+		return Files{}, err
+	}
+	if line, err = c.record.undo(line, live.Cmdline); err != nil {
+		return Files{}, err
+	}
+	return Files{Config: slices.Concat(c.before, c.after), Cmdline: []byte(line + end)}, nil
+}
+
+// Render returns the files with what the configuration wants. Everything outside of our
+// section stays byte for byte, and so do the words of cmdline.txt that it does not name.
+func Render(live Files, b *fleet.BootConfig) (Files, error) {
+	if err := b.Validate(); err != nil {
+		return Files{}, err
+	}
+	base, err := Remove(live)
+	if err != nil {
+		return Files{}, err
+	}
+	c, err := split(live.Config)
+	if err != nil {
+		return Files{}, err
+	}
+	line, end, err := cmdline(base.Cmdline)
+	if err != nil {
+		return Files{}, err
+	}
+	r := record{}
+	line = r.change(line, b.Cmdline)
+	out := Files{Cmdline: []byte(line + end)}
+	if strings.TrimSpace(line) == "" {
+		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
+	}
+	if len(out.Cmdline) > MaxCmdlineTxt {
+		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline), MaxCmdlineTxt)
+	}
+	if len(r.Add)+len(r.Remove) > 0 {
+		r.Sum = sum(out.Cmdline)
+	}
+	lines := settings(b)
+	if len(lines) == 0 && r.Sum == "" {
+		out.Config = base.Config
+		return out, nil
+	}
+	eol := "\n"
+	if bytes.Contains(base.Config, []byte("\r\n")) {
+		eol = "\r\n"
+	}
+	var s strings.Builder
+	if n := len(c.before); n > 0 && c.before[n-1] != '\n' {
+		s.WriteString(eol)
+		r.Break = true
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return Files{}, err
+	}
+	head := []string{
+		beginMark,
+		fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile, b.Revision),
+		recordMark + string(text), "[all]",
+	}
+	for _, l := range append(append(head, lines...), endMark) {
+		s.WriteString(l + eol)
+	}
+	out.Config = slices.Concat(c.before, []byte(s.String()), c.after)
+	if len(out.Config) > MaxConfigTxt {
+		return Files{}, fmt.Errorf("config.txt would have %d bytes: at most %d are handled", len(out.Config), MaxConfigTxt)
+	}
+	return out, nil
+}
+
+// settings are the lines of config.txt below [all].
+func settings(b *fleet.BootConfig) (lines []string) {
+	for _, k := range slices.Sorted(maps.Keys(b.Config.All)) {
+		lines = append(lines, k+"="+b.Config.All[k])
+	}
+	params := b.Config.DTParam
+	if w := b.Watchdog; w != nil && w.Hardware && !slices.ContainsFunc(params, func(p string) bool { return strings.HasPrefix(p, "watchdog=") }) {
+		params = append(slices.Clone(params), "watchdog=on")
+	}
+	if len(params) > 0 {
+		lines = append(lines, "dtoverlay=") // what follows is the board's, not that of an overlay before our section
+	}
+	for _, p := range params {
+		lines = append(lines, "dtparam="+p)
+	}
+	for _, o := range b.Config.DTOverlay {
+		lines = append(lines, "dtoverlay="+o)
+	}
+	return lines
+}
+
+// cmdline takes the line of cmdline.txt and what ends it apart.
+func cmdline(text []byte) (line, end string, err error) {
+	line = strings.TrimRight(string(text), "\r\n")
+	end = string(text[len(line):])
+	switch {
+	case len(text) > 4*MaxCmdlineTxt:
+		err = fmt.Errorf("cmdline.txt has %d bytes: kernels read at most %d", len(text), MaxCmdlineTxt)
+	case strings.TrimSpace(line) == "":
+		err = errors.New("cmdline.txt is empty: the kernel would have no root")
+	case strings.ContainsAny(line, "\r\n\x00"):
+		err = errors.New("cmdline.txt has more than one line, and the kernel reads only the first: put all of it into one")
+	}
+	return line, end, err
+}
+
+// A word is a parameter of the kernel's and its place in the line; blanks in quotes are part of it.
+type word struct{ from, to int }
+
+func words(line string) (list []word) {
+	from, quoted := -1, false
+	for i := range len(line) {
+		blank := (line[i] == ' ' || line[i] == '\t') && !quoted
+		if line[i] == '"' {
+			quoted = !quoted
+		}
+		if !blank && from < 0 {
+			from = i
+		} else if blank && from >= 0 {
+			list, from = append(list, word{from, i}), -1
+		}
+	}
+	if from >= 0 {
+		list = append(list, word{from, len(line)})
+	}
+	return list
+}
+
+func has(line, w string) bool {
+	return slices.ContainsFunc(words(line), func(x word) bool { return line[x.from:x.to] == w })
+}
+
+// change carries the change out and notes how to undo it.
+func (r *record) change(line string, c fleet.BootCmdline) string {
+	for _, w := range c.Remove {
+		for {
+			var r1 removal
+			if line, r1 = without(line, w); r1.Text == "" {
+				break
+			}
+			r.Remove = append(r.Remove, r1)
+		}
+	}
+	for _, w := range c.Add {
+		if !has(line, w) {
+			line += " " + w
+			r.Add = append(r.Add, w)
+		}
+	}
+	return line
+}
+
+// without removes the last place of a word, with the blanks before it (after it, for the first).
+func without(line, w string) (string, removal) {
+	list := words(line)
+	for i := len(list) - 1; i >= 0; i-- {
+		x := list[i]
+		if line[x.from:x.to] != w {
+			continue
+		}
+		if i > 0 {
+			x.from = list[i-1].to
+		} else if len(list) > 1 {
+			x.to = list[1].from
+		}
+		return line[:x.from] + line[x.to:], removal{x.from, line[x.from:x.to]}
+	}
+	return line, removal{}
+}
+
+func (r *record) undo(line string, file []byte) (string, error) {
+	if r.Sum == "" {
+		return line, nil
+	}
+	if sum(file) == r.Sum {
+		text := line
+		for _, w := range slices.Backward(r.Add) {
+			var ok bool
+			if text, ok = strings.CutSuffix(text, " "+w); !ok {
+				return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+			}
+		}
+		for _, x := range slices.Backward(r.Remove) {
+			if x.At < 0 || x.At > len(text) {
+				return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+			}
+			text = text[:x.At] + x.Text + text[x.At:]
+		}
+		if strings.ContainsAny(text, "\r\n\x00") || strings.TrimSpace(text) == "" || len(text) > 4*MaxCmdlineTxt {
+			return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+		}
+		return text, nil
+	}
+	for _, w := range r.Add {
+		if cut, _ := without(line, w); strings.TrimSpace(cut) != "" {
+			line = cut
+		}
+	}
+	for _, x := range r.Remove {
+		if w := strings.Trim(x.Text, " \t"); w != "" && !strings.ContainsAny(w, "\r\n\x00") && !has(line, w) && len(line)+len(w) < 4*MaxCmdlineTxt {
+			line += " " + w
+		}
+	}
+	return line, nil
+}
+
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:8])
+}
+
+// Diff says which lines of config.txt and words of cmdline.txt a change adds and removes.
+func Diff(from, to Files) string {
+	var out strings.Builder
+	lines := func(f Files) (list []string) {
+		for l := range strings.Lines(string(f.Config)) {
+			if l = strings.TrimSpace(l); l != "" && l[0] != '#' {
+				list = append(list, l)
+			}
+		}
+		return list
+	}
+	line := func(f Files) (list []string) {
+		text := strings.TrimRight(string(f.Cmdline), "\r\n")
+		for _, x := range words(text) {
+			list = append(list, text[x.from:x.to])
+		}
+		return list
+	}
+	for _, file := range []struct {
+		name     string
+		from, to []string
+	}{{"config.txt", lines(from), lines(to)}, {"cmdline.txt", line(from), line(to)}} {
+		for _, l := range minus(file.from, file.to) {
+			fmt.Fprintf(&out, "%s: -%s\n", file.name, l)
+		}
+		for _, l := range minus(file.to, file.from) {
+			fmt.Fprintf(&out, "%s: +%s\n", file.name, l)
+		}
+	}
+	return out.String()
+}
+
+// minus are the entries of a that b does not have, each as often.
+func minus(a, b []string) (out []string) {
+	left := map[string]int{}
+	for _, s := range b {
+		left[s]++
+	}
+	for _, s := range a {
+		if left[s]--; left[s] < 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}

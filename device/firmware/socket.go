@@ -1,0 +1,251 @@
+package firmware
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of the helper's socket.
+const (
+	maxRequest  = 128 << 10        // bytes: a document of fleet.MaxBootConfig in base64, and what is around it
+	maxReply    = 64 << 10         // bytes
+	connTime    = 10 * time.Second // from the connection to the request
+	answerTime  = time.Minute      // for the client, which waits for the ones before it
+	deadmanTime = time.Minute      // between two looks of the deadman at most
+)
+
+// A Server answers requests, one at a time, each with what is remembered then: it holds
+// nothing, so it may end whenever nobody asks.
+type Server struct {
+	Disk     Disk
+	Board    Board
+	StateDir string
+	Log      *slog.Logger
+}
+
+// with loads the helper, alone: another process may be the deadman.
+func (s *Server) with(do func(*Helper) error) error {
+	lock, err := os.OpenFile(filepath.Join(s.StateDir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	h, err := NewHelper(s.Disk, s.Board, s.StateDir)
+	if err != nil {
+		return err
+	}
+	return do(h)
+}
+
+// Serve answers until ctx ends, or until nobody has asked for idle (0: for ever).
+func (s *Server) Serve(ctx context.Context, ln *net.UnixListener, idle time.Duration) error {
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	for {
+		if idle > 0 {
+			if err := ln.SetDeadline(time.Now().Add(idle)); err != nil {
+				return err
+			}
+		}
+		conn, err := ln.AcceptUnix()
+		switch {
+		case ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return fmt.Errorf("listen for the agent: %w", err)
+		}
+		if err := s.answer(conn); err != nil {
+			s.Log.Warn("a request was not answered", "err", err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// answer reads one request and answers it.
+func (s *Server) answer(conn *net.UnixConn) error {
+	if err := conn.SetDeadline(time.Now().Add(connTime)); err != nil {
+		return err
+	}
+	peer, err := credentials(conn)
+	if err != nil {
+		return err
+	}
+	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+		return errors.Join(fmt.Errorf("process %d of user %d asked: only root may", peer.Pid, peer.Uid), reply(conn, Reply{Error: "only root may ask the boot helper"}))
+	}
+	r, err := readRequest(conn)
+	if err != nil {
+		return errors.Join(err, reply(conn, Reply{Error: err.Error()}))
+	}
+	var a Reply
+	if err := s.with(func(h *Helper) error { a = h.Do(r); return nil }); err != nil {
+		a = Reply{Error: err.Error()}
+	}
+	if r.Op != OpStatus {
+		s.Log.Info("asked by the agent", "op", r.Op, "pid", peer.Pid, "err", a.Error)
+	}
+	if err := conn.SetDeadline(time.Now().Add(connTime)); err != nil {
+		return err
+	}
+	return reply(conn, a)
+}
+
+func readRequest(conn io.Reader) (r Request, err error) {
+	line, err := bufio.NewReader(io.LimitReader(conn, maxRequest+1)).ReadBytes('\n')
+	switch {
+	case len(line) > maxRequest:
+		return r, fmt.Errorf("a request has at most %d bytes", maxRequest)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return r, fmt.Errorf("the request did not come within %s", connTime)
+	case err != nil:
+		return r, errors.New("a request is one line of JSON")
+	}
+	if err := unmarshal(line, &r); err != nil {
+		return r, fmt.Errorf("read the request: %w", err)
+	}
+	return r, nil
+}
+
+func reply(conn io.Writer, a Reply) error {
+	text, err := json.Marshal(a)
+	if err == nil {
+		_, err = conn.Write(append(text, '\n'))
+	}
+	return err
+}
+
+func credentials(conn *net.UnixConn) (peer *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		return nil, e
+	}
+	return peer, err
+}
+
+// Listener is the socket that systemd has opened for this process (sd_listen_fds(3)), nil
+// where it has not.
+func Listener() (*net.UnixListener, error) {
+	if os.Getenv("LISTEN_PID") != fmt.Sprint(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
+		return nil, nil
+	}
+	const first = 3
+	unix.CloseOnExec(first)
+	f := os.NewFile(first, "LISTEN_FD_3")
+	defer func() { _ = f.Close() }() // the listener has a copy
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("use the socket of systemd: %w", err)
+	}
+	u, ok := ln.(*net.UnixListener)
+	if !ok {
+		return nil, errors.New("the socket of systemd is not a Unix socket: see flotilla-boot-helper.socket")
+	}
+	u.SetUnlinkOnClose(false)
+	return u, nil
+}
+
+// Ask is how the agent asks the helper that listens at a path.
+func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = conn.Close() }()
+	if until, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(until); err != nil {
+			return a, err
+		}
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return a, err
+	}
+	if _, err := conn.Write(append(text, '\n')); err != nil {
+		return a, fmt.Errorf("ask the boot helper: %w", err)
+	}
+	line, err := bufio.NewReader(io.LimitReader(conn, maxReply)).ReadBytes('\n')
+	if err == nil {
+		err = unmarshal(line, &a)
+	}
+	if err != nil {
+		return Reply{}, fmt.Errorf("read the boot helper's answer: %w", err)
+	}
+	if r.Op == OpStatus && a.Error == "" && a.Status == nil {
+		return Reply{}, errors.New("the boot helper's answer has no status")
+	}
+	return a, a.Err()
+}
+
+// Deadman reboots a board out of a trial that nobody has judged. It returns at once where
+// there is none.
+func (s *Server) Deadman(ctx context.Context) error {
+	for {
+		var trial bool
+		var left time.Duration
+		err := s.with(func(h *Helper) error {
+			if err := h.Settle(); err != nil {
+				return err
+			}
+			if trial, left = h.Overdue(); !trial || left > 0 {
+				return nil
+			}
+			s.Log.Warn("a boot configuration is tried here and nothing has judged it in time: back to the old one")
+			if err := h.Restore(); err != nil { // the old files are there, whatever goes wrong here
+				return errors.Join(err, s.Board.Reboot(""))
+			}
+			return nil
+		})
+		if now, _ := s.Board.Tryboot(); err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
+			err = errors.Join(err, s.Board.Reboot("")) // no deadline is longer, and what is kept is booted again
+		}
+		if err == nil && (!trial || left <= 0) {
+			return nil
+		}
+		if err != nil {
+			s.Log.Error("look after a trial", "err", err)
+			left = deadmanTime
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(min(left, deadmanTime)):
+		}
+	}
+}
+
+// Restore is what the early unit asks for at each boot: it ends what the power has
+// interrupted, and where the board runs files of a trial that is over it reboots.
+func (s *Server) Restore() error {
+	return s.with(func(h *Helper) error {
+		was := h.state.Phase
+		if err := h.Settle(); err != nil {
+			return fmt.Errorf("put the boot files back: %w", err)
+		}
+		if now := h.state.Phase; now != was || now != PhaseIdle {
+			s.Log.Info("looked after the boot files", "was", was, "is", now, "trial", h.trying())
+		}
+		return h.Leave()
+	})
+}
+
+// Forget makes the helper believe the next hub that it is told of.
+func (s *Server) Forget() error { return s.with((*Helper).Forget) }

@@ -1,0 +1,210 @@
+package hardware
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"periph.io/x/conn/v3/gpio"
+	"periph.io/x/conn/v3/i2c/i2creg"
+	"periph.io/x/host/v3/gpioioctl"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A Presence is what is known of a peripheral of the board profile.
+type Presence struct {
+	Name    string
+	Missing string // why it is not there, and what to do; empty: it is there
+	Unasked bool   // a container has what it would be asked by: what was known before counts
+	Device  Device // what pods get for it; without an ID, as of a serial port, it is one of the device's own
+}
+
+// A question is what the child is to find out.
+type question struct {
+	List []fleet.Peripheral `json:"list"`
+	Held []string           `json:"held,omitempty"` // nodes that containers have: nothing is done with them
+}
+
+// An answer is the child's word on one of the list.
+type answer struct {
+	Missing string `json:"missing,omitempty"`
+	Unasked bool   `json:"unasked,omitempty"`
+	Node    string `json:"node,omitempty"`
+}
+
+// Connected looks for the peripherals of a board profile, in their order. What the kernel knows is believed; the rest is
+// asked by periph in a child process: a chip on an I2C bus for one byte, and a line that is an input for its pull. What
+// hangs on a node that a container has is not asked. Nothing is ever driven.
+func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []string) []Presence {
+	t := treeOf(o)
+	out := make([]Presence, len(list))
+	ask := question{Held: held}
+	var of []int // of out, by the index in ask.List
+	found := devices(t)
+	for i, p := range list {
+		sure := false
+		if out[i], sure = told(t, found, p); !sure {
+			ask.List, of = append(ask.List, p), append(of, i)
+		}
+	}
+	if len(of) == 0 {
+		return out
+	}
+	var answers []answer
+	err := o.ask(ctx, t, ask, &answers)
+	if err == nil && len(answers) != len(of) {
+		err = fmt.Errorf("periph has answered %d of %d questions", len(answers), len(of))
+	}
+	for i, at := range of {
+		switch p := &out[at]; {
+		case err != nil:
+			p.Missing = err.Error()
+		default:
+			a := answers[i]
+			p.Missing, p.Unasked = a.Missing, a.Unasked
+			if node := a.Node; node != "" {
+				p.Device = Device{Resource: p.Name, ID: path.Base(node) + "/" + idOn(list[at]), On: path.Base(node), Nodes: []string{node}, root: t}
+			}
+		}
+	}
+	return out
+}
+
+// idOn says which of what hangs on a bus or chip a peripheral is.
+func idOn(p fleet.Peripheral) string {
+	if p.Type == fleet.PeripheralI2C {
+		return fmt.Sprintf("%#02x", p.Address)
+	}
+	return p.Line
+}
+
+// told is what can be told without asking anybody; false where that is nothing.
+func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) {
+	out.Name = p.Name
+	switch p.Type {
+	case fleet.PeripheralOneWire:
+		chips := t.glob("/sys/bus/w1/devices/" + p.Family + "-*")
+		if len(chips) == 0 {
+			out.Missing = fmt.Sprintf("no 1-wire chip of family %s answers: check its wiring, and that the board has a 1-wire bus (on a Raspberry Pi dtoverlay=w1-gpio)", p.Family)
+			return out, true
+		}
+		out.Device = Device{Resource: p.Name, ID: path.Base(chips[0]), Plain: true, root: t}
+	case fleet.PeripheralI2C:
+		bus := fmt.Sprintf("i2c-%d", *p.Bus)
+		if !slices.ContainsFunc(found, func(d Device) bool { return d.ID == bus }) {
+			out.Missing = fmt.Sprintf("there is no bus %s: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
+			return out, true
+		}
+		// A chip with a driver was found by it.
+		chip := fmt.Sprintf("/sys/bus/i2c/devices/%d-%04x", *p.Bus, p.Address)
+		if !t.exists(chip + "/driver") {
+			return out, false
+		}
+		out.Device = Device{Resource: p.Name, ID: bus + "/" + idOn(p), On: bus, Nodes: []string{"/dev/" + bus}, root: t}
+	case fleet.PeripheralGPIOIn, fleet.PeripheralGPIOOut:
+		return out, false
+	default:
+		if !slices.ContainsFunc(found, func(d Device) bool { return isOne(d, p) }) {
+			out.Missing = fmt.Sprintf("no %s device %s is plugged in: see flotilla-device probe", p.Type, p.ByID)
+		}
+	}
+	return out, true
+}
+
+// ask asks the child. Of another board's files nobody can be asked.
+func (o Options) ask(ctx context.Context, t tree, q question, answers *[]answer) error {
+	if o.Periph == nil || !t.real() {
+		return errors.New("it can be asked for on the board itself only")
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	return o.Periph.child(ctx, answers, string(text))
+}
+
+// answerQuestion is the child's work.
+func answerQuestion(w io.Writer, text string) error {
+	var q question
+	if err := json.Unmarshal([]byte(text), &q); err != nil {
+		return fmt.Errorf("read what to look for: %w", err)
+	}
+	b := buses{
+		i2c: func(bus, address int64) error {
+			b, err := i2creg.Open(strconv.FormatInt(bus, 10))
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return b.Tx(uint16(address), nil, make([]byte, 1))
+		},
+		line: func(name string) (chip string, l line) {
+			for _, c := range gpioioctl.Chips {
+				if l := c.ByName(name); l != nil {
+					return c.Path(), l
+				}
+			}
+			return "", nil
+		},
+	}
+	answers := make([]answer, len(q.List))
+	for i, p := range q.List {
+		answers[i] = b.answer(p, q.Held)
+	}
+	return json.NewEncoder(w).Encode(answers)
+}
+
+// A line is one of a GPIO chip.
+type line interface {
+	Consumer() string
+	In(gpio.Pull, gpio.Edge) error
+	Close()
+}
+
+// buses are what can be asked.
+type buses struct {
+	i2c  func(bus, address int64) error
+	line func(name string) (chip string, l line)
+}
+
+var pulls = map[string]gpio.Pull{"": gpio.PullNoChange, "none": gpio.Float, "up": gpio.PullUp, "down": gpio.PullDown}
+
+func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
+	if p.Type == fleet.PeripheralI2C {
+		a.Node = fmt.Sprintf("/dev/i2c-%d", *p.Bus)
+		if slices.Contains(held, a.Node) {
+			return answer{Unasked: true, Node: a.Node}
+		}
+		if err := b.i2c(*p.Bus, p.Address); err != nil {
+			return answer{Missing: clean(fmt.Sprintf("nothing answers at address %#02x of i2c-%d (%v): check its wiring, its power and its address", p.Address, *p.Bus, err))}
+		}
+		return a
+	}
+	chip, l := b.line(p.Line)
+	if chip == "" {
+		return answer{Missing: clean(fmt.Sprintf("there is no line %s: use a name that gpioinfo prints", p.Line))}
+	}
+	a.Node = chip
+	if !strings.HasPrefix(chip, "/dev/") {
+		a.Node = "/dev/" + chip
+	}
+	user := l.Consumer()
+	switch {
+	case slices.Contains(held, a.Node): // it is there, and whether it is the container that has it does not matter
+	case user != "":
+		return answer{Missing: clean(fmt.Sprintf("line %s is taken by %s: take it from there, or use another line", p.Line, user))}
+	case p.Type == fleet.PeripheralGPIOIn:
+		defer l.Close()
+		if err := l.In(pulls[p.Pull], gpio.NoEdge); err != nil {
+			return answer{Missing: clean(fmt.Sprintf("line %s cannot be an input with pull %q (%v): use a line and a pull that the chip has", p.Line, p.Pull, err))}
+		}
+	}
+	return a
+}

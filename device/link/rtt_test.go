@@ -1,0 +1,34 @@
+package link
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// How long a status took to be acknowledged comes with the next one.
+func TestAStatusSaysHowLongTheOneBeforeTook(t *testing.T) {
+	h := &hub{rate: 10_000, buffer: 1 << 20}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if v := with(h, func(h *hub) wire.Status { return h.status }).Vitals; v != nil {
+			t.Errorf("an agent without figures sends %+v", v)
+		}
+		mine := &wire.Vitals{}
+		a.mu.Lock()
+		a.vitals = mine
+		a.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		v := with(h, func(h *hub) wire.Status { return h.status }).Vitals
+		if v == nil || v.RTT == nil || *v.RTT < .01 || *v.RTT > 1 {
+			t.Fatalf("over a line of 10 kB/s: %+v", v)
+		}
+		if mine.RTT != nil {
+			t.Error("the agent's own figures were written into")
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package simulate
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A step is a moment of a script: something begins or ends.
+type step struct {
+	at   time.Duration
+	ends bool
+	event
+}
+
+// steps are what is to be done, in order. What ends at a moment ends before anything begins.
+func (s *Script) steps() (all []step) {
+	for _, e := range s.events {
+		all = append(all, step{at: e.at, ends: e.end, event: e})
+		if e.length > 0 && (s.loop == 0 || e.at+e.length < s.loop) {
+			all = append(all, step{at: e.at + e.length, ends: true, event: e})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b step) int {
+		switch {
+		case a.at != b.at:
+			return int(a.at - b.at)
+		case a.ends != b.ends && a.ends:
+			return -1
+		case a.ends != b.ends:
+			return 1
+		}
+		return 0
+	})
+	return all
+}
+
+// String is the step as it is logged.
+func (s step) String() string {
+	if s.ends && !s.end {
+		return "end " + s.event.String()
+	}
+	return s.event.String()
+}
+
+// play lets a script happen to devices until ctx ends.
+func (s *Script) play(ctx context.Context, o Options, devices []*device) {
+	steps, last := s.steps(), time.Duration(0)
+	began := time.Now()
+	wait := func(at time.Duration) bool {
+		last = at
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Until(began.Add(o.real(at)))):
+			return true
+		}
+	}
+	for {
+		for _, step := range steps {
+			if !wait(step.at) {
+				return
+			}
+			o.Log.Info("script", "at", step.at, "event", step.String())
+			step.do(o, devices)
+		}
+		if s.loop == 0 {
+			o.Log.Info("script", "at", last, "event", "it is over")
+			return
+		}
+		if !wait(s.loop) {
+			return
+		}
+		o.Log.Info("script", "at", s.loop, "event", "it begins anew")
+		for _, d := range devices {
+			d.change(func() { d.going = nil })
+		}
+		began = time.Now()
+	}
+}
+
+// real is how long a time of the script takes.
+func (o Options) real(d time.Duration) time.Duration {
+	if o.Speed > 0 {
+		return time.Duration(float64(d) / o.Speed)
+	}
+	return d
+}
+
+// do does a step to the devices that it is about.
+func (s step) do(o Options, devices []*device) {
+	v := verbs[s.verb]
+	h := s.how
+	h.down, h.up, h.after = o.real(h.down), o.real(h.up), o.real(h.after)
+	for _, word := range s.what {
+		names := []string{word}
+		if v.of != "nodes" {
+			if names = s.on; len(names) == 0 {
+				names = []string{"all"}
+			}
+		}
+		for _, name := range names {
+			of, _ := o.targets(name) // the options were checked
+			for _, n := range of {
+				d, g := devices[n-1], going{line: s.line, verb: s.verb, word: word, on: strings.Join(s.on, ","), how: h}
+				switch {
+				case s.verb == "return":
+					d.end(func(x going) bool { return slices.Contains([]string{"silence", "flap", "slow"}, x.verb) })
+				case s.ends && s.end:
+					d.end(func(x going) bool { return x.verb == g.verb && x.word == g.word && x.on == g.on })
+				case s.ends:
+					d.end(func(x going) bool { return x.line == g.line && x.word == g.word })
+				case s.verb == "restart":
+					d.restart(h.down)
+				case s.verb == "update":
+					d.update(h.version)
+				default:
+					d.begin(g)
+				}
+			}
+		}
+	}
+}

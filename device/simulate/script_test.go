@@ -1,0 +1,387 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/web/manual/manualtest"
+)
+
+var update = flag.Bool("update", false, "write the night into the manual")
+
+func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
+	for line, want := range map[string]string{
+		"silence 3":                       `"silence" is no time`,
+		"-1s silence 3":                   "not between 0s and",
+		"200h silence 3":                  "not between 0s and",
+		"1m":                              "a verb is missing",
+		"1m end":                          "a verb is missing",
+		"1m melt 3":                       `"melt" is no verb: there are crash, disk,`,
+		"1m silence":                      "silence which nodes?",
+		"1m crash exit=1":                 "crash which pods?",
+		"1m silence 3 3":                  "3 stands here twice",
+		"1m silence 3 for=1m for=2m":      "for= stands here twice",
+		"1m silence 3 exit=1":             "exit= says nothing about silence 3",
+		"1m restart 3 for=1m":             "for= says nothing about restart 3",
+		"1m end restart 3":                "restart has no end",
+		"1m end silence 3":                "nothing is there to end",
+		"1m crash till exit=256":          "an exit code is 0 to 255",
+		"1m crash till oom=maybe":         "invalid syntax",
+		`1m crash till log="no end`:       `a " has no end`,
+		"1m heat 3 celsius=hot":           "degrees Celsius",
+		"1m heat 3 celsius=NaN":           "degrees Celsius",
+		"1m disk 3 free=4":                "it is a share",
+		"1m memory 3 free=104%":           "it is a share",
+		"1m slow 3 rate=1":                "100 at least",
+		"1m update 3":                     "update needs version=",
+		"1m flap 3 down=0s":               "not between 1ms and",
+		"0s loop":                         "a script takes a second at least",
+		"":                                "nothing happens in it",
+		"\x01 silence":                    "control character",
+		"1m silence 3\n2m silence 3":      "silence 3 goes on since line 2",
+		"1m silence 3\n30s return 3":      "30s comes after 1m0s",
+		"1m loop\n2m silence 3":           "nothing comes after loop",
+		"1m crash a on=1\n2m end crash a": "nothing is there to end",
+	} {
+		_, err := ParseScript("x", []byte("# it begins\n"+line+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x:2: ") && !strings.HasPrefix(err.Error(), "x:3: ") {
+			t.Errorf("%q: %v, want %q with its line", line, err, want)
+		}
+	}
+	_, err := ParseScript("x", []byte("x\n1m y\n1m silence\n"))
+	if err == nil || strings.Count(err.Error(), "x:") != 3 {
+		t.Errorf("not every mistake is told: %v", err)
+	}
+	if _, err := ParseScript("x", make([]byte, maxScript+1)); err == nil {
+		t.Error("a script has no bound")
+	}
+	if _, err := LoadScript(t.TempDir() + "/none"); err == nil || !strings.Contains(err.Error(), "night is built in") {
+		t.Error(err)
+	}
+}
+
+func small(count, sites int) Options {
+	return Options{Hub: "mqtt://127.0.0.1:1883", Count: count, Sites: sites, Prefix: "sim", Log: slog.New(slog.DiscardHandler)}
+}
+
+func TestAScriptIsHeldToItsFleet(t *testing.T) {
+	for line, want := range map[string]string{
+		"silence 9": "1:", "silence 0": "1:", "silence 4..2": "1:", "silence 7..9": "1:", "silence site-04": "1:", "silence sim-0009": "1:", "silence x": "1:",
+		"crash till on=1,site-9": "1:", "undervoltage 5": "only Raspberry Pis", "undervoltage 5 8": "only Raspberry Pis",
+		"silence 1..8 site-03 sim-0008 all": "", "undervoltage all": "", "crash till on=1,site-03": "", "missing 99": "",
+	} {
+		s, err := ParseScript("x", []byte("1m "+line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := small(8, 3)
+		o.Script = s
+		if err := o.Check(); (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "x:1:")) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// The night fits the fleet of make run, shows every verb, and everything is well after it.
+func TestTheNight(t *testing.T) {
+	s, err := LoadScript(Night)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := small(8, 3)
+	o.Script = s
+	if err := o.Check(); err != nil {
+		t.Error(err)
+	}
+	o.Count = 4
+	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "night:") {
+		t.Errorf("with four devices: %v", err)
+	}
+	shown, goes := map[string]bool{"return": true}, 0 // what ends by its for= needs none
+	for _, x := range s.steps() {
+		shown[x.verb] = true
+		switch {
+		case !verbs[x.verb].lasts:
+		case x.ends:
+			goes--
+		default:
+			goes++
+		}
+		if x.at > 10*time.Minute {
+			t.Errorf("%s comes after ten minutes", x)
+		}
+	}
+	for verb := range verbs {
+		if !shown[verb] {
+			t.Errorf("the night does not show %s", verb)
+		}
+		if !strings.Contains(Words(), " "+verb+" ") {
+			t.Errorf("the words do not name %s", verb)
+		}
+	}
+	if goes != 0 {
+		t.Errorf("%d troubles never end", goes)
+	}
+}
+
+// The manual shows the night as it is.
+func TestTheManualHasTheNight(t *testing.T) {
+	manualtest.Block(t, "../../web/manual/start.md", "night", "\n```\n"+string(night)+"```\n\n", *update)
+}
+
+func TestStepsStandInTheirOrder(t *testing.T) {
+	s, err := ParseScript("x", []byte("1m silence 1 for=1m\n90s heat 2 for=1h\n2m silence 1\n3m loop\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range s.steps() {
+		got = append(got, fmt.Sprint(x.at, " ", x))
+	}
+	want := []string{"1m0s silence 1", "1m30s heat 2", "2m0s end silence 1", "2m0s silence 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func FuzzParseScript(f *testing.F) {
+	f.Add(night)
+	f.Add([]byte("1m crash till log=\"a b\" for=2m\n5m end crash till"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := ParseScript("x", text)
+		if err != nil {
+			return
+		}
+		last := time.Duration(0)
+		for _, x := range s.steps() {
+			if x.at < last || len(x.what) == 0 || s.loop > 0 && x.at > s.loop {
+				t.Fatalf("a step at %s after %s: %s", x.at, last, x)
+			}
+			last = x.at
+		}
+		o := small(8, 3)
+		o.Script = s
+		_ = o.Check()
+	})
+}
+
+// echo is a hub that says what it hears.
+func echo(context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		_, _ = io.Copy(theirs, theirs)
+		_ = theirs.Close()
+	}()
+	return ours, nil
+}
+
+func TestALine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := make(chan struct{})
+		l := newLine(echo, over)
+		c, err := l.connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		says := func(c net.Conn, within time.Duration) (string, error) {
+			_ = c.SetDeadline(time.Now().Add(within))
+			if _, err := io.WriteString(c, "hello"); err != nil {
+				return "", err
+			}
+			b := make([]byte, 5)
+			_, err := io.ReadFull(c, b)
+			return string(b), err
+		}
+		if got, err := says(c, time.Second); got != "hello" {
+			t.Errorf("a whole line: %q, %v", got, err)
+		}
+		l.set(false, 10, time.Second)
+		began := time.Now()
+		if got, err := says(c, time.Minute); got != "hello" || time.Since(began) < 3*time.Second {
+			t.Errorf("a slow line: %q, %v after %s, want 3 s: twice 5 bytes at 10 a second, and 1 s either way", got, err, time.Since(began))
+		}
+		l.set(true, 0, 0)
+		if got, err := says(c, time.Minute); err == nil || time.Since(began) < time.Minute {
+			t.Errorf("a cut line: %q, %v after %s", got, err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := l.connect(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("dialled over a cut line: %v", err)
+		}
+		l.set(false, 0, 0)
+		b := make([]byte, 5)
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
+			t.Errorf("what was on its way is lost: %q, %v", b, err)
+		}
+		l.drop()
+		if got, err := says(c, time.Second); err == nil {
+			t.Errorf("a device without power says %q", got)
+		}
+		synctest.Wait()
+		if len(l.open) != 0 {
+			t.Error("its connection is still there")
+		}
+		close(over)
+	})
+}
+
+// run runs a container on a device: what it has said, and its exit code once it has ended.
+func started(t *testing.T, d *device, pod, image string) (said func() (string, engine.Container)) {
+	t.Helper()
+	if err := d.engine.Pull(t.Context(), image, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	id, err := d.engine.Create(t.Context(), engine.Spec{Name: pod, Image: image, Labels: map[string]string{agent.LabelPodName: pod, agent.LabelContainer: "web"}})
+	if err == nil {
+		err = d.engine.Start(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() (string, engine.Container) {
+		var out bytes.Buffer
+		if err := d.engine.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, &out); err != nil {
+			t.Fatal(err)
+		}
+		list, _ := d.engine.Containers(t.Context(), agent.LabelPodName)
+		i := slices.IndexFunc(list, func(c engine.Container) bool { return c.ID == id })
+		return out.String(), list[i]
+	}
+}
+
+func parsed(t *testing.T, text string) *Script {
+	t.Helper()
+	s, err := ParseScript("x", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAScriptHappens lets a script happen to devices that no agent runs on.
+func TestAScriptHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		o := small(8, 3)
+		o.Speed = 2
+		o.Script = parsed(t, `10s crash till exit=3 after=4s log="no prices" log=bye on=site-01
+10s missing a/menu:2
+20s undervoltage 1 2 for=20s
+20s heat site-02
+20s memory 2 free=1%
+20s flap 3 down=10s up=20s
+40s end crash till on=site-01
+40s end missing a/menu:2
+50s return site-03
+60s loop
+`)
+		if err := o.Check(); err != nil {
+			t.Fatal(err)
+		}
+		var all []*device
+		for n := range 8 {
+			all = append(all, newDevice(ctx, o, n+1, t.TempDir()))
+		}
+		till, _ := started(t, all[0], "till-5c6b-x2x4z", "a/till:1"), started(t, all[1], "till-5c6b-other", "a/till:1")
+		tiller := started(t, all[0], "tiller-1", "a/till:1")
+		go o.Script.play(ctx, o, all)
+		time.Sleep(5*time.Second + time.Millisecond) // at twice the speed
+		if said, c := till(); c.State != engine.Exited || c.ExitCode != 3 || !strings.HasSuffix(said, "\nno prices\nbye\n") {
+			t.Errorf("it is %s with %d, and has said %q", c.State, c.ExitCode, said)
+		}
+		if said, c := tiller(); c.State != engine.Running {
+			t.Errorf("another workload's is %s: %q", c.State, said)
+		}
+		if list, _ := all[1].engine.Containers(ctx, agent.LabelPodName); list[0].State != engine.Running {
+			t.Errorf("on another site it is %s", list[0].State)
+		}
+		again := started(t, all[3], "till-5c6b-again", "a/till:1")
+		if _, c := again(); c.State != engine.Running {
+			t.Errorf("it crashes before its time: %s", c.State)
+		}
+		time.Sleep(2 * time.Second)
+		if said, c := again(); c.ExitCode != 3 || !strings.Contains(said, "no prices") {
+			t.Errorf("after 4 s at twice the speed it is %s, and has said %q", c.State, said)
+		}
+		err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil)
+		if !errors.Is(err, engine.ErrNotFound) || !strings.Contains(err.Error(), "manifest for a/menu:2 not found: manifest unknown") {
+			t.Errorf("the pull of an image that is missing: %v", err)
+		}
+
+		time.Sleep(4 * time.Second) // 22 s of the script
+		looks := func(n int) (hardware.Report, hardware.Stats) {
+			r, err := all[n-1].board.Probe(ctx, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r, all[n-1].board.Measure(ctx, "")
+		}
+		if r, _ := looks(1); !r.Power.UnderVoltage || r.Power.Throttled {
+			t.Errorf("device 1: %+v", r.Power)
+		}
+		if r, s := looks(2); !r.Power.UnderVoltage || !r.Power.Throttled || r.Temperatures[0].Celsius != 84 || r.Voltages[0].Volts > 4.63 || s.Memory.Available > s.Memory.Capacity/99 {
+			t.Errorf("device 2: %+v %+v %+v %+v", r.Power, r.Temperatures, r.Voltages, s.Memory)
+		}
+		if r, s := looks(3); r.Power.UnderVoltage || r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
+			t.Errorf("device 3: %+v %+v", r.Power, s)
+		}
+		cut := func(n int) bool {
+			whole, _, _ := all[n-1].line.state()
+			select {
+			case <-whole:
+				return false
+			default:
+				return true
+			}
+		}
+		down := 0
+		for range 13 { // 26 s of the script: it flaps until 50 s
+			if cut(3) {
+				down++
+			}
+			if cut(6) {
+				t.Error("another one flaps")
+			}
+			time.Sleep(time.Second)
+		}
+		if down < 4 || down > 6 {
+			t.Errorf("its line was cut for %d s of 13, want 5: 10 s of 30 s, at twice the speed", down)
+		}
+		if r, _ := looks(1); r.Power.UnderVoltage || !r.Power.UnderVoltageSeen {
+			t.Errorf("device 1 after for=: %+v", r.Power)
+		}
+		if err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(4 * time.Second)
+		if cut(3) {
+			t.Error("it flaps after its return")
+		}
+		time.Sleep(3 * time.Second) // it has begun anew
+		if r, s := looks(2); r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
+			t.Errorf("device 2 after the loop: %+v %+v", r.Power, s.Memory)
+		}
+		time.Sleep(12 * time.Second)
+		if r, _ := looks(2); !r.Power.Throttled {
+			t.Error("the loop does not do it again")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
