@@ -253,10 +253,13 @@ func (a *arena) create(ctx context.Context, path, body string) error {
 }
 
 // peak is the most memory that the running hub was resident with.
-func (a *arena) peak() int64 {
+func (a *arena) peak() int64 { return a.status("VmHWM:") }
+
+// status is one of the kernel's figures of the hub, in bytes.
+func (a *arena) status(what string) int64 {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+		if rest, ok := strings.CutPrefix(line, what); ok {
 			kb, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 			return kb << 10
 		}

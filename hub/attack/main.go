@@ -49,10 +49,27 @@ func main() {
 	only := flag.String("run", "", "attacks whose name matches this expression")
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
 	list := flag.Bool("list", false, "list the attacks and end")
+	fleet := flag.String("fleet", "", "no attacks: measure what fleets of so many good devices cost, such as 1000,5000")
+	secure := flag.Bool("tls", false, "with -fleet: devices with certificates, over TLS")
+	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
+	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
+	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
+	join := flag.String("fleet-join", "", "where they join")
+	token := flag.String("fleet-token", "", "with what")
+	from, to := flag.Int("fleet-from", 0, "the first of them"), flag.Int("fleet-to", 1, "the one after the last")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := attackAll(ctx, *only, *hub, *list); err != nil {
+	var err error
+	switch {
+	case *devices != "":
+		err = fleetDevices(ctx, *devices, *join, *token, *from, *to, *pings)
+	case *fleet != "":
+		err = measureFleets(ctx, *hub, *fleet, *secure, *pings, *paced)
+	default:
+		err = attackAll(ctx, *only, *hub, *list)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
 		stop()
 		os.Exit(1)

@@ -10,15 +10,12 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/mochi-mqtt/server/v2/packets"
-
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 )
 
 // A listener is one of the broker's listeners.
 type listener struct {
-	name string
 	net.Listener
 	tls *tls.Config // nil: the development listener
 }
@@ -66,11 +63,27 @@ func (b *Broker) admit(c net.Conn, l listener) {
 	}
 	b.handlers.Add(1)
 	go func() {
-		defer b.handlers.Done()
-		defer b.forget(c, ip)
-		defer panics.Catch("mqtt")
-		b.serve(c, l)
+		handedOver := false
+		defer func() {
+			if !handedOver {
+				b.forget(c, ip)
+				b.handlers.Done()
+			}
+		}()
+		defer panics.Catch("mqtt", "addr", ip) // one connection's must not end all others
+		if s := b.welcome(c, l); s != nil {
+			handedOver = true
+			go b.keep(s, c, ip) // TLS and CONNECT have left a large stack behind; this one is small
+		}
 	}()
+}
+
+// keep is a connection from its accepted CONNECT to its end.
+func (b *Broker) keep(s *session, c net.Conn, ip netip.Addr) {
+	defer b.handlers.Done()
+	defer b.forget(c, ip)
+	defer panics.Catch("mqtt", "node", s.peer.Node)
+	b.attend(c, s)
 }
 
 // remember enters a connection into the books and takes a slot for its greeting,
@@ -105,56 +118,47 @@ func (b *Broker) connections() int {
 	return len(b.open)
 }
 
-// serve is the life of one connection.
-func (b *Broker) serve(c net.Conn, l listener) {
-	greeting := true
-	greeted := func() {
-		if greeting {
-			<-b.greeting
-			greeting = false
-		}
-	}
-	defer greeted()
-	defer panics.Catch("mqtt", "addr", c.RemoteAddr()) // one connection's must not end all others
+// welcome takes a connection up to its accepted CONNECT, and returns nil if it was refused.
+func (b *Broker) welcome(c net.Conn, l listener) *session {
+	defer func() { <-b.greeting }()
 	_ = c.SetDeadline(time.Now().Add(connectTimeout))
 	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
 	if _, err := io.ReadFull(c, first); err != nil {
 		b.refused(c, &refusal{why: silent, err: fmt.Errorf("nothing came: %w", err)})
-		return
+		return nil
 	}
 	s, ref := b.greet(c, first, l)
 	if ref != nil {
 		b.refused(c, ref)
-		return
+		return nil
 	}
-	b.attend(c, s, l, greeted)
-}
-
-// attend is the part of a connection's life after its CONNECT was accepted.
-func (b *Broker) attend(c net.Conn, s *session, l listener, greeted func()) {
 	if s.farewell != nil {
-		greeted()
-		b.sayFarewell(s, l)
-		return
+		return s
 	}
 	if err := b.claim(s); err != nil {
 		s.end()
 		refuse(s.conn, 4, unavailable)
 		b.refused(c, &refusal{why: busy, node: s.peer.Node, err: err})
+		return nil
+	}
+	return s
+}
+
+// attend is the part of a connection's life after its CONNECT was accepted.
+func (b *Broker) attend(c net.Conn, s *session) {
+	if s.farewell != nil {
+		b.sayFarewell(s)
 		return
 	}
-	greeted()
 	defer b.release(s)
-	if !b.cfg.Handler.Speaks(s.peer) {
+	speaks := false
+	if apart(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
 		refuse(s.conn, 4, notAuthorized)
 		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node, err: errors.New("another device took its place in this moment")})
 		return
 	}
 	b.stats.accepted.Add(1)
-	err := b.mqtt.EstablishConnection(l.name, s.conn)
-	if errors.Is(err, packets.ErrPacketTooLarge) {
-		b.offence(s.peer.Node, packetTooLarge, fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
-	}
+	err := b.converse(s)
 	b.log.Debug("device disconnected", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
 }
 

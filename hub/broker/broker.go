@@ -1,12 +1,12 @@
 // Package broker is the hub's MQTT broker: it lets devices in by their
 // certificates, reads what they publish, and sends them what they are to do.
 //
-// Inside is mochi, which this package alone imports, behind checks of our own:
-// connections are accepted, limited, identified and their CONNECT judged before
-// mochi sees them; topics, payloads and rates are checked in its hooks; what goes
-// out to a device goes through an outbox that never blocks the sender. Nothing is
-// retained, nothing is queued for one who is away, nothing is passed on from
-// device to device. The package decides nothing about nodes: what it hears it
+// It is an MQTT 3.1.1 endpoint for what shared/wire needs, on paho's codec: connections
+// are accepted, limited, identified and their CONNECT judged before there is a session;
+// a session is one goroutine with a small stack and 384 bytes; what goes out to a device
+// goes through an outbox that never blocks the sender. Nothing is retained, nothing is
+// queued for one who is away, nothing is passed on from device to device, and there are
+// no wildcards and no QoS 2. The package decides nothing about nodes: what it hears it
 // tells the Handler, which hub/serve provides, in the words of shared/wire.
 package broker
 
@@ -23,7 +23,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
 	"golang.org/x/sync/errgroup"
 
 	"flotilla.dev/hub/listen"
@@ -83,9 +82,8 @@ const (
 
 // A Broker serves devices. Make it with New.
 type Broker struct {
-	cfg  Config
-	log  *slog.Logger
-	mqtt *mqtt.Server
+	cfg Config
+	log *slog.Logger
 
 	stats     counters
 	offences  offences
@@ -93,7 +91,6 @@ type Broker struct {
 	greeting  chan struct{} // a slot for each connection before CONNECT
 	parsers   chan struct{} // a slot for each payload that is being decoded
 	closing   atomic.Bool
-	farewells atomic.Uint64
 	handlers  sync.WaitGroup
 
 	mu       sync.Mutex
@@ -126,7 +123,6 @@ func New(cfg Config) (*Broker, error) {
 		sessions: map[string]*session{},
 	}
 	b.addresses.Most, b.addresses.Rate, b.addresses.Burst = cfg.Limits.PerAddress, cfg.Limits.PerAddressRate, int(4*cfg.Limits.PerAddressRate)
-	b.mqtt = newMochi(b)
 	return b, nil
 }
 
@@ -158,7 +154,7 @@ func private(a net.Addr) bool {
 // returns an error only if it could not serve.
 func (b *Broker) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range []listener{{"tls", b.cfg.Listen, b.cfg.TLS}, {"dev", b.cfg.DevListen, nil}} {
+	for _, l := range []listener{{b.cfg.Listen, b.cfg.TLS}, {b.cfg.DevListen, nil}} {
 		if l.Listener != nil {
 			g.Go(func() error { return b.accept(gctx, l) })
 			context.AfterFunc(gctx, func() { _ = l.Close() })
@@ -183,7 +179,6 @@ func (b *Broker) shutDown() {
 		defer close(done)
 		defer panics.Catch("broker")
 		b.handlers.Wait()
-		_ = b.mqtt.Close()
 	}()
 	select {
 	case <-done:

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"encoding/binary"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -26,10 +25,9 @@ type message struct {
 	more    [][]byte // parts after the first one
 }
 
-// A conn is what mochi holds of a device's connection once CONNECT has been
-// judged. It gives mochi the bytes that were read for that, sets the deadlines
-// itself, and shares the way out between mochi's acknowledgements and the
-// messages of the hub. Nobody who has something to send to a device that does not
+// A conn is a device's connection once CONNECT has been judged. It gives back the bytes
+// that were read for that, sets the deadlines, and shares the way out between
+// acknowledgements and the messages of the hub. Nobody who has something to send to a device that does not
 // read waits for it: the hub's messages wait in the outbox, and a device that takes
 // no 16 KiB in 2 s is cut.
 type conn struct {
@@ -38,8 +36,7 @@ type conn struct {
 	session  *session
 	stats    *counters
 	idle     time.Duration // without a byte from the device, then it is cut
-	seen     []byte        // read by greet, not yet by mochi
-	leases   leaseReader
+	seen     []byte        // read by greet, behind the CONNECT
 
 	closed atomic.Bool
 
@@ -50,28 +47,20 @@ type conn struct {
 	desired  *message
 }
 
-// Read first gives back what greet has read, and then everything but leases.
+// Read first gives back what greet has read.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.seen) > 0 {
 		n := copy(p, c.seen)
 		if c.seen = c.seen[n:]; len(c.seen) == 0 {
 			c.seen = nil
 		}
-		return len(c.leases.take(p[:n])), nil
+		return n, nil
 	}
-	for {
-		if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
-			return 0, err
-		}
-		n, err := c.Conn.Read(p)
-		if rest := c.leases.take(p[:n]); len(rest) > 0 || err != nil {
-			return len(rest), err
-		}
+	if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
+		return 0, err
 	}
+	return c.Conn.Read(p)
 }
-
-// SetDeadline is mochi's; ours are set with each Read and Write.
-func (c *conn) SetDeadline(time.Time) error { return nil }
 
 // Close cuts the connection without a farewell that could block.
 func (c *conn) Close() error {
@@ -79,7 +68,7 @@ func (c *conn) Close() error {
 	return c.raw.Close()
 }
 
-// Write takes one whole packet of mochi's. If nobody writes, it writes at once;
+// Write takes one whole packet, an acknowledgement. If nobody writes, it writes at once;
 // otherwise the packet goes out before the next message of the hub.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
@@ -186,16 +175,6 @@ func (c *conn) put(p []byte) error {
 		}
 		p = p[len(chunk):]
 	}
+	_ = c.raw.SetWriteDeadline(time.Time{}) // or its timer would wake the process for nothing, for each answer
 	return nil
-}
-
-// publishPacket is a PUBLISH at QoS 0: its header, and the payload as it is.
-func publishPacket(m message) [][]byte {
-	head := binary.AppendUvarint([]byte{0x30}, uint64(2+len(m.topic)+len(m.payload)))
-	head = binary.BigEndian.AppendUint16(head, uint16(len(m.topic)))
-	head = append(head, m.topic...)
-	if len(head)+len(m.payload) <= writeChunk {
-		return [][]byte{append(head, m.payload...)}
-	}
-	return [][]byte{head, m.payload}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"flotilla.dev/shared/wire"
 )
@@ -47,7 +48,7 @@ func (r *refusal) Error() string { return r.err.Error() }
 
 // greet takes a connection up to its judged CONNECT: TLS, one packet of at most
 // 4 KiB, version, identity, client id, will, and the Handler's own word. Everything
-// that mochi will see of the CONNECT has been checked here. The first byte has
+// that the CONNECT says has been checked here. The first byte has
 // been read already.
 func (b *Broker) greet(raw net.Conn, first []byte, l listener) (*session, *refusal) {
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
@@ -75,7 +76,7 @@ func (b *Broker) greet(raw net.Conn, first []byte, l listener) (*session, *refus
 		return nil, ref
 	}
 	limited.left = -1
-	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2, leases: leaseReader{session: s, b: b}}
+	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2}
 	return s, nil
 }
 
@@ -98,26 +99,29 @@ func identify(state tls.ConnectionState, p *Peer) error {
 	return nil
 }
 
-// readConnect reads one CONNECT packet, and returns all bytes that came.
-func readConnect(r io.Reader) (seen []byte, pk packets.Packet, ref *refusal) {
+// readConnect reads one CONNECT packet, and returns what came behind it.
+func readConnect(r io.Reader) (seen []byte, pk *packets.ConnectPacket, ref *refusal) {
 	buf := make([]byte, 0, 512)
 	for {
 		total, err := packetLength(buf)
 		switch {
 		case err != nil:
-			return nil, pk, &refusal{why: noConnect, err: err}
+			return nil, nil, &refusal{why: noConnect, err: err}
 		case total > maxConnect:
-			return nil, pk, &refusal{why: connectTooLarge, err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
+			return nil, nil, &refusal{why: connectTooLarge, err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
 		case total > 0 && len(buf) >= total:
 			pk, ref := decodeConnect(buf[:total])
-			return buf, pk, ref
+			if len(buf) > total {
+				seen = bytes.Clone(buf[total:])
+			}
+			return seen, pk, ref
 		}
 		if len(buf) == cap(buf) {
 			buf = slices.Grow(buf, maxConnect-len(buf)+1)
 		}
 		n, err := r.Read(buf[len(buf):cap(buf)])
 		if buf = buf[:len(buf)+n]; err != nil && n == 0 {
-			return nil, pk, &refusal{why: silent, err: fmt.Errorf("no complete CONNECT came: %w", err)}
+			return nil, nil, &refusal{why: silent, err: fmt.Errorf("no complete CONNECT came: %w", err)}
 		}
 	}
 }
@@ -144,42 +148,58 @@ func packetLength(buf []byte) (int, error) {
 	return 0, nil
 }
 
-func decodeConnect(packet []byte) (pk packets.Packet, ref *refusal) {
-	var fh packets.FixedHeader
-	if err := fh.Decode(packet[0]); err != nil {
-		return pk, &refusal{why: noConnect, err: err}
+// decodeConnect decodes a CONNECT of MQTT 3.1.1; of any other version it says just that.
+func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
+	_, header := packetSize(packet)
+	body := packet[header:]
+	pk := &packets.ConnectPacket{FixedHeader: packets.FixedHeader{MessageType: packets.Connect, RemainingLength: len(body)}}
+	if len(body) < 2 {
+		return nil, &refusal{why: noConnect, err: errors.New("CONNECT has no protocol name")}
 	}
-	n, used, err := packets.DecodeLength(bytes.NewReader(packet[1:]))
-	if err != nil {
-		return pk, &refusal{why: noConnect, err: err}
+	name := int(binary.BigEndian.Uint16(body))
+	if len(body) < 2+name+1 {
+		return nil, &refusal{why: noConnect, err: errors.New("CONNECT ends in its protocol name")}
 	}
-	fh.Remaining = n
-	pk.FixedHeader = fh
-	if err := pk.ConnectDecode(bytes.Clone(packet[1+used:])); err != nil {
-		return pk, &refusal{why: noConnect, err: fmt.Errorf("decode CONNECT: %w", err)}
+	pk.ProtocolName, pk.ProtocolVersion = string(body[2:2+name]), body[2+name]
+	if pk.ProtocolVersion != 4 {
+		return pk, nil // it may go on in other ways
+	}
+	if err := unpack(packet[0], body, pk); err != nil {
+		return nil, &refusal{why: noConnect, err: err}
 	}
 	return pk, nil
 }
 
+// validate says what is wrong with a CONNECT by the standard.
+func validate(pk *packets.ConnectPacket) error {
+	switch {
+	case pk.Validate() != packets.Accepted:
+		return errors.New(packets.ConnackReturnCodes[pk.Validate()])
+	case pk.WillQos > 2, !pk.WillFlag && (pk.WillQos > 0 || pk.WillRetain):
+		return errors.New("the will's flags contradict each other")
+	}
+	return nil
+}
+
 // judge decides on a CONNECT. The session it returns always says who asked.
-func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
+func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
 	s := &session{peer: peer, gone: make(chan struct{})}
 	if pk.ProtocolVersion != 4 {
 		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
 	}
-	if code := pk.ConnectValidate(); code != packets.CodeSuccess {
-		return s, &refusal{why: noConnect, err: fmt.Errorf("CONNECT: %w", code)}
+	if err := validate(pk); err != nil {
+		return s, &refusal{why: noConnect, err: fmt.Errorf("CONNECT: %w", err)}
 	}
 	if peer.Dev {
-		name := string(pk.Connect.Username)
+		name := pk.Username
 		if err := wire.ValidNode(name); err != nil {
 			return s, &refusal{why: badIdentity, code: notAuthorized, err: fmt.Errorf("the user name is the node on this listener: %w", err)}
 		}
 		s.peer.Node = name
 	}
-	node, machine, err := wire.ParseClientID(pk.Connect.ClientIdentifier)
+	node, machine, err := wire.ParseClientID(pk.ClientIdentifier)
 	if err == nil && node != s.peer.Node {
-		err = fmt.Errorf("client id %.100q belongs to node %s", pk.Connect.ClientIdentifier, node)
+		err = fmt.Errorf("client id %.100q belongs to node %s", pk.ClientIdentifier, node)
 	}
 	if err != nil {
 		return s, &refusal{why: clientID, code: badClientID, err: fmt.Errorf("node %s: %w", s.peer.Node, err)}
@@ -188,8 +208,8 @@ func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
 	s.base = wire.NodePrefix(b.cfg.Prefix, node)
 	s.filters = wire.Filters(b.cfg.Prefix, node)
 	s.lease = wire.Topic(b.cfg.Prefix, node, wire.ChannelLease)
-	if pk.Connect.WillFlag {
-		if s.will, err = checkWill(pk.Connect, wire.Topic(b.cfg.Prefix, node, wire.ChannelPresence)); err != nil {
+	if pk.WillFlag {
+		if s.will, err = checkWill(pk, wire.Topic(b.cfg.Prefix, node, wire.ChannelPresence)); err != nil {
 			return s, &refusal{why: badWill, code: notAuthorized, err: err}
 		}
 		s.peer.Boot = s.will.Boot
@@ -200,8 +220,8 @@ func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
 	} else if err != nil {
 		return s, &refusal{why: refusedByHub, code: notAuthorized, err: err}
 	}
-	s.keepAlive = min(max(pk.Connect.Keepalive, minKeepAlive), maxKeepAlive)
-	if pk.Connect.Keepalive == 0 {
+	s.keepAlive = min(max(pk.Keepalive, minKeepAlive), maxKeepAlive)
+	if pk.Keepalive == 0 {
 		s.keepAlive = maxKeepAlive
 	}
 	s.rate = newBucket(b.cfg.Limits.NodeRate)
@@ -210,14 +230,14 @@ func (b *Broker) judge(pk packets.Packet, peer Peer) (*session, *refusal) {
 }
 
 // checkWill allows one will: the node's own presence, lost, not retained.
-func checkWill(c packets.ConnectParams, own string) (*wire.Presence, error) {
+func checkWill(c *packets.ConnectPacket, own string) (*wire.Presence, error) {
 	switch {
 	case c.WillTopic != own:
 		return nil, fmt.Errorf("the will's topic is %.100q, but it must be %s", c.WillTopic, own)
 	case c.WillRetain:
 		return nil, errors.New("the will is retained, but a retained presence is a lie about the present")
 	}
-	p, err := wire.ParsePresence(c.WillPayload)
+	p, err := wire.ParsePresence(c.WillMessage)
 	if err == nil && p.State != wire.PresenceLost {
 		err = fmt.Errorf("state is %s, but a will says %s", p.State, wire.PresenceLost)
 	}
@@ -232,7 +252,7 @@ func refuse(w io.Writer, version, code byte) {
 	switch {
 	case code == 0:
 	case version == 5:
-		_, _ = w.Write([]byte{packets.Connack << 4, 3, 0, packets.ErrUnsupportedProtocolVersion.Code, 0})
+		_, _ = w.Write([]byte{packets.Connack << 4, 3, 0, 0x84, 0})
 	default:
 		_, _ = w.Write([]byte{packets.Connack << 4, 2, 0, code})
 	}

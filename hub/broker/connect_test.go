@@ -49,11 +49,11 @@ func FuzzConnect(f *testing.F) {
 			refuse(io.Discard, pk.ProtocolVersion, ref.code)
 			return
 		}
-		if s.peer.Node == "" || s.peer.Node != string(pk.Connect.Username) {
+		if s.peer.Node == "" || s.peer.Node != pk.Username {
 			t.Errorf("let in as %q", s.peer.Node)
 		}
-		if pk.Connect.WillFlag && (pk.Connect.WillRetain || s.will == nil || pk.Connect.WillTopic != topicOf(s.peer.Node, "presence")) {
-			t.Errorf("with the will %q", pk.Connect.WillTopic)
+		if pk.WillFlag && (pk.WillRetain || s.will == nil || pk.WillTopic != topicOf(s.peer.Node, "presence")) {
+			t.Errorf("with the will %q", pk.WillTopic)
 		}
 		s.end()
 	})

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"strconv"
 	"time"
 
 	"flotilla.dev/shared/wire"
@@ -9,21 +8,13 @@ import (
 
 // sayFarewell is the connection of one who is his node no more. It is beside the
 // node's session, which may be another device's by now, and short.
-func (b *Broker) sayFarewell(s *session, l listener) {
+func (b *Broker) sayFarewell(s *session) {
 	defer s.end()
 	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()
 	b.stats.accepted.Add(1)
-	err := b.mqtt.EstablishConnection(l.name, s.conn)
+	err := b.converse(s)
 	b.log.Debug("told farewell", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
-}
-
-// clientID is what mochi knows a session by.
-func (b *Broker) clientID(s *session) string {
-	if s.farewell == nil {
-		return s.peer.Node
-	}
-	return s.peer.Node + " farewell " + strconv.FormatUint(b.farewells.Add(1), 10)
 }
 
 // farewell tells one who has subscribed to his desired topic what there is to tell.

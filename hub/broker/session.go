@@ -21,7 +21,6 @@ type session struct {
 	farewell  []byte // not nil: all that there is to tell; the session is not its node's
 	keepAlive uint16 // seconds
 	rate      bucket
-	forbidden string // topic of the publish being handled, if it is not the node's own
 
 	established atomic.Bool    // CONNACK is sent
 	listening   [2]atomic.Bool // to filters

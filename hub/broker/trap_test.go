@@ -20,8 +20,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The tests of this file are named after the traps of mochi that the package is
-// built around: each fails when its counter-measure is taken out.
+// The tests of this file are named after traps of MQTT brokers, known from mochi and
+// others: each fails when its counter-measure is taken out. Their devices speak with
+// mochi's codec, so that a mistake of the broker's own is not on both sides.
 
 // bubble runs a test in fake time, with a broker on a network in memory.
 func bubble(t *testing.T, d *recorder, test func(t *testing.T, b *Broker, n *pipe.Net)) {
@@ -282,8 +283,8 @@ func TestM6OneNodeHasOneSessionWhateverItsMachine(t *testing.T) {
 		if want := []string{"connected pi-1 3f2a9c0d1e4b5a67", "disconnected pi-1 3f2a9c0d1e4b5a67", "connected pi-1 0000000000000000"}; !slices.Equal(d.all(), want) {
 			t.Errorf("heard %q, want %q", d.all(), want)
 		}
-		if s := b.Stats(); s.Sessions != 1 || b.mqtt.Clients.Len() != 1 {
-			t.Errorf("%d sessions, %d clients, want one", s.Sessions, b.mqtt.Clients.Len())
+		if s := b.Stats(); s.Sessions != 1 || s.Connections != 1 {
+			t.Errorf("%d sessions, %d connections, want one", s.Sessions, s.Connections)
 		}
 	})
 }
@@ -300,9 +301,6 @@ func TestM7AndM11NothingIsRetained(t *testing.T) {
 			if !c.publish1(topic, `{"boot":"b1","seq":1}`, true) {
 				t.Fatal("a retained publish was not acknowledged: the device would send it for ever")
 			}
-		}
-		if kept := b.mqtt.Topics.Retained.Len(); kept != 0 {
-			t.Errorf("%d messages are retained", kept)
 		}
 		if d.count("status") != 0 {
 			t.Error("a retained status was taken for a present one")
@@ -381,7 +379,7 @@ func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
 		c.subscribeOwn("pi-1")
 		n.Cut("pi-1")
 		synctest.Wait()
-		if kept := b.mqtt.Clients.Len(); kept != 0 {
+		if kept := b.Stats().Sessions; kept != 0 {
 			t.Errorf("%d sessions are kept for one who is away", kept)
 		}
 		for range 100 {
@@ -399,8 +397,8 @@ func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
 			t.Errorf("the old subscription lives: %v", err)
 		}
 		again.ping() // the next packet is the answer, nothing old comes first
-		if b.mqtt.Clients.Len() != 1 {
-			t.Errorf("%d clients", b.mqtt.Clients.Len())
+		if b.Stats().Sessions != 1 {
+			t.Errorf("%d sessions", b.Stats().Sessions)
 		}
 	})
 }
@@ -422,10 +420,13 @@ func TestM11SubscriptionsAreTwo(t *testing.T) {
 		}
 		c.subscribeOwn("pi-1")
 		c.subscribeOwn("pi-1")
-		cl, _ := b.mqtt.Clients.Get("pi-1")
-		if held := cl.State.Subscriptions.Len(); held != 2 {
-			t.Errorf("%d subscriptions are held", held)
+		if err := b.Publish("pi-1", wire.ChannelDesired, []byte("x")); err != nil {
+			t.Fatal(err)
 		}
+		if pk, err := c.read(); err != nil || string(pk.Payload) != "x" {
+			t.Errorf("got %q, %v", pk.Payload, err)
+		}
+		c.ping() // and only once
 	})
 }
 

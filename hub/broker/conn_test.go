@@ -1,0 +1,33 @@
+package broker
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// noted is a connection that takes everything and knows its write deadline.
+type noted struct {
+	net.Conn
+	set      int
+	deadline time.Time
+}
+
+func (n *noted) Write(p []byte) (int, error) { return len(p), nil }
+func (n *noted) SetWriteDeadline(until time.Time) error {
+	n.set, n.deadline = n.set+1, until
+	return nil
+}
+
+// A deadline that is left behind wakes the process when it passes: for each answer to a
+// device a second time, which costs more than the answer.
+func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
+	n := &noted{}
+	c := &conn{Conn: n, raw: n, stats: &counters{}}
+	if _, err := c.Write(pingresp); err != nil {
+		t.Fatal(err)
+	}
+	if n.set < 2 || !n.deadline.IsZero() {
+		t.Errorf("%d deadlines were set, the last is %v", n.set, n.deadline)
+	}
+}

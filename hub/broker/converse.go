@@ -1,0 +1,285 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/eclipse/paho.mqtt.golang/packets"
+
+	"flotilla.dev/shared/wire"
+)
+
+// What has no other form: connack says that no session was there before.
+var (
+	connack  = []byte{packets.Connack << 4, 2, 0, packets.Accepted}
+	pingresp = []byte{packets.Pingresp << 4, 0}
+)
+
+// errOrderly is how a session ends whose device has said DISCONNECT: its will is void.
+var errOrderly = errors.New("the device has disconnected")
+
+// converse answers a CONNECT that was judged, and then reads what the device says until
+// the connection ends. It tells the will, unless the device has left in order or it is
+// the hub that goes away.
+func (b *Broker) converse(s *session) (err error) {
+	if _, err := s.conn.Write(connack); err != nil {
+		return err
+	}
+	if s.farewell == nil {
+		apart(func() { b.cfg.Handler.Connected(s.peer) })
+		s.established.Store(true)
+	}
+	r := &packetReader{from: s.conn}
+	for err == nil {
+		var head byte
+		var body []byte
+		if head, body, err = r.next(); err == nil {
+			err = b.handle(s, head, body)
+		}
+	}
+	_ = s.conn.Close()
+	switch {
+	case errors.Is(err, errTooLarge):
+		b.offence(s.peer.Node, packetTooLarge, fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
+	case errors.Is(err, errMalformed):
+		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent what is %v; the connection was closed", err))
+	}
+	if !errors.Is(err, errOrderly) && s.will != nil && s.farewell == nil && !b.closing.Load() {
+		b.cfg.Handler.Presence(s.peer, *s.will)
+	}
+	return err
+}
+
+// handle does what a packet asks for. An error ends the connection.
+func (b *Broker) handle(s *session, head byte, body []byte) error {
+	if head == publish0 && b.lease(s, body) {
+		return nil
+	}
+	flags := head & 0x0f
+	switch kind := head >> 4; {
+	case kind == packets.Publish:
+		s.spend(len(body), 0)
+		return b.published(s, head, bytes.Clone(body))
+	case kind == packets.Subscribe && flags == 2:
+		return b.subscribe(s, head, body)
+	case kind == packets.Unsubscribe && flags == 2:
+		return b.unsubscribe(s, head, body)
+	case kind == packets.Pingreq && flags == 0 && len(body) == 0:
+		s.spend(0, 0)
+		_, err := s.conn.Write(pingresp)
+		return err
+	case kind == packets.Disconnect && flags == 0 && len(body) == 0:
+		return errOrderly
+	case kind == packets.Puback && flags == 0, kind == packets.Pubrec && flags == 0,
+		kind == packets.Pubrel && flags == 2, kind == packets.Pubcomp && flags == 0:
+		s.spend(len(body), 0) // of nothing that was sent
+		return nil
+	}
+	return fmt.Errorf("%w: type and flags 0x%02x with %d bytes", errMalformed, head, len(body))
+}
+
+// spend has a packet take its part of the node's rate.
+func (s *session) spend(bytes, filters int) {
+	s.rate.take(1 + min(float64(bytes)/(16<<10)+float64(filters)/8, s.rate.perSecond))
+}
+
+// publish0 is the first byte of a PUBLISH at QoS 0 without DUP and RETAIN.
+const publish0 = packets.Publish << 4
+
+// lease handles a PUBLISH at QoS 0 if it is one of the session's own leases. They are
+// nearly all of the traffic: nothing is copied, and little of the stack is used.
+func (b *Broker) lease(s *session, body []byte) bool {
+	if s.farewell != nil {
+		return false
+	}
+	n := 2 + len(s.lease)
+	if len(body) < n || int(body[0])<<8|int(body[1]) != len(s.lease) || string(body[2:n]) != s.lease {
+		return false
+	}
+	l, err := wire.ParseLease(body[n:])
+	if err != nil {
+		return false // to be told as an offence
+	}
+	s.rate.take(1)
+	b.stats.heard[leases].Add(1)
+	b.cfg.Handler.Lease(s.peer, l)
+	return true
+}
+
+// subscribe grants the node's own two filters, and refuses all others.
+func (b *Broker) subscribe(s *session, head byte, body []byte) error {
+	p := &packets.SubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Subscribe, Qos: 1, RemainingLength: len(body)}}
+	if err := unpack(head, body, p); err != nil {
+		return err
+	}
+	if len(p.Topics) == 0 || p.MessageID == 0 {
+		return fmt.Errorf("%w: SUBSCRIBE has no filter, or no packet identifier", errMalformed)
+	}
+	s.spend(len(body), len(p.Topics))
+	codes, refused, first := make([]byte, len(p.Topics)), 0, ""
+	for i, f := range p.Topics {
+		switch {
+		case p.Qoss[i] > 2:
+			return fmt.Errorf("%w: SUBSCRIBE at QoS %d", errMalformed, p.Qoss[i])
+		case f == s.filters[0], f == s.filters[1]:
+			codes[i] = min(p.Qoss[i], 1)
+			if s.farewell == nil {
+				s.listen(f, true) // before the answer: whoever has that may be told at once
+			}
+		default:
+			codes[i] = 0x80
+			if refused++; refused == 1 {
+				first = f
+			}
+		}
+	}
+	if refused > 0 {
+		b.offence(s.peer.Node, forbiddenFilter, fmt.Sprintf("subscribed to %.80q, which is not its own", first))
+	}
+	if _, err := s.conn.Write(ack(packets.Suback, p.MessageID, codes...)); err != nil {
+		return err
+	}
+	for i, f := range p.Topics {
+		if codes[i] <= 1 && s.farewell != nil {
+			b.farewell(s, f)
+		}
+	}
+	return nil
+}
+
+func (b *Broker) unsubscribe(s *session, head byte, body []byte) error {
+	p := &packets.UnsubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Unsubscribe, Qos: 1, RemainingLength: len(body)}}
+	if len(body) < 2 {
+		return fmt.Errorf("%w: UNSUBSCRIBE has no packet identifier", errMalformed)
+	}
+	if err := unpack(head, body, p); err != nil {
+		return err
+	}
+	s.spend(len(body), len(p.Topics))
+	for _, f := range p.Topics {
+		s.listen(f, false)
+	}
+	_, err := s.conn.Write(ack(packets.Unsuback, p.MessageID))
+	return err
+}
+
+// published hears a message and acknowledges it.
+func (b *Broker) published(s *session, head byte, body []byte) error {
+	p, err := parsePublish(head, body)
+	if err != nil {
+		return err
+	}
+	var heard error
+	apart(func() { heard = b.hear(s, p) })
+	if b.acknowledges(s, p, heard) && p.qos == 1 {
+		_, err = s.conn.Write(ack(packets.Puback, p.id))
+	}
+	return err
+}
+
+// apart does what calls deep on a goroutine of its own, and waits for it: the stack that
+// it needs would stay with the connection. What it panics with ends the connection, as
+// if it were the connection's own goroutine.
+func apart(do func()) {
+	var accident any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { accident = recover() }()
+		do()
+	}()
+	if <-done; accident != nil {
+		panic(accident)
+	}
+}
+
+// acknowledges says whether a message is acknowledged: not if it could not be remembered.
+// A forbidden one is, or the device would send it for ever.
+func (b *Broker) acknowledges(s *session, p publication, err error) bool {
+	var o offence
+	switch {
+	case err == nil:
+		return true
+	case errors.As(err, &o):
+		b.offence(s.peer.Node, o.kind, o.text)
+		return true
+	case errors.Is(err, ErrStopping), errors.Is(err, context.Canceled): // the hub or the connection has ended
+		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+	default:
+		b.stats.unremembered.Add(1)
+		b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+	}
+	return false
+}
+
+// hear checks one message and tells the Handler.
+func (b *Broker) hear(s *session, p publication) error {
+	tail, own := strings.CutPrefix(string(p.topic), s.base)
+	if !own {
+		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its own", p.topic)}
+	}
+	if p.retain {
+		return offence{retained, fmt.Sprintf("published %.40q with the RETAIN flag; nothing is retained here", tail)}
+	}
+	c, id, err := wire.ParseChannel(tail)
+	if err != nil || !c.FromDevice() {
+		return offence{forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail)}
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, rememberTimeout)
+	defer cancel()
+	handler, peer, payload := b.cfg.Handler, s.peer, p.payload
+	if wire.Packed(payload) { // it is as much work as its text
+		s.rate.take(min(float64(wire.TextSize(payload))/(16<<10), s.rate.perSecond))
+	}
+	if s.farewell != nil {
+		switch c {
+		case wire.ChannelPods:
+			return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Left(ctx, peer, v) })
+		case wire.ChannelLease:
+			_, err := parsed(wire.ParseLease(payload))
+			return err
+		}
+		return nil // what else it says is of no interest any more
+	}
+	switch c {
+	case wire.ChannelLease:
+		return tell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error { handler.Lease(peer, v); return nil })
+	case wire.ChannelStatus:
+		return tell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return handler.Status(ctx, peer, v) })
+	case wire.ChannelPods:
+		return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Pods(ctx, peer, v) })
+	case wire.ChannelEvent:
+		return tell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
+	case wire.ChannelPresence:
+		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error { handler.Presence(peer, v); return nil })
+	case wire.ChannelReply:
+		return tell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
+	}
+	return nil
+}
+
+// tell parses a payload, counts it and passes it on. Few are parsed at a time, so that a
+// fleet that comes back at once is not in memory twice.
+func tell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), handle func(T) error) error {
+	v, err := func() (T, error) {
+		b.parsers <- struct{}{}
+		defer func() { <-b.parsers }()
+		return parsed(parse(payload))
+	}()
+	if err != nil {
+		return err
+	}
+	b.stats.heard[k].Add(1)
+	return handle(v)
+}
+
+// parsed makes a payload that cannot be read an offence.
+func parsed[T any](v T, err error) (T, error) {
+	if err != nil {
+		return v, offence{badPayload, err.Error()}
+	}
+	return v, nil
+}
