@@ -92,6 +92,7 @@ type Options struct {
 	Hub             string        // identity
 	MQTT            string        // host:port of the TLS listener; without a host devices use the one that they joined through
 	LeaseInterval   time.Duration // whole seconds
+	FirmwareKey     []byte        // by which devices know boot configurations: Ed25519, public
 }
 
 // A Guard answers who may. Its methods may be called from any goroutine.

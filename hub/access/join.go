@@ -188,7 +188,7 @@ func mayTake(fleet Fleet, t store.JoinToken, node, key string) error {
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {
 	return wire.JoinAnswer{
 		Node: node, Site: site, Hub: g.Hub, MQTT: g.MQTT, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
-		LeaseIntervalSeconds: int32(g.LeaseInterval / time.Second), Time: now.UTC(),
+		LeaseIntervalSeconds: int32(g.LeaseInterval / time.Second), Time: now.UTC(), FirmwareKey: g.FirmwareKey,
 	}
 }
 

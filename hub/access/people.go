@@ -142,6 +142,15 @@ func (g *Guard) DeleteUser(ctx context.Context, name string) error {
 	return g.Store.DeleteUser(ctx, name, g.Now())
 }
 
+// RoleOf is the role of the person of a name, "" for nobody.
+func (g *Guard) RoleOf(ctx context.Context, name string) (Role, error) {
+	u, err := g.Store.User(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", nil
+	}
+	return Role(u.Role), err
+}
+
 // Users lists them by name, without what concerns only their password.
 func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	users, err := g.Store.Users(ctx)

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
@@ -31,6 +31,7 @@ func (s *Server) actionRoutes() []Route {
 		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.show(jobView) }},
 		{Method: http.MethodPost, Path: "/actions/:id", Verb: "patch", Resource: "nodes", serve: (*call).jobAction},
 	}
+	routes = append(routes, s.manyRoutes()...)
 	for _, a := range s.actions {
 		routes = append(routes,
 			Route{Method: http.MethodGet, Path: a.path(), Verb: a.verb, Resource: a.resource, serve: func(c *call) error { return c.confirm(a) }},
@@ -54,8 +55,9 @@ type confirmData struct {
 	Destroy            bool
 	Targets            []target
 	Count              int // that are chosen
-	More               int // that are too many
 	Notes              []string
+	Foreseen           *foreseen
+	Again              bool // what is foreseen is another with another box ticked
 	Fields             []field
 	Problem            string
 	Back               string
@@ -84,28 +86,45 @@ func (c *call) chosen(a *action, named []string) (with []state.Object, err error
 			if !ok {
 				return nil, errMissing("The address names nothing: go back to the list and choose there.")
 			}
-			if o := s.Get(state.Key{Kind: a.kind, Namespace: i.Namespace, Name: i.Name}); o != nil && (i.UID == "" || i.UID == o.GetUID()) {
+			if o := s.Get(state.Key{Kind: cmp.Or(i.Kind, a.kind), Namespace: i.Namespace, Name: i.Name}); o != nil && (i.UID == "" || i.UID == o.GetUID()) {
 				with = append(with, o)
 			}
 		}
 		return with, nil
 	}
 	v := c.ask()
-	switch a.kind {
-	case state.Nodes:
-		with = objects(findNodes(v))
-	case state.Pods:
-		with = objects(findPods(v))
-	case state.Deployments:
-		with = objects(findWorkloads[*appsv1.Deployment](v, state.Deployments))
-	case state.DaemonSets:
-		with = objects(findWorkloads[*appsv1.DaemonSet](v, state.DaemonSets))
-	case state.JoinRequests:
-		with = objects(pendingRequests(s))
-	case state.Sites:
-		with = slices.Collect(s.All(state.Sites, ""))
+	if why := v.wrongSearch(a.kind); why != "" {
+		return nil, errMissing(why + " Go back to the list and mend the search.")
 	}
-	return with, nil
+	return shownUnder(v, a.kind), nil
+}
+
+// shownUnder returns what a list of a kind shows under the filter that is in the query,
+// on all its pages.
+func shownUnder(v *request, kind state.Kind) []state.Object {
+	switch kind {
+	case state.Nodes:
+		return objects(findNodes(v))
+	case state.Pods:
+		return objects(findPods(v))
+	case state.Deployments:
+		return objects(findWorkloads[*appsv1.Deployment](v, kind))
+	case state.DaemonSets:
+		return objects(findWorkloads[*appsv1.DaemonSet](v, kind))
+	case state.StatefulSets:
+		return objects(findWorkloads[*appsv1.StatefulSet](v, kind))
+	case state.CronJobs:
+		return objects(findWorkloads[*batchv1.CronJob](v, kind))
+	case state.Jobs:
+		return objects(findWorkloads[*batchv1.Job](v, kind))
+	case state.JoinRequests:
+		return objects(pendingRequests(v.Snapshot))
+	case state.Sites:
+		return objects(findSites(v))
+	case state.FirmwareRollouts:
+		return slices.Collect(v.All(state.FirmwareRollouts, ""))
+	}
+	return nil
 }
 
 func objects[T state.Object](list []T) (all []state.Object) {
@@ -116,15 +135,16 @@ func objects[T state.Object](list []T) (all []state.Object) {
 }
 
 func (c *call) askConfirm(code int, a *action, with []state.Object, form url.Values, problem string) error {
+	if len(with) > tickable || len(a.each) > 0 {
+		take, left := needing(c.ask(), a, with)
+		return c.askMany(code, choice{act: a, take: take, left: left}, form, problem)
+	}
 	d := confirmData{
 		Label: a.Label, Save: a.Save, Means: a.Means, One: a.one, Destroy: a.Destroy, Problem: problem, Path: a.path(),
 		Back: local(form.Get("back")),
 	}
 	if d.Back == "/" {
 		d.Back = c.listOf(a)
-	}
-	if len(with) > maxItems {
-		d.More, with = len(with)-maxItems, with[:maxItems]
 	}
 	v := c.ask()
 	var needed []state.Object
@@ -142,13 +162,16 @@ func (c *call) askConfirm(code int, a *action, with []state.Object, form url.Val
 	if len(form["item"]) == 1 && len(d.Targets) == 1 {
 		d.Alone = &d.Targets[0]
 	}
-	if a.notes != nil {
+	if a.foresee != nil && c.Foresight.Deciders != nil && len(needed) > 0 {
+		d.Foreseen = a.foresee(v, needed, form)
+	} else if a.notes != nil {
 		d.Notes = a.notes(v.Snapshot, needed)
 	}
 	if a.fields != nil {
 		d.Fields = a.fields(v.Snapshot, needed)
 		for i := range d.Fields {
 			d.Fields[i].keep(form)
+			d.Again = d.Again || d.Foreseen != nil && d.Fields[i].Type == "checkbox"
 		}
 	}
 	return c.plain(code, page{Template: "confirm", Title: a.Label + ": " + d.Many, Data: d})
@@ -157,6 +180,9 @@ func (c *call) askConfirm(code int, a *action, with []state.Object, form url.Val
 // keep puts what was filled in before into the field.
 func (f *field) keep(form url.Values) {
 	if !form.Has(f.Name) {
+		if f.Type == "checkbox" && form.Has("csrf") {
+			f.Value = "" // a box that is not ticked is not sent
+		}
 		return
 	}
 	f.Value = form.Get(f.Name)
@@ -168,7 +194,7 @@ func (f *field) keep(form url.Values) {
 // listOf is the list from which an action's things are chosen, as it was filtered.
 func (c *call) listOf(a *action) string {
 	q := url.Values{}
-	for _, name := range []string{"q", "site", "status", "namespace", "owner", "sort"} {
+	for _, name := range []string{"q", "site", "state", "status", "namespace", "owner", "sort"} {
 		if v := c.QueryParam(name); v != "" {
 			q.Set(name, v)
 		}
@@ -197,8 +223,14 @@ func targetOf(a *request, o state.Object) target {
 		t.Pill = deploymentRow(o, a.now).Pill
 	case *appsv1.DaemonSet:
 		t.Pill = daemonSetRow(o, a.now).Pill
+	case *appsv1.StatefulSet:
+		t.Pill = statefulSetRow(o, a.now).Pill
+	case *batchv1.CronJob, *batchv1.Job:
+		t.Pill = pillOf(o, a.now)
 	case *fleet.Site:
 		t.Pill = sitePill(o)
+	case *fleet.FirmwareRollout:
+		t.Pill = rolloutPill(o)
 	case *joinRequest:
 		t.Pill, t.Where = requestPill(o), "machine id "+cmp.Or(o.Annotations[state.RequestMachine], "unknown")+", from "+o.Annotations[state.RequestSource]
 	}
@@ -211,25 +243,32 @@ func (c *call) act(a *action) error {
 	if err != nil {
 		return c.message(http.StatusBadRequest, "Not understood", "The form could not be read: "+err.Error()+".")
 	}
-	named := form["item"]
-	var items []progress
-	for _, text := range named {
-		i, ok := parseItem(text)
-		if !ok {
-			return c.message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
-		}
-		items = append(items, progress{item: i, State: "waiting"})
+	named, ok := namedIn(form)
+	if !ok || slices.ContainsFunc(named, func(i item) bool { return i.Kind != "" && len(a.each) == 0 }) {
+		return c.message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
 	}
-	with, err := c.chosen(a, named)
+	var items []progress
+	var texts []string
+	for _, i := range named {
+		items, texts = append(items, progress{item: i, State: "waiting"}), append(texts, i.Form())
+	}
 	switch {
-	case err != nil:
-		return c.refuse("Do it to what?", err)
 	case len(items) == 0:
 		return c.message(http.StatusBadRequest, "Nothing is chosen", "Choose at least one "+a.one+". Nothing was changed.")
 	case a.single && len(items) > 1:
 		return c.message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.one+" at a time. Nothing was changed.")
 	case len(items) > maxItems:
-		return c.message(http.StatusBadRequest, "Too many", fmt.Sprintf("One action is done to %d things at most. Nothing was changed.", maxItems))
+		return c.message(http.StatusBadRequest, "Too many", tooMany)
+	}
+	with, err := c.chosen(a, texts)
+	if err != nil {
+		return c.refuse("Do it to what?", err)
+	}
+	if form.Has("look") {
+		return c.askConfirm(http.StatusOK, a, with, form, "")
+	}
+	if problem := typed(a, form, len(items)); problem != "" {
+		return c.askConfirm(http.StatusUnprocessableEntity, a, with, form, problem)
 	}
 	w := worker{caller: c.caller(), fleet: c.Fleet}
 	if a.parse != nil {
@@ -274,10 +313,13 @@ func (c *call) after(j *job) string {
 	}
 	i := j.Items[0].item
 	href := objectHref(j.act.kind, i)
-	if c.Fleet.Snapshot().Get(state.Key{Kind: j.act.kind, Namespace: i.Namespace, Name: i.Name}) == nil || href == "" {
+	if c.Fleet.Snapshot().Get(state.Key{Kind: j.act.kind, Namespace: i.Namespace, Name: i.Name}) == nil || href == "" || strings.Contains(href, "?") {
 		return here
 	}
 	at, anchor, _ := strings.Cut(href, "#")
+	if strings.Contains(at, "?") || strings.HasPrefix(at, "/yaml/") {
+		return here // which tells nothing of what was done
+	}
 	if anchor != "" {
 		anchor = "#" + anchor
 	}

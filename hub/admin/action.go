@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,12 +44,24 @@ type action struct {
 	idle func(o state.Object) string
 	// notes are what people should know before.
 	notes func(s state.Snapshot, with []state.Object) []string
+	// foresee tells what would happen to pods, instead of notes; form is what is filled in so far.
+	foresee func(a *request, with []state.Object, form url.Values) *foreseen
 	// check tells whether the API would accept it for an object; nil: only do tells.
 	check func(ctx context.Context, w *worker, o state.Object) error
 	// do does it to one object. undo is nil where nothing takes it back.
 	do func(ctx context.Context, w *worker, o state.Object) (undo undo, err error)
 	// all does it to all of them together, instead of do.
 	all func(ctx context.Context, j *job)
+	// each are the actions of several kinds that this one is together; see jointly.
+	each []*action
+}
+
+// allowed tells whether a role may do it.
+func (a *action) allowed(may func(verb, resource string) bool) bool {
+	if len(a.each) == 0 {
+		return may(a.verb, a.resource)
+	}
+	return !slices.ContainsFunc(a.each, func(one *action) bool { return !may(one.verb, one.resource) })
 }
 
 // An undo takes back what was done to one object.
@@ -67,7 +80,7 @@ type field struct {
 
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*action {
-	return slices.Concat(nodeActions(), podActions(), workloadActions(now), siteActions(now), requestActions(now))
+	return slices.Concat(nodeActions(), podActions(), workloadActions(now), jobActions(), siteActions(now), requestActions(now), rolloutActions())
 }
 
 // path is where an action is asked for.
@@ -79,11 +92,17 @@ func (a *action) many(n int) string { return plural(n, a.one) }
 // An item is one thing that an action is done to, as forms name it: exactly that one,
 // not another of the same name that has come since.
 type item struct {
+	Kind            state.Kind // "": that of the action
 	Namespace, Name string
 	UID             types.UID
 }
 
-func itemOf(o state.Object) item { return item{o.GetNamespace(), o.GetName(), o.GetUID()} }
+func itemOf(o state.Object) item { return item{"", o.GetNamespace(), o.GetName(), o.GetUID()} }
+
+// pickOf is the item of a check box, which tells its kind too.
+func pickOf(o state.Object) item {
+	return item{state.KindOf(o), o.GetNamespace(), o.GetName(), o.GetUID()}
+}
 
 func (i item) String() string {
 	if i.Namespace == "" || i.Namespace == "default" {
@@ -93,14 +112,25 @@ func (i item) String() string {
 }
 
 // Form is the item in a form.
-func (i item) Form() string { return i.Namespace + "/" + i.Name + "=" + string(i.UID) }
+func (i item) Form() string {
+	text := i.Namespace + "/" + i.Name + "=" + string(i.UID)
+	if i.Kind != "" {
+		return string(i.Kind) + "/" + text
+	}
+	return text
+}
 
 // parseItem reads an item from a form. Without a uid it is whatever has the name.
 func parseItem(text string) (i item, ok bool) {
 	at, uid, _ := strings.Cut(text, "=")
+	if strings.Count(at, "/") == 2 {
+		var kind string
+		kind, at, _ = strings.Cut(at, "/")
+		i.Kind = state.Kind(kind)
+	}
 	i.Namespace, i.Name, ok = strings.Cut(at, "/")
 	i.UID = types.UID(uid)
-	return i, ok && i.Name != ""
+	return i, ok && i.Name != "" && !strings.Contains(i.Name, "/")
 }
 
 // A worker does an action in somebody's name.
@@ -117,7 +147,7 @@ func (e errGone) Error() string { return "it is gone" }
 
 // find returns the object that an item means, as it is now.
 func (w *worker) find(kind state.Kind, i item) (state.Object, error) {
-	o := w.fleet.Snapshot().Get(state.Key{Kind: kind, Namespace: i.Namespace, Name: i.Name})
+	o := w.fleet.Snapshot().Get(state.Key{Kind: cmp.Or(i.Kind, kind), Namespace: i.Namespace, Name: i.Name})
 	switch {
 	case o == nil:
 		return nil, errGone{i}

@@ -26,14 +26,14 @@ func nodeActions() []*action {
 			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
 			Means:  "Cordons the node and asks its pods to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
-			fields: drainFields, parse: parseDrain, notes: drainNotes, all: drain},
+			fields: drainFields, parse: parseDrain, notes: drainNotes, foresee: foreseeDrain, all: drain},
 		{Name: "stop-drain", aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
 			idle: notDraining, do: stopDrain},
 		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", fields: labelFields, parse: parseLabel, do: label},
 		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", fields: taintFields, parse: parseTaint, notes: taintNotes, do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
 			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is added again with a new token.",
-			notes: deleteNotes, do: remove},
+			notes: deleteNotes, foresee: foreseeDelete, do: remove},
 	}
 	for _, a := range all {
 		a.kind, a.one, a.verb, a.resource = state.Nodes, "node", "patch", "nodes"

@@ -22,7 +22,7 @@ func siteActions(now func() time.Time) []*action {
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
 			}, do: policyOf(fleet.Hold)},
-		{Name: "evict", Label: "Do not hold", Done: "gives up its pods", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+		{Name: "evict", Label: "Do not hold", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, do: policyOf(fleet.Evict)},
@@ -140,7 +140,7 @@ var siteSettings = []setting{
 		func(s *fleet.SiteSpec) string { return durationText(s.NodeMonitorGracePeriod) }, durationValue},
 	{"nodeStartupGracePeriod", "A new node is unknown after", "40s or more, such as 5m",
 		func(s *fleet.SiteSpec) string { return durationText(s.NodeStartupGracePeriod) }, durationValue},
-	{"nodeEvictionRate", "Nodes given up per second", "such as 0.1: one every 10 seconds",
+	{"nodeEvictionRate", "Nodes tainted per second", "such as 0.1: one every 10 seconds",
 		func(s *fleet.SiteSpec) string { return numberText(s.NodeEvictionRate) }, numberValue},
 	{"secondaryNodeEvictionRate", "The same in partial disruption", "such as 0.01; 0 for none",
 		func(s *fleet.SiteSpec) string { return numberText(s.SecondaryNodeEvictionRate) }, numberValue},

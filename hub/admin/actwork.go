@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -81,6 +82,16 @@ func workloadActions(now func() time.Time) []*action {
 		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, node by node.", fields: revisionFields, parse: parseRevision, do: rollBack},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", notes: workloadNotes, do: remove},
 	}
+	statefulSets := []*action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, the last first. Their claims stay.", do: restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be: the last go first, and their claims as the stateful set says.", fields: scaleFields, parse: parseScale, do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, the last first.", fields: revisionFields, parse: parseRevision, do: rollBack},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the stateful set with its pods.", notes: statefulNotes, do: remove},
+	}
+	for _, a := range statefulSets {
+		a.kind, a.one, a.verb, a.resource = state.StatefulSets, "stateful set", "patch", "statefulsets"
+		a.list, a.listed = "/workloads", "Workloads"
+	}
 	for _, a := range deployments {
 		a.kind, a.one, a.verb, a.resource = state.Deployments, "deployment", "patch", "deployments"
 		a.list, a.listed = "/workloads", "Workloads"
@@ -89,8 +100,32 @@ func workloadActions(now func() time.Time) []*action {
 		a.kind, a.one, a.verb, a.resource = state.DaemonSets, "daemon set", "patch", "daemonsets"
 		a.list, a.listed = "/workloads", "Workloads"
 	}
-	deployments[len(deployments)-1].verb, daemonSets[len(daemonSets)-1].verb = "delete", "delete"
-	return append(deployments, daemonSets...)
+	for _, all := range [][]*action{deployments, daemonSets, statefulSets} {
+		all[len(all)-1].verb = "delete"
+	}
+	return slices.Concat(deployments, daemonSets, statefulSets)
+}
+
+// statefulNotes tells also what becomes of the claims.
+func statefulNotes(s state.Snapshot, with []state.Object) []string {
+	kept, gone := 0, 0
+	for _, o := range with {
+		set := o.(*appsv1.StatefulSet)
+		n := len(set.Spec.VolumeClaimTemplates) * len(podsOf(s, set))
+		if keep := set.Spec.PersistentVolumeClaimRetentionPolicy; keep != nil && keep.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+			gone += n
+		} else {
+			kept += n
+		}
+	}
+	notes := workloadNotes(s, with)
+	if kept > 0 {
+		notes = append(notes, plural(kept, "claim")+" and what is in their volumes stay.")
+	}
+	if gone > 0 {
+		notes = append(notes, plural(gone, "claim")+" and what is in their volumes go, too.")
+	}
+	return notes
 }
 
 // podsOf walks the pods of a workload.
@@ -131,16 +166,16 @@ func restart(ctx context.Context, w *worker, o state.Object, now time.Time) (und
 func scaleFields(_ state.Snapshot, with []state.Object) []field {
 	f := field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
 	if len(with) == 1 {
-		f.Label, f.Value = "Pods", strconv.Itoa(int(replicasOf(with[0].(*appsv1.Deployment))))
+		f.Label, f.Value = "Pods", strconv.Itoa(int(replicasOf(with[0])))
 	}
 	return []field{f}
 }
 
-func replicasOf(d *appsv1.Deployment) int32 {
-	if d.Spec.Replicas == nil {
-		return 1
+func replicasOf(o state.Object) int32 {
+	if s, ok := o.(*appsv1.StatefulSet); ok {
+		return ptr.Deref(s.Spec.Replicas, 1)
 	}
-	return *d.Spec.Replicas
+	return ptr.Deref(o.(*appsv1.Deployment).Spec.Replicas, 1)
 }
 
 func parseScale(form url.Values) (any, error) {
@@ -152,7 +187,7 @@ func parseScale(form url.Values) (any, error) {
 }
 
 func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	before, after := replicasOf(o.(*appsv1.Deployment)), w.given.(int32)
+	before, after := replicasOf(o), w.given.(int32)
 	if before == after {
 		return nil, nil
 	}

@@ -16,14 +16,18 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/history"
 	devices "flotilla.dev/hub/node"
+	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/wire"
+	"flotilla.dev/web/manual"
 )
 
 // A Fleet is the control loop as the page sees it.
@@ -110,6 +114,9 @@ type Certificate struct {
 	Until       time.Time
 }
 
+// A Told is told of incidents: a webhook, or people by mail. To holds no secret.
+type Told struct{ Name, To string }
+
 // A Fact is something that is so.
 type Fact struct{ Name, Value string }
 
@@ -139,17 +146,29 @@ type Config struct {
 	People   People
 	Tokens   Tokens
 	Accounts Accounts
+	Views    Views // nil: nobody can save any
 	Archive  Archive
 	About    func() (About, error)
+	// Told are those outside who are told of incidents, and TestTold sends one of them a message
+	// that is about nothing. nil: nobody is.
+	Told     func() []Told
+	TestTold func(ctx context.Context, name string) error
 	// CA is the hub's authority, for kubeconfigs, as PEM.
 	CA func() []byte
+	// Agents lists the processors that the hub has agents for; nil: none.
+	Agents func() []string
 	// HubURL is what devices join through, such as https://gateway:8443; "" is the
 	// address by which the page was reached.
 	HubURL  string
 	Version string
 	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
 	Pauses []store.Pause
-	Log    *slog.Logger
+	// History is how a node fared: n samples from a moment on; nil: nobody remembers it.
+	History func(uid types.UID, from time.Time, n int) []history.Word
+	// Foresight are the rules by which it is told beforehand what would become of pods; zero: it
+	// is not told.
+	Foresight preview.Rules
+	Log       *slog.Logger
 }
 
 // A Server serves the page.
@@ -159,6 +178,7 @@ type Server struct {
 	cache *cache
 	live  *live
 	tools tools
+	shown shown
 
 	actions []*action
 	jobs    *jobs
@@ -178,6 +198,9 @@ func New(c Config) *Server {
 	}
 	if c.Allow == nil {
 		c.Allow = access.Allow
+	}
+	if c.Agents == nil {
+		c.Agents = func() []string { return nil }
 	}
 	l := newLive(c.Fleet)
 	return &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(), live: l, actions: actions(c.Now), jobs: newJobs(l, c.Now)}
@@ -217,6 +240,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodPost, Path: "/logout", serve: (*call).logout},
 
 		get("/", "list", "nodes", overview),
+		{Method: http.MethodGet, Path: "/mark", Verb: "list", Resource: "nodes", serve: (*call).mark},
 		get("/nodes", "list", "nodes", nodes),
 		get("/nodes/:name", "get", "nodes", node),
 		get("/sites", "list", "sites", sites),
@@ -225,8 +249,12 @@ func (s *Server) Routes() []Route {
 		get("/pods", "list", "pods", pods),
 		get("/pods/:namespace/:name", "get", "pods", pod),
 		get("/events", "list", "events", events),
+		{Method: http.MethodGet, Path: "/find", serve: (*call).find},
+		{Method: http.MethodGet, Path: "/find/complete", serve: (*call).complete},
+		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account", serve: (*call).changeViews},
 		get("/devices/add", "create", "jointokens", addDevice),
 		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: (*call).token},
+		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", serve: (*call).madeToken},
 		get("/devices/waiting", "list", "certificatesigningrequests", waiting),
 		get("/devices/joined", "create", "jointokens", joined),
 
@@ -236,6 +264,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", serve: (*call).logs},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", serve: (*call).logStream},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", serve: (*call).logFile},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", serve: (*call).crashLog},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", serve: (*call).terminal},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", serve: (*call).terminalSocket},
 		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", serve: (*call).pasteForm},
@@ -243,6 +272,11 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", serve: (*call).editForm},
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, serve: (*call).edit},
 		get("/boards", "list", "boardprofiles", boards),
+		get(rolloutsPath, "list", "firmwarerollouts", rollouts),
+		get(rolloutsPath+"/new", "create", "firmwarerollouts", startRollout),
+		get(rolloutsPath+"/:name", "get", "firmwarerollouts", rollout),
+		{Method: http.MethodGet, Path: manual.Root, serve: (*call).help},
+		{Method: http.MethodGet, Path: manual.Root + "/:page", serve: (*call).help},
 		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", serve: (*call).auditView},
 		{Method: http.MethodGet, Path: "/account", Verb: "get", Resource: "account", serve: (*call).account},
 		{Method: http.MethodPost, Path: "/account", Verb: "update", Resource: "account", serve: (*call).accountAction},

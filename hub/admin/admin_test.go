@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,22 +170,98 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsInTheAnswerAndNowhereElse(t *testing.T) {
+// What makes a token leads to where its maker sees it, in that session alone: loading
+// that page again makes no other one.
+func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	var acts []store.Audit
 	c := configOf(newMemory(sample()...))
 	c.Audit = func(_ context.Context, a store.Audit) { acts = append(acts, a) }
+	now := time.Now()
+	c.Now = func() time.Time { return now }
+	session := sessionOf{csrf: csrf}
+	c.Sessions = &session
 	srv := start(t, c)
-	resp, body := srv.ask(t, "admin", "POST", "/devices/add", url.Values{"csrf": {csrf}, "site": {"oslo"}, "uses": {"1"}, "life": {"1h"}})
-	if resp.StatusCode != http.StatusCreated || resp.Header.Get("Location") != "" || !strings.Contains(body, "--token FLT1.") {
-		t.Fatalf("the token is not in the answer: %d %s", resp.StatusCode, resp.Header.Get("Location"))
+	make := func() string {
+		t.Helper()
+		resp, body := srv.ask(t, "admin", "POST", "/devices/add", url.Values{"csrf": {session.csrf}, "site": {"oslo"}, "uses": {"1"}, "life": {"24h"}})
+		to := resp.Header.Get("Location")
+		if resp.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, "/devices/tokens/") || strings.Contains(to+body, "FLT1") {
+			t.Fatalf("the token is made with %d, and leads to %s", resp.StatusCode, to)
+		}
+		return to
 	}
+	to := make()
 	if len(acts) != 1 || acts[0].Who != "test-admin" || strings.Contains(fmt.Sprint(acts[0]), "FLT1") {
 		t.Errorf("the audit says %+v", acts)
 	}
-	if strings.Count(body, "FLT1.") != 1 {
-		t.Error("the token stands in more than one place")
+	for range 2 {
+		resp, body := srv.ask(t, "admin", "GET", to, nil)
+		if resp.StatusCode != http.StatusOK || strings.Count(body, "FLT1.") != 1 || !strings.Contains(body, "--token FLT1.") || resp.Header.Get("Cache-Control") != "no-store" {
+			t.Fatalf("its maker sees %d, the token %d times", resp.StatusCode, strings.Count(body, "FLT1."))
+		}
+	}
+	if len(acts) != 1 {
+		t.Errorf("looking again has made another token: %+v", acts)
+	}
+	gone := func(what, who string) {
+		t.Helper()
+		if resp, body := srv.ask(t, who, "GET", to, nil); resp.StatusCode < 400 || strings.Contains(body, "FLT1") {
+			t.Errorf("%s: %d", what, resp.StatusCode)
+		}
+	}
+	gone("a viewer sees the token", "viewer")
+	session.name = "another"
+	gone("another administrator sees the token", "admin")
+	session.name, session.csrf = "", "a later session"
+	gone("a later session sees the token", "admin")
+	session.csrf = csrf
+	now = now.Add(shownLife)
+	gone("the token is seen after an hour", "admin")
+}
+
+// sessionOf is people, with the session of the test's choice.
+type sessionOf struct {
+	people
+	name, csrf string
+}
+
+func (s *sessionOf) Authenticate(r *http.Request) (access.User, error) {
+	u, err := s.people.Authenticate(r)
+	u.Name, u.CSRF = or(s.name, u.Name), s.csrf
+	return u, err
+}
+
+// Each device that comes with a token is told of on the way: it has its certificate, it
+// has reported, it is ready or why not.
+func TestHowFarADeviceHasComeIsTold(t *testing.T) {
+	enrolled := metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second))
+	record := func(name, token string) *state.Record {
+		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Token: token, Enrolled: enrolled}
+	}
+	m := newMemory(record("pi-1", "k1"), record("pi-2", "k1"), record("pi-3", "k1"), record("pi-9", "k2"),
+		testNode("pi-2", "oslo", nil), testNode("pi-3", "oslo", func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no container engine"}}
+		}), testNode("pi-9", "oslo", nil), testNode("pi-old", "oslo", nil))
+	c := configOf(m)
+	srv := start(t, c)
+	_, body := srv.ask(t, "admin", "GET", "/devices/joined?token=k1&uses=5", nil)
+	text := strings.Join(strings.Fields(tags.ReplaceAllString(body, " ")), " ")
+	for _, want := range []string{"Has its certificate pi-1 has joined", "waits for the device&#39;s first report", "Ready pi-2 has joined", "Not ready pi-3 has joined", "no container engine", "Waiting for 2 more devices…"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q: %s", want, text)
+		}
+	}
+	for _, other := range []string{"pi-9", "pi-old"} {
+		if strings.Contains(text, other) {
+			t.Errorf("it tells of %s, which has not come with the token", other)
+		}
+	}
+	if _, body := srv.ask(t, "admin", "GET", "/devices/joined?token=&uses=1", nil); strings.Contains(body, "has joined") {
+		t.Error("devices without a token come with none")
 	}
 }
+
+var tags = regexp.MustCompile("<[^>]*>")
 
 func TestAFleetWithoutNodesSaysWhatToDo(t *testing.T) {
 	srv := start(t, configOf(newMemory()))
@@ -431,8 +508,9 @@ func TestManyChangesAreTwoASecond(t *testing.T) {
 }
 
 func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
-	m := newMemory(sample()...)
-	srv := start(t, configOf(m))
+	conf := configOf(newMemory(sample()...))
+	conf.Now = func() time.Time { return now0 } // the part of the day that a site was ready is another with each minute
+	srv := start(t, conf)
 	now := srv.tagOf(t, "viewer", "/sites")
 	for _, c := range []struct {
 		name, query, id string
@@ -542,9 +620,11 @@ func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 			t.Errorf("%s: a browser without scripts does not see how long ago something was", path)
 		}
 	}
-	first, tag := look("/nodes", nodes, now0)
-	if later, again := look("/nodes", nodes, now0.Add(3*time.Hour)); tag != again || first == later {
-		t.Error("the list is another page, or the same to a browser without scripts, because three hours have passed")
+	srv = New(configOf(newMemory(testNode("pi-1", "oslo", nil))))
+	hour := now0.Truncate(time.Hour).Add(2 * time.Hour) // the bars of the last day move by the hour; what was seen was before it, whatever time it is
+	first, tag := look("/nodes", nodes, hour.Add(5*time.Minute))
+	if later, again := look("/nodes", nodes, hour.Add(45*time.Minute)); tag != again || first == later {
+		t.Error("the list is another page, or the same to a browser without scripts, because forty minutes have passed")
 	}
 	for v, want := range map[any]string{at(now0.Add(-time.Hour), now0): ">60m<", momentOf(now0.Add(-time.Hour), now0): ">60m<", (*moment)(nil): "–", moment{}: "–"} {
 		if got := string(timeFuncs(true)["ago"].(func(any) template.HTML)(v)); !strings.Contains(got, want) {
@@ -641,36 +721,14 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		want   string
 	}{
 		{"where evictions are held, why", fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node is given up there."},
-		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives up one node every 10s, and it is next."},
+		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node gets the NoExecute taint there."},
+		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next."},
 	} {
 		n := testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
 		s := newMemory(n, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status}).Snapshot()
 		chain := nodeChain(s, n, now0)
 		if len(chain) == 0 || chain[len(chain)-1] != c.want {
 			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
-		}
-	}
-}
-
-func TestSearch(t *testing.T) {
-	labels := map[string]string{"kubernetes.io/arch": "arm64", "flotilla.dev/board": "raspberrypi4", "room": "Kitchen"}
-	for _, c := range []struct {
-		name, search string
-		want         bool
-	}{
-		{"a part of the name", "gate", true},
-		{"another name", "pi", false},
-		{"every word must fit", "gate arch:arm64", true},
-		{"one that does not fit", "gate arch:amd64", false},
-		{"a label by its short name", "board:raspberry", true},
-		{"a label by its whole name", "flotilla.dev/board:raspberrypi4", true},
-		{"a label without a prefix, in any case", "room:kitchen", true},
-		{"that a label is there", "room:", true},
-		{"that a label is not there", "shelf:", false},
-	} {
-		if got := matches("gateway", labels, strings.Fields(c.search)); got != c.want {
-			t.Errorf("%s (%s): %v, want %v", c.name, c.search, got, c.want)
 		}
 	}
 }
@@ -721,5 +779,51 @@ func TestTheLoginGivesNoLongNameBack(t *testing.T) {
 	_, body = srv.ask(t, "", "POST", "/setup", url.Values{"name": {long}, "token": {long}, "password": {"a"}, "again": {"b"}})
 	if n := strings.Count(body, "k"); n < 2*maxName || n > 1000 {
 		t.Errorf("the form of the setup link gives %d letters back, want %d", n, 2*maxName)
+	}
+}
+
+// With many sites the one that needs somebody stands first, and can be found.
+func TestSitesTheWorstFirst(t *testing.T) {
+	site := func(name string, st fleet.SiteState, notReady int32, change func(*fleet.Site)) state.Object {
+		s := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: fleet.SiteStatus{State: st, Ready: 9, NotReady: notReady, EvictionRate: "0.1"}}
+		if change != nil {
+			change(s)
+		}
+		return s
+	}
+	objects := []state.Object{
+		site("a-quiet", fleet.SiteNormal, 0, nil), site("b-one-missing", fleet.SiteNormal, 1, nil), site("c-two-missing", fleet.SiteNormal, 2, func(s *fleet.Site) { s.Spec.Location = "Quay 7" }),
+		site("d-partial", fleet.SitePartialDisruption, 5, func(s *fleet.Site) { s.Status.Held, s.Status.HeldReason = "partially disrupted", "Partial" }),
+		site("e-dark", fleet.SiteFullDisruption, 3, nil),
+	}
+	for i := range 150 {
+		objects = append(objects, site(fmt.Sprintf("z-%03d", i), fleet.SiteNormal, 0, nil))
+	}
+	srv := start(t, configOf(newMemory(objects...)))
+	list := func(query string) (names []string, body string) {
+		t.Helper()
+		resp, body := srv.ask(t, "viewer", "GET", "/sites"+query, nil)
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d", query, resp.StatusCode)
+		}
+		for _, m := range regexp.MustCompile(`<li id="[^"]*" data-key="([^"]*)"`).FindAllStringSubmatch(body, -1) {
+			names = append(names, m[1])
+		}
+		return names, body
+	}
+	names, body := list("")
+	if len(names) != perPage || !slices.Equal(names[:6], []string{"e-dark", "d-partial", "c-two-missing", "b-one-missing", "a-quiet", "z-000"}) {
+		t.Errorf("%d sites, first %v", len(names), names[:min(6, len(names))])
+	}
+	if !strings.Contains(body, "155 sites") || !strings.Contains(body, "page=2") {
+		t.Error("it does not say how many there are, or leads to no more")
+	}
+	for query, want := range map[string][]string{
+		"?state=attention": {"e-dark", "d-partial", "c-two-missing", "b-one-missing"}, "?state=held": {"d-partial"}, "?q=QUAY": {"c-two-missing"}, "?q=dark&state=normal": nil,
+		"?q=z-14&page=9": {"z-140", "z-141", "z-142", "z-143", "z-144", "z-145", "z-146", "z-147", "z-148", "z-149"},
+	} {
+		if got, body := list(query); !slices.Equal(got, want) || want == nil && !strings.Contains(body, "No site is like that") {
+			t.Errorf("%s: %v, want %v", query, got, want)
+		}
 	}
 }

@@ -146,6 +146,13 @@ func TestNothingHindersPeople(t *testing.T) {
 			b.fill("input[name=nodeMonitorGracePeriod]", "5s")
 			b.press("button.primary")
 		}},
+		{"manual", "/help", nil},
+		{"manual, with pictures", "/help/sites", unfold},
+		{"manual, a table", "/help/conditions", nil},
+		{"manual, flags", "/help/flotilla-hub#flotilla-hub-serve.--policy", nil},
+		{"manual, code", "/help/start", nil},
+		{"manual, found", "/help?q=pods+node", nil},
+		{"manual, nothing found", "/help?q=nothing+of+that+kind", nil},
 		{"no page at all", "/nowhere", nil},
 		{"no action", "/actions/NONE", nil},
 		{"a connection that is lost", "/nodes", func(b *browser) { // shown beside the real one, which is good

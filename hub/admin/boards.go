@@ -94,7 +94,11 @@ func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionHard)) {
-		r.Thresholds = append(r.Thresholds, Fact{signal, "below " + res.EvictionHard[signal]})
+		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + res.EvictionHard[signal]})
+	}
+	for _, signal := range slices.Sorted(maps.Keys(res.EvictionSoft)) {
+		soft := res.EvictionSoft[signal]
+		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + soft.Value + " for " + soft.For.Duration.String()})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
 		r.Labels = append(r.Labels, Fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})
@@ -111,4 +115,12 @@ func amounts(m map[string]string) string {
 		parts = append(parts, m[name]+" "+name)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// beyond is on which side of its threshold a signal is bad.
+func beyond(signal string) string {
+	if signal == fleet.SignalTemperature {
+		return "above "
+	}
+	return "below "
 }

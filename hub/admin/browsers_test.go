@@ -24,14 +24,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/incident"
 )
 
 // pageLoads are the fleets and the numbers of open pages that are measured. Of the
 // changes, none or every one shows on all pages.
 var pageLoads = []struct {
-	nodes, pages int
-	shows        bool
-}{{1000, 0, true}, {1000, 50, true}, {1000, 50, false}, {1000, 500, true}, {5000, 50, true}}
+	nodes, dark, pages int
+	shows              bool
+}{{1000, 0, 0, true}, {1000, 0, 50, true}, {1000, 0, 50, false}, {1000, 0, 500, true}, {5000, 0, 50, true}, {5000, 3000, 50, true}}
 
 // BenchmarkPages holds pages open, on three views, over a fleet of which 20 nodes
 // change every second. The browsers are a process of their own, so that %core is the
@@ -40,8 +41,12 @@ var pageLoads = []struct {
 // told at once is 50 behind.
 func BenchmarkPages(b *testing.B) {
 	for _, load := range pageLoads {
-		b.Run(fmt.Sprintf("nodes=%d/pages=%d/shows=%v", load.nodes, load.pages, load.shows), func(b *testing.B) {
+		b.Run(fmt.Sprintf("nodes=%d/dark=%d/pages=%d/shows=%v", load.nodes, load.dark, load.pages, load.shows), func(b *testing.B) {
 			m := manyNodes(load.nodes)
+			if load.dark > 0 {
+				silent(m, load.dark)
+				m.incidents(incident.Decider{}.Subjects(m.s))
+			}
 			c, secret := guarded(b, m)
 			c.Liveness = renewed
 			me := access.NewUser{Name: "admin", Password: "four words are good", Role: access.Admin}

@@ -8,6 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/history"
+	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/wire"
@@ -31,6 +35,9 @@ type request struct {
 	actions  []*action
 	jobs     *jobs
 	pauses   []store.Pause
+	history  func(uid types.UID, from time.Time, n int) []history.Word
+
+	foresight preview.Rules
 }
 
 // rendered is what a view shows at a revision and a moment.
@@ -140,7 +147,7 @@ func (c *call) asks() func() *request {
 			},
 			may: func(verb, resource string) bool { return s.Allow(role, verb, resource) }, liveness: s.Liveness,
 			uses:    s.uses,
-			actions: s.actions, jobs: s.jobs, pauses: s.Pauses,
+			actions: s.actions, jobs: s.jobs, pauses: s.Pauses, history: s.History, foresight: s.Foresight,
 		}
 	}
 }

@@ -6,15 +6,19 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"rsc.io/qr"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
 )
 
 // lives are the choices of how long a join token is good for.
@@ -42,19 +46,22 @@ func addPage(s state.Snapshot, d addData) page {
 }
 
 type tokenData struct {
-	Line    string
+	Install string // the line that installs the agent and joins; "": the hub has no agents
+	Arches  []string
+	Line    string // the line that joins, where an agent is
 	QR      template.HTML
 	Site    string
 	Node    string
 	Uses    int
 	Life    string
 	Waits   bool   // whoever joins waits for approval
-	Since   string // query of the view of those who have joined since
-	Problem string
+	Since   string // query of the view of those who come with it
+
+	life time.Duration
 }
 
-// token makes a join token and shows the line to type on the device. It stands in
-// this answer only: not in an address, not in the log.
+// token makes a join token, and leads to where its maker sees it. It stands there only:
+// not in an address, not in the log.
 func (c *call) token() error {
 	hubURL := c.HubURL
 	if hubURL == "" {
@@ -73,17 +80,30 @@ func (c *call) token() error {
 	c.did(act)
 	d := tokenData{
 		Line: "flotilla-device join " + hubURL + " --token " + token.Text(), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(), Waits: t.Approval,
-		Since: "/devices/joined?" + url.Values{"site": {t.Site}, "since": {strconv.FormatInt(c.Now().Unix(), 10)}}.Encode(),
+		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(), life: t.Life,
+	}
+	if d.Arches = c.Agents(); len(d.Arches) > 0 {
+		d.Install = install.Line(hubURL, c.CA(), token.Text())
 	}
 	for _, l := range lives {
 		if l[0] == c.FormValue("life") {
 			d.Life = l[1]
 		}
 	}
-	if d.QR, err = qrCode(d.Line); err != nil {
+	if d.QR, err = qrCode(or(d.Install, d.Line)); err != nil {
 		c.Log.Error("cannot draw a QR code", "err", err)
 	}
-	return c.plain(http.StatusCreated, page{Template: "token", Title: "Add a device", Data: d})
+	c.shown.keep(token.ID, c.user, d, c.Now())
+	return c.Redirect(http.StatusSeeOther, "/devices/tokens/"+token.ID)
+}
+
+// madeToken shows a join token to whoever has just made it.
+func (c *call) madeToken() error {
+	d, ok := c.shown.of(c.Param("id"), c.user, c.Now())
+	if !ok {
+		return c.message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
+	}
+	return c.plain(http.StatusOK, page{Template: "token", Title: "Add a device", Data: d})
 }
 
 // qrCode draws text as one path of squares.
@@ -111,27 +131,61 @@ func qrCode(text string) (template.HTML, error) {
 	return template.HTML(b.String()), nil //nolint:gosec // numbers only
 }
 
-type joinedData struct {
-	Waiting []waitingRow
-	Rows    []nodeRow
+// A joiner is a device that has come with a token.
+type joiner struct {
+	Name, Href string
+	Pill       pill
+	Board      string
+	Joined     *moment
+	Why        string // it is not ready
 }
 
-// joined lists the nodes of a site that have appeared, or come back with a new
-// installation, since a moment: "waiting…" turns into them.
+type joinedData struct {
+	Waiting []waitingRow
+	Rows    []joiner
+	Left    int // uses of the token
+}
+
+// joined tells what has become of the devices that came with a token: "waiting…" turns
+// into them.
 func joined(a *request) (page, error) {
-	seconds, _ := strconv.ParseInt(a.query("since"), 10, 64)
-	since := time.Unix(seconds, 0)
+	token := a.query("token")
+	uses, _ := strconv.Atoi(a.query("uses"))
 	var d joinedData
-	for n := range a.NodesIn(a.query("site")) {
-		rec := a.Record(n.Name)
-		if (!n.CreationTimestamp.Time.Before(since) || rec != nil && !rec.Enrolled.IsZero() && !rec.Enrolled.Time.Before(since)) && len(d.Rows) < perPage {
-			d.Rows = append(d.Rows, nodeRowOf(a, n))
+	var came []*state.Record
+	for rec := range state.Each[*state.Record](a.Snapshot, state.Records, "") {
+		if token != "" && rec.Token == token {
+			came = append(came, rec)
 		}
 	}
+	slices.SortStableFunc(came, func(x, y *state.Record) int { return y.Enrolled.Compare(x.Enrolled.Time) })
+	for _, rec := range came[:min(len(came), perPage)] {
+		d.Rows = append(d.Rows, joinerOf(a, rec))
+	}
 	for _, r := range pendingRequests(a.Snapshot) {
-		if r.Annotations[state.RequestSite] == a.query("site") && len(d.Waiting) < perPage {
+		if r.Spec.Username == state.TokenUser(token) && len(d.Waiting) < perPage {
 			d.Waiting = append(d.Waiting, waitingRowOf(a, r))
 		}
 	}
-	return page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "requests"}, Data: d}, nil
+	d.Left = max(0, uses-len(came)-len(d.Waiting))
+	return page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "records", "requests"}, Data: d}, nil
+}
+
+// joinerOf says how far a device has come: it has its certificate, it has reported, it is ready.
+func joinerOf(a *request, rec *state.Record) joiner {
+	j := joiner{Name: rec.Name, Href: nodeHref(rec.Name), Joined: at(rec.Enrolled.Time, a.now)}
+	n := a.Node(rec.Name)
+	if n == nil || state.NeverReported(n) || a.liveness(rec.Name).Seen.Before(rec.Enrolled.Time) {
+		if n == nil {
+			j.Href = ""
+		}
+		j.Pill = pill{"warn", "Has its certificate"}
+		j.Why = "The token is used, and the hub waits for the device's first report. If none comes: is the agent running there (systemctl status flotilla-device), and does the device reach the hub's MQTT port?"
+		return j
+	}
+	j.Pill, j.Board = nodePill(n), n.Labels[fleet.LabelBoard]
+	if why, _ := nodeWhy(a.Snapshot, n); state.ReadyOf(n) != corev1.ConditionTrue {
+		j.Why = why
+	}
+	return j
 }

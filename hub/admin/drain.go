@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,8 +122,9 @@ func hasHave(n int, one string) string {
 // cordoned first, so that no pod moves from one to the next.
 func drain(ctx context.Context, j *job) {
 	order := j.given.(state.DrainOrder)
-	open := map[int]bool{}
-	for i := range j.Items {
+	j.each(ctx, len(j.Items), func(i int) {
+		ctx, end := atEase(ctx)
+		defer end()
 		o, err := j.find(state.Nodes, j.Items[i].item)
 		var back undo
 		if err == nil && !o.(*corev1.Node).Spec.Unschedulable {
@@ -129,19 +133,33 @@ func drain(ctx context.Context, j *job) {
 		}
 		if err != nil {
 			j.finish(i, nil, err)
-			continue
+			return
 		}
-		open[i] = true
 		j.set(i, func(p *progress) { p.State, p.Text, p.undo = "doing", "cordoned", back })
-	}
-	for i := range open {
+	})
+	var mu sync.Mutex
+	open := map[int]bool{}
+	j.each(ctx, len(j.Items), func(i int) {
+		if j.Items[i].State != "doing" {
+			return
+		}
+		ctx, end := atEase(ctx)
+		defer end()
 		o, err := j.find(state.Nodes, j.Items[i].item)
 		if err == nil {
 			err = j.patch(ctx, o, tree{"metadata": tree{"annotations": tree{state.DrainAnnotation: order.String()}}, "spec": tree{"unschedulable": true}})
 		}
 		if err != nil {
-			delete(open, i)
 			j.finish(i, j.Items[i].undo, err)
+			return
+		}
+		mu.Lock()
+		open[i] = true
+		mu.Unlock()
+	})
+	for i := range j.Items {
+		if ctx.Err() != nil && j.Items[i].State == "doing" && !open[i] {
+			j.set(i, func(p *progress) { p.State, p.Text = "failed", "stopped before it was drained; it stays cordoned" })
 		}
 	}
 	tick := time.NewTicker(drainPoll)
@@ -158,9 +176,8 @@ func drain(ctx context.Context, j *job) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			for i := range open {
-				j.halt(ctx, i)
-			}
+			left := slices.Collect(maps.Keys(open))
+			j.each(context.WithoutCancel(ctx), len(left), func(i int) { j.halt(ctx, left[i]) })
 			return
 		}
 	}

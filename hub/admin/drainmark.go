@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -34,11 +35,22 @@ type going struct {
 	Key        string
 	What, By   string
 	Began      *moment
-	Left, Held string // what is still to leave, and what holds the first of it
+	Until      *moment // then it is given up
+	Gone, Pods int     // of the pods that have to leave
+	Waits      []goingWait
+	More       int    // pods that are waited for and not named
 	Stop       string // address; "": not for the role
 }
 
+// A goingWait is a pod that a drain waits for.
+type goingWait struct {
+	Pod, Href string
+	Text      string
+	Until     *moment // of its grace period; nil: it was not asked to leave yet
+}
+
 const (
+	goingWaits = 4   // pods that are waited for and are named
 	goingNames = 5   // nodes of a drain that are named
 	goingItems = 100 // nodes that one address can ask to stop
 )
@@ -81,9 +93,12 @@ func goingOf(a *request, nodes []*corev1.Node) going {
 	var names, items []string
 	for i, n := range nodes {
 		st := state.DrainStatusOf(n)
-		if left += st.Left; g.Held == "" && len(st.Held) > 0 {
-			g.Held = st.Held[0].Pod + ": " + st.Held[0].Why
+		left += st.Left
+		g.Pods += st.Pods
+		if g.Until == nil || st.Until.Format(time.RFC3339) < g.Until.At {
+			g.Until = at(st.Until.UTC(), a.now)
 		}
+		g.Waits = append(g.Waits, waitsOf(a, n, st, goingWaits-len(g.Waits))...)
 		if i < goingNames {
 			names = append(names, n.Name)
 		}
@@ -91,7 +106,7 @@ func goingOf(a *request, nodes []*corev1.Node) going {
 			items = append(items, itemOf(n).Form())
 		}
 	}
-	g.What, g.Left = strings.Join(names, ", "), isAre(left, "pod")
+	g.What, g.Gone, g.More = strings.Join(names, ", "), max(g.Pods-left, 0), max(left-len(g.Waits), 0)
 	if more := len(nodes) - len(names); more > 0 {
 		g.What += fmt.Sprintf(" and %d more", more)
 	}
@@ -99,6 +114,43 @@ func goingOf(a *request, nodes []*corev1.Node) going {
 		g.Stop = "/actions/nodes/stop-drain?" + url.Values{"item": items}.Encode()
 	}
 	return g
+}
+
+// waitsOf are the first pods that the drain of a node waits for: those that are on their way,
+// whose time runs, and those that are held.
+func waitsOf(a *request, n *corev1.Node, st *state.DrainStatus, most int) (waits []goingWait) {
+	for p := range a.PodsOn(n.Name) {
+		if len(waits) >= most {
+			return waits
+		}
+		if p.DeletionTimestamp == nil || what(p) == "daemon" || what(p) == "finished" {
+			continue
+		}
+		w := goingWait{Pod: state.Display(p), Href: podPath(p.Namespace, p.Name)}
+		if p.DeletionTimestamp.After(a.now) {
+			w.Until = at(p.DeletionTimestamp.UTC(), a.now)
+		} else {
+			w.Text = "its grace period is over, and the device has not said that it has stopped"
+		}
+		waits = append(waits, w)
+	}
+	for _, h := range st.Held {
+		if len(waits) >= most {
+			break
+		}
+		namespace, name, _ := strings.Cut(h.Pod, "/")
+		waits = append(waits, goingWait{Pod: strings.TrimPrefix(h.Pod, "default/"), Href: podPath(namespace, name), Text: strings.TrimSuffix(h.Why, ".")})
+	}
+	return waits
+}
+
+// drainLine says in one line that a node is being drained, and how far that is; "": it is not.
+func drainLine(n *corev1.Node) string {
+	st := state.DrainStatusOf(n)
+	if _, is := n.Annotations[state.DrainAnnotation]; !is || !st.Going() {
+		return ""
+	}
+	return fmt.Sprintf("Being drained: %d of %s left to go.", st.Left, plural(st.Pods, "pod"))
 }
 
 // drainEnd says how the last drain of a node ended, "" where there is nothing to say.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	yamllines "flotilla.dev/hub/kube/lines"
 )
 
 type editData struct {
@@ -86,8 +88,12 @@ func (c *call) edit() error {
 	now, checked := d.Text, c.FormValue("checked")
 	d.Text, d.Was, d.Done = unix(c.FormValue("text")), unix(c.FormValue("was")), false
 	text, err := parseManifest(d.Text)
+	if len(yamllines.Objects([]byte(d.Text))) > 1 {
+		d.Problem = "Here is more than one object, and this page is for one: use Apply YAML for several."
+		return c.showEditor(http.StatusUnprocessableEntity, d)
+	}
 	if err != nil {
-		d.Problem = "This is no YAML: " + err.Error() + "."
+		d.Problem = noYAML(d.Text, err)
 		return c.showEditor(http.StatusUnprocessableEntity, d)
 	}
 	if d.Was != now {
@@ -149,17 +155,37 @@ func (c *call) editRefused(d editData, err error) error {
 	if !errors.As(err, &no) {
 		return c.refuse("Not applied", err)
 	}
-	d.Problem, d.Causes = no.tell()
+	d.Problem, d.Causes = no.tell(fieldLine(d.Text, 0))
 	return c.showEditor(no.code, d)
 }
 
-// tell is the refusal in one sentence, and each field's part in it.
-func (e *apiRefusal) tell() (problem string, causes []string) {
+// noYAML says what makes a text no YAML, or no object.
+func noYAML(text string, err error) string {
+	if why := yamllines.Syntax([]byte(text)); why != "" {
+		return "This is no YAML: " + why + "."
+	}
+	return "This is no YAML: " + err.Error() + "."
+}
+
+// fieldLine finds the line in which a field of the i-th object of a text stands; 0: none.
+func fieldLine(text string, i int) func(field string) int {
+	all := yamllines.Objects([]byte(text))
+	if i >= len(all) {
+		return func(string) int { return 0 }
+	}
+	return all[i].Of
+}
+
+// tell is the refusal in one sentence, and each field's part in it, with its line.
+func (e *apiRefusal) tell(line func(field string) int) (problem string, causes []string) {
 	if e.status.Details != nil {
 		for _, cause := range e.status.Details.Causes {
 			text := cause.Message
 			if cause.Field != "" {
 				text = cause.Field + ": " + text
+			}
+			if n := line(cause.Field); n > 0 {
+				text += fmt.Sprintf(" (line %d)", n)
 			}
 			causes = append(causes, text)
 		}

@@ -84,7 +84,7 @@ func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
 	k.says("This is no YAML")
 	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colours}\ndate: {a: b}\n")
 	k.press("button[value=check]")
-	k.says(`unknown field "date"`)
+	k.says("date: unknown field (line 4)")
 	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n")
 	k.press("button[value=check]")
 	k.says("does not match the name on the URL")
@@ -254,5 +254,23 @@ func TestAFormMayHoldDocumentsOnlyWhereItIsMeantTo(t *testing.T) {
 	}
 	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "note": {large}}); resp.StatusCode < 400 {
 		t.Errorf("/settings: %d", resp.StatusCode)
+	}
+}
+
+// kubectl's copy of an object in itself would head every diff.
+func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
+	m, err := parseManifest("kind: ConfigMap\nmetadata:\n  name: a\n  annotations:\n    kubectl.kubernetes.io/last-applied-configuration: |\n      {}\n    mine: kept\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.compared().yaml(); strings.Contains(got, "last-applied") || !strings.Contains(got, "mine: kept") {
+		t.Errorf("it is compared as %s", got)
+	}
+	if !strings.Contains(m.tidy().yaml(), "last-applied") {
+		t.Error("comparing has changed the object")
+	}
+	only := manifest{"metadata": map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}}
+	if got := only.compared().yaml(); strings.Contains(got, "annotations") {
+		t.Errorf("nothing is left but the annotation, and it is compared as %s", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
 
@@ -22,6 +23,7 @@ type eventRow struct {
 
 type eventsData struct {
 	Search string
+	Wrong  string // what is not understood of the search
 	Types  []option
 	Rows   []eventRow
 	Pager  pager
@@ -30,33 +32,25 @@ type eventsData struct {
 
 // events lists what happened, the newest first.
 func events(a *request) (page, error) {
-	search, kind := strings.TrimSpace(a.query("q")), a.query("type")
-	words := strings.Fields(strings.ToLower(search))
+	text, kind, q := strings.TrimSpace(a.query("q")), a.query("type"), a.searched(search.Events)
+	match := eventFinder.matcher(a, q)
 	d := eventsData{
-		Search: search, Types: options(kind, [2]string{"", "All"}, [2]string{"Warning", "Warnings"}, [2]string{"Normal", "Normal"}),
+		Search: text, Wrong: q.Wrong, Types: options(kind, eventTypes...),
 		Empty: a.Len(state.Events) == 0,
 	}
 	var found []*corev1.Event
 	for e := range state.Each[*corev1.Event](a.Snapshot, state.Events, "") {
-		if (kind == "" || e.Type == kind) && hasWords(e, words) {
+		if (kind == "" || e.Type == kind) && match(e) {
 			found = append(found, e)
 		}
 	}
 	slices.SortStableFunc(found, newestFirst)
-	from, to, pager := pageOf(a, len(found), url.Values{"q": {search}, "type": {kind}})
+	from, to, pager := pageOf(a, len(found), url.Values{"q": {text}, "type": {kind}})
 	d.Pager = pager
 	for _, e := range found[from:to] {
 		d.Rows = append(d.Rows, eventRowOf(a, e))
 	}
 	return page{Template: "events", Title: "Events", Watch: []string{"events"}, Data: d}, nil
-}
-
-func hasWords(e *corev1.Event, words []string) bool {
-	if len(words) == 0 {
-		return true
-	}
-	text := strings.ToLower(e.InvolvedObject.Kind + " " + e.InvolvedObject.Name + " " + e.Reason + " " + e.Message)
-	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
 func eventRowOf(a *request, e *corev1.Event) eventRow {
@@ -77,15 +71,12 @@ func eventRowOf(a *request, e *corev1.Event) eventRow {
 		if p := a.Pod(about.Namespace, about.Name); p != nil {
 			r.Href = podHref(p)
 		}
-	case "Deployment", "DaemonSet":
-		kind := state.Deployments
-		if about.Kind == "DaemonSet" {
-			kind = state.DaemonSets
-		}
+	case "Deployment", "DaemonSet", "StatefulSet":
+		kind := state.Kind(strings.ToLower(about.Kind) + "s")
 		if a.Get(state.Key{Kind: kind, Namespace: about.Namespace, Name: about.Name}) != nil {
 			r.Href = workloadHref(kind, about.Namespace, about.Name)
 		}
-	case "Job", "StatefulSet":
+	case "Job":
 		r.Href = ownerHref(about.Namespace, strings.ToLower(about.Kind), about.Name)
 	case "Site":
 		r.Href = "/sites#" + url.PathEscape(about.Name)

@@ -29,6 +29,6 @@ func guarded(t testing.TB, m Fleet) (c Config, secret string) {
 		t.Fatal(err)
 	}
 	c = configOf(m)
-	c.Sessions, c.Logins, c.People, c.Tokens, c.Accounts, c.Archive = g, g, g, g, g, st
+	c.Sessions, c.Logins, c.People, c.Tokens, c.Accounts, c.Archive, c.Views = g, g, g, g, g, st, g
 	return c, secret
 }

@@ -22,6 +22,8 @@ import (
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
 	drains "flotilla.dev/hub/drain"
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
@@ -33,6 +35,8 @@ type memory struct {
 	s    state.Snapshot
 	log  []state.Applied
 	more chan struct{}
+
+	at, counted time.Time // of the incidents
 }
 
 func newMemory(objects ...state.Object) *memory {
@@ -40,7 +44,26 @@ func newMemory(objects ...state.Object) *memory {
 	for _, o := range objects {
 		s, _ = state.Apply(s, []state.Change{state.Put(o, "")})
 	}
-	return &memory{s: s, more: make(chan struct{})}
+	m := &memory{s: s, more: make(chan struct{})}
+	m.incidents(incident.Decider{}.Subjects(s))
+	m.log = nil
+	return m
+}
+
+// incidents finds what is wrong, as the hub does, whenever that is looked at.
+func (m *memory) incidents(subjects []state.Subject) {
+	decider := incident.Decider{LeaveBy: func(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
+		leave := eviction.LeaveBy(n, p)
+		return leave.At, leave.Must
+	}}
+	if m.at = time.Now(); m.at.Before(m.counted.Add(2 * time.Second)) {
+		m.at = m.counted.Add(2 * time.Second) // it counts once a second
+	}
+	var made []state.Applied
+	m.s, made = state.Apply(m.s, decider.Decide(m.s, subjects, m.at).Changes)
+	if m.log = append(m.log, made...); len(made) > 0 {
+		m.counted = m.at
+	}
 }
 
 func (m *memory) Snapshot() state.Snapshot {
@@ -65,6 +88,7 @@ func (m *memory) Do(_ context.Context, news control.News) ([]state.Applied, erro
 		m.s, made = state.Apply(m.s, plan.Changes)
 		m.log = append(m.log, made...)
 	}
+	m.incidents(state.Touched(incident.Decider{}.Touches, done))
 	close(m.more)
 	m.more = make(chan struct{})
 	return done, nil
@@ -147,6 +171,7 @@ type server struct {
 	*httptest.Server
 	down  atomic.Bool
 	wires *wires
+	page  *Server
 	end   func() // stops the page, as the hub's end does
 }
 
@@ -157,7 +182,7 @@ func start(t testing.TB, c Config) *server {
 	e := echo.New()
 	e.IPExtractor = echo.ExtractIPDirect()
 	s.Register(e)
-	srv := &server{}
+	srv := &server{page: s}
 	srv.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if srv.down.Load() {
 			panic(http.ErrAbortHandler)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +16,9 @@ import (
 
 const (
 	// maxItems is how many things one action is done to at most.
-	maxItems = 1000
+	maxItems = 10_000
+	// keptItems is how many things the actions that are kept were done to, together.
+	keptItems = 2 * maxItems
 	// remembered is how many actions are kept to look at, and how many can be going on.
 	remembered = 50
 	// atOnce is how many of its things an action does at a time.
@@ -26,9 +30,30 @@ type progress struct {
 	item
 	State string // waiting, doing, done, failed
 	Text  string
+	Why   failure // of one that has failed
 	Parts []part  // what it waits for
 	Share float64 // of it that is done, from 0 to 1, while it is being done
 	undo  undo
+}
+
+// A failure is why something was not done, in a word.
+type failure string
+
+const (
+	wasGone    failure = "Gone"    // it had gone before, or another of its name has come
+	wasRefused failure = "Refused" // by the API: its text says why
+)
+
+func failureOf(err error) failure {
+	var away errGone
+	var no *apiRefusal
+	switch {
+	case errors.As(err, &away), refusedWith(err, http.StatusNotFound):
+		return wasGone
+	case errors.As(err, &no) && no.code < 500:
+		return wasRefused
+	}
+	return "Failed"
 }
 
 // A part is something that has to happen until a thing is done.
@@ -69,7 +94,7 @@ func (j *job) finish(i int, undo undo, err error) {
 	j.set(i, func(p *progress) {
 		p.State, p.Text, p.undo = "done", "", undo
 		if err != nil {
-			p.State, p.Text = "failed", sentence(err)
+			p.State, p.Text, p.Why = "failed", sentence(err), failureOf(err)
 		}
 	})
 }
@@ -81,19 +106,32 @@ func (j *job) run(ctx context.Context) {
 		j.act.all(ctx, j)
 		return
 	}
+	j.each(ctx, len(j.Items), func(i int) {
+		defer panics.CatchThen("page job", func(err error) { j.finish(i, nil, err) })
+		j.set(i, func(p *progress) { p.State = "doing" })
+		whole, end := atEase(ctx)
+		defer end()
+		undo, err := j.one(whole, i)
+		if err != nil {
+			undo = nil // there is nothing to take back
+		}
+		j.finish(i, undo, err)
+	})
+}
+
+// each does something n times, a few at a time, until ctx is done.
+func (j *job) each(ctx context.Context, n int, do func(i int)) {
 	places := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
-	for i := range j.Items {
+	for i := range n {
 		places <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
 		wg.Go(func() {
 			defer func() { <-places }()
-			defer panics.CatchThen("page job", func(err error) { j.finish(i, nil, err) })
-			j.set(i, func(p *progress) { p.State = "doing" })
-			undo, err := j.one(ctx, i)
-			j.finish(i, undo, err)
+			defer panics.Catch("page job")
+			do(i)
 		})
 	}
 	wg.Wait()
@@ -108,6 +146,21 @@ func (j *job) one(ctx context.Context, i int) (undo, error) {
 		return nil, err
 	}
 	return j.act.do(ctx, &j.worker, o)
+}
+
+// atEase returns a context in which what has been begun is brought to its end, when ctx
+// ends before: what was asked of the API and not waited for would be neither done nor not.
+func atEase(ctx context.Context) (context.Context, func()) {
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		defer panics.Catch("page job")
+		select {
+		case <-time.After(patience):
+			cancel()
+		case <-whole.Done():
+		}
+	})
+	return whole, func() { stop(); cancel() }
 }
 
 // A sum counts the things of a job by their state.
@@ -191,8 +244,7 @@ func (js *jobs) begin(j *job) (ok bool) {
 	j.cancel = cancel
 	js.mu.Lock()
 	js.list = append(js.list, j)
-	js.forget()
-	if ok = len(js.list) <= remembered; !ok {
+	if ok = js.forget(); !ok {
 		js.list = js.list[:len(js.list)-1]
 	}
 	js.mu.Unlock()
@@ -218,21 +270,27 @@ func (js *jobs) begin(j *job) (ok bool) {
 	return true
 }
 
-// forget drops the oldest jobs that have ended, where there are too many.
-func (js *jobs) forget() {
-	extra := len(js.list) - remembered
+// forget drops the oldest jobs that have ended, where there are too many, or they were
+// done to too many things; ok tells whether there is room then.
+func (js *jobs) forget() (ok bool) {
+	extra, items := len(js.list)-remembered, -keptItems
+	for _, j := range js.list {
+		items += len(j.Items)
+	}
 	js.list = slices.DeleteFunc(js.list, func(j *job) bool {
-		if extra <= 0 {
+		if extra <= 0 && items <= 0 {
 			return false
 		}
 		select {
 		case <-j.over:
 			extra--
+			items -= len(j.Items)
 			return true
 		default:
 			return false
 		}
 	})
+	return extra <= 0 && items <= 0
 }
 
 func (js *jobs) get(id string) *job {
@@ -265,12 +323,16 @@ func objectHref(kind state.Kind, i item) string {
 		return nodeHref(i.Name)
 	case state.Pods:
 		return podPath(i.Namespace, i.Name)
-	case state.Deployments, state.DaemonSets:
+	case state.Deployments, state.DaemonSets, state.StatefulSets:
 		return workloadHref(kind, i.Namespace, i.Name)
+	case state.Jobs, state.CronJobs:
+		return jobHref(i)
 	case state.Sites:
 		return siteHref(i.Name)
 	case state.JoinRequests:
 		return waitingPath
+	case state.FirmwareRollouts:
+		return rolloutHref(i.Name)
 	}
 	return ""
 }

@@ -1,7 +1,10 @@
 package admin
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"flotilla.dev/hub/state"
@@ -21,7 +24,7 @@ func justDone(a *request) *done {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return &done{ID: j.ID, Text: j.title() + " by " + j.By + ".", MayUndo: len(j.undoable()) > 0 && a.may(j.act.verb, j.act.resource)}
+	return &done{ID: j.ID, Text: j.title() + " by " + j.By + ".", MayUndo: len(j.undoable()) > 0 && j.act.allowed(a.may)}
 }
 
 // title says what is done: "Cordon 3 nodes", or once it is over and for one "pi-1: cordoned".
@@ -102,6 +105,8 @@ type jobData struct {
 	Running          bool
 	MayStop, MayUndo bool
 	Back, BackText   string
+	Shows            []menuItem // all of them, or only those that have failed
+	Pager            pager
 }
 
 // jobView shows one action: what it is done to, how far it is, and what failed why.
@@ -113,32 +118,55 @@ func jobView(a *request) (page, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	undo := len(j.undoable()) > 0
-	may := a.may(j.act.verb, j.act.resource)
+	may := j.act.allowed(a.may)
 	d := jobData{jobRow: jobRowOf(j, a.now), Means: j.act.Means, Running: j.Ended.IsZero(), MayStop: j.Ended.IsZero() && may, MayUndo: undo && may}
+	var order []int
+	filter := url.Values{}
+	if a.query("show") == "failed" {
+		filter.Set("show", "failed")
+	}
 	for _, failed := range []bool{true, false} { // what failed is what somebody looks for
-		for _, p := range j.Items {
-			if (p.State == "failed") == failed {
-				d.Items = append(d.Items, j.item(a, p))
+		for i, p := range j.Items {
+			if (p.State == "failed") == failed && (failed || len(filter) == 0) {
+				order = append(order, i)
 			}
 		}
 	}
-	d.Back, d.BackText = j.act.list, j.act.listed
-	if d.Running {
-		return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d, Again: 3}, nil
+	var from, to int
+	from, to, d.Pager = pageOf(a, len(order), filter)
+	for _, i := range order[from:to] {
+		d.Items = append(d.Items, j.item(a, j.Items[i]))
 	}
-	return page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d}, nil
+	if len(j.Items) > perPage && d.Sum.Failed > 0 {
+		d.Shows = []menuItem{{Label: fmt.Sprintf("All %d", d.Sum.All), Href: a.path, Destroy: len(filter) == 0}, {Label: fmt.Sprintf("%d not done", d.Sum.Failed), Href: a.path + "?show=failed", Destroy: len(filter) > 0}}
+	}
+	d.Back, d.BackText = j.act.list, j.act.listed
+	p := page{Template: "job", Title: j.title(), Watch: []string{jobsTopic + "/" + j.ID}, Data: d}
+	if d.Running {
+		p.Again = 3
+	}
+	return p, nil
 }
 
 func (j *job) item(a *request, p progress) jobItem {
 	r := jobItem{Name: p.String(), Text: p.Text, Parts: p.Parts}
-	if a.Get(state.Key{Kind: j.act.kind, Namespace: p.Namespace, Name: p.Name}) != nil {
-		r.Href = objectHref(j.act.kind, p.item)
+	kind := cmp.Or(p.Kind, j.act.kind)
+	if o := a.Get(state.Key{Kind: kind, Namespace: p.Namespace, Name: p.Name}); o != nil {
+		r.Href = objectHref(kind, p.item)
+	}
+	for _, part := range j.act.each {
+		if part.kind == kind {
+			r.Name = part.one + " " + r.Name
+		}
 	}
 	switch p.State {
 	case "done":
 		r.Pill = pill{"ok", "Done"}
 	case "failed":
-		r.Pill = pill{"bad", "Failed"}
+		r.Pill = pill{"bad", cmp.Or(string(p.Why), "Failed")}
+		if p.Why == wasGone {
+			r.Pill.Kind = "idle"
+		}
 	case "doing":
 		r.Pill = pill{"warn", "In progress"}
 	default:
@@ -153,8 +181,8 @@ func (c *call) jobAction() error {
 	if j == nil {
 		return c.message(http.StatusNotFound, "Nothing to undo", "The hub does not know of this action any more: it was restarted, or many others have been done since.")
 	}
-	if !c.Allow(c.user.Role, j.act.verb, j.act.resource) {
-		return c.message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.user.Role)+"” may not "+j.act.verb+" "+j.act.resource+". Ask an administrator.")
+	if !j.act.allowed(c.may()) {
+		return c.message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.user.Role)+"” may not do this. Ask an administrator.")
 	}
 	switch c.FormValue("action") {
 	case "stop":

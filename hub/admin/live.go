@@ -222,13 +222,17 @@ func topics(changes []state.Applied, hit map[string]bool) {
 		case state.Nodes:
 			hit["nodes"], hit["node/"+a.Key.Name] = true, true
 		case state.Records:
-			hit["node/"+a.Key.Name] = true
+			hit["records"], hit["node/"+a.Key.Name] = true, true
 		case state.Sites:
 			hit["sites"] = true
+		case state.Incidents:
+			hit[incidentsTopic] = true
 		case state.JoinRequests:
 			hit["requests"] = true
 		case state.BoardProfiles:
 			hit["boards"] = true
+		case state.FirmwareRollouts:
+			hit[rolloutsTopic] = true
 		case state.Pods:
 			hit["pods"], hit["pod/"+a.Key.Namespace+"/"+a.Key.Name] = true, true
 			for _, o := range []state.Object{a.Old, a.New} {

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
@@ -69,6 +71,23 @@ func (m manifest) tidy() manifest {
 			}
 		}
 		out["metadata"] = meta
+	}
+	return out
+}
+
+// compared is the manifest as people compare it: without kubectl's copy of it in itself.
+func (m manifest) compared() manifest {
+	out := m.tidy()
+	meta, _ := out["metadata"].(map[string]any)
+	have, _ := meta["annotations"].(map[string]any)
+	if _, ok := have[corev1.LastAppliedConfigAnnotation]; !ok {
+		return out
+	}
+	have = maps.Clone(have)
+	delete(have, corev1.LastAppliedConfigAnnotation)
+	meta["annotations"] = have // tidy has copied the metadata
+	if len(have) == 0 {
+		delete(meta, "annotations")
 	}
 	return out
 }

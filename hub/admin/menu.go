@@ -64,7 +64,7 @@ func bulk(a *request, kind state.Kind, n int, filter url.Values) (m menu) {
 		query = "?" + q.Encode()
 	}
 	for _, act := range a.actions {
-		if act.kind == kind && !act.single && !act.aside && a.may(act.verb, act.resource) {
+		if act.kind == kind && !act.single && !act.aside && act.allowed(a.may) {
 			m.More = append(m.More, menuItem{Label: act.Label, Href: act.path() + query, Destroy: act.Destroy})
 			m.Title = fmt.Sprintf("With %s", all(n, act.one))
 		}
@@ -92,6 +92,7 @@ type sorter[T any] struct {
 type column struct {
 	Title, Href string
 	Sorted      string // ascending, descending, or "": not by this one
+	All         bool   // it has the box that ticks all rows that are shown
 }
 
 // order sorts a list as the query says: by a column, or with "-" before its name the other way.

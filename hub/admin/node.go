@@ -22,6 +22,7 @@ type conditionRow struct {
 	Reason  string
 	Message string
 	Since   *moment
+	Help    string // where the manual tells of it; "": nowhere
 }
 
 type taintRow struct {
@@ -34,6 +35,7 @@ type nodeData struct {
 	Name, Href string
 	Pill       pill
 	Why        string
+	Help       string // where the manual tells of that
 	Since      *moment
 	Chain      []string
 	Site       string
@@ -48,11 +50,13 @@ type nodeData struct {
 	Events     []eventRow
 	Hardware   []section
 	Timeline   timeline
+	Charts     charts
 	Logs       string // "": not for this role
 	Menu       menu
 	Did        *done
 	Going      *going
 	DrainEnd   string
+	Boot       *nodeBoot
 }
 
 // node shows everything that is known of one node.
@@ -62,12 +66,12 @@ func node(a *request) (page, error) {
 	if n == nil {
 		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
 	}
-	why, _ := nodeWhy(a.Snapshot, n)
+	_, told := nodeWhy(a.Snapshot, n)
 	live := a.liveness(name)
 	d := nodeData{
-		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: why, Since: at(nodeSince(n), a.now), Chain: nodeChain(a.Snapshot, n, a.now),
+		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: a.nodeWhy(n), Since: at(nodeSince(n), a.now), Chain: nodeChain(a.Snapshot, n, a.now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
-		Timeline: timelineOf(a, n), Menu: menuOf(a, n), Did: justDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
+		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: menuOf(a, n), Did: justDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}
 	if a.may("get", "nodes/proxy") {
 		d.Logs = d.Href + "/logs"
@@ -77,7 +81,7 @@ func node(a *request) (page, error) {
 	}
 	for _, c := range n.Status.Conditions {
 		d.Conditions = append(d.Conditions, conditionRow{
-			string(c.Type), pill{conditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now),
+			string(c.Type), pill{conditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Node", string(c.Type)),
 		})
 	}
 	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
@@ -114,7 +118,7 @@ func node(a *request) (page, error) {
 	if raw == nil {
 		raw = a.Report(name).Text()
 	}
-	d.Hardware = hardware(raw)
+	d.Hardware, d.Boot = hardware(raw), nodeBootOf(a, name)
 	return page{Template: "node", Title: name, Watch: []string{"node/" + name, usageTopic(name)}, Poll: 10, Data: d}, nil
 }
 

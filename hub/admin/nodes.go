@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -68,10 +68,13 @@ func options(chosen string, pairs ...[2]string) (o []option) {
 // A nodeRow is all that its row shows: those that are equal look alike, see look.row.
 type nodeRow struct {
 	Name, Href, Site, Board string
+	Pick                    string
 	Pill                    pill
+	Bar                     bar
 	Why                     string
 	Pods, PodsMax           int64
 	CPU, Memory             share
+	CPUUsed, MemoryUsed     spark
 	Heard, Age              moment
 }
 
@@ -82,6 +85,7 @@ func (r nodeRow) lasting() any {
 
 type nodesData struct {
 	Search   string
+	Wrong    string // what is not understood of the search
 	Sites    []option
 	Statuses []option
 	Rows     []nodeRow
@@ -89,8 +93,9 @@ type nodesData struct {
 	Empty    bool // no node at all
 	Filtered bool
 	Sort     []column
-	Sorted   string
+	SortBy   []option
 	Bulk     menu
+	Picks    *pickBar
 	MayAdd   bool
 	HubURL   string
 }
@@ -120,71 +125,45 @@ func hasStatus(n *corev1.Node, status string) bool {
 	return true
 }
 
-// matches tells whether an object has every word of a search: in its name, or,
-// for a word such as key:value or key:, among its labels.
-func matches(name string, labels map[string]string, words []string) bool {
-	for _, w := range words {
-		key, value, isLabel := strings.Cut(w, ":")
-		if !isLabel {
-			if !strings.Contains(name, w) {
-				return false
-			}
-			continue
-		}
-		if have, ok := labels[key]; ok {
-			if strings.Contains(strings.ToLower(have), value) {
-				continue
-			}
-			return false
-		}
-		if !slices.ContainsFunc(labelNames(labels), func(k string) bool {
-			_, short, ok := strings.Cut(k, "/")
-			return ok && strings.EqualFold(short, key) && strings.Contains(strings.ToLower(labels[k]), value)
-		}) {
-			return false
-		}
-	}
-	return true
-}
-
-func labelNames(labels map[string]string) []string {
-	names := make([]string, 0, len(labels))
-	for k := range labels {
-		names = append(names, k)
-	}
-	return names
-}
-
 // nodes lists the nodes: search, filters, a hundred at a time.
 func nodes(a *request) (page, error) {
-	search, site, status := strings.TrimSpace(a.query("q")), a.query("site"), a.query("status")
+	text, site, status := strings.TrimSpace(a.query("q")), a.query("site"), a.query("status")
 	d := nodesData{
-		Search: search, Statuses: options(status, nodeStatuses...), Sites: siteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
-		Filtered: search != "" || site != "" || status != "", MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
+		Search: text, Statuses: options(status, nodeStatuses...), Sites: siteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
+		Filtered: text != "" || site != "" || status != "", MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
 	}
 	found := findNodes(a)
-	filter := url.Values{"q": {search}, "site": {site}, "status": {status}}
-	d.Bulk = bulk(a, state.Nodes, len(found), filter)
+	filter := url.Values{"q": {text}, "site": {site}, "status": {status}}
+	if d.Wrong = a.wrongSearch(state.Nodes); d.Wrong == "" {
+		d.Bulk = bulk(a, state.Nodes, len(found), filter)
+	}
 	d.Sort = sortLinks(a, filter, nodeOrders)
-	d.Sorted = a.query("sort")
-	filter.Set("sort", d.Sorted)
+	d.SortBy = sortOptions(a, nodeOrders)
+	filter.Set("sort", a.query("sort"))
 	from, to, pager := pageOf(a, len(found), filter)
 	d.Pager = pager
 	for _, n := range found[from:to] {
-		d.Rows = append(d.Rows, nodeRowOf(a, n))
+		r := nodeRowOf(a, n)
+		r.Pick = a.pick(n)
+		d.Rows = append(d.Rows, r)
+	}
+	if d.Picks = pickBarOf(a, filter, len(found), len(d.Rows), state.Nodes); d.Picks != nil {
+		d.Sort = append([]column{{All: true}}, d.Sort...)
 	}
 	return page{Template: "nodes", Title: "Nodes", Watch: []string{"nodes", "pods"}, Poll: 10, Data: d}, nil
 }
 
 // findNodes returns the nodes that the query is about, in its order.
 func findNodes(a *request) (found []*corev1.Node) {
-	words := strings.Fields(strings.ToLower(a.query("q")))
-	all := a.Nodes()
+	q := a.searched(search.Nodes)
+	match, all := nodeFinder.matcher(a, q), a.Nodes()
 	if site := a.query("site"); site != "" {
+		all = a.NodesIn(site)
+	} else if site := q.Exact("site"); a.Count(site).Nodes > 0 {
 		all = a.NodesIn(site)
 	}
 	for n := range all {
-		if hasStatus(n, a.query("status")) && matches(n.Name, n.Labels, words) {
+		if hasStatus(n, a.query("status")) && match(n) {
 			found = append(found, n)
 		}
 	}
@@ -229,13 +208,14 @@ var nodeOrders = []sorter[*corev1.Node]{
 
 func nodeRowOf(a *request, n *corev1.Node) nodeRow {
 	u := a.Usage(n.Name)
-	why, _ := nodeWhy(a.Snapshot, n)
-	return nodeRow{
-		Name: n.Name, Href: nodeHref(n.Name), Site: state.SiteOf(n), Board: cmp.Or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture),
-		Pill: nodePill(n), Why: why, Pods: u.Pods, PodsMax: n.Status.Allocatable.Pods().Value(),
+	r := nodeRow{
+		Name: n.Name, Href: nodeHref(n.Name), Site: state.SiteOf(n), Board: boardName(n),
+		Pill: nodePill(n), Bar: barOf(a, n), Why: a.nodeWhy(n), Pods: u.Pods, PodsMax: n.Status.Allocatable.Pods().Value(),
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: momentOf(a.liveness(n.Name).Seen, a.now), Age: momentOf(n.CreationTimestamp.Time, a.now),
 	}
+	a.sparks(n, &r.CPUUsed, &r.MemoryUsed)
+	return r
 }
 
 func siteOptions(a *request, chosen string) []option {

@@ -3,10 +3,8 @@ package admin
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
@@ -19,86 +17,30 @@ type tile struct {
 	Kind                     string // of a pill
 }
 
-// A problem is something that needs attention.
-type problem struct {
-	Pill        pill
-	Name, Where string
-	Href        string
-	Why         string
-	Since       *moment
-
-	rank  int
-	since time.Time
-	tell  func(*problem) // the rest of it, once it is known to be shown
-}
-
-// problems of one kind; More is how many are not shown.
-type problems struct {
-	Title string
-	Items []problem
-	More  int
-	Href  string
-}
-
-// few is how many problems of a kind the overview shows.
-const few = 12
-
-// add keeps a problem if it is among the few that are shown: the worst and of those
-// the newest, since what changed last is why somebody looks. However many there are,
-// only those are told of.
-func (w *problems) add(kind string, since time.Time, tell func(*problem)) {
-	v := problem{rank: rank(kind), since: since, tell: tell}
-	i := len(w.Items)
-	for i > 0 && (v.rank < w.Items[i-1].rank || v.rank == w.Items[i-1].rank && v.since.After(w.Items[i-1].since)) {
-		i--
-	}
-	if len(w.Items) == few {
-		w.More++
-		if i == few {
-			return
-		}
-		w.Items = w.Items[:few-1]
-	}
-	w.Items = slices.Insert(w.Items, i, v)
-}
-
-// told tells of those that are shown.
-func (w problems) told(now time.Time) problems {
-	for i := range w.Items {
-		v := &w.Items[i]
-		v.Since = at(v.since, now)
-		v.tell(v)
-	}
-	return w
-}
-
 func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
 
+// few is how many of one kind a page shows that has more to show.
+const few = 12
+
 type overviewData struct {
-	Tiles    []tile
-	Problems []problems
-	Jobs     []jobRow // in progress
-	Goings   []going
-	Waiting  int  // devices that wait for approval
-	Empty    bool // no node yet
-	MayAdd   bool
-	HubURL   string
+	Tiles []tile
+	incidentsData
+	Jobs    []jobRow // in progress
+	Goings  []going
+	Picture fleetPicture
+	Waiting int  // devices that wait for approval
+	Empty   bool // no node yet
+	MayAdd  bool
+	HubURL  string
 }
 
 // overview shows first what needs attention.
 func overview(a *request) (page, error) {
 	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
-	inSites, siteTile := siteProblems(a)
-	inNodes, nodeTile := nodeProblems(a)
-	inPods, podTile := podProblems(a)
-	inWork, workTile := workloadProblems(a)
-	d.Tiles = []tile{nodeTile, siteTile, workTile, podTile}
-	for _, w := range []problems{inSites, inNodes, inWork, inPods} {
-		if len(w.Items) > 0 {
-			d.Problems = append(d.Problems, w.told(a.now))
-		}
-	}
+	d.incidentsData = incidents(a)
+	d.Tiles = []tile{nodeTile(a), siteTile(a), workloadTile(a), podTile(a)}
 	d.Goings = goings(a)
+	d.Picture = pictureOf(a)
 	for _, j := range a.jobs.all() {
 		j.mu.Lock()
 		if j.Ended.IsZero() {
@@ -106,131 +48,81 @@ func overview(a *request) (page, error) {
 		}
 		j.mu.Unlock()
 	}
-	return page{Template: "overview", Title: "Overview", Watch: []string{"nodes", "sites", "pods", "workloads", "requests", jobsTopic}, Data: d}, nil
+	return page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind, Watch: []string{incidentsTopic, "nodes", "sites", "pods", "workloads", "requests", jobsTopic}, Data: d}, nil
 }
 
-func siteProblems(a *request) (problems, tile) {
-	w := problems{Title: "Sites", Href: "/sites"}
+func siteTile(a *request) tile {
 	total, normal := 0, 0
 	for site := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		total++
-		st := site.Status
-		if st.State == fleet.SiteNormal || st.State == "" {
+		if st := site.Status.State; st == fleet.SiteNormal || st == "" {
 			normal++
-			if st.HeldReason == "" && st.Waiting == 0 {
-				continue
-			}
 		}
-		p := sitePill(site)
-		if p.Kind == "ok" {
-			p = pill{"warn", "Evicting"}
-			if st.HeldReason != "" {
-				p.Text = "Held"
-			}
-		}
-		var since time.Time
-		if st.Since != nil && st.State != fleet.SiteNormal {
-			since = st.Since.Time
-		}
-		w.add(p.Kind, since, func(v *problem) {
-			v.Pill, v.Name, v.Href, v.Why = p, site.Name, siteHref(site.Name), siteWhy(site)
-		})
 	}
 	t := tile{Label: "Sites", Value: fmt.Sprintf("%d/%d", normal, total), Note: "normal", Href: "/sites", Kind: "ok"}
 	if normal < total {
 		t.Kind = "bad"
 	}
-	return w, t
+	return t
 }
 
-func nodeProblems(a *request) (problems, tile) {
-	w := problems{Title: "Nodes", Href: "/nodes?status=attention"}
+func nodeTile(a *request) tile {
 	total, ready := 0, 0
 	for n := range a.Nodes() {
 		total++
 		if state.ReadyOf(n) == corev1.ConditionTrue {
 			ready++
-			if len(unhealthy(n)) == 0 { // cordoned is what somebody wanted
-				continue
-			}
 		}
-		w.add(nodePill(n).Kind, nodeSince(n), func(v *problem) {
-			v.Pill, v.Name, v.Where, v.Href = nodePill(n), n.Name, state.SiteOf(n), nodeHref(n.Name)
-			v.Why, _ = nodeWhy(a.Snapshot, n)
-		})
 	}
 	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok"}
 	if ready < total {
 		t.Kind = "bad"
 	}
-	return w, t
+	return t
 }
 
-func podProblems(a *request) (problems, tile) {
-	w := problems{Title: "Pods", Href: "/pods?status=attention"}
+// podTile counts the pods that should run. One that was told to leave is no trouble any more: its
+// workload has made another.
+func podTile(a *request) tile {
 	total, running := 0, 0
 	kind := "ok"
 	for p := range a.Pods("") {
-		if p.Status.Phase != corev1.PodSucceeded {
-			total++
-		}
-		f := podFaultOf(a.Snapshot, p, a.now)
-		bad := f.kind
-		if bad == "" {
-			if p.Status.Phase == corev1.PodRunning {
-				running++
-			}
+		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && len(p.OwnerReferences) > 0 {
 			continue
 		}
-		if rank(bad) < rank(kind) {
-			kind = bad
+		total++
+		switch f := podFaultOf(a.Snapshot, p, a.now); {
+		case f.kind != "":
+			if rank(f.kind) < rank(kind) {
+				kind = f.kind
+			}
+		case p.Status.Phase == corev1.PodRunning:
+			running++
 		}
-		w.add(bad, podSince(p, f.dark), func(v *problem) {
-			v.Pill, v.Name, v.Where, v.Href = pill{bad, podLineOf(p, a.now).Status}, state.Display(p), p.Spec.NodeName, podHref(p)
-			v.Why, _ = podTrouble(a.Snapshot, p, a.now)
-		})
 	}
-	return w, tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind}
+	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind}
 }
 
-func workloadProblems(a *request) (problems, tile) {
-	w := problems{Title: "Workloads", Href: "/workloads"}
+func workloadTile(a *request) tile {
 	total, good := 0, 0
-	for d := range state.Each[*appsv1.Deployment](a.Snapshot, state.Deployments, "") {
+	count := func(p pill) {
 		total++
-		r := deploymentRow(d, a.now)
-		if r.Pill.Kind == "ok" || r.Pill.Kind == "idle" {
+		if p.Kind == "ok" || p.Kind == "idle" {
 			good++
 		}
-		if r.Why != "" && r.Pill.Kind == "bad" {
-			w.add(r.Pill.Kind, d.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
-		}
+	}
+	for d := range state.Each[*appsv1.Deployment](a.Snapshot, state.Deployments, "") {
+		count(deploymentRow(d, a.now).Pill)
 	}
 	for d := range state.Each[*appsv1.DaemonSet](a.Snapshot, state.DaemonSets, "") {
-		total++
-		if r := daemonSetRow(d, a.now); r.Pill.Kind == "ok" || r.Pill.Kind == "idle" {
-			good++
-		}
+		count(daemonSetRow(d, a.now).Pill)
 	}
 	for o := range state.Each[*appsv1.StatefulSet](a.Snapshot, state.StatefulSets, "") {
-		total++
-		r := statefulSetRow(o, a.now)
-		if r.Pill.Kind == "ok" || r.Pill.Kind == "idle" {
-			good++
-		}
-		if r.Pill.Kind == "bad" {
-			w.add(r.Pill.Kind, o.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
-		}
-	}
-	for j := range state.Each[*batchv1.Job](a.Snapshot, state.Jobs, "") {
-		r := taskRowOf(j, a.now)
-		if end := state.JobEnd(j); r.Pill.Kind == "bad" && (end == nil || a.now.Sub(end.LastTransitionTime.Time) < 24*time.Hour) {
-			w.add(r.Pill.Kind, j.CreationTimestamp.Time, func(v *problem) { v.Pill, v.Name, v.Href, v.Why = r.Pill, r.Name, r.Href, r.Why })
-		}
+		count(statefulSetRow(o, a.now).Pill)
 	}
 	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads", Kind: "ok"}
 	if good < total {
 		t.Kind = "warn"
 	}
-	return w, t
+	return t
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	yamllines "flotilla.dev/hub/kube/lines"
 )
 
 // A pasted object, and what became or would become of it.
@@ -57,7 +59,9 @@ func (c *call) paste() error {
 	show := func(code int) error { return c.plain(code, page{Template: "paste", Title: "Apply YAML", Data: d}) }
 	all, err := documents(d.Text)
 	if err != nil {
-		d.Problem = "This cannot be applied: " + err.Error() + "."
+		if d.Problem = "This cannot be applied: " + err.Error() + "."; yamllines.Syntax([]byte(d.Text)) != "" {
+			d.Problem = noYAML(d.Text, err)
+		}
 		return show(http.StatusUnprocessableEntity)
 	}
 	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what the check is good for
@@ -65,8 +69,8 @@ func (c *call) paste() error {
 	d.Edited = c.FormValue("action") == "apply" && !d.Applied
 	d.Ready = true
 	coming := map[string]bool{} // namespaces that this text makes
-	for _, m := range all {
-		row, err := c.pasteOne(m, d, coming)
+	for i, m := range all {
+		row, err := c.pasteOne(m, d, coming, fieldLine(d.Text, i))
 		if err != nil {
 			return c.refuse("Not applied", err)
 		}
@@ -83,7 +87,7 @@ func (c *call) paste() error {
 }
 
 // pasteOne checks or applies one object. An error is the hub's own.
-func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool) (pastedRow, error) {
+func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow, error) {
 	r := pastedRow{Kind: m.text("kind"), Name: or(m.text("metadata", "name"), "without a name"), Pill: pill{"bad", "Refused"}}
 	m = m.tidy()
 	path, namespaced, err := c.place(m)
@@ -110,7 +114,7 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool) (pasted
 	live, err := c.object(o.path)
 	var no *apiRefusal
 	if err != nil && (!errors.As(err, &no) || no.code != http.StatusNotFound) {
-		return c.refusedRow(r, err)
+		return c.refusedRow(r, err, line)
 	}
 	if no != nil && !d.Applied {
 		r.Href = "" // there is no page of it yet
@@ -129,11 +133,11 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool) (pasted
 	r.Warnings = a.warnings
 	if no := a.err(); no != nil {
 		if !d.Applied && no.code == http.StatusNotFound && coming[namespace] {
-			r.Pill, r.Diff, r.Href = pill{"idle", "Create"}, diff("", m.yaml()), ""
+			r.Pill, r.Diff, r.Href = pill{"idle", "Create"}, diff("", m.compared().yaml()), ""
 			r.Later = true
 			return r, nil
 		}
-		return c.refusedRow(r, no)
+		return c.refusedRow(r, no, line)
 	}
 	var result manifest
 	if err := json.Unmarshal(a.body, &result); err != nil {
@@ -144,9 +148,9 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool) (pasted
 	}
 	before := ""
 	if live != nil {
-		before = live.tidy().yaml()
+		before = live.compared().yaml()
 	}
-	r.Diff = diff(before, result.tidy().yaml())
+	r.Diff = diff(before, result.compared().yaml())
 	r.Pill = pastedPill(live != nil, len(r.Diff) > 0, d.Applied)
 	return r, nil
 }
@@ -165,12 +169,12 @@ func pastedPill(existed, differs, applied bool) pill {
 	return pill{"ok", "Create"}
 }
 
-func (c *call) refusedRow(r pastedRow, err error) (pastedRow, error) {
+func (c *call) refusedRow(r pastedRow, err error, line func(field string) int) (pastedRow, error) {
 	var no *apiRefusal
 	if !errors.As(err, &no) {
 		return r, err
 	}
-	r.Problem, r.Causes = no.tell()
+	r.Problem, r.Causes = no.tell(line)
 	if r.Fight = no.code == http.StatusConflict; r.Fight {
 		r.Problem = "Others have set these fields:"
 	}

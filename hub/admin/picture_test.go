@@ -16,15 +16,14 @@ import (
 )
 
 // TestThePicturesOfTheReadme makes web/screenshots anew when SCREENSHOTS names a
-// directory; else it holds that those that are there are small.
+// directory; else it holds that those that are there are small. The overview is that of
+// TestANightOnTheRealHub.
 func TestThePicturesOfTheReadme(t *testing.T) {
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
 		dir = "../../web/screenshots"
 	} else {
 		k := newKit(t, toolObjects()...)
-		k.open("/")
-		k.picture("overview")
 		k.open("/yaml/apis/apps/v1/namespaces/default/deployments/till")
 		k.replaces("till:1.0", "till:1.1")
 		k.press("button[value=check]")
@@ -34,6 +33,9 @@ func TestThePicturesOfTheReadme(t *testing.T) {
 		k.picture("node")
 	}
 	for _, name := range []string{"overview", "node", "yaml"} {
+		if name == "overview" && os.Getenv("SCREENSHOTS") != "" {
+			continue
+		}
 		info, err := os.Stat(filepath.Join(dir, name+".png"))
 		if err != nil {
 			t.Errorf("%v; make it with SCREENSHOTS=web/screenshots", err)

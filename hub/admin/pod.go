@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
 )
 
 type containerRow struct {
@@ -14,6 +16,7 @@ type containerRow struct {
 	Since       *moment
 	Restarts    int32
 	CPU, Memory string // that it uses now; "": not measured
+	Asks        string // what it requests, and its limits
 }
 
 type podData struct {
@@ -29,6 +32,13 @@ type podData struct {
 	Terminal   string
 	Menu       menu
 	Did        *done
+	Help       string // where the manual tells of what is wrong
+	Placement  *placement
+	Crashes    []crash
+	Images     []*imageTrouble
+	Owners     []ownerLink
+	Asks       []Fact
+	Volumes    []volumeRow
 }
 
 // pod shows one pod, and why it does not do what it should.
@@ -42,23 +52,37 @@ func pod(a *request) (page, error) {
 	if a.may("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}
-	if a.may("create", "pods/exec") && p.Status.Phase == corev1.PodRunning {
+	if a.may("create", "pods/exec") && p.Status.Phase == corev1.PodRunning && reachable(a, p) {
 		d.Terminal = d.Href + "/terminal"
 	}
 	if d.Why != "" {
-		d.Chain = podChain(a.Snapshot, p, a.now)
+		d.Chain, d.Help = podChain(a.Snapshot, p, a.now), podHelp(p, d.Pill.Text)
+	}
+	if waitsForNode(p) {
+		d.Placement = placementOf(a, p)
+		d.Why, d.Chain = d.Placement.Why, d.Placement.Needs
+		if len(d.Placement.Rows) > 0 {
+			d.Chain = append(d.Chain, "It is tried again whenever something changes that could help.")
+		}
+	}
+	if d.Crashes = crashesOf(a, p); d.Why != "" && len(d.Crashes) > 0 && reachable(a, p) && p.DeletionTimestamp == nil {
+		d.Why = "Container " + d.Crashes[0].Container + " does not keep running."
+	}
+	if d.Images = imagesMissing(p); d.Why != "" && len(d.Images) > 0 && reachable(a, p) && p.DeletionTimestamp == nil {
+		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].short
 	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
 		d.Why = "It was asked to leave, and has until " + stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
 	for _, f := range []Fact{
-		{"Namespace", p.Namespace}, {"Owner", d.Owner}, {"Address", p.Status.PodIP}, {"Restart policy", string(p.Spec.RestartPolicy)},
+		{"Namespace", p.Namespace}, {"Address", p.Status.PodIP}, {"Restart policy", string(p.Spec.RestartPolicy)},
 		{"Quality of service", string(p.Status.QOSClass)}, {"Created", stamp(p.CreationTimestamp.Time)},
 	} {
 		if f.Value != "" {
 			d.Facts = append(d.Facts, f)
 		}
 	}
+	d.Owners, d.Asks, d.Volumes = ownerLinks(a.Snapshot, p), askFacts(p), volumesOf(a, p)
 	for _, c := range p.Status.Conditions {
 		kind := "idle"
 		if (c.Status == corev1.ConditionTrue) == (c.Type != corev1.DisruptionTarget) {
@@ -66,7 +90,7 @@ func pod(a *request) (page, error) {
 		} else if c.Status != corev1.ConditionFalse || c.Type != corev1.DisruptionTarget {
 			kind = "warn"
 		}
-		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now)})
+		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Pod", string(c.Type))})
 	}
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
@@ -93,7 +117,7 @@ func pod(a *request) (page, error) {
 
 func containers(a *request, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
 	for _, spec := range specs {
-		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: pill{"idle", "Not started"}}
+		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: pill{"idle", "Not started"}, Asks: asksText(spec)}
 		for _, st := range have {
 			if st.Name != spec.Name {
 				continue
@@ -131,4 +155,10 @@ func or(s, otherwise string) string {
 		return otherwise
 	}
 	return s
+}
+
+// reachable tells whether a pod's device answers: a terminal there would wait for nothing.
+func reachable(a *request, p *corev1.Pod) bool {
+	n := a.Node(p.Spec.NodeName)
+	return n != nil && state.ReadyOf(n) != corev1.ConditionUnknown
 }

@@ -9,12 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
 
 // A podRow is all that its row shows: those that are equal look alike, see look.row.
 type podRow struct {
 	Name, Namespace, Href string
+	Pick                  string
 	podLine
 	Pill           pill
 	Why            string
@@ -31,13 +33,15 @@ func (r podRow) lasting() any {
 
 type podsData struct {
 	Search     string
+	Wrong      string // what is not understood of the search
 	Namespaces []option
 	Statuses   []option
 	Owner      string
 	Rows       []podRow
 	Sort       []column
-	Sorted     string
+	SortBy     []option
 	Bulk       menu
+	Picks      *pickBar
 	Pager      pager
 	Empty      bool
 }
@@ -55,27 +59,35 @@ var podStatuses = [][2]string{
 
 // pods lists the pods, with why one does not do what it should.
 func pods(a *request) (page, error) {
-	search, namespace, status, owner := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status"), a.query("owner")
-	d := podsData{Search: search, Owner: owner, Statuses: options(status, podStatuses...), Namespaces: namespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
+	text, namespace, status, owner := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status"), a.query("owner")
+	d := podsData{Search: text, Owner: owner, Statuses: options(status, podStatuses...), Namespaces: namespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
 	found := findPods(a)
-	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}, "owner": {owner}}
-	d.Bulk = bulk(a, state.Pods, len(found), filter)
+	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}, "owner": {owner}}
+	if d.Wrong = a.wrongSearch(state.Pods); d.Wrong == "" {
+		d.Bulk = bulk(a, state.Pods, len(found), filter)
+	}
 	d.Sort = sortLinks(a, filter, podOrders)
-	d.Sorted = a.query("sort")
-	filter.Set("sort", d.Sorted)
+	d.SortBy = sortOptions(a, podOrders)
+	filter.Set("sort", a.query("sort"))
 	from, to, pager := pageOf(a, len(found), filter)
 	d.Pager = pager
 	for _, p := range found[from:to] {
-		d.Rows = append(d.Rows, podRowOf(a, p))
+		r := podRowOf(a, p)
+		r.Pick = a.pick(p)
+		d.Rows = append(d.Rows, r)
+	}
+	if d.Picks = pickBarOf(a, filter, len(found), len(d.Rows), state.Pods); d.Picks != nil {
+		d.Sort = append([]column{{All: true}}, d.Sort...)
 	}
 	return page{Template: "pods", Title: "Pods", Watch: []string{"pods", "nodes"}, Data: d}, nil
 }
 
 // findPods returns the pods that the query is about, in its order.
 func findPods(a *request) (found []*corev1.Pod) {
-	words, owner := strings.Fields(strings.ToLower(a.query("q"))), a.query("owner")
-	for p := range a.Pods(a.query("namespace")) {
-		if podHasStatus(a, p, a.query("status")) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && matches(p.Name+" "+p.Spec.NodeName, p.Labels, words) {
+	q, owner := a.searched(search.Pods), a.query("owner")
+	match := podFinder.matcher(a, q)
+	for p := range a.Pods(or(a.query("namespace"), q.Exact("namespace"))) {
+		if match(p) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && podHasStatus(a, p, a.query("status")) {
 			found = append(found, p)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 type page struct {
 	Template string
 	Title    string
+	Tab      string   // the icon in the browser's tab: bad, warn, or "" for the usual one
 	Watch    []string // topics whose change makes it stale; none: it is not live
 	Poll     int      // seconds after which it is stale anyway; 0: never
 	Again    int      // seconds after which a browser without scripts looks again; 0: never
@@ -90,7 +91,7 @@ func newLook() *look {
 type templates struct{ set *template.Template }
 
 func (l *look) parse(funcs ...template.FuncMap) templates {
-	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }})
+	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }, "help": helpURL, "lower": strings.ToLower, "minus": func(a, b int) int { return a - b }})
 	for _, f := range funcs {
 		set.Funcs(f)
 	}
@@ -171,6 +172,7 @@ type frame struct {
 	Path    string
 	MayAdd  bool
 	More    []navLink
+	Saved   *savedViews // of a list
 }
 
 // A navLink is an entry of the navigation.
@@ -181,7 +183,7 @@ var pagesBehind = []struct {
 	navLink
 	verb, resource string
 }{
-	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"}, {navLink{"Boot configurations", rolloutsPath}, "list", "firmwarerollouts"},
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
 
@@ -203,6 +205,7 @@ func (c *call) wrap(code int, r rendered) error {
 			f.More = append(f.More, p.navLink)
 		}
 	}
+	f.Saved = c.savedViews()
 	whole, err := c.look.whole.frame(f)
 	if err != nil {
 		c.Log.Error("page failed", "path", f.Path, "err", err)

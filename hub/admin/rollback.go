@@ -23,7 +23,7 @@ const (
 )
 
 // A version is one that a workload has had: a deployment's replica set, a daemon
-// set's controller revision.
+// set's or a stateful set's controller revision.
 type version struct {
 	Number      int
 	Name        string
@@ -44,7 +44,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 				list = append(list, v)
 			}
 		}
-	case *appsv1.DaemonSet:
+	case *appsv1.DaemonSet, *appsv1.StatefulSet:
 		all, ready := map[string]int32{}, map[string]int32{}
 		for _, p := range podsOf(s, o) {
 			hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]
@@ -53,7 +53,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 				ready[hash]++
 			}
 		}
-		for owned := range s.Owned(o.UID, state.ControllerRevisions) {
+		for owned := range s.Owned(o.GetUID(), state.ControllerRevisions) {
 			r := owned.(*appsv1.ControllerRevision)
 			var patch struct {
 				Spec struct {
@@ -62,6 +62,9 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 			}
 			if json.Unmarshal(r.Data.Raw, &patch) == nil {
 				hash := r.Labels[appsv1.ControllerRevisionHashLabelKey]
+				if _, stateful := o.(*appsv1.StatefulSet); stateful {
+					hash = r.Name // so its pods have it
+				}
 				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash], patch.Spec.Template})
 			}
 		}
@@ -92,8 +95,11 @@ func parseRevision(form url.Values) (any, error) {
 
 // templateOf is the template of a workload's pods.
 func templateOf(o state.Object) corev1.PodTemplateSpec {
-	if d, ok := o.(*appsv1.DaemonSet); ok {
-		return d.Spec.Template
+	switch o := o.(type) {
+	case *appsv1.DaemonSet:
+		return o.Spec.Template
+	case *appsv1.StatefulSet:
+		return o.Spec.Template
 	}
 	return o.(*appsv1.Deployment).Spec.Template
 }

@@ -60,6 +60,7 @@ type settingsData struct {
 	NextBackup   *moment
 	Facts, Kept  []Fact
 	Settings     []config.Shown
+	Told         []Told
 }
 
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"}, {"admin", "admin: everything"}}
@@ -68,7 +69,7 @@ var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator",
 var settled = map[string]string{
 	"user-create": "The person can log in now.", "user-password": "The password is changed; their sessions have ended.", "user-role": "The role is changed.",
 	"user-delete": "The person is gone, with their sessions, API tokens and certificates.", "join-revoke": "The join token is revoked; devices that joined with it stay.",
-	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.",
+	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was taken.",
 }
 
 func (c *call) settings() error {
@@ -107,6 +108,9 @@ func (c *call) fillSettings(d *settingsData) error {
 	}
 	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options("operator", roles...), at(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
+	if c.Told != nil {
+		d.Told = c.Told()
+	}
 	for _, p := range people {
 		d.People = append(d.People, personRow{p.Name, p.Role, at(p.Created, now), p.Name == c.user.Name, options(p.Role, roles...)})
 	}
@@ -211,6 +215,15 @@ func (c *call) settle(action string) (store.Audit, error) {
 		return store.Audit{Verb: "revoke", Resource: "jointokens", Name: id}, c.Tokens.RevokeJoinToken(ctx, id)
 	case "api-revoke":
 		return store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}, c.Tokens.RevokeAPIToken(ctx, id)
+	case "notify-test":
+		act := store.Audit{Verb: "create", Resource: "notifications", Name: name}
+		if c.TestTold == nil {
+			return act, errTold("Nobody is told of incidents: name a webhook or a mail server in the hub's configuration.")
+		}
+		if err := c.TestTold(ctx, name); err != nil {
+			return act, errTold("The test message was not taken: " + err.Error())
+		}
+		return act, nil
 	case "backup":
 		file, err := c.Archive.BackUpNow(ctx)
 		return store.Audit{Verb: "create", Resource: "backups", Name: file}, err

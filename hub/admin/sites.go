@@ -1,18 +1,24 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 type siteRow struct {
 	Name, Anchor, Href           string
+	Pick                         string
 	Description                  string
 	Pill                         pill
+	Bar                          bar
 	Since                        *moment
 	Ready, NotReady, NeverSeen   int
 	Total                        int
@@ -33,10 +39,17 @@ type siteRow struct {
 const shownInQueue = 5
 
 type sitesData struct {
-	Did    *done
-	Rows   []siteRow
-	MayAdd bool
-	HubURL string
+	Did      *done
+	Search   string
+	Wrong    string // what is not understood of the search
+	States   []option
+	Empty    bool // no site at all
+	Filtered bool
+	Pager    pager
+	Rows     []siteRow
+	Picks    *pickBar
+	MayAdd   bool
+	HubURL   string
 }
 
 func siteHref(name string) string { return "/sites#" + url.PathEscape(name) }
@@ -51,58 +64,92 @@ func sitePill(s *fleet.Site) pill {
 	return pill{"ok", "Normal"}
 }
 
-// siteWhy says in one sentence what happens on a site.
-func siteWhy(s *fleet.Site) string {
-	st := s.Status
-	text := fmt.Sprintf("%d of %d nodes ready", st.Ready, st.Ready+st.NotReady)
-	switch {
-	case st.HeldReason != "":
-		return text + "; evictions are held: " + st.Held + "."
-	case st.Waiting > 0 && rateText(st.EvictionRate) == "none":
-		return fmt.Sprintf("%s; of %s none is given up: the rate is 0.", text, plural(int(st.Waiting), "node"))
-	case st.Waiting > 0:
-		return fmt.Sprintf("%s; still to be given up: %s, %s.", text, plural(int(st.Waiting), "node"), rateText(st.EvictionRate))
+var siteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"}, {"maintenance", "In maintenance"}, {"normal", "Normal"}}
+
+func isSite(s *fleet.Site, state string, now time.Time) bool {
+	disrupted := s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
+	switch state {
+	case "attention":
+		return disrupted || s.Status.NotReady > 0
+	case "held":
+		return s.Status.HeldReason != ""
+	case "maintenance":
+		return s.Spec.Maintenance != nil && s.Spec.Maintenance.Until.After(now)
+	case "normal":
+		return !disrupted && s.Status.NotReady == 0
 	}
-	return text + "."
+	return true
 }
 
-// sites lists the sites: their disruption state, rate, and what is held and why.
+// worse compares sites by how much they need somebody: how disrupted they are, how many
+// nodes are not ready, and then by name.
+func worse(x, y *fleet.Site) int {
+	return cmp.Or(cmp.Compare(rank(sitePill(x).Kind), rank(sitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
+}
+
+// sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
 func sites(a *request) (page, error) {
-	d := sitesData{Did: justDone(a), MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
-	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
-		st, c := s.Status, a.Count(s.Name)
-		r := siteRow{
-			Name: s.Name, Anchor: url.PathEscape(s.Name), Href: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
-			Description: join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s),
-			Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
-			Rate: rateText(st.EvictionRate), Waiting: int(st.Waiting), Held: st.Held, Policy: string(s.Spec.DisruptionPolicy),
-			Menu: menuOf(a, s),
-		}
-		if st.Since != nil {
-			r.Since = at(st.Since.Time, a.now)
-		}
-		if st.LastEviction != nil {
-			r.Last = at(st.LastEviction.Time, a.now)
-		}
-		if st.NextEviction != nil {
-			r.Next, r.Now = at(st.NextEviction.Time, a.now), !st.NextEviction.After(a.now)
-		}
-		if m := s.Spec.Maintenance; m != nil && m.Until.After(a.now) {
-			r.Maintenance, r.MaintenanceText = stamp(m.Until.Time), m.Reason
-		}
-		r.Queue = queueOf(a.Snapshot, s, shownInQueue)
-		for i := range r.Queue {
-			r.Queue[i].When = at(r.Queue[i].at, a.now)
-		}
-		r.More = max(0, r.Waiting-len(r.Queue))
-		for _, x := range siteSettings {
-			if v := x.get(&s.Spec); v != "" {
-				r.Overrides = append(r.Overrides, Fact{x.label, v})
-			}
-		}
+	text, wanted := strings.TrimSpace(a.query("q")), a.query("state")
+	d := sitesData{
+		Did: justDone(a), Search: text, Wrong: a.wrongSearch(state.Sites), States: options(wanted, siteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" || wanted != "",
+		MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
+	}
+	found := findSites(a)
+	from, to, pager := pageOf(a, len(found), url.Values{"q": {text}, "state": {wanted}})
+	d.Pager = pager
+	for _, s := range found[from:to] {
+		r := siteRowOf(a, s)
+		r.Pick = a.pick(s)
 		d.Rows = append(d.Rows, r)
 	}
+	d.Picks = pickBarOf(a, url.Values{"q": {text}, "state": {wanted}}, len(found), len(d.Rows), state.Sites)
 	return page{Template: "sites", Title: "Sites", Watch: []string{"sites", "nodes"}, Data: d}, nil
+}
+
+// findSites returns the sites that the query is about, the worst first.
+func findSites(a *request) (found []*fleet.Site) {
+	match := siteFinder.matcher(a, a.searched(search.Sites))
+	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
+		if isSite(s, a.query("state"), a.now) && match(s) {
+			found = append(found, s)
+		}
+	}
+	slices.SortFunc(found, worse)
+	return found
+}
+
+func siteRowOf(a *request, s *fleet.Site) siteRow {
+	st, c := s.Status, a.Count(s.Name)
+	r := siteRow{
+		Name: s.Name, Anchor: url.PathEscape(s.Name), Href: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
+		Description: join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s), Bar: siteBar(a, s.Name),
+		Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
+		Rate: rateText(st.EvictionRate), Waiting: int(st.Waiting), Held: st.Held, Policy: string(s.Spec.DisruptionPolicy),
+		Menu: menuOf(a, s),
+	}
+	if st.Since != nil {
+		r.Since = at(st.Since.Time, a.now)
+	}
+	if st.LastEviction != nil {
+		r.Last = at(st.LastEviction.Time, a.now)
+	}
+	if st.NextEviction != nil {
+		r.Next, r.Now = at(st.NextEviction.Time, a.now), !st.NextEviction.After(a.now)
+	}
+	if m := s.Spec.Maintenance; m != nil && m.Until.After(a.now) {
+		r.Maintenance, r.MaintenanceText = stamp(m.Until.Time), m.Reason
+	}
+	r.Queue = queueOf(a.Snapshot, s, shownInQueue)
+	for i := range r.Queue {
+		r.Queue[i].When = at(r.Queue[i].at, a.now)
+	}
+	r.More = max(0, r.Waiting-len(r.Queue))
+	for _, x := range siteSettings {
+		if v := x.get(&s.Spec); v != "" {
+			r.Overrides = append(r.Overrides, Fact{x.label, v})
+		}
+	}
+	return r
 }
 
 // rateText says a rate as people think of it: one node every ten seconds.

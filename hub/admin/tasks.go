@@ -14,32 +14,39 @@ import (
 // A taskRow is a Job in the list of workloads.
 type taskRow struct {
 	Name, Namespace, Href, YAML string
+	Pick                        string
 	Pill                        pill
 	Done, Failed                int32
 	Wanted                      string
 	Started, Ended              *moment
 	Images, Why                 string
+	Cause                       cause
+	Menu                        menu
 }
 
 // A cronJobRow is a CronJob there.
 type cronJobRow struct {
 	Name, Namespace, YAML string
+	Pick                  string
 	Pill                  pill
 	Schedule, Zone        string
 	Active                int
 	Last, Succeeded, Next *moment
 	Images, Why           string
+	Menu                  menu
 }
 
 // maxTasks is how many Jobs the page shows, the newest: a fleet's nights leave thousands.
 const maxTasks = 100
 
-func taskRows(jobs []*batchv1.Job, now time.Time) (rows []taskRow) {
+func taskRows(a *request, jobs []*batchv1.Job) (rows []taskRow) {
 	slices.SortFunc(jobs, func(a, b *batchv1.Job) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, j := range jobs[:min(len(jobs), maxTasks)] {
-		rows = append(rows, taskRowOf(j, now))
+		r := taskRowOf(j, a.now)
+		r.Pick = a.pick(j)
+		rows = append(rows, r)
 	}
 	return rows
 }

@@ -81,7 +81,7 @@ const (
 )
 
 var spanNames = map[string]string{
-	"ok": "Ready", "bad": "Not ready", "unknown": "Unknown: not heard of", "out": "Given up: its pods had to leave", "none": "Not known",
+	"ok": "Ready", "bad": "Not ready", "unknown": "Unknown: not heard of", "out": "Tainted: its pods had to leave", "none": "Not known",
 	"off": "The hub was not running: not known",
 }
 

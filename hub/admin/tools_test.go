@@ -379,6 +379,7 @@ type kit struct {
 func equip(c *Config) (*device, *estate) {
 	d, e := newDevice(), &estate{acts: sampleActs()}
 	c.Logs, c.Shells, c.Archive, c.People, c.Tokens, c.Accounts, c.About = d, d, e, e, e, e, about
+	c.History, c.Foresight = sampleHistory, foresight
 	c.Usage = func(string, func()) (wire.Usage, bool) { return wire.Usage{}, false }
 	c.CA = func() []byte { return []byte("the hub's root") }
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -389,7 +390,13 @@ func equip(c *Config) (*device, *estate) {
 
 func newKit(t *testing.T, objects ...state.Object) *kit {
 	t.Helper()
-	k := &kit{fleet: newMemory(append(sample(), objects...)...), acts: make(chan store.Audit, 100)}
+	return newKitOf(t, append(sample(), objects...)...)
+}
+
+// newKitOf is one of a fleet of nothing but these.
+func newKitOf(t *testing.T, objects ...state.Object) *kit {
+	t.Helper()
+	k := &kit{fleet: newMemory(objects...), acts: make(chan store.Audit, 100)}
 	c, secret := guarded(t, k.fleet)
 	k.device, k.estate = equip(&c)
 	k.guard = c.Sessions.(*access.Guard)

@@ -78,7 +78,10 @@ func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 		return fmt.Sprintf("node %s Ready=%s: %s", n.Name, ready.Status, message), corev1.NodeReady
 	}
 	if bad := unhealthy(n); len(bad) > 0 {
-		return fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason)), bad[0].Type
+		return strings.TrimSpace(drainLine(n) + " " + fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason))), bad[0].Type
+	}
+	if text := drainLine(n); text != "" {
+		return text, ""
 	}
 	if n.Spec.Unschedulable {
 		return "Cordoned: no new pods are placed here.", ""
@@ -145,7 +148,7 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
 	}
 	if rateText(site.Status.EvictionRate) == "none" {
-		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node is given up there.", name)
+		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node gets the NoExecute taint there.", name)
 	}
 	for _, q := range queueOf(s, site, 0) {
 		if q.Name != n.Name {
@@ -159,9 +162,9 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		if q.at.After(now) {
 			when = ", at about " + stamp(q.at)
 		}
-		return fmt.Sprintf("Its pods stay for now: site %s gives up %s, and %s%s.", name, rateText(site.Status.EvictionRate), turn, when)
+		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name, rateText(site.Status.EvictionRate), turn, when)
 	}
-	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint; the site gives up %s.", name, rateText(site.Status.EvictionRate))
+	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name, rateText(site.Status.EvictionRate))
 }
 
 // A queued node waits for its NoExecute taint.

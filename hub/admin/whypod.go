@@ -12,7 +12,6 @@ import (
 
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/kube/table"
-	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
 
@@ -143,9 +142,6 @@ func join(parts ...string) string {
 
 // podChain is what stands behind a pod's trouble, and what follows from it.
 func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
-	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && p.DeletionTimestamp == nil {
-		return append(whyUnplaced(s, p, now), "It is tried again whenever something changes that could help.")
-	}
 	n := s.Node(p.Spec.NodeName)
 	if n == nil {
 		return nil
@@ -187,15 +183,6 @@ func times(n int32) string {
 		return "once"
 	}
 	return fmt.Sprintf("%d times", n)
-}
-
-// whyUnplaced says for how many nodes each reason is why they cannot have a pod.
-func whyUnplaced(s state.Snapshot, p *corev1.Pod, now time.Time) (reasons []string) {
-	refusals, nodes := schedule.Explain(s, p, now)
-	for _, r := range refusals {
-		reasons = append(reasons, fmt.Sprintf("%d of %d nodes: %s", r.Nodes, nodes, r.Why))
-	}
-	return reasons
 }
 
 // stays says until when a pod stays on a node that is not ready.

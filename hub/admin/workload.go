@@ -43,12 +43,12 @@ type workloadData struct {
 	YAML       string
 }
 
-// workload shows a deployment or a daemon set: what it wants, what it has, and why
+// workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
 // not what it wants.
 func workload(a *request) (page, error) {
 	kind, namespace, name := state.Kind(a.param("kind")), a.param("namespace"), a.param("name")
-	if kind != state.Deployments && kind != state.DaemonSets {
-		return page{}, errMissing("A workload is a deployment or a daemon set.")
+	if kind != state.Deployments && kind != state.DaemonSets && kind != state.StatefulSets {
+		return page{}, errMissing("A workload is a deployment, a stateful set or a daemon set.")
 	}
 	o := a.Get(state.Key{Kind: kind, Namespace: namespace, Name: name})
 	if o == nil {
@@ -64,11 +64,21 @@ func workload(a *request) (page, error) {
 		d.Kind = "Deployment"
 		d.Facts = told(deploymentFacts(o))
 		for _, c := range o.Status.Conditions {
-			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{deploymentConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now)})
+			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{deploymentConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Deployment", string(c.Type))})
 		}
 	case *appsv1.DaemonSet:
 		about, d.Kind = "DaemonSet", "Daemon set"
 		d.Facts = told(daemonSetFacts(o))
+	case *appsv1.StatefulSet:
+		about, d.Kind = "StatefulSet", "Stateful set"
+		d.Facts = told(statefulSetFacts(o))
+		for _, c := range o.Status.Conditions { // the hub's own: each is trouble while it is there
+			kind := "bad"
+			if c.Status != corev1.ConditionTrue {
+				kind = "ok"
+			}
+			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "StatefulSet", string(c.Type))})
+		}
 	}
 	for i, v := range versionsOf(a.Snapshot, o) {
 		if v.Pods == 0 && i > 10 {
@@ -94,8 +104,11 @@ func told(facts []Fact) []Fact {
 }
 
 func kindWord(k state.Kind) string {
-	if k == state.DaemonSets {
+	switch k {
+	case state.DaemonSets:
 		return "daemon set"
+	case state.StatefulSets:
+		return "stateful set"
 	}
 	return strings.TrimSuffix(string(k), "s")
 }
@@ -135,6 +148,24 @@ func daemonSetFacts(d *appsv1.DaemonSet) []Fact {
 	}
 	if n := d.Status.NumberMisscheduled; n > 0 {
 		facts = append(facts, Fact{"Where it should not be", plural(int(n), "node")})
+	}
+	return facts
+}
+
+func statefulSetFacts(s *appsv1.StatefulSet) []Fact {
+	facts := []Fact{
+		{"Namespace", s.Namespace}, {"Wanted", plural(int(replicasOf(s)), "pod")}, {"Started", "one after the other"}, {"Strategy", string(s.Spec.UpdateStrategy.Type)},
+		{"Selector", metav1.FormatLabelSelector(s.Spec.Selector)}, {"Created", stamp(s.CreationTimestamp.Time)},
+	}
+	if s.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
+		facts[2].Value = "all at once"
+	}
+	if u := s.Spec.UpdateStrategy.RollingUpdate; u != nil && u.Partition != nil && *u.Partition > 0 {
+		facts[3].Value += fmt.Sprintf(", from pod %d on", *u.Partition)
+	}
+	for _, c := range s.Spec.VolumeClaimTemplates {
+		q := c.Spec.Resources.Requests[corev1.ResourceStorage]
+		facts = append(facts, Fact{"Claim of each pod", strings.TrimSpace(c.Name + " " + q.String())})
 	}
 	return facts
 }

@@ -11,27 +11,34 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
 
 type workloadRow struct {
 	Name, Namespace, Href string
+	Pick                  string
 	Pill                  pill
 	Ready, Wanted         int32
 	Updated, Available    int32
 	Why                   string
+	Cause                 cause
 	told                  appsv1.DeploymentConditionType // whose message Why is, if it is one's
 	Images                string
 	Age                   *moment
 }
 
 type workloadsData struct {
-	Search                  string
+	Search, Wrong           string
 	Namespaces, Statuses    []option
 	Deployments, DaemonSets []workloadRow
 	DeploymentBulk          menu
 	DaemonSetBulk           menu
+	StatefulSetBulk         menu
+	CronJobBulk, JobBulk    menu
+	Picks                   *pickBar
 	StatefulSets            []workloadRow
+	ReplicaSets             []workloadRow
 	CronJobs                []cronJobRow
 	Jobs                    []taskRow
 	JobCount                int
@@ -46,39 +53,71 @@ var workloadStatuses = [][2]string{
 
 // workloads lists what should run: deployments, stateful sets, daemon sets, cron jobs and jobs.
 func workloads(a *request) (page, error) {
-	search, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
+	text, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
 	d := workloadsData{
-		Search: search, Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
-		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets)+a.Len(state.StatefulSets)+a.Len(state.Jobs)+a.Len(state.CronJobs) == 0,
+		Search: text, Wrong: a.wrongSearch(state.Deployments), Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...),
+		Empty: a.Len(state.Deployments)+a.Len(state.DaemonSets)+a.Len(state.StatefulSets)+a.Len(state.ReplicaSets)+a.Len(state.Jobs)+a.Len(state.CronJobs) == 0,
 	}
 	if a.may("update", "deployments") {
 		d.PasteHref = "/yaml"
 	}
+	because := &causes{request: a}
+	row := func(o state.Object, r workloadRow) workloadRow {
+		if r.Pill.troubled() {
+			r.Cause = because.of(o)
+		}
+		return r
+	}
 	for _, o := range findWorkloads[*appsv1.Deployment](a, state.Deployments) {
-		d.Deployments = append(d.Deployments, deploymentRow(o, a.now))
+		r := row(o, deploymentRow(o, a.now))
+		r.Pick = a.pick(o)
+		d.Deployments = append(d.Deployments, r)
 	}
 	for _, o := range findWorkloads[*appsv1.DaemonSet](a, state.DaemonSets) {
-		d.DaemonSets = append(d.DaemonSets, daemonSetRow(o, a.now))
+		r := row(o, daemonSetRow(o, a.now))
+		r.Pick = a.pick(o)
+		d.DaemonSets = append(d.DaemonSets, r)
 	}
 	for _, o := range findWorkloads[*appsv1.StatefulSet](a, state.StatefulSets) {
-		d.StatefulSets = append(d.StatefulSets, statefulSetRow(o, a.now))
+		r := row(o, statefulSetRow(o, a.now))
+		r.Pick = a.pick(o)
+		d.StatefulSets = append(d.StatefulSets, r)
 	}
-	filter := url.Values{"q": {search}, "namespace": {namespace}, "status": {status}}
-	d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
+	for _, o := range bareReplicaSets(findWorkloads[*appsv1.ReplicaSet](a, state.ReplicaSets)) {
+		d.ReplicaSets = append(d.ReplicaSets, row(o, replicaSetRow(o, a.now)))
+	}
+	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}}
+	if d.Wrong == "" {
+		d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
+		d.StatefulSetBulk = bulk(a, state.StatefulSets, len(d.StatefulSets), filter)
+	}
 	for _, o := range findWorkloads[*batchv1.CronJob](a, state.CronJobs) {
-		d.CronJobs = append(d.CronJobs, cronJobRowOf(o, a.now))
+		r := cronJobRowOf(o, a.now)
+		r.Pick, r.Menu = a.pick(o), rowMenu(a, o)
+		d.CronJobs = append(d.CronJobs, r)
 	}
 	jobs := findWorkloads[*batchv1.Job](a, state.Jobs)
-	d.Jobs, d.JobCount = taskRows(jobs, a.now), len(jobs)
-	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.StatefulSets) + len(d.CronJobs) + len(d.Jobs)
-	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Data: d}, nil
+	d.Jobs, d.JobCount = taskRows(a, jobs), len(jobs)
+	for i, r := range d.Jobs { // which are in the order of jobs
+		d.Jobs[i].Menu = rowMenu(a, jobs[i])
+		if r.Pill.troubled() {
+			d.Jobs[i].Cause = because.of(jobs[i])
+		}
+	}
+	if d.Wrong == "" {
+		d.CronJobBulk, d.JobBulk = bulk(a, state.CronJobs, len(d.CronJobs), filter), bulk(a, state.Jobs, len(jobs), filter)
+	}
+	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.StatefulSets) + len(d.ReplicaSets) + len(d.CronJobs) + len(d.Jobs)
+	shown := d.Found - len(jobs) + len(d.Jobs) - len(d.ReplicaSets)
+	d.Picks = pickBarOf(a, filter, shown, shown, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
+	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
 }
 
 // findWorkloads returns the workloads of a kind that the query is about.
 func findWorkloads[T state.Object](a *request, kind state.Kind) (found []T) {
-	words := strings.Fields(strings.ToLower(a.query("q")))
+	match := workloadFinder.matcher(a, a.searched(search.Workloads))
 	for o := range state.Each[T](a.Snapshot, kind, a.query("namespace")) {
-		if matches(o.GetName(), o.GetLabels(), words) && workloadHasStatus(a, o, a.query("status")) {
+		if match(o) && workloadHasStatus(a, o, a.query("status")) {
 			found = append(found, o)
 		}
 	}
@@ -109,6 +148,8 @@ func pillOf(o state.Object, now time.Time) pill {
 		return cronJobRowOf(o, now).Pill
 	case *appsv1.StatefulSet:
 		return statefulSetRow(o, now).Pill
+	case *appsv1.ReplicaSet:
+		return replicaSetRow(o, now).Pill
 	case *appsv1.Deployment:
 		if o.Spec.Paused {
 			return pill{"idle", "Paused"}
@@ -118,8 +159,11 @@ func pillOf(o state.Object, now time.Time) pill {
 }
 
 func workloadRowOf(o state.Object, now time.Time) workloadRow {
-	if d, ok := o.(*appsv1.DaemonSet); ok {
-		return daemonSetRow(d, now)
+	switch o := o.(type) {
+	case *appsv1.DaemonSet:
+		return daemonSetRow(o, now)
+	case *appsv1.StatefulSet:
+		return statefulSetRow(o, now)
 	}
 	return deploymentRow(o.(*appsv1.Deployment), now)
 }
@@ -181,7 +225,6 @@ func daemonSetRow(d *appsv1.DaemonSet, now time.Time) workloadRow {
 	return r
 }
 
-// statefulSetRow leads to the pods: there is no page of its own.
 func statefulSetRow(s *appsv1.StatefulSet, now time.Time) workloadRow {
 	wanted := int32(1)
 	if s.Spec.Replicas != nil {
@@ -189,7 +232,7 @@ func statefulSetRow(s *appsv1.StatefulSet, now time.Time) workloadRow {
 	}
 	st := s.Status
 	r := workloadRow{
-		Name: s.Name, Namespace: s.Namespace, Href: ownerHref(s.Namespace, "statefulset", s.Name), Ready: st.ReadyReplicas, Wanted: wanted,
+		Name: s.Name, Namespace: s.Namespace, Href: workloadHref(state.StatefulSets, s.Namespace, s.Name), Ready: st.ReadyReplicas, Wanted: wanted,
 		Updated: st.UpdatedReplicas, Available: st.AvailableReplicas, Images: images(s.Spec.Template), Age: at(s.CreationTimestamp.Time, now), Pill: pill{"ok", "Complete"},
 	}
 	from := int32(0)

@@ -97,6 +97,7 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 		l.unsupported(o, nil)
 		return l.errs
 	}
+	l.noEphemeral(runs, at, kind, old)
 	var before *corev1.PodSpec
 	if old != nil {
 		before, _ = podSpecOf(old)

@@ -35,6 +35,7 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		l.restartPolicy(c, at)
 		l.probes(c, at)
 		l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
+		l.resizePolicy(c, s.RestartPolicy, false, at.Child("resizePolicy"))
 	}
 	for i := range s.InitContainers {
 		c, at := &s.InitContainers[i], p.Child("initContainers").Index(i)
@@ -42,7 +43,9 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		unique(at, c.Name)
 		l.hostPorts(c, s.HostNetwork, map[string]bool{}, at, of)
 		l.restartPolicy(c, at)
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		l.resizePolicy(c, s.RestartPolicy, !sidecar, at.Child("resizePolicy"))
+		if sidecar {
 			l.probes(c, at)
 			l.lifecycle(c.Lifecycle, s.TerminationGracePeriodSeconds, at.Child("lifecycle"))
 			continue
@@ -53,6 +56,12 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		l.noProbe(c.LivenessProbe, at.Child("livenessProbe"))
 		l.noProbe(c.ReadinessProbe, at.Child("readinessProbe"))
 		l.noProbe(c.StartupProbe, at.Child("startupProbe"))
+	}
+	for i := range s.EphemeralContainers {
+		c, at := &s.EphemeralContainers[i], p.Child("ephemeralContainers").Index(i)
+		l.container(asContainer(c), volumes, at, of)
+		unique(at, c.Name)
+		l.ephemeral(c, s, at)
 	}
 }
 
@@ -251,6 +260,11 @@ func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	h.kind(b.TCPSocket != nil, "tcpSocket", func(p *field.Path) { l.port(b.TCPSocket.Port, p.Child("port")) })
 	h.kind(b.GRPC != nil, "grpc", func(p *field.Path) {
 		l.each(p.Child("port"), b.GRPC.Port, validation.IsValidPortNum(int(b.GRPC.Port)))
+		if m := b.GRPC.Mode; m != nil && *m == corev1.GRPCProbeModeTLS {
+			l.forbidden(p.Child("mode"), "TLS is not supported: devices probe without it, leave mode out or write an exec probe")
+		} else if m != nil {
+			oneOf(l, p.Child("mode"), *m, corev1.GRPCProbeModePlaintext)
+		}
 	})
 	if h.n == 0 {
 		l.required(p, "must specify a handler type")

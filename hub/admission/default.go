@@ -103,6 +103,9 @@ func defaultSpec(s *corev1.PodSpec) {
 		defaultVolume(&s.Volumes[i].VolumeSource)
 	}
 	eachContainer(s, defaultContainer)
+	for i := range s.EphemeralContainers {
+		defaultContainer(asContainer(&s.EphemeralContainers[i]))
+	}
 }
 
 func defaultContainer(c *corev1.Container) {

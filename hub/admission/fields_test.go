@@ -3,7 +3,6 @@ package admission
 import (
 	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,9 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/web/manual/manualtest"
 )
 
-var update = flag.Bool("update", false, "write the README's table of pod fields")
+var update = flag.Bool("update", false, "write the manual's tables of pod fields")
 
 // A podField is a field of a pod's types, with the way to one of it: what leads there
 // is honoured.
@@ -146,60 +147,47 @@ func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
 	}
 }
 
-// The README's table is what the walk finds: go test ./hub/admission -run README -update
-// writes it.
-func TestTheREADMEsTableOfPodFields(t *testing.T) {
-	type row struct{ done, warned, refused []string }
-	rows, order := map[string]*row{}, []string{}
+// The manual's tables are what the walk finds: go test ./hub/admission -run Manual -update
+// writes them.
+func TestTheManualsTablesOfPodFields(t *testing.T) {
+	tables, order := map[string]string{}, []string{}
 	for _, f := range podFields() {
-		r := rows[f.owner]
-		if r == nil {
-			r = &row{}
-			rows[f.owner], order = r, append(order, f.owner)
+		if tables[f.owner] == "" {
+			order = append(order, f.owner)
+			tables[f.owner] = fmt.Sprintf("\n## `%s`\n\n| Field | Here | What it is |\n|---|---|---|\n", f.owner)
 		}
-		switch code := "`" + f.name + "`"; f.support {
-		case Honoured:
-			r.done = append(r.done, code)
+		here := "honoured"
+		switch f.support {
 		case Ignored:
-			r.warned = append(r.warned, code+": "+f.why)
+			here = "**no effect**, with a warning: " + f.why
 		case Refused:
-			if f.why == "devices do not implement it" || f.why == whyVolume {
-				r.refused = append(r.refused, code)
-			} else {
-				r.refused = append(r.refused, code+": "+f.why)
-			}
+			here = "**refused**: " + f.why
 		}
+		tables[f.owner] += fmt.Sprintf("| `%s` | %s | %s |\n", f.name, here, documented(f))
 	}
 	var b strings.Builder
-	var whole []string
-	b.WriteString("\n| Type | Honoured | Accepted with a warning: no effect | Refused |\n|---|---|---|---|\n")
 	for _, owner := range order {
-		r := rows[owner]
-		if len(r.warned)+len(r.refused) == 0 {
-			whole = append(whole, owner)
-			continue
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", owner, strings.Join(r.done, " "), strings.Join(r.warned, "; "), strings.Join(r.refused, "; "))
+		b.WriteString(tables[owner])
 	}
-	slices.Sort(whole)
-	fmt.Fprintf(&b, "\nHonoured whole: %s.\n", strings.Join(whole, ", "))
+	manualtest.Block(t, "../../web/manual/pod-fields.md", "pod fields", b.String()+"\n", *update)
+}
 
-	const begin, end = "<!-- pod fields: begin -->\n", "<!-- pod fields: end -->\n"
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	table, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("README.md has no lines %q and %q", begin, end)
-	}
-	if want := b.String() + "\n"; table != want {
-		if !*update {
-			t.Fatalf("README.md tells of other fields: run go test ./hub/admission -run README -update\ngot:\n%s\nwant:\n%s", table, want)
-		}
-		if err := os.WriteFile("../../README.md", []byte(before+begin+want+end+after), 0o644); err != nil {
-			t.Fatal(err)
+// documented is what Kubernetes says of a field, its first sentence.
+func documented(f podField) string {
+	owner := reflect.TypeFor[corev1.PodSpec]()
+	for _, step := range f.at[:len(f.at)-1] {
+		if owner = step.Type; owner.Kind() == reflect.Pointer || owner.Kind() == reflect.Slice {
+			owner = owner.Elem()
 		}
 	}
+	of, ok := reflect.New(owner).Interface().(interface{ SwaggerDoc() map[string]string })
+	if !ok {
+		return ""
+	}
+	text := strings.Join(strings.Fields(of.SwaggerDoc()[f.name]), " ")
+	for _, end := range []string{". ", " More info"} {
+		text, _, _ = strings.Cut(text, end)
+	}
+	text = strings.NewReplacer("|", "or", "<", "", ">", "", "*", "", "_", `\_`, "[", "", "]", "", "`", "").Replace(strings.TrimSuffix(text, "."))
+	return text
 }

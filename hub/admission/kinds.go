@@ -116,6 +116,7 @@ var rules = map[state.Kind]rule{
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
 	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) { l.same(c.Handler, old.Handler, field.NewPath("handler")) })},
 	state.DeviceReports:  {check: checks((*list).report)},
+	state.Incidents:      {check: published},
 	state.PriorityClasses: {
 		fill:  fills(func(c *schedulingv1.PriorityClass, _ Settings) { defaultPriorityClass(c) }),
 		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),
@@ -131,6 +132,10 @@ var rules = map[state.Kind]rule{
 	},
 	// What only the hub makes.
 	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},
+	state.FirmwareRollouts: {
+		fill:  fills(func(r *fleet.FirmwareRollout, _ Settings) { r.Spec.Default() }),
+		check: checks((*list).firmwareRollout), same: keeps((*list).rolloutUnchanged),
+	},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
 		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),

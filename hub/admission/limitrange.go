@@ -20,10 +20,15 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
 // ranged gives the containers of a new pod what the limit ranges of its namespace say, and says what is out of range.
 func ranged(pod *corev1.Pod, s state.Snapshot) error {
-	var all []error
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
 		fillIn(pod, r)
 	}
+	return inRange(pod, s)
+}
+
+// inRange says what of a pod is out of the limit ranges of its namespace.
+func inRange(pod *corev1.Pod, s state.Snapshot) error {
+	var all []error
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
 		for i := range r.Spec.Limits {
 			switch limit := &r.Spec.Limits[i]; limit.Type {
@@ -34,7 +39,7 @@ func ranged(pod *corev1.Pod, s state.Snapshot) error {
 					}
 				}
 			case corev1.LimitTypePod:
-				all = append(all, outside(limit, state.Requests(pod), componentresource.PodLimits(pod, componentresource.PodResourcesOptions{}))...)
+				all = append(all, outside(limit, componentresource.PodRequests(pod, componentresource.PodResourcesOptions{}), componentresource.PodLimits(pod, componentresource.PodResourcesOptions{}))...)
 			}
 		}
 		if len(all) > 0 {

@@ -86,6 +86,7 @@ const leaseInterval = 10 * time.Second
 const maxRate = 1000
 
 func (l *list) site(s *fleet.Site, set Settings) {
+	l.timeZone(s)
 	p := field.NewPath("spec")
 	every := set.LeaseInterval
 	if every == 0 {

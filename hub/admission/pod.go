@@ -134,6 +134,9 @@ func (l *list) podSecurity(c *corev1.PodSecurityContext, p *field.Path) {
 	if c.FSGroup != nil {
 		l.each(p.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))
 	}
+	if v := c.FSGroupChangePolicy; v != nil {
+		oneOf(l, p.Child("fsGroupChangePolicy"), *v, corev1.FSGroupChangeOnRootMismatch, corev1.FSGroupChangeAlways)
+	}
 }
 
 func (l *list) ids(user, group *int64, p *field.Path) {

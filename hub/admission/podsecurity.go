@@ -126,10 +126,11 @@ func PodSecurity(o, old state.Object, ns *corev1.Namespace, s Settings) (v Verdi
 	return v
 }
 
-// otherImages tells whether an update of a pod is one that the standards look at.
+// otherImages tells whether an update of a pod is one that the standards look at: another image, or one more
+// ephemeral container.
 func otherImages(pod, was *corev1.Pod) bool {
 	images := func(a, b corev1.Container) bool { return a.Image == b.Image }
-	return !slices.EqualFunc(pod.Spec.Containers, was.Spec.Containers, images) || !slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
+	return len(pod.Spec.EphemeralContainers) != len(was.Spec.EphemeralContainers) || !slices.EqualFunc(pod.Spec.Containers, was.Spec.Containers, images) || !slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
 }
 
 // MayCreate says why a workload's pod may not be created, in the words of the event

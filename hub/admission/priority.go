@@ -47,8 +47,7 @@ func onlyDefault(c *schedulingv1.PriorityClass, s state.Snapshot) error {
 	return nil
 }
 
-// prioritise gives a new pod the priority of its class, or of the default one. A number without a class, which
-// Kubernetes refuses, is taken as it is: so it was before there were classes.
+// prioritise gives a new pod the priority of its class, or of the default one: a number of its own it may not have.
 func prioritise(spec *corev1.PodSpec, s state.Snapshot) error {
 	class := schedulingv1.PriorityClass{PreemptionPolicy: new(corev1.PreemptLowerPriority)}
 	switch named := spec.PriorityClassName != ""; {
@@ -56,9 +55,6 @@ func prioritise(spec *corev1.PodSpec, s state.Snapshot) error {
 		return fmt.Errorf("no PriorityClass with name %v was found", spec.PriorityClassName)
 	case named:
 		class = *s.PriorityClass(spec.PriorityClassName)
-	case spec.Priority != nil && *spec.Priority != 0:
-		set(&spec.PreemptionPolicy, corev1.PreemptLowerPriority)
-		return nil
 	default:
 		if d := s.DefaultPriorityClass(); d != nil {
 			class = *d

@@ -53,8 +53,9 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 		{"a class that is not there is refused", gold, "priorityClassName: silver", 0, "", "", "no PriorityClass with name silver was found"},
 		{"the system's classes are what they are, whatever stands in the database", gold, "priorityClassName: system-node-critical", 2000001000, corev1.PreemptLowerPriority, "system-node-critical", ""},
 		{"of two defaults the lower one counts", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
-		{"a number without a class stands", usual, "priority: 7", 7, corev1.PreemptLowerPriority, "", ""},
-		{"the system's own default is none", gold, "priority: -7", -7, corev1.PreemptLowerPriority, "", ""},
+		{"a number without a class is refused", having(), "priority: 7", 0, "", "", "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"},
+		{"a number beside the default class is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
+		{"none is none", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
 		{"its own policy without a class", gold, "preemptionPolicy: Never", 0, corev1.PreemptNever, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

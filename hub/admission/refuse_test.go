@@ -72,7 +72,7 @@ func TestARefusalSaysHowTheHubWouldAllowIt(t *testing.T) {
 		"schedulerName: mine":                                                 "spec.schedulerName: Forbidden: is not supported",
 		"shareProcessNamespace: true\nhostNetwork: true":                      "spec.shareProcessNamespace: Forbidden: is not supported together with hostNetwork",
 		"hostIPC: true":                                                       "spec.hostIPC: Forbidden: is not supported",
-		"ephemeralContainers: [{name: e, image: e}]":                          "spec.ephemeralContainers: Forbidden: is not supported",
+		"ephemeralContainers: [{name: e, image: e}]":                          "spec.ephemeralContainers: Forbidden: cannot be set on create",
 		"volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a}}]": "",
 	} {
 		expectFirst(t, Validate(aPod(t, lines), normal), want)

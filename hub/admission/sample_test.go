@@ -70,7 +70,8 @@ spec:
   dnsConfig: {nameservers: [192.168.1.1], searches: [example.org]}
   hostAliases: [{ip: 10.0.0.1, hostnames: [plc.local]}]
   imagePullSecrets: [{name: pull}]
-  priority: 5
+  priorityClassName: system-node-critical
+  priority: 2000001000
   securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, supplementalGroups: [20], sysctls: [{name: net.ipv4.tcp_keepalive_time, value: "60"}]}
   tolerations: [{key: dedicated, operator: Equal, value: shop, effect: NoSchedule}]
   topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: kiosk}}}]
@@ -253,6 +254,21 @@ spec:
 metadata: {name: pi-1}
 reported: 2026-11-20T12:00:00Z
 hardware: {board: {name: raspberrypi4}}
+`,
+	state.Incidents: "{metadata: {name: oslo-dark-1a2b3c}, state: Open, cause: SiteDark}",
+	state.FirmwareRollouts: `
+metadata: {name: cgroup-memory}
+spec:
+  selector: {matchLabels: {board.flotilla.dev/gpio: "true"}, matchExpressions: [{key: topology.kubernetes.io/zone, operator: NotIn, values: [lab]}]}
+  condition: MemoryLimits
+  profile: raspberrypi-4
+  batchSize: 3
+  maxUnavailablePerSite: 2
+  successThreshold: 90
+  pauseOnFailure: false
+  window: {days: [Sat, Sun], from: "22:00", to: "04:30"}
+  canary: pi-1
+  retry: 1
 `,
 	state.BoardProfiles: `
 metadata: {name: raspberrypi-4}

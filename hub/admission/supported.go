@@ -21,11 +21,13 @@ var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
 		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations runtimeClassName overhead " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
-		"readinessGates schedulingGates " +
+		"readinessGates schedulingGates ephemeralContainers " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken ~subdomain",
 	"Container": "name image command args workingDir ports envFrom env resources restartPolicy restartPolicyRules volumeMounts livenessProbe " +
-		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty " +
-		"~resizePolicy",
+		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty resizePolicy",
+	"ContainerResizePolicy": "*",
+	"EphemeralContainer": "name image command args workingDir envFrom env volumeMounts terminationMessagePath terminationMessagePolicy imagePullPolicy " +
+		"securityContext stdin stdinOnce tty targetContainerName",
 	"ContainerPort":                   "*",
 	"ContainerRestartRule":            "*",
 	"ContainerRestartRuleOnExitCodes": "*",
@@ -114,7 +116,6 @@ var supported = map[string]string{
 // why says of some fields why they are not supported, and what to do instead.
 var why = map[string]string{
 	"PodSpec.hostIPC":                                     "containers on devices never share the device's IPC",
-	"PodSpec.ephemeralContainers":                         "devices cannot add a container to a running pod: use kubectl exec",
 	"PodSpec.subdomain":                                   "it is only a name here, as there is no cluster DNS",
 	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
 	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",
@@ -123,7 +124,6 @@ var why = map[string]string{
 	"Lifecycle.stopSignal":                                "write STOPSIGNAL into the image",
 	"LifecycleHandler.tcpSocket":                          "Kubernetes does nothing with it: use exec, httpGet or sleep",
 	"Container.volumeDevices":                             "devices have no block volumes: use a hostPath",
-	"Container.resizePolicy":                              "resources of a running pod cannot change",
 	"EnvVarSource.fileKeyRef":                             "use configMapKeyRef or secretKeyRef",
 	"VolumeResourceRequirements.limits":                   "a volume may use what its device has free",
 	"PersistentVolumeClaimSpec.selector":                  "volumes are made for claims: leave it out, or name one by volumeName",
@@ -290,6 +290,8 @@ func reason(name string) string {
 	switch r := why[name]; {
 	case r != "":
 		return r
+	case strings.HasPrefix(name, "EphemeralContainer."):
+		return "cannot be set for an Ephemeral Container"
 	case strings.HasPrefix(name, "Volume."):
 		return whyVolume
 	}

@@ -8,9 +8,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"flotilla.dev/shared/fleet"
@@ -23,6 +25,7 @@ type Config struct {
 	HTTPSListen      string // host:port; no host: every address
 	MQTTListen       string
 	MQTTDevListen    string // without TLS, loopback only; "": off
+	AgentsDir        string // what is handed out to devices that join
 	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
 	LogLevel         slog.Level
 	LogFormat        string // text or json
@@ -49,8 +52,18 @@ type Config struct {
 	DefaultUnreachableTolerationSeconds int64
 	TerminatedPodGCThreshold            int
 
+	// Who outside is told of incidents; see package notify.
+	IncidentWebhook           string   // URL; "": none
+	IncidentWebhookSecretFile string   // whose first line signs what the webhook is sent; "": it is not signed
+	IncidentMailServer        string   // smtp:// or smtps:// URL; "": no mail
+	IncidentMailFrom          string   // address
+	IncidentMailTo            []string // addresses
+	IncidentMailUser          string   // "": the mail server wants no login
+	IncidentMailPasswordFile  string   // whose first line is the user's password
+
 	CAPassphraseFile string        // whose first line opens the authority's keys; "": they are not protected
 	AuditRetention   time.Duration // how long it is remembered who did what
+	History          time.Duration // how long it is remembered how nodes fared; 0: not at all
 
 	// What workloads may do on devices, beside each device's own policy; see Policy.
 	PolicyFile          string // says it instead of the five that follow; "": they do
@@ -83,6 +96,7 @@ var settings = []setting{
 	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
 	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
 	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),
+	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string { return &c.AgentsDir }),
 	{
 		name: "log-level", kind: "level", fallback: "info", usage: "what is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },
@@ -124,8 +138,39 @@ var settings = []setting{
 	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable", func(c *Config) *int64 { return &c.DefaultUnreachableTolerationSeconds }),
 	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int { return &c.TerminatedPodGCThreshold }),
 	text("ca-passphrase-file", "file", "", "file whose first line is the passphrase of the certificate authority's keys, see flotilla-hub ca protect (default the systemd credential flotilla-ca-passphrase, or none)", func(c *Config) *string { return &c.CAPassphraseFile }),
+	{
+		name: "incident-webhook", kind: "URL", usage: "http or https URL that is told of the opening and closing of incidents, as JSON by POST (default none)",
+		set: func(c *Config, v string) error { c.IncidentWebhook = v; return nil },
+		get: func(c *Config) string { return withoutPath(c.IncidentWebhook) },
+	},
+	text("incident-webhook-secret-file", "file", "", "file whose first line signs what the webhook is sent, HMAC-SHA256 in the header Flotilla-Signature (default not signed)", func(c *Config) *string { return &c.IncidentWebhookSecretFile }),
+	text("incident-mail-server", "URL", "", "mail server through which people are told of incidents, such as smtp://mail.example.org:587 or smtps://mail.example.org:465 (default none)", func(c *Config) *string { return &c.IncidentMailServer }),
+	text("incident-mail-from", "address", "", "sender of that mail", func(c *Config) *string { return &c.IncidentMailFrom }),
+	list("incident-mail-to", "addresses", "", "whom it goes to", func(c *Config) *[]string { return &c.IncidentMailTo }),
+	text("incident-mail-user", "name", "", "login at the mail server (default none)", func(c *Config) *string { return &c.IncidentMailUser }),
+	text("incident-mail-password-file", "file", "", "file whose first line is the password of that login", func(c *Config) *string { return &c.IncidentMailPasswordFile }),
 	text("policy", "file", "", "YAML file about what workloads may do on devices, of the same form as a device's own; it takes the place of the allow- flags and the two that follow them (default none)", func(c *Config) *string { return &c.PolicyFile }),
 	duration("audit-retention", "2160h", "how long it is remembered who did what, at most 200,000 records and 64 MiB", func(c *Config) *time.Duration { return &c.AuditRetention }),
+	{
+		name: "history", kind: "duration", fallback: "168h", usage: "how long it is remembered how nodes fared (processors, memory, temperature, link ...), in 20 kB of memory a node at most; false or 0: not at all",
+		set: func(c *Config, v string) error {
+			switch v {
+			case "false", "0":
+				c.History = 0
+				return nil
+			case "true":
+				c.History = maxHistory
+				return nil
+			}
+			d, err := time.ParseDuration(v)
+			if err != nil {
+				return errors.New("write a number with its unit, such as 24h or 168h, or false")
+			}
+			c.History = d
+			return nil
+		},
+		get: func(c *Config) string { return c.History.String() },
+	},
 	boolean("allow-privileged", "false", "workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them", func(c *Config) *bool { return &c.AllowPrivileged }),
 	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool { return &c.AllowHostNetwork }),
 	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool { return &c.AllowHostPID }),
@@ -138,6 +183,21 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return c.PodSecurityDefault },
 	},
+}
+
+// maxHistory is the longest time for which there is room in a node's samples.
+const maxHistory = 7 * 24 * time.Hour
+
+// withoutPath is a URL as it may be shown: of many services, what stands behind the host is a secret.
+func withoutPath(address string) string {
+	u, err := url.Parse(address)
+	switch {
+	case address == "":
+		return ""
+	case err != nil || u.Host == "":
+		return "no URL with a host"
+	}
+	return u.Scheme + "://" + u.Host + "/…"
 }
 
 // podEvictionTimeout is the older name under which both default tolerations are set.

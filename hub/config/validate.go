@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/mail"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -44,6 +45,7 @@ func (c *Config) Validate() error {
 	}
 	v.blocks()
 	v.inventory()
+	v.incidents()
 	return errors.Join(v.mistakes...)
 }
 
@@ -69,6 +71,42 @@ func quoted(s string) string {
 		return "empty"
 	}
 	return s
+}
+
+// incidents: whoever is told of them must be somebody.
+func (v *verdict) incidents() {
+	c := v.c
+	if u, err := url.Parse(c.IncidentWebhook); c.IncidentWebhook != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+		v.wrong("incident-webhook", "write a URL such as https://alerts.example.org/hook")
+	}
+	if c.IncidentWebhook == "" && c.IncidentWebhookSecretFile != "" {
+		v.wrong("incident-webhook-secret-file", "name the incident-webhook too that it is for, or leave it out")
+	}
+	if c.IncidentMailServer == "" {
+		for name, is := range map[string]bool{"incident-mail-from": c.IncidentMailFrom != "", "incident-mail-to": len(c.IncidentMailTo) > 0, "incident-mail-user": c.IncidentMailUser != ""} {
+			if is {
+				v.wrong(name, "name the incident-mail-server too, or leave it out")
+			}
+		}
+		return
+	}
+	if u, err := url.Parse(c.IncidentMailServer); err != nil || u.Scheme != "smtp" && u.Scheme != "smtps" || u.Hostname() == "" || u.Port() == "" || u.User != nil {
+		v.wrong("incident-mail-server", "write a URL with a port and without a password, such as smtp://mail.example.org:587 or smtps://mail.example.org:465")
+	}
+	if _, err := mail.ParseAddress(c.IncidentMailFrom); err != nil {
+		v.wrong("incident-mail-from", "write the address that mail is sent from, such as flotilla@example.org")
+	}
+	if len(c.IncidentMailTo) == 0 {
+		v.wrong("incident-mail-to", "write whom mail goes to, such as kari@example.org")
+	}
+	for _, to := range c.IncidentMailTo {
+		if _, err := mail.ParseAddress(to); err != nil {
+			v.wrong("incident-mail-to", fmt.Sprintf("write addresses such as kari@example.org, not %q", to))
+		}
+	}
+	if (c.IncidentMailUser == "") != (c.IncidentMailPasswordFile == "") {
+		v.wrong("incident-mail-password-file", "name both incident-mail-user and this file, or neither")
+	}
 }
 
 const (
@@ -118,6 +156,9 @@ func (v *verdict) periods() {
 	c := v.c
 	if c.AuditRetention < 24*time.Hour {
 		v.wrong("audit-retention", "write a day or more, such as 2160h")
+	}
+	if c.History != 0 && (c.History < time.Hour || c.History > maxHistory) {
+		v.wrong("history", "write 1h to 168h, such as 24h, or false")
 	}
 	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 { // as the wire protocol has it
 		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")

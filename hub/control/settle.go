@@ -60,6 +60,14 @@ func NewSettler(follows Follows, deciders ...Decider) *Settler {
 	return t
 }
 
+// NewRested returns a settler of a fleet that is at rest: it asks only about what changes
+// from then on. What is due later in such a fleet it does not know.
+func NewRested(follows Follows, deciders ...Decider) *Settler {
+	t := NewSettler(follows, deciders...)
+	t.all = false
+	return t
+}
+
 // AskAll makes the next pass ask about everything, as after a plan that could not be
 // remembered.
 func (t *Settler) AskAll() {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/serve"
 	"flotilla.dev/hub/state"
@@ -43,7 +45,7 @@ func TestStories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := newStage(t, deciders()...).play(string(want))
+			got := newStage(t, acting()...).play(string(want))
 			if got == string(want) {
 				return
 			}
@@ -68,6 +70,7 @@ type stage struct {
 	start   time.Time
 	now     time.Time
 	silent  map[string]bool
+	boards  map[string]*board
 	rejects map[string]bool
 	hush    bool           // write nothing down but counts
 	unsaid  map[string]int // first words of what was not written down
@@ -81,6 +84,12 @@ var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 // deciders are the hub's own with its defaults.
 func deciders() []control.Decider { return serve.Deciders(config.Default()) }
+
+// acting are those that do something: what incidents say of it, package incident tells, and
+// their revisions would count in the names of pods.
+func acting() []control.Decider {
+	return slices.DeleteFunc(deciders(), func(d control.Decider) bool { _, says := d.(incident.Decider); return says })
+}
 
 // decidersWith are those with another range of addresses.
 func decidersWith(cluster string, bits int) []control.Decider {
@@ -246,7 +255,9 @@ func (g *stage) do(verb string, args []string) {
 		g.settler = control.NewSettler(node.Ended, g.all...)
 		g.settle(nil)
 	default:
-		g.t.Fatalf("unknown verb %q", verb)
+		if !g.doFirmware(verb, names, opts) {
+			g.t.Fatalf("unknown verb %q", verb)
+		}
 	}
 }
 
@@ -280,7 +291,7 @@ func (g *stage) node(name string, opts map[string]string) {
 	list := corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory, corev1.ResourcePods: resource.MustParse("110")}
 	g.put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"})
 	g.put(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(g.now), Labels: map[string]string{corev1.LabelTopologyZone: opts["site"], corev1.LabelHostname: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(g.now), Labels: map[string]string{corev1.LabelTopologyZone: opts["site"], corev1.LabelHostname: name, fleet.LabelProfile: opts["profile"]}},
 		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(g.now), LastHeartbeatTime: metav1.NewTime(g.now)}}},
 	})
@@ -413,7 +424,7 @@ func (g *stage) wait(d time.Duration) {
 
 // obey is what the devices that can hear did since.
 func (g *stage) obey() (done []state.Applied) {
-	var changes []state.Change
+	changes := g.bootBoards()
 	for n := range g.s.Nodes() {
 		if g.silent[n.Name] {
 			continue

@@ -173,23 +173,18 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 // those that do not and how many are on their way.
 func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time, changes *[]state.Change) (held []state.DrainHeld, leaving int) {
 	var stays []state.DrainHeld
+	holds := state.NewHolds(s, now)
 	for p := range s.PodsOn(n.Name) {
 		name := p.Namespace + "/" + p.Name
-		owner := metav1.GetControllerOfNoCopy(p)
-		daemon := owner != nil && owner.Kind == "DaemonSet"
-		switch {
-		case state.Terminated(p), p.Annotations[corev1.MirrorPodAnnotationKey] != "", daemon && order.DaemonPodsStay():
+		switch is, why := Of(p, order); {
+		case is == Ignored:
 		case p.DeletionTimestamp != nil:
 			leaving++
-		case daemon:
-			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "its daemon set would make it again at once: leave ignoreDaemonSets out"})
-		case owner == nil && !order.Force:
-			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "nobody makes it again: say force, or delete it"})
-		case hasData(p) && !order.DeleteEmptyDirData:
-			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: "it has data in an emptyDir, which would be lost: say deleteEmptyDirData"})
+		case is == Stays:
+			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: why})
 		default:
 			if !order.DisableEviction {
-				if why := state.HeldBy(s, p, now); why != "" {
+				if why := holds.On(p).String(); why != "" {
 					held = append(held, state.DrainHeld{Pod: name, Why: why})
 					continue
 				}
@@ -199,11 +194,38 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 				if c, ok := leave(p, n, order, now); ok {
 					*changes = append(*changes, c)
 					s, _ = state.Apply(s, []state.Change{c})
+					holds = state.NewHolds(s, now)
 				}
 			}
 		}
 	}
 	return append(stays, held...), leaving
+}
+
+// A Standing is what an order makes of a pod, whatever budgets say.
+type Standing int
+
+const (
+	Leaves  Standing = iota // it is asked to, as budgets allow
+	Ignored                 // it has ended, or is a daemon set's: the drain is over without it
+	Stays                   // the order does not cover it: the drain ends there
+)
+
+// Of tells what an order makes of a pod, and why, where it stays.
+func Of(p *corev1.Pod, order state.DrainOrder) (is Standing, why string) {
+	owner := metav1.GetControllerOfNoCopy(p)
+	daemon := owner != nil && owner.Kind == "DaemonSet"
+	switch {
+	case state.Terminated(p), p.Annotations[corev1.MirrorPodAnnotationKey] != "", daemon && order.DaemonPodsStay():
+		return Ignored, ""
+	case daemon:
+		return Stays, "its daemon set would make it again at once: leave ignoreDaemonSets out"
+	case owner == nil && !order.Force:
+		return Stays, "nobody makes it again: say force, or delete it"
+	case hasData(p) && !order.DeleteEmptyDirData:
+		return Stays, "it has data in an emptyDir, which would be lost: say deleteEmptyDirData"
+	}
+	return Leaves, ""
 }
 
 // leave is the change by which a pod is asked to leave.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,6 +63,7 @@ type row struct {
 	args   []string
 	stdin  string
 	code   int
+	from   string   // the first minor version that knows it; "": all do
 	until  string   // it goes on, and is ended once it has printed this
 	during string   // another command line, with a number for N, that is run until then
 	want   []string // regular expressions, of what it prints on either output
@@ -69,6 +71,30 @@ type row struct {
 }
 
 func words(s string) []string { return strings.Fields(s) }
+
+// resize is a change of what a pod asks for, by its subresource.
+func resize(requests string) []string {
+	return []string{"patch", "pod", "sized", "--subresource=resize", "-p", `{"spec":{"containers":[{"name":"main","resources":{"requests":` + requests + `}}]}}`}
+}
+
+const sized = `apiVersion: v1
+kind: Pod
+metadata: {name: sized}
+spec:
+  nodeName: sim-0001
+  containers: [{name: main, image: "example.org/sized:1", resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 32Mi}}}]
+`
+
+// nowhere has a pod that no node can take.
+const nowhere = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: nowhere}
+spec:
+  selector: {matchLabels: {app: nowhere}}
+  template:
+    metadata: {labels: {app: nowhere}}
+    spec: {nodeSelector: {no: where}, containers: [{name: web, image: "example.org/web:1"}]}
+`
 
 const stateful = `apiVersion: apps/v1
 kind: StatefulSet
@@ -105,7 +131,7 @@ template:
 // appendix is every command line that people and tools are known to use, in an order
 // in which each finds what it needs: three devices, two workloads, a pod by itself.
 //
-// What is missing has a reason: `debug`,
+// What is missing has a reason:
 // `create token` and `autoscale` are here as what they are, refusals of kinds that
 // nothing implements.
 var appendix = []row{
@@ -191,6 +217,26 @@ var appendix = []row{
 	{args: words("exec -i solo -- cat"), stdin: "over and back\n", want: []string{`^over and back\n$`}},
 	{args: words("exec -it solo -- echo tty"), want: []string{`tty`}},
 	{args: words("exec deploy/web -- echo hi"), want: []string{`^hi\n$`}},
+	{args: words("debug solo --image=busybox --profile=baseline -c look -- sleep 1h")},
+	{args: words("get pod solo -o jsonpath={.spec.ephemeralContainers[*].name}{.status.ephemeralContainerStatuses[*].state}"), want: []string{`^look.*running`}},
+	{args: words("logs solo -c look"), want: []string{`simulated`}},
+	{args: words("exec solo -c look -- echo hi"), want: []string{`^hi\n$`}},
+	{args: words("debug solo --image=busybox --profile=general -c more"), code: 1, want: []string{`capability SYS_PTRACE is not allowed`}},
+	{args: words("debug node/sim-0001 --image=busybox --profile=general"), code: 1, want: []string{`is invalid`, `--allow-host-pid`}},
+	{args: words("create -f -"), stdin: sized, want: []string{`pod/sized created`}},
+	{args: resize(`{"cpu":"20m"}`), from: "1.32", want: []string{`pod/sized patched`}},
+	{args: words("get pod sized -o jsonpath={.spec.containers[0].resources.requests.cpu}/{.status.containerStatuses[0].resources.requests.cpu}"), from: "1.32", want: []string{`^20m/20m$`}},
+	{args: resize(`{"memory":"64Mi"}`), from: "1.32", code: 1, want: []string{`must be less than or equal to memory limit`}},
+	{args: []string{"patch", "pod", "sized", "-p", `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"30m"}}}]}}`}, code: 1, want: []string{`pod updates may not change fields other than`}},
+	{args: words("delete pod sized"), want: []string{`pod "sized" deleted`}},
+	{args: words("create -f -"), stdin: nowhere, want: []string{`deployment.apps/nowhere created`}},
+	{args: words("get incidents.flotilla.dev"), want: []string{`NAME\s+STATE\s+CAUSE\s+SITE\s+SINCE\s+NODES\s+PODS\s+SHORT\s+MESSAGE`, `(?m)^nowhere-place-\w+\s+Open\s+CannotBePlaced\s+<none>\s+\S+\s+0\s+1\s+1\s+Deployment nowhere cannot be placed`}},
+	{args: words("get incidents -o wide"), want: []string{`SEVERITY\s+ABOUT\s+MOVES`, `Warning\s+Deployment/nowhere`}},
+	{args: words("describe incidents"), want: []string{`Cause:\s+CannotBePlaced`, `State:\s+Open`}},
+	{args: words("explain incident.state"), want: []string{`KIND:\s+Incident`, `Open or Closed`}},
+	{args: words("delete incidents --all"), code: 1, want: []string{`they can only be read`}},
+	{args: words("delete deploy nowhere"), want: []string{`deployment.apps "nowhere" deleted`}},
+	{args: words("wait incidents --all --for=jsonpath={.state}=Closed --timeout=60s"), want: []string{`condition met`}},
 	{args: words("exec nope -- echo hi"), code: 1, want: []string{`pods "nope" not found`}},
 	{args: words("attach solo"), until: `command prompt`},
 	{args: words("cp DIR/pod.yaml solo:/tmp/pod.yaml")},
@@ -238,6 +284,14 @@ var appendix = []row{
 	{args: []string{"patch", "cj", "nightly", "-p", `{"spec":{"suspend":true}}`}, want: []string{`cronjob.batch/nightly patched`}},
 	{args: words("delete job j once"), want: []string{`job.batch "once" deleted`}, not: []string{`Warning`}},
 	{args: words("delete cj nightly"), want: []string{`cronjob.batch "nightly" deleted`}},
+	{args: words("apply -f -"), stdin: "apiVersion: flotilla.dev/v1alpha1\nkind: FirmwareRollout\nmetadata: {name: fr1}\nspec: {selector: {matchLabels: {nobody: here}}, profile: raspberrypi-4}\n", want: []string{`firmwarerollout.flotilla.dev/fr1 created`}},
+	{args: words("apply -f -"), stdin: "apiVersion: flotilla.dev/v1alpha1\nkind: FirmwareRollout\nmetadata: {name: fr2}\nspec: {selector: {}, profile: raspberrypi-4}\n", code: 1, want: []string{`spec.selector: Required value: an empty one would take every node`}},
+	{args: words("get firmwarerollouts"), want: []string{`NAME\s+PHASE\s+NODES\s+KEPT\s+BAD\s+TRYING\s+SITE\s+AGE\s+MESSAGE`, `fr1\s+Pending\s+0`}},
+	{args: words("describe fr fr1"), want: []string{`Phase:\s+Pending`, `Max Unavailable Per Site:\s+1`}},
+	{args: []string{"patch", "fr", "fr1", "--type", "merge", "-p", `{"spec":{"undo":true}}`}, want: []string{`firmwarerollout.flotilla.dev/fr1 patched`}},
+	{args: words("explain firmwarerollout.spec.window"), want: []string{`KIND:\s+FirmwareRollout`, `FirmwareWindow is when`}},
+	{args: []string{"patch", "fr", "fr1", "--type=merge", "-p", `{"spec":{"paused":true}}`}, want: []string{`firmwarerollout.flotilla.dev/fr1 patched`}},
+	{args: words("delete fr fr1"), want: []string{`firmwarerollout.flotilla.dev "fr1" deleted`}},
 	{args: words("run r1 --image=busybox --restart=Never"), want: []string{`pod/r1 created`}},
 	{args: words("get cm c1 -o yaml"), want: []string{`(?m)^  a: b$`}},
 	{args: words("replace -f -"), stdin: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\ndata: {a: b, e: f}\n", want: []string{`configmap/c1 replaced`}},
@@ -373,10 +427,22 @@ func TestEveryCommandLine(t *testing.T) {
 				}
 			}
 			for _, r := range appendix {
+				if older(minor, r.from) {
+					continue
+				}
 				p.play(r) // or end: the rows after it need what it does
 			}
 		})
 	}
+}
+
+// older tells whether a minor version comes before another.
+func older(minor, than string) bool {
+	number := func(s string) int {
+		n, _ := strconv.Atoi(strings.TrimPrefix(s, "1."))
+		return n
+	}
+	return number(minor) < number(than)
 }
 
 // A player plays the rows with one kubectl.

@@ -55,22 +55,29 @@ func findEngine(t testing.TB, name, env, socket string) *engine {
 	if s := os.Getenv(env); s != "" {
 		socket = s
 	}
-	e := &engine{name: name, socket: socket, client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}}
+	e := engineAt(name, socket)
 	if _, err := e.ask(http.MethodGet, "/images/"+toolImage+"/json"); err != nil {
 		need(t, "%s at %s does not have %s (.ci/services brings it): %v", name, socket, toolImage, err)
 	}
 	return e
 }
 
-func (e *engine) ask(method, path string) ([]byte, error) {
-	r, err := http.NewRequest(method, "http://localhost/v1.40"+path, nil)
+func engineAt(name, socket string) *engine {
+	return &engine{name: name, socket: socket, client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+func (e *engine) ask(method, path string) ([]byte, error) { return e.tell(method, path, "") }
+
+func (e *engine) tell(method, path, body string) ([]byte, error) {
+	r, err := http.NewRequest(method, "http://localhost/v1.40"+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	r.Header.Set("Content-Type", "application/json")
 	answer, err := e.client.Do(r)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func newHub(t testing.TB, args ...string) *hub {
 	h.args = append([]string{
 		"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", h.dev,
 		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", (2 * grace).String(),
-		"--cluster-cidr", ownAddresses(),
+		"--cluster-cidr", ownAddresses(t),
 	}, args...)
 	h.start()
 	return h
@@ -52,9 +52,29 @@ var hubs atomic.Int64
 
 // ownAddresses are for the pods of one hub's devices: they share a machine and its
 // engines with those of other hubs, and a node whose addresses are taken gets no pods.
-// Podman's own 10.88.0.0/16 is not among them.
-func ownAddresses() string {
-	return fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+hubs.Add(1))%128)
+// Podman's own 10.88.0.0/16 is not among them. Docker may hold addresses of a network that
+// is gone, so it is asked for them: a list of its networks would not tell.
+func ownAddresses(t testing.TB) string {
+	socket := os.Getenv("DOCKER_SOCK")
+	if socket == "" {
+		socket = "/var/run/docker.sock"
+	}
+	docker := engineAt("docker", socket)
+	for range 128 {
+		n := hubs.Add(1)
+		addresses := fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+n)%128)
+		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
+		_, err := docker.tell(http.MethodPost, "/networks/create", fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
+		if err == nil {
+			_, err = docker.ask(http.MethodDelete, "/networks/"+name)
+		}
+		if err == nil || !strings.Contains(err.Error(), "overlaps") {
+			return addresses // or there is no Docker, and nothing to be in the way of
+		}
+		t.Logf("%s is taken: %v", addresses, err)
+	}
+	t.Fatal("Docker has no addresses left for a test")
+	return ""
 }
 
 // start starts the hub, again or for the first time, and waits until it serves.

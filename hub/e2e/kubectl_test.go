@@ -115,7 +115,7 @@ func TestKubectl(t *testing.T) {
 		{args: "taint node sim-0001 camera:NoSchedule-", want: []string{`node/sim-0001 untainted`}},
 
 		{args: "apply -f -", stdin: strings.Replace(shopYAML, "replicas:", "repliques:", 1), code: 1, want: []string{`unknown field "spec\.repliques"`}},
-		{args: "apply -f -", stdin: strings.Replace(shopYAML, "cpu: 50m", "cpu: much", 1), code: 1, want: []string{`quantit`}},
+		{args: "apply -f -", stdin: strings.Replace(shopYAML, "cpu: 50m", "cpu: much", 1), code: 1, want: []string{`requests.cpu: expected an amount such as 100m`}},
 		{args: "apply -f -", stdin: strings.Replace(shopYAML, "{app: shop}}\n  template", "{app: other}}\n  template", 1), code: 1, want: []string{`selector`}},
 		{args: "taint node sim-0001 camera=true:Never", code: 1, want: []string{`invalid taint effect`}},
 	})

@@ -71,6 +71,10 @@ func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter 
 	version := fieldpath.APIVersion(r.GroupVersion().String())
 	var set *fieldpath.Set
 	switch {
+	case sub == "resize":
+		return map[fieldpath.APIVersion]fieldpath.Filter{version: onlyResources}
+	case sub == "ephemeralcontainers":
+		return map[fieldpath.APIVersion]fieldpath.Filter{version: onlyEphemeral}
 	case sub == "status":
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
 	case sub == "approval":
@@ -82,6 +86,17 @@ func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter 
 	}
 	return map[fieldpath.APIVersion]fieldpath.Filter{version: fieldpath.NewExcludeSetFilter(set)}
 }
+
+// onlyEphemeral are the fields that pods/ephemeralcontainers is for.
+var onlyEphemeral = fieldpath.NewIncludeMatcherFilter(fieldpath.MakePrefixMatcherOrDie("spec", "ephemeralContainers"))
+
+// onlyResources are the fields that pods/resize is for.
+var onlyResources = fieldpath.NewIncludeMatcherFilter(
+	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resources"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resources"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
+)
 
 // update notes in next who has set what differs from live (nil: all of it).
 func (a *applier) update(r *resource, live, next state.Object, manager, sub string) error {
@@ -128,7 +143,7 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 	if err := c.place(patch); err != nil {
 		return step{}, err
 	}
-	warnings, err := c.checkFields(patch)
+	warnings, err := c.checkFields(patch, body)
 	if err != nil {
 		return step{}, err
 	}
@@ -199,8 +214,9 @@ func (c *call) checkKeys(body []byte) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields checks that the kind has the fields that are applied.
-func (c *call) checkFields(patch *unstructured.Unstructured) ([]string, error) {
+// checkFields checks that the kind has the fields that are applied, which body has as they were
+// written.
+func (c *call) checkFields(patch *unstructured.Unstructured, body []byte) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
@@ -217,7 +233,7 @@ func (c *call) checkFields(patch *unstructured.Unstructured) ([]string, error) {
 	case err == nil:
 		return nil, nil
 	case !ok, c.fieldValidation() == metav1.FieldValidationStrict:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+		return nil, unreadable(body, mediaYAML, kind, err)
 	case c.fieldValidation() == metav1.FieldValidationIgnore:
 		return nil, nil
 	}

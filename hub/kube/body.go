@@ -79,7 +79,7 @@ func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (run
 		if have != nil && *have != kind && runtime.IsNotRegisteredError(err) {
 			return nil, wrongKind(*have, kind)
 		}
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+		return nil, unreadable(b, media, kind, err)
 	}
 	if *have != kind {
 		return nil, wrongKind(*have, kind)
@@ -91,7 +91,7 @@ func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (run
 		switch c.fieldValidation() {
 		case metav1.FieldValidationIgnore:
 		case metav1.FieldValidationStrict:
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, kind.Kind, err))
+			return nil, unreadable(b, media, kind, err)
 		default:
 			for _, e := range strict.Errors() {
 				c.warn(e.Error())

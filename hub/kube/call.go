@@ -41,13 +41,8 @@ func (c *call) serve() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
-	// Who is to be taken for somebody else must not be answered as himself.
-	for name := range c.r.Header {
-		if strings.HasPrefix(name, "Impersonate-") {
-			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
-			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a kubeconfig or a token of the role that is meant"
-			return e
-		}
+	if err := c.himself(); err != nil {
+		return err
 	}
 	var ok bool
 	if c.target, ok = parsePath(c.r.URL.EscapedPath()); !ok {
@@ -67,7 +62,7 @@ func (c *call) serve() error {
 	if c.sub != nil {
 		what += "/" + c.sub.name
 	}
-	if c.Group() != "authorization.k8s.io" && c.Group() != "authentication.k8s.io" && !c.Allow(c.who.Role, c.verb, what) {
+	if !c.may(c.who.Role, c.res, c.verb, what) {
 		return c.forbidden(what)
 	}
 	if limit := c.r.URL.Query().Get("timeout"); limit != "" && c.verb != "watch" && c.target.sub != "proxy" {
@@ -76,6 +71,19 @@ func (c *call) serve() error {
 		}
 	}
 	return c.answer()
+}
+
+// himself refuses a request that is to be taken for somebody else's: it must not be answered as
+// that of its sender.
+func (c *call) himself() error {
+	for name := range c.r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
+			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a kubeconfig or a token of the role that is meant"
+			return e
+		}
+	}
+	return nil
 }
 
 // authenticate finds out who asks. What he wants changed is brought to the loop in his name.
@@ -100,11 +108,10 @@ func (c *call) authenticate() error {
 
 // groups are those of a person in Kubernetes' words.
 func groups(u access.User) []string {
-	return []string{"flotilla:" + string(u.Role) + "s", "system:authenticated"}
+	return []string{groupOf(u.Role), "system:authenticated"}
 }
 
-// Group is the API group of the resource that is asked for.
-func (c *call) Group() string { return c.target.group }
+func groupOf(r access.Role) string { return "flotilla:" + string(r) + "s" }
 
 // route finds the resource and the verb of the request.
 func (c *call) route() error {
@@ -163,6 +170,8 @@ func (c *call) route() error {
 			e.ErrStatus.Message = c.res.row.Published
 		case c.res.kind == state.DeviceReports:
 			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
+		case c.res.kind == state.Incidents:
+			e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: they can only be read"
 		case c.res.kind == state.Volumes && (c.verb == "create" || c.verb == ""):
 			e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
 		case c.res.kind == state.JoinRequests && c.verb == "create":
@@ -185,8 +194,6 @@ func (c *call) notServed() error {
 	switch {
 	case c.res.kind == state.ServiceAccounts && c.target.sub == "token":
 		message = "service accounts have no tokens: give a program that calls the API a token of a person, as a secret"
-	case c.target.sub == "ephemeralcontainers":
-		message = "devices cannot add a container to a running pod: use kubectl exec, or kubectl debug --copy-to"
 	case c.sub != nil && c.sub.name == "proxy":
 		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name + "/proxy/logs/?query=kubelet"
 	}
@@ -199,7 +206,7 @@ func (c *call) notServed() error {
 
 func (c *call) answer() error {
 	switch c.res.Kind {
-	case "SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview":
+	case "SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview", "LocalSubjectAccessReview":
 		return c.review()
 	case "NodeMetrics", "PodMetrics":
 		return c.usage()
@@ -209,8 +216,11 @@ func (c *call) answer() error {
 		case "log":
 			return c.log()
 		case "proxy":
-			if c.res.kind == state.Pods {
+			switch c.res.kind {
+			case state.Pods:
 				return c.podProxy()
+			case state.Services:
+				return c.serviceProxy()
 			}
 			return c.nodeLog()
 		case "exec", "attach", "portforward":

@@ -89,10 +89,12 @@ type Audit interface {
 // A Config is what a Server needs. Logs, Streams, Metrics and Audit may be nil: what
 // depends on them is then not served.
 type Config struct {
-	Fleet    Fleet
-	Leases   Leases
-	Access   Access
-	Allow    func(role access.Role, verb, resource string) bool // nil: access.Allow
+	Fleet  Fleet
+	Leases Leases
+	Access Access
+	Allow  func(role access.Role, verb, resource string) bool // nil: access.Allow
+	// RoleOf is the role of the person of a name, "" for nobody; nil: no names are known.
+	RoleOf   func(ctx context.Context, user string) (access.Role, error)
 	Logs     Logs
 	Streams  Streams
 	Online   func(node string) bool // whether a node's device is connected; nil: that shows when it is asked
@@ -100,10 +102,14 @@ type Config struct {
 	Audit    Audit
 	Settings admission.Settings
 	Version  string           // of the hub, such as "1.0.0"; stands behind Kubernetes' version
+	Others   []Other          // what else is served at the hub's address, to be told by /
 	OpenAPI  http.Handler     // serves /openapi; nil: the documents of package openapi
 	Log      *slog.Logger     // nil: slog.Default()
 	Now      func() time.Time // the hub's time, which objects carry; nil: the machine's
 }
+
+// An Other is a path of the hub that is not the API's, and who may read it.
+type Other struct{ Path, Verb, Resource string }
 
 // A Server answers the API. It is an http.Handler.
 type Server struct {
@@ -115,6 +121,7 @@ type Server struct {
 	shares    listen.Shares // of sessions
 	answers   *answers
 	sifting   *sifting
+	health    *health
 }
 
 // New returns the API of a fleet.
@@ -131,17 +138,31 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting()}
+	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet)}
 }
 
-// Register mounts the API on the paths that it answers.
+// The paths that are mounted.
+var (
+	apiPaths    = []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version", "/version/"}
+	healthPaths = []string{"/healthz", "/livez", "/readyz"}
+)
+
+// Register mounts the API on the paths that it answers. What browsers see of / is others' matter.
 func (s *Server) Register(e *echo.Echo) {
 	h := echo.WrapHandler(s)
-	for _, path := range []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version", "/version/"} {
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if asksForIndex(c.Request()) {
+				return h(c)
+			}
+			return next(c)
+		}
+	})
+	for _, path := range apiPaths {
 		e.Any(path, h)
 	}
-	alive := echo.WrapHandler(newHealth(s.Fleet))
-	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+	alive := echo.WrapHandler(s.health)
+	for _, path := range healthPaths {
 		e.Match([]string{http.MethodGet, http.MethodHead}, path, alive)
 		e.Match([]string{http.MethodGet, http.MethodHead}, path+"/*", alive)
 	}
@@ -163,7 +184,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &call{Server: s, w: w, r: r}
-	if err := c.serve(); err != nil {
+	serve := c.serve
+	if r.URL.Path == "/" {
+		serve = c.index
+	}
+	if err := serve(); err != nil {
 		c.auditRefusal(err)
 		c.fail(err)
 	}

@@ -88,7 +88,7 @@ func (k *streamer) lines(t *testing.T) {
 		{args: []string{"port-forward", "guarded", ":80"}, code: 1, errs: `the device of node pi-2 is not connected to the hub`, part: true},
 		{args: []string{"logs", "guarded"}, code: 1, errs: `the device of node pi-2 is not connected to the hub`, part: true},
 		{args: []string{"attach", "kiosk-1"}, out: "attached to main of kiosk-1\n", errs: "If you don't see a command prompt", part: true},
-		{args: []string{"debug", "kiosk-1", "--image=busybox:1"}, code: 1, errs: "devices cannot add a container to a running pod: use kubectl exec", part: true},
+		{args: []string{"debug", "kiosk-1", "--image=busybox:1"}, code: 1, errs: "the agent of node pi-1 does not know ephemeral containers: update flotilla-device there", part: true},
 		{args: []string{"debug", "node/pi-1", "--image=busybox:1"}, code: 1, errs: "spec.hostNetwork: Forbidden", part: true},
 		{args: []string{"logs", "kiosk-1"}, out: `kiosk-1 {"container":"main"}` + "\n"},
 		{args: []string{"logs", "kiosk-1", "-f", "--tail=3", "--timestamps"}, out: `kiosk-1 {"container":"main","follow":true,"timestamps":true,"tailLines":3}` + "\n"},

@@ -55,6 +55,7 @@ func TestKubectl(t *testing.T) {
 		want  []string // parts of what it prints
 	}{
 		{args: "version", want: []string{"Server Version: " + kubernetesVersion}},
+		{args: "get --raw /", want: []string{`"paths": [`, `"/apis/apps/v1",`}},
 		{args: "api-resources", want: []string{"deployments", "boardprofiles", "flotilla.dev/v1alpha1"}},
 		{args: "get nodes", want: []string{"NAME   STATUS   ROLES    AGE", "pi-1   Ready"}},
 		{args: "get nodes -o wide", want: []string{"SITE", "oslo", "raspberrypi4"}},
@@ -108,6 +109,8 @@ func TestKubectl(t *testing.T) {
 		{args: "rollout restart deploy/site", want: []string{"restarted"}},
 		{args: "patch deploy site --type=json -p [{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":2}]", want: []string{"patched"}},
 		{args: "explain pod.spec.nodeName", want: []string{"FIELD: nodeName"}},
+		{args: "explain pod.spec.containers.imagePullPolicy", want: []string{"ENUM:\n    Always\n    IfNotPresent\n    Never\n"}},
+		{args: "explain pv.spec.persistentVolumeReclaimPolicy", want: []string{"ENUM:\n    Delete\n    Retain\n", "Possible enum values"}},
 		{args: "explain site.spec", want: []string{"disruptionPolicy"}},
 		{args: "diff -f -", stdin: strings.Replace(webYAML, "1.28", "1.27", 1), code: 1, want: []string{"+      - image: nginx:1.27"}},
 		{args: "run r1 --image=busybox:1 --restart=Never", want: []string{"pod/r1 created"}},

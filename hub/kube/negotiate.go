@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 )
 
 const (
@@ -21,6 +22,7 @@ const (
 type form struct {
 	media string // mediaJSON, mediaYAML or mediaProto
 	as    string // "", Table, PartialObjectMetadata or PartialObjectMetadataList
+	old   bool   // that of meta.k8s.io/v1beta1
 	// Of tables only: what a row carries of its object.
 	include metav1.IncludeObjectPolicy
 }
@@ -76,10 +78,11 @@ func negotiate(r *http.Request, media []string, kinds ...string) (form, error) {
 			continue
 		}
 		if as := c.params["as"]; as != "" {
-			if !slices.Contains(kinds, as) || c.params["g"] != metav1.GroupName || c.params["v"] != "v1" {
+			v := c.params["v"]
+			f.as, f.old = as, v == metav1beta1.SchemeGroupVersion.Version
+			if !slices.Contains(kinds, as) || c.params["g"] != metav1.GroupName || !f.old && v != metav1.SchemeGroupVersion.Version {
 				continue
 			}
-			f.as = as
 		}
 		if f.as == "Table" {
 			if f.media == mediaProto {

@@ -16,7 +16,9 @@ func TestNegotiate(t *testing.T) {
 	}{
 		{name: "kubectl get asks for a table", accept: kubectlGet, media: all, want: form{media: mediaJSON, as: "Table", include: "Metadata"}},
 		{name: "the order of parameters does not matter", accept: "application/json;g=meta.k8s.io;v=v1;as=Table", media: all, want: form{media: mediaJSON, as: "Table", include: "Metadata"}},
-		{name: "an older table is passed over", accept: "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", media: all, want: form{media: mediaJSON}},
+		{name: "an older table", accept: "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", media: all, want: form{media: mediaJSON, as: "Table", old: true, include: "Metadata"}},
+		{name: "older metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1", media: all, want: form{media: mediaProto, as: "PartialObjectMetadata", old: true}},
+		{name: "a table of a version that is none is passed over", accept: "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", media: all, want: form{media: mediaJSON}},
 		{name: "no header means JSON", media: all, want: form{media: mediaJSON}},
 		{name: "anything means JSON", accept: "*/*", media: all, want: form{media: mediaJSON}},
 		{name: "protobuf first", accept: "application/vnd.kubernetes.protobuf,application/json", media: all, want: form{media: mediaProto}},

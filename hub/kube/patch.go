@@ -227,7 +227,8 @@ func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
 		if runtime.IsNotRegisteredError(err) && have != nil {
 			return nil, nil, wrongKind(*have, kind)
 		}
-		return nil, nil, unprocessable("patched object: " + err.Error())
+		text, _ := inWords(b, mediaJSON, kind, err)
+		return nil, nil, unprocessable("patched object: " + text)
 	}
 	if *have != kind {
 		return nil, nil, wrongKind(*have, kind)

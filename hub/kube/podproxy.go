@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -18,37 +17,45 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// A proxyTarget is what a request below pods/proxy asks, from a name such as
+// A proxyTarget is what a request below pods/proxy or services/proxy asks, from a name such as
 // https:kiosk-1:8443.
 type proxyTarget struct {
-	scheme, pod string
-	port        int32 // 0: the first that the pod names, or 80
+	scheme, name string
+	port         string // "": the first that the pod or service names
 }
 
 func parseProxyTarget(name string) (t proxyTarget, err error) {
 	parts := strings.Split(name, ":")
 	switch len(parts) {
 	case 1, 2:
-		t.pod = parts[0]
+		t.name = parts[0]
 	case 3:
-		t.scheme, t.pod = parts[0], parts[1]
+		t.scheme, t.name = parts[0], parts[1]
 	default:
-		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is no pod to ask: write name, name:port or https:name:port", name))
+		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is nothing to ask: write name, name:port or https:name:port", name))
 	}
 	if t.scheme == "" {
 		t.scheme = "http"
 	}
 	if t.scheme != "http" && t.scheme != "https" {
-		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is not spoken below pods/proxy: use http or https", t.scheme))
+		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is not spoken below proxy: use http or https", t.scheme))
 	}
-	if port := parts[len(parts)-1]; len(parts) > 1 && port != "" {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 {
-			return t, apierrors.NewBadRequest(fmt.Sprintf("%q is no port: use 1 to 65535", port))
-		}
-		t.port = int32(n)
+	if len(parts) > 1 {
+		t.port = parts[len(parts)-1]
 	}
 	return t, nil
+}
+
+// portOf is the port at which a pod is asked.
+func portOf(p *corev1.Pod, text string) (int32, error) {
+	if text == "" {
+		return firstPort(p), nil
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("%q is no port: use 1 to 65535", text))
+	}
+	return int32(n), nil
 }
 
 // firstPort is the port that a pod is asked at unless the request says which.
@@ -69,13 +76,14 @@ func (c *call) podProxy() error {
 	if err != nil {
 		return err
 	}
-	pod := c.Fleet.Snapshot().Pod(c.namespace, t.pod)
+	pod := c.Fleet.Snapshot().Pod(c.namespace, t.name)
 	if pod == nil {
-		c.name = t.pod
+		c.name = t.name
 		return c.missing()
 	}
-	if t.port == 0 {
-		t.port = firstPort(pod)
+	port, err := portOf(pod, t.port)
+	if err != nil {
+		return err
 	}
 	if err := c.reachable(pod); err != nil {
 		return err
@@ -91,13 +99,13 @@ func (c *call) podProxy() error {
 		return err
 	}
 	defer leave()
-	c.audit(fmt.Sprintf("%s port %d", c.r.Method, t.port), nil)
+	c.audit(fmt.Sprintf("%s port %d", c.r.Method, port), nil)
 
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	transport := &http.Transport{
 		DialContext: func(context.Context, string, string) (net.Conn, error) { // the connection lives as long as the request
-			rw, err := c.Streams.Forward(ctx, pod, t.port)
+			rw, err := c.Streams.Forward(ctx, pod, port)
 			if err != nil {
 				return nil, err
 			}
@@ -109,14 +117,11 @@ func (c *call) podProxy() error {
 
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	to := &url.URL{Scheme: t.scheme, Host: net.JoinHostPort(hostOf(pod), strconv.Itoa(int(t.port))), RawQuery: c.r.URL.RawQuery, RawPath: "/"}
-	// /api/v1/namespaces/NAMESPACE/pods/NAME/proxy/PATH, as it was written
-	if parts := strings.SplitN(c.r.URL.EscapedPath(), "/", 9); len(parts) == 9 {
-		to.RawPath += parts[8]
+	to, err := belowProxy(c.r.URL)
+	if err != nil {
+		return err
 	}
-	if to.Path, err = url.PathUnescape(to.RawPath); err != nil {
-		return apierrors.NewBadRequest("the path below proxy cannot be read: " + err.Error())
-	}
+	to.Scheme, to.Host = t.scheme, net.JoinHostPort(hostOf(pod), strconv.Itoa(int(port)))
 	// Besides what holds for every answer: no script, no form, no origin.
 	guard := c.w.Header()
 	guard.Set("Content-Security-Policy", strings.TrimPrefix(guard.Get("Content-Security-Policy")+"; sandbox", "; "))
@@ -138,7 +143,7 @@ func (c *call) podProxy() error {
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
 			if ctx.Err() == nil {
-				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("ask pod %s/%s at port %d: %v", pod.Namespace, pod.Name, t.port, err)))
+				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("ask pod %s/%s at port %d: %v", pod.Namespace, pod.Name, port, err)))
 			}
 		},
 	}).ServeHTTP(c.w, c.r.WithContext(ctx))

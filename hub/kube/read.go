@@ -134,7 +134,7 @@ func (c *call) list() error {
 	} else {
 		from.Rev = snap.Revision
 	}
-	key := fmt.Sprintf("%d %t %s %s %t %s?%s", snap.Revision, c.wantsPretty(), f.media, f.as, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
+	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.media, f.as, f.old, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
 	body, release, err := c.answers.share(c.who.Name, key, func() ([]byte, error) {
 		list, err := c.listOf(snap, o, sel, f, m, from)
 		if err != nil {

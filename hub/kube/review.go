@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,9 +11,12 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/access"
 )
 
-// review answers a client who asks who he is, and what he may do.
+// review answers a client who asks who he is, and what he may do, or an administrator who asks
+// that of others.
 func (c *call) review() error {
 	o, f, err := c.posted(c.res.GroupVersionKind)
 	if err != nil {
@@ -29,7 +33,27 @@ func (c *call) review() error {
 			return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{field.Invalid(
 				field.NewPath("spec"), o.Spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")})
 		}
-		o.Status = c.mayI(o.Spec)
+		o.Status = c.judge([]access.Role{c.who.Role}, o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
+	case *authzv1.SubjectAccessReview:
+		if o.Status, err = c.others(o.Spec); err != nil {
+			return err
+		}
+	case *authzv1.LocalSubjectAccessReview:
+		if o.Namespace == "" {
+			o.Namespace = c.namespace
+		}
+		at := field.NewPath("spec", "resourceAttributes", "namespace")
+		switch a := o.Spec.ResourceAttributes; {
+		case o.Spec.NonResourceAttributes != nil:
+			return c.unreviewable(field.Invalid(field.NewPath("spec", "nonResourceAttributes"), o.Spec.NonResourceAttributes, "disallowed on this kind of request"))
+		case o.Namespace != c.namespace:
+			return apierrors.NewBadRequest(fmt.Sprintf("namespace mismatch: the request is for %s, the review says %s", c.namespace, o.Namespace))
+		case a != nil && a.Namespace != c.namespace:
+			return c.unreviewable(field.Invalid(at, a.Namespace, "must match metadata.namespace"))
+		}
+		if o.Status, err = c.others(o.Spec); err != nil {
+			return err
+		}
 	case *authzv1.SelfSubjectRulesReview:
 		if o.Spec.Namespace == "" {
 			return apierrors.NewBadRequest("no namespace on request: say which in spec.namespace")
@@ -40,24 +64,57 @@ func (c *call) review() error {
 	return c.write(http.StatusCreated, o, f.media)
 }
 
-func (c *call) mayI(spec authzv1.SelfSubjectAccessReviewSpec) authzv1.SubjectAccessReviewStatus {
-	ok := false
+// unreviewable is the answer to a review that asks nothing that can be answered.
+func (c *call) unreviewable(why *field.Error) error {
+	return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{why})
+}
+
+// others judges what somebody else may do: the person of that name, as whom they are in the
+// list of people, or whoever is in one of the groups that roles are in Kubernetes' words.
+func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAccessReviewStatus, error) {
+	p := field.NewPath("spec")
 	switch {
-	case spec.ResourceAttributes != nil:
-		a := spec.ResourceAttributes
-		ok = c.allows(a.Verb, a.Group, a.Resource, a.Subresource)
-	case spec.NonResourceAttributes != nil:
-		ok = spec.NonResourceAttributes.Verb == "get" && open(spec.NonResourceAttributes.Path)
+	case (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil):
+		return authzv1.SubjectAccessReviewStatus{}, c.unreviewable(field.Invalid(p.Child("resourceAttributes"), spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+	case spec.User == "" && len(spec.Groups) == 0:
+		return authzv1.SubjectAccessReviewStatus{}, c.unreviewable(field.Invalid(p.Child("user"), spec.User, "at least one of user or group must be specified"))
 	}
-	if ok {
-		return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + string(c.who.Role) + " allows it"}
+	var roles []access.Role
+	for _, r := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Device} {
+		if slices.Contains(spec.Groups, groupOf(r)) {
+			roles = append(roles, r)
+		}
 	}
-	return authzv1.SubjectAccessReviewStatus{Reason: "role " + string(c.who.Role) + " does not allow it"}
+	if spec.User != "" && c.RoleOf != nil {
+		role, err := c.RoleOf(c.r.Context(), spec.User)
+		if err != nil {
+			return authzv1.SubjectAccessReviewStatus{}, apierrors.NewInternalError(err)
+		}
+		if role != "" {
+			roles = append(roles, role)
+		}
+	}
+	return c.judge(roles, spec.ResourceAttributes, spec.NonResourceAttributes), nil
+}
+
+// judge tells whether one of the roles allows what is asked.
+func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes, other *authzv1.NonResourceAttributes) authzv1.SubjectAccessReviewStatus {
+	if len(roles) == 0 {
+		return authzv1.SubjectAccessReviewStatus{Reason: "nobody of that name has a role here, and none of the groups is one"}
+	}
+	why := make([]string, 0, len(roles))
+	for _, role := range roles {
+		if a != nil && c.allows(role, a.Verb, a.Group, a.Resource, a.Subresource) || other != nil && other.Verb == "get" && open(other.Path) {
+			return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + string(role) + " allows it"}
+		}
+		why = append(why, "role "+string(role)+" does not allow it")
+	}
+	return authzv1.SubjectAccessReviewStatus{Reason: strings.Join(why, ", ")}
 }
 
 // openPaths are read by anyone who is somebody.
 var openPaths = []string{
-	"/api", "/api/*", "/apis", "/apis/*", "/healthz", "/healthz/*", "/livez", "/livez/*", "/openapi", "/openapi/*",
+	"/", "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/healthz/*", "/livez", "/livez/*", "/openapi", "/openapi/*",
 	"/readyz", "/readyz/*", "/version", "/version/",
 }
 
@@ -68,9 +125,9 @@ func open(path string) bool {
 	})
 }
 
-// allows tells whether the client may do a verb to what is served under a name;
+// allows tells whether a role may do a verb to what is served under a name;
 // "*" asks for every one of them.
-func (c *call) allows(verb, group, resource, sub string) bool {
+func (c *call) allows(role access.Role, verb, group, resource, sub string) bool {
 	asked, all := false, true
 	for _, r := range c.resources {
 		if group != "*" && r.Group != group || resource != "*" && r.plural != resource {
@@ -87,22 +144,21 @@ func (c *call) allows(verb, group, resource, sub string) bool {
 		for _, v := range verbs {
 			if verb == "*" || verb == v {
 				asked = true
-				all = all && c.may(r, v, what)
+				all = all && c.may(role, r, v, what)
 			}
 		}
 	}
 	if !asked {
 		// Of what is not served, only the role can speak.
-		return c.Allow(c.who.Role, verb, resource)
+		return c.Allow(role, verb, resource)
 	}
 	return all
 }
 
-func (c *call) may(r *resource, verb, what string) bool {
-	if r.Group == authnv1.GroupName || r.Group == authzv1.GroupName {
-		return true
-	}
-	return c.Allow(c.who.Role, verb, what)
+// may tells whether a role may do a verb to a resource or its subresource. What one is oneself
+// and may do, everybody may ask.
+func (s *Server) may(role access.Role, r *resource, verb, what string) bool {
+	return strings.HasPrefix(r.plural, "selfsubject") || s.Allow(role, verb, what)
 }
 
 func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
@@ -113,7 +169,7 @@ func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
 	add := func(r *resource, verbs []string, what string) {
 		var mine []string
 		for _, v := range verbs {
-			if c.may(r, v, what) {
+			if c.may(c.who.Role, r, v, what) {
 				mine = append(mine, v)
 			}
 		}

@@ -168,7 +168,7 @@ func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
 		case metav1.IncludeObject:
 			row.Object = runtime.RawExtension{Object: sc}
 		}
-		return &metav1.Table{
+		return f.versioned(&metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
 			ListMeta: metav1.ListMeta{ResourceVersion: sc.ResourceVersion},
 			ColumnDefinitions: []metav1.TableColumnDefinition{
@@ -176,9 +176,9 @@ func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
 				{Name: "Available", Type: "integer", Description: "How many pods there are."}, {Name: "Age", Type: "string"},
 			},
 			Rows: []metav1.TableRow{row},
-		}
+		})
 	case "PartialObjectMetadata":
-		return some
+		return f.versioned(some)
 	}
 	return sc
 }

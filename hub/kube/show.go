@@ -10,6 +10,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -90,11 +91,40 @@ func (c *call) one(o state.Object, f form, headers bool) runtime.Object {
 	case "Table":
 		t := c.table([]state.Object{o}, f, headers)
 		t.ResourceVersion = o.GetResourceVersion()
-		return t
+		return f.versioned(t)
 	case "PartialObjectMetadata":
-		return partial(o)
+		return f.versioned(partial(o))
 	}
 	return c.shown(o)
+}
+
+// versioned says of what is not an object itself that it is of the version of
+// meta.k8s.io that is asked for, the older of which is the same but for its name and, of
+// lists, its numbers in protobuf.
+func (f form) versioned(o runtime.Object) runtime.Object {
+	if !f.old {
+		return o
+	}
+	kind := func(name string) schema.GroupVersionKind { return metav1beta1.SchemeGroupVersion.WithKind(name) }
+	switch o := o.(type) {
+	case *metav1.Table:
+		o.SetGroupVersionKind(kind(o.Kind))
+		for _, r := range o.Rows {
+			if p, ok := r.Object.Object.(*metav1.PartialObjectMetadata); ok {
+				p.SetGroupVersionKind(kind(p.Kind))
+			}
+		}
+	case *metav1.PartialObjectMetadata:
+		o.SetGroupVersionKind(kind(o.Kind))
+	case *metav1.PartialObjectMetadataList:
+		list := &metav1beta1.PartialObjectMetadataList{TypeMeta: o.TypeMeta, ListMeta: o.ListMeta, Items: o.Items}
+		list.SetGroupVersionKind(kind(o.Kind))
+		for i := range o.Items {
+			o.Items[i].SetGroupVersionKind(kind(o.Items[i].Kind))
+		}
+		return list
+	}
+	return o
 }
 
 // many returns a list in the form that is asked for.
@@ -103,7 +133,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 	case "Table":
 		t := c.table(objs, f, true)
 		t.ListMeta = m
-		return t, nil
+		return f.versioned(t), nil
 	case "PartialObjectMetadataList":
 		list := &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{Kind: f.as, APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
@@ -112,7 +142,7 @@ func (c *call) many(objs []state.Object, f form, m metav1.ListMeta) (runtime.Obj
 		for _, o := range objs {
 			list.Items = append(list.Items, *partial(o)) // each with its kind, as Kubernetes does
 		}
-		return list, nil
+		return f.versioned(list), nil
 	}
 	if c.res.empty && c.res.plain { // whose types are not part of the hub
 		return &metav1.PartialObjectMetadataList{

@@ -159,6 +159,10 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 		return names
 	}
 	main, first := names(p.Spec.Containers), names(p.Spec.InitContainers)
+	var ephemeral []string
+	for _, ct := range p.Spec.EphemeralContainers {
+		ephemeral = append(ephemeral, ct.Name)
+	}
 	switch {
 	case name == "" && len(main) == 1:
 		return main[0], nil
@@ -167,8 +171,11 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 		if len(first) > 0 {
 			text += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(first, " "))
 		}
+		if len(ephemeral) > 0 {
+			text += fmt.Sprintf(" or one of the ephemeral containers: [%s]", strings.Join(ephemeral, " "))
+		}
 		return "", apierrors.NewBadRequest(text)
-	case !slices.Contains(main, name) && !slices.Contains(first, name):
+	case !slices.Contains(main, name) && !slices.Contains(first, name) && !slices.Contains(ephemeral, name):
 		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
 	}
 	return name, nil
@@ -207,7 +214,7 @@ func running(p *corev1.Pod, container string) error {
 		return nil
 	}
 	why := "it has not started yet"
-	for _, st := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+	for _, st := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
 		switch {
 		case st.Name != container:
 		case st.State.Running != nil:

@@ -53,7 +53,6 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		{"forwarding to a pod that has not started", request{path: "fresh/portforward"}, 400, "pod fresh is not running: its phase is Pending"},
 		{"a request that is no stream", request{path: "kiosk-1/exec?command=a&" + out}, 400, "upgrade the connection"},
 		{"forwarding without a stream", request{path: "kiosk-1/portforward"}, 400, "upgrade the connection"},
-		{"a container beside the pod", request{method: "PATCH", path: "kiosk-1/ephemeralcontainers", contentType: smp, body: "{}"}, 404, "use kubectl exec"},
 		{"a method that streams do not have", request{method: "PUT", path: "kiosk-1/exec?command=a&" + out}, 405, "not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

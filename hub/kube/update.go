@@ -88,6 +88,8 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	next.SetGeneration(live.GetGeneration())
 	next.SetGenerateName(live.GetGenerateName())
 
+	resize := c.sub != nil && c.sub.name == "resize"
+	ephemeral := c.sub != nil && c.sub.name == "ephemeralcontainers"
 	switch {
 	case c.sub == nil && c.res.sub("status") != nil:
 		state.SetStatus(next, live)
@@ -102,6 +104,13 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 				state.SettleReady(p, now)
 			}
 		}
+	case ephemeral:
+		next = withEphemeral(live.(*corev1.Pod), next.(*corev1.Pod))
+		if err := c.mayDebug(s, next.(*corev1.Pod), live.(*corev1.Pod)); err != nil {
+			return step{}, err
+		}
+	case resize:
+		next = admission.Resized(next.(*corev1.Pod), live.(*corev1.Pod))
 	case c.sub != nil && c.sub.name == "approval":
 		next = decided(live.(*certv1.CertificateSigningRequest), next.(*certv1.CertificateSigningRequest), now)
 	}
@@ -111,10 +120,19 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		}
 	}
 	c.signDrain(live, next)
-	warnings, errs := admission.Admit(next, live, c.Settings)
+	var warnings []string
+	var errs field.ErrorList
+	switch {
+	case resize:
+		warnings, errs = admission.AdmitResize(next.(*corev1.Pod), live.(*corev1.Pod), c.Settings)
+	case ephemeral:
+		warnings, errs = admission.AdmitEphemeral(next.(*corev1.Pod), live.(*corev1.Pod), c.Settings)
+	default:
+		warnings, errs = admission.Admit(next, live, c.Settings)
+	}
 	base := map[state.Key]state.Object{state.KeyOf(live): live}
 	var v admission.Verdict
-	if c.sub == nil && c.res.namespaced {
+	if (c.sub == nil || ephemeral) && c.res.namespaced {
 		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
 		base[k] = s.Get(k)
 		ns, _ := base[k].(*corev1.Namespace)
@@ -145,11 +163,18 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	if err := admission.MayReplace(next, s); err != nil {
 		return step{}, apierrors.NewForbidden(c.res.groupResource(), c.name, err)
 	}
+	if resize {
+		charges, err := admission.Resize(next.(*corev1.Pod), live.(*corev1.Pod), s, now)
+		if err != nil {
+			return step{}, apierrors.NewForbidden(c.res.groupResource(), c.name, err)
+		}
+		st.changes = charges
+	}
 	st.result, st.from, st.consulted = next, s, admission.Consulted
 	if released(next) {
-		st.changes = []state.Change{state.Remove(next, c.why("delete", next)+", and the last finalizer has gone")}
+		st.changes = append(st.changes, state.Remove(next, c.why("delete", next)+", and the last finalizer has gone"))
 	} else {
-		st.changes = []state.Change{state.Put(next, c.why("change", next))}
+		st.changes = append(st.changes, state.Put(next, c.why("change", next)))
 	}
 	return st, nil
 }

@@ -19,7 +19,7 @@ type usageRow struct {
 }
 
 // usageTable lays measurements out as the metrics server does.
-func usageTable(rows []usageRow, m metav1.ListMeta, f form) *metav1.Table {
+func usageTable(rows []usageRow, m metav1.ListMeta, f form) runtime.Object {
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m, Rows: []metav1.TableRow{},
 		ColumnDefinitions: []metav1.TableColumnDefinition{
@@ -40,7 +40,7 @@ func usageTable(rows []usageRow, m metav1.ListMeta, f form) *metav1.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	return t
+	return f.versioned(t)
 }
 
 func nodeRow(m metricsv1beta1.NodeMetrics) usageRow {

@@ -3,10 +3,11 @@ package kube
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -58,7 +59,8 @@ func (c *call) watch() error {
 	if err != nil {
 		return err
 	}
-	f, err := negotiate(c.r, []string{mediaJSON}, "Table", "PartialObjectMetadata")
+	media := slices.DeleteFunc(c.res.media(), func(m string) bool { return m == mediaYAML }) // documents without end
+	f, err := negotiate(c.r, media, "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -87,7 +89,11 @@ func (c *call) watch() error {
 		return w.overWebSocket(ctx, cancel, o)
 	}
 	w.out = &flusher{w: c.w, rc: http.NewResponseController(c.w)}
-	c.w.Header().Set("Content-Type", mediaJSON)
+	kind := f.media
+	if kind == mediaProto {
+		kind += ";stream=watch"
+	}
+	c.w.Header().Set("Content-Type", kind)
 	c.w.WriteHeader(http.StatusOK)
 	if err := w.out.write(nil); err != nil { // clients wait for the header
 		return nil
@@ -154,7 +160,7 @@ func (w *watcher) tellAll(end bool) bool {
 	w.late = time.Now().Add(telling)
 	defer func() { w.late = time.Time{} }()
 	for o := range w.walk(snap, w.sel, "", "") {
-		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
 		if err != nil || !w.frame("ADDED", body) {
 			return false
 		}
@@ -193,7 +199,7 @@ func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
 	}
 	headers := w.headers()
 	key := frameKey{rev: a.Rev, old: verb == "DELETED", resource: w.res, form: w.form, headers: headers}
-	body, err := w.frames.get(key, func() ([]byte, error) { return marshal(w.one(o, w.form, headers), mediaJSON) })
+	body, err := w.frames.get(key, func() ([]byte, error) { return marshal(w.one(o, w.form, headers), w.form.media) })
 	if err != nil {
 		w.Log.Error("encode a change for its watchers", "err", err)
 		return false
@@ -208,7 +214,20 @@ func (w *watcher) headers() bool {
 	return first
 }
 
+// frame adds an event to what is to be sent: a line of JSON, or a WatchEvent of protobuf behind
+// its length, four bytes of big endian.
 func (w *watcher) frame(verb string, body []byte) bool {
+	if w.form.media == mediaProto {
+		event := metav1.WatchEvent{Type: verb, Object: runtime.RawExtension{Raw: body}}
+		b, err := event.Marshal()
+		if err != nil {
+			w.Log.Error("encode an event for its watcher", "err", err)
+			return false
+		}
+		w.buf.Write(binary.BigEndian.AppendUint32(w.buf.AvailableBuffer(), uint32(len(b))))
+		w.buf.Write(b)
+		return w.buf.Len() < flushAbove || w.flush()
+	}
 	w.buf.WriteString(`{"type":"`)
 	w.buf.WriteString(verb)
 	w.buf.WriteString(`","object":`)
@@ -241,22 +260,22 @@ func (w *watcher) flush() bool {
 // bookmark tells the revision up to which the client knows all.
 func (w *watcher) bookmark(annotations map[string]string) bool {
 	m := metav1.ObjectMeta{ResourceVersion: formatRev(w.rev), Annotations: annotations}
-	some := metav1.PartialObjectMetadata{
+	// In protobuf too, the metadata is where every kind has it.
+	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: w.res.Kind, APIVersion: w.res.GroupVersion().String()},
 		ObjectMeta: m,
 	}
-	var o any = some
+	var o runtime.Object = some
 	if w.form.as != "" {
 		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
-		o = some
 	}
 	if w.form.as == "Table" { // which has no annotations itself: a row carries them
-		o = metav1.Table{
+		o = &metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
-			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: &some}}},
+			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: some}}},
 		}
 	}
-	body, err := json.Marshal(o)
+	body, err := marshal(w.form.versioned(o), w.form.media)
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()
 }
 
@@ -264,7 +283,7 @@ func (w *watcher) bookmark(annotations map[string]string) bool {
 // reaches: it has to list again.
 func (w *watcher) expired() {
 	st := statusOf(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.rev, w.Fleet.Snapshot().Revision)))
-	body, err := json.Marshal(st)
+	body, err := marshal(st, w.form.media)
 	if err == nil && w.frame("ERROR", body) {
 		w.flush()
 	}
@@ -291,14 +310,14 @@ func (w *watcher) tellLeases() bool {
 				continue
 			}
 		}
-		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
 		if err != nil || !w.frame(verb, body) {
 			return false
 		}
 	}
 	for name := range gone {
 		o := leaseNamed(name, snap)
-		body, err := marshal(w.one(o, w.form, w.headers()), mediaJSON)
+		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
 		if err != nil || !w.frame("DELETED", body) {
 			return false
 		}

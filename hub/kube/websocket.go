@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +61,7 @@ func own(origin *url.URL) bool {
 	return origin.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// watchProtocols are those under which each event is one text message.
+// watchProtocols are those under which each event is one message: of text, or in protobuf.
 var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
 
 // overWebSocket runs a watch on a WebSocket until either side ends it.
@@ -84,22 +85,38 @@ func (w *watcher) overWebSocket(ctx context.Context, cancel context.CancelFunc, 
 				defer cancel()
 				_, _ = io.Copy(io.Discard, conn)
 			}()
-			w.out = messages{conn}
+			w.out = messages{conn, w.form.media}
 			w.run(ctx, o)
 		},
 	}.ServeHTTP(w.w, w.r)
 	return nil
 }
 
-// messages sends each frame as a text message of its own.
-type messages struct{ conn *websocket.Conn }
+// messages sends each frame as a message of its own, without what parts them elsewhere.
+type messages struct {
+	conn  *websocket.Conn
+	media string
+}
 
 func (m messages) write(frames []byte) error {
-	for frame := range bytes.Lines(frames) {
+	send := func(message any) error {
 		if err := m.conn.SetWriteDeadline(time.Now().Add(stalled)); err != nil {
 			return err
 		}
-		if err := websocket.Message.Send(m.conn, strings.TrimSuffix(string(frame), "\n")); err != nil {
+		return websocket.Message.Send(m.conn, message)
+	}
+	if m.media == mediaProto {
+		for len(frames) > 0 {
+			end := 4 + binary.BigEndian.Uint32(frames)
+			if err := send(frames[4:end]); err != nil {
+				return err
+			}
+			frames = frames[end:]
+		}
+		return nil
+	}
+	for frame := range bytes.Lines(frames) {
+		if err := send(strings.TrimSuffix(string(frame), "\n")); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,7 @@ var byCondition = []struct {
 	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
 	{corev1.NodeNetworkUnavailable, corev1.ConditionTrue, corev1.TaintNodeNetworkUnavailable},
 	{fleet.ConditionOutOfDisk, corev1.ConditionTrue, fleet.TaintOutOfDisk},
+	{fleet.ConditionTemperatureOK, corev1.ConditionFalse, fleet.TaintTooHot},
 }
 
 // taintsFor returns the taints that a node should carry: those of its conditions

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,6 +24,7 @@ type Deliver struct {
 	// is what it is called, whoever asks. Nil: nothing is kept.
 	encoded map[string][]byte
 	lease   time.Duration // of devices on sites that do not say otherwise
+	signing ed25519.PrivateKey
 }
 
 // Touches says whose desired state may have changed: a node's, or that of all who read a
@@ -52,7 +54,17 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Records:
-		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.Unmet {
+		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.Unmet || firmwareMoved(old, c.New) {
+			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
+		}
+	case state.FirmwareRollouts:
+		old, _ := c.Old.(*fleet.FirmwareRollout)
+		next, _ := c.New.(*fleet.FirmwareRollout)
+		if old == nil || next == nil || old.Spec.Retry != next.Spec.Retry || old.Status.Document != next.Status.Document {
+			return []state.Subject{{Key: c.Key}}
+		}
+	case state.DeviceReports: // the first one names the board to which a boot configuration is bound
+		if c.Old == nil {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
 	case state.Sites:
@@ -115,6 +127,12 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 			for n := range s.NodesIn(q.Name) {
 				nodes = append(nodes, n.Name)
 			}
+		case state.FirmwareRollouts:
+			for n := range s.Nodes() {
+				if rec := s.Record(n.Name); rec != nil && rec.Assigned != nil && rec.Assigned.Rollout == q.Name {
+					nodes = append(nodes, n.Name)
+				}
+			}
 		case state.BoardProfiles:
 			for n := range s.Nodes() {
 				if n.Labels[fleet.LabelProfile] == q.Name {
@@ -147,6 +165,10 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 func (v Deliver) of(s state.Snapshot, node string) wire.Desired {
 	d := Desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
+	if v.signing != nil {
+		d.Firmware = firmwareFor(s, node, v.signing)
+		d.FirmwareKey = v.signing.Public().(ed25519.PublicKey)
+	}
 	return d
 }
 

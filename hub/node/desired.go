@@ -42,6 +42,8 @@ func Desired(s state.Snapshot, node string) wire.Desired {
 		d.PodCIDR = n.Spec.PodCIDR
 		if p := profileOf(s, n); p != nil {
 			d.Profile = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: p.Spec}
+			// What is booted goes another way, signed and in its turn.
+			d.Profile.Spec.Boot, d.Profile.Spec.Watchdog, d.Profile.Spec.Health = nil, nil, nil
 		}
 	}
 	return d
@@ -98,7 +100,11 @@ func references(p *corev1.Pod, each func(state.Key)) {
 			each(state.Key{Kind: state.Secrets, Namespace: p.Namespace, Name: name})
 		}
 	}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+	var ephemeral []corev1.Container
+	for i := range p.Spec.EphemeralContainers {
+		ephemeral = append(ephemeral, corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers, ephemeral} {
 		for _, c := range list {
 			for _, from := range c.EnvFrom {
 				if from.ConfigMapRef != nil {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
+	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -64,10 +65,16 @@ func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (
 	return plan
 }
 
-// profileOf is the board profile of a node, nil for none.
+// profileOf is the board profile of a node with what it extends, nil for none.
 func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 	p, _ := s.Get(state.Key{Kind: state.BoardProfiles, Name: n.Labels[fleet.LabelProfile]}).(*fleet.BoardProfile)
-	return p
+	if p == nil {
+		return nil
+	}
+	if whole, err := firmwareconfigs.Effective(p); err == nil {
+		return whole
+	}
+	return p // an overlay that another version of the hub had
 }
 
 // given is what a profile gives its nodes.

@@ -31,6 +31,12 @@ type liveness struct {
 
 	hardware atomic.Pointer[json.RawMessage] // the newest report, with what changes by itself
 
+	// Since TakeVitals was called last:
+	quiet  atomic.Int64                // the longest between two signs of life, in nanoseconds; 0: there were none
+	lost   atomic.Uint64               // leases that were sent and did not arrive
+	vitals atomic.Pointer[wire.Vitals] // the newest; nil: none yet
+	fresh  atomic.Bool                 // they have come since
+
 	doubted atomic.Pointer[string] // what of its newest status was not believed
 	held    atomic.Uint64          // messages that were not remembered, see budget.go
 
@@ -113,6 +119,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	if lease.Seq <= p.seq.Load() {
 		return
 	}
+	p.track(at, lease.Seq)
 	p.seq.Store(lease.Seq)
 	p.seen.Store(int64(at))
 	p.stored.Store(lease.Desired)
@@ -148,6 +155,16 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		p.mu.Lock()
 		p.resent.reset(at)
 		p.mu.Unlock()
+	}
+}
+
+// track notes how the link fares: before what it knows is overwritten by a lease.
+func (p *liveness) track(at time.Duration, seq uint64) {
+	if was := p.seen.Load(); was > 0 {
+		p.quiet.Store(max(p.quiet.Load(), int64(at)-was))
+	}
+	if was := p.seq.Load(); was > 0 {
+		p.lost.Add(min(seq-was-1, 1000))
 	}
 }
 
@@ -208,6 +225,7 @@ type Liveness struct {
 	Wanted    int64         // generation that the device should have
 	Stored    int64         // generation that it has
 	Hardware  json.RawMessage
+	Vitals    wire.Vitals // the newest that were heard
 }
 
 // Liveness returns what is known of a node's link.
@@ -222,6 +240,9 @@ func (d *Devices) Liveness(node string) Liveness {
 	}
 	if hw := p.hardware.Load(); hw != nil {
 		v.Hardware = *hw
+	}
+	if vitals := p.vitals.Load(); vitals != nil {
+		v.Vitals = *vitals
 	}
 	v.Seen, _ = d.Seen(node)
 	if p.seen.Load() == 0 {

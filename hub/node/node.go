@@ -9,6 +9,7 @@
 package node
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,8 @@ type Config struct {
 	// Manual: a device does not become a node by reporting; an administrator
 	// creates its Node first.
 	Manual bool
+	// Signing is the key by which boot configurations are signed; nil: none is told.
+	Signing ed25519.PrivateKey
 }
 
 // Devices are the devices of a fleet, with the loop that keeps it.
@@ -52,9 +55,9 @@ type Devices struct {
 // New returns the devices of the fleet that a loop, made as l says, keeps. Which desired
 // states are to be told is asked after l's deciders.
 func New(c Config, l control.Config) *Devices {
-	d := &Devices{Config: c, desired: Deliver{encoded: map[string][]byte{}, lease: c.LeaseInterval}}
+	d := &Devices{Config: c, desired: Deliver{encoded: map[string][]byte{}, lease: c.LeaseInterval, signing: c.Signing}}
 	l.Devices, l.Follows = d, Ended
-	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Furnish{}, d.desired)
+	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, Furnish{}, d.desired)
 	d.Loop = control.New(l)
 	for rec := range state.Each[*state.Record](l.Start, state.Records, "") {
 		d.adopt(rec)

@@ -111,6 +111,7 @@ func heardPods(s state.Snapshot, node string, pods wire.Pods, now time.Time) (ch
 		}
 		// A pod that has finished while it was to stop has stopped.
 		if next.DeletionTimestamp != nil && state.Terminated(next) && len(next.Finalizers) == 0 {
+			changes = append(changes, state.Put(next, "")) // whoever watches sees first how it ended
 			c = state.Remove(next, fmt.Sprintf("pod %s on %s has stopped", state.Display(next), node))
 		}
 		changes = append(changes, c)
@@ -170,7 +171,8 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 // devices tells whether it is for a pod's device to say a condition, and to stop saying it.
 func devices(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, fleet.ConditionDevicesPresent:
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, fleet.ConditionDevicesPresent,
+		corev1.PodResizePending, corev1.PodResizeInProgress:
 		return true
 	}
 	return false

@@ -49,6 +49,8 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		}
 		if name := d.Profile(s, n.Status, hardware); name != "" {
 			n.Labels[fleet.LabelProfile] = name
+		} else if len(hardware) > 0 { // none fits it any more
+			delete(n.Labels, fleet.LabelProfile)
 		}
 	}
 }

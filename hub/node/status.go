@@ -88,6 +88,10 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 			hardware = have
 		}
 		p.hardware.Store(&hardware)
+		if st.Vitals != nil {
+			p.vitals.Store(st.Vitals)
+			p.fresh.Store(true)
+		}
 	}
 	return nil
 }
@@ -153,6 +157,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 		own = old.Extended
 	}
 	rec.Extended = extendedIn(st.Status.Capacity)
+	heardFirmware(rec, &st)
 	have := s.Node(node)
 	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
 		changes = append(changes, introduce(state.Put(rec, ""), have, old, st))
@@ -168,6 +173,9 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	}
 	changes = append(changes, d.remember(s, node, st.Hardware, now)...)
 	changes = append(changes, heardVolumes(s, node, st.Volumes)...)
+	if old != nil {
+		changes = append(changes, d.toldFirmware(s, have, old, rec, now)...)
+	}
 	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)
 	d.report(n, st, own, now)

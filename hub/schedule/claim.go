@@ -66,10 +66,15 @@ func (c claims) against(node string) refusal {
 	switch {
 	case c.taken[node]:
 		return usedOnce
-	case c.at != nil && (len(c.at) > 1 || !c.at[node]):
+	case c.elsewhere(node):
 		return wrongVolume
 	}
 	return nothing
+}
+
+// elsewhere tells whether a volume is on another node.
+func (c claims) elsewhere(node string) bool {
+	return c.at != nil && (len(c.at) > 1 || !c.at[node])
 }
 
 // sameClaim tells whether a claim lets pods go where it let them go before.

@@ -34,21 +34,18 @@ func (t try) against(node *corev1.Node) (n *info, why []reason) {
 	if t.claims.wrong != "" {
 		return nil, p.because(reason{kind: noVolume, of: t.claims.wrong})
 	}
-	if node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+	if t.cordoned(node) {
 		return nil, p.because(reason{kind: unschedulable})
 	}
 	for i := range node.Spec.Taints {
-		if taint := &node.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint) {
+		if taint := &node.Spec.Taints[i]; t.minds(taint) {
 			return nil, p.because(reason{untolerated, taint.Key, taint.Value})
 		}
 	}
 	if ok, err := t.fits.Match(node); err != nil || !ok {
 		return nil, p.because(reason{kind: wrongAffinity})
 	}
-	n = p.infos[node.Name]
-	if n == nil {
-		n = &info{node: node, usage: p.s.Usage(node.Name)}
-	}
+	n = p.infoOf(node)
 	if why := t.crowded(n); len(why) > 0 {
 		return nil, why
 	}
@@ -56,6 +53,16 @@ func (t try) against(node *corev1.Node) (n *info, why []reason) {
 		return nil, p.because(reason{kind: kind})
 	}
 	return n, nil
+}
+
+// cordoned tells whether a node is cordoned to the pod.
+func (t try) cordoned(node *corev1.Node) bool {
+	return node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+}
+
+// minds tells whether a taint keeps the pod away.
+func (t try) minds(taint *corev1.Taint) bool {
+	return taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint)
 }
 
 // crowded returns why the node will not do because of the pods that there are: those
@@ -90,21 +97,26 @@ func (t try) short(node *corev1.Node, usage state.Usage) []reason {
 		reasons = append(reasons, reason{kind: tooManyPods})
 	}
 	for _, need := range t.needs {
-		free, ok := node.Status.Allocatable[need.name]
-		if !ok {
-			reasons = append(reasons, reason{kind: insufficient, of: string(need.name)})
-			continue
-		}
-		if used, ok := usage.Requests[need.name]; ok {
-			free = free.DeepCopy() // a big number shares its digits
-			free.Sub(used)
-		}
-		if need.amount.Cmp(free) > 0 {
+		if free, ok := freeOf(node, usage, need.name); !ok || need.amount.Cmp(free) > 0 {
 			reasons = append(reasons, reason{kind: insufficient, of: string(need.name)})
 		}
 	}
 	t.reasons = reasons
 	return reasons
+}
+
+// freeOf is how much of a resource a node has that nobody has asked for; false: it has none
+// at all.
+func freeOf(node *corev1.Node, usage state.Usage, name corev1.ResourceName) (quantity, bool) {
+	free, ok := node.Status.Allocatable[name]
+	if !ok {
+		return quantity{}, false
+	}
+	if used, ok := usage.Requests[name]; ok {
+		free = free.DeepCopy() // a big number shares its digits
+		free.Sub(used)
+	}
+	return free, true
 }
 
 // withNominated adds to a node's usage the pods, of this priority or above, for

@@ -319,29 +319,54 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 // against returns why others keep the pod off the node, nothing if they do not.
 func (l *links) against(n *corev1.Node) refusal {
 	for _, sp := range l.spread {
-		v, ok := n.Labels[sp.TopologyKey]
-		if !ok {
-			return unlabeled
-		}
-		if sp.in[v]+sp.self-sp.emptiest() > int(sp.MaxSkew) {
-			return wrongSpread
+		if kind := sp.against(n); kind != nothing {
+			return kind
 		}
 	}
-	for i, tm := range l.near {
-		v, ok := n.Labels[tm.key]
-		if !ok || l.by[i][v] == 0 && (l.found > 0 || !l.self) {
+	for i := range l.near {
+		if l.far(i, n) {
 			return wrongNeighbors
 		}
 	}
 	for _, tm := range l.apart {
-		if v := n.Labels[tm.key]; v != "" && l.away[domain{tm.key, v}] > 0 {
+		if l.avoids(tm, n) {
 			return unwelcome
 		}
 	}
 	for key := range l.keys {
-		if v := n.Labels[key]; v != "" && l.shun[domain{key, v}] > 0 {
+		if l.shunned(key, n) {
 			return repelled
 		}
 	}
 	return nothing
+}
+
+// against returns why one constraint keeps the pod off the node.
+func (sp *spread) against(n *corev1.Node) refusal {
+	v, ok := n.Labels[sp.TopologyKey]
+	switch {
+	case !ok:
+		return unlabeled
+	case sp.in[v]+sp.self-sp.emptiest() > int(sp.MaxSkew):
+		return wrongSpread
+	}
+	return nothing
+}
+
+// far tells whether nobody is in the node's domain whom the pod must be near.
+func (l *links) far(i int, n *corev1.Node) bool {
+	v, ok := n.Labels[l.near[i].key]
+	return !ok || l.by[i][v] == 0 && (l.found > 0 || !l.self)
+}
+
+// avoids tells whether somebody is in the node's domain whom the pod must be away from.
+func (l *links) avoids(tm term, n *corev1.Node) bool {
+	v := n.Labels[tm.key]
+	return v != "" && l.away[domain{tm.key, v}] > 0
+}
+
+// shunned tells whether somebody is in the node's domain who must be away from the pod.
+func (l *links) shunned(key string, n *corev1.Node) bool {
+	v := n.Labels[key]
+	return v != "" && l.shun[domain{key, v}] > 0
 }

@@ -57,7 +57,7 @@ func startBench(b *testing.B, change func(*config.Config), objects ...state.Obje
 	change(&h.cfg)
 	began = time.Now()
 	start := state.Load(state.Empty("bench", began), objects, uint64(len(objects)))
-	h.Devices = newLoop(h.cfg, start, memory{st}, log)
+	h.Devices = newLoop(h.cfg, start, memory{st}, nil, log)
 	h.Broker = h
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error)

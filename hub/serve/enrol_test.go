@@ -33,7 +33,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	start := state.Load(state.Empty("test", now), []state.Object{
 		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", ResourceVersion: "1"}, Enrolled: metav1.NewTime(now), Site: "oslo", Boot: "b"},
 	}, 1)
-	loop := newLoop(config.Default(), start, memory{st}, log)
+	loop := newLoop(config.Default(), start, memory{st}, nil, log)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
 	go func() { over <- loop.Run(ctx) }()

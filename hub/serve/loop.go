@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"crypto/ed25519"
 	"log/slog"
 	"time"
 
@@ -14,9 +15,12 @@ import (
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/drain"
 	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/publish"
+	"flotilla.dev/hub/rollout"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/volume"
@@ -24,9 +28,9 @@ import (
 )
 
 // newLoop makes the loop with every decider, and with the devices.
-func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slog.Logger) *node.Devices {
+func newLoop(cfg config.Config, start state.Snapshot, st control.Store, signing ed25519.PrivateKey, log *slog.Logger) *node.Devices {
 	return node.New(node.Config{
-		LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod, Profile: profileOf, Manual: !cfg.RegisterNode,
+		LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod, Profile: profileOf, Manual: !cfg.RegisterNode, Signing: signing,
 	}, control.Config{Store: st, Log: log, Start: start, Deciders: Deciders(cfg)})
 }
 
@@ -34,10 +38,6 @@ func newLoop(cfg config.Config, start state.Snapshot, st control.Store, log *slo
 func Deciders(cfg config.Config) []control.Decider {
 	settings := AdmissionSettings(cfg)
 	admit := func(p *corev1.Pod) { admission.DefaultPod(p, settings) }
-	complete := func(p *corev1.Pod, s state.Snapshot) error { return admission.Complete(p, s) }
-	charge := func(p *corev1.Pod, s state.Snapshot, now time.Time) ([]state.Change, error) {
-		return admission.Charge(p, s, now)
-	}
 	refuse := func(p *corev1.Pod, ns *corev1.Namespace) string { return admission.MayCreate(p, ns, settings) }
 	nodes := lifecycle.Settings{
 		Grace: cfg.NodeMonitorGracePeriod, StartupGrace: cfg.NodeStartupGracePeriod,
@@ -49,14 +49,35 @@ func Deciders(cfg config.Config) []control.Decider {
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
 		eviction.Decider{Grace: cfg.NodeMonitorGracePeriod},
+		rollout.Decider{}, // before: the drains that it asks for begin in the same pass
 		drain.Decider{},
 		approval.Decider{},
 		publish.Decider{},
 		workload.Quotas{}, // before: what may be made follows from it
-		workload.Decider{Admit: admit, Complete: complete, Charge: charge, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
+		workload.Decider{Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
+		incident.Decider{LeaveBy: leaveBy}, // last: it says what is wrong once all that can be done is
 	}
+}
+
+// Foresight are the rules by which the page tells beforehand what would become of pods: the
+// hub's own.
+func Foresight(cfg config.Config) preview.Rules {
+	r := preview.Rules{Follows: node.Ended}
+	for _, d := range Deciders(cfg) {
+		switch d.(type) {
+		case drain.Decider, workload.Quotas, workload.Decider, volume.Decider, schedule.Decider:
+			r.Deciders = append(r.Deciders, d)
+		}
+	}
+	return r
+}
+
+// leaveBy tells incidents when a pod leaves its node.
+func leaveBy(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
+	leave := eviction.LeaveBy(n, p)
+	return leave.At, leave.Must
 }
 
 // blocks decides on the nodes' addresses, where the hub gives them any.

@@ -54,7 +54,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	if len(mended) != 3 {
 		t.Fatalf("mended %v", mended)
 	}
-	loop := newLoop(config.Default(), start, memory{st}, slog.New(slog.DiscardHandler))
+	loop := newLoop(config.Default(), start, memory{st}, nil, slog.New(slog.DiscardHandler))
 	go func() { _ = loop.Run(t.Context()) }()
 	if _, err := loop.Do(t.Context(), mend(mended)); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func (fullStore) Commit(context.Context, store.Commit) error {
 // A disk that is full reaches who wanted something remembered as that, and not as a
 // failure of the hub.
 func TestAFullDiskIsToldAsThat(t *testing.T) {
-	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, slog.New(slog.DiscardHandler))
+	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, nil, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- loop.Run(ctx) }()

@@ -44,8 +44,9 @@ var (
 	metricPanics    = prometheus.NewDesc("flotilla_panics_total", "Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.", []string{"during"}, nil)
 	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
 	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
+	metricIncident  = prometheus.NewDesc("flotilla_incident_open", "1 for each incident that is open. part_of names the one that it follows from.", []string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead}
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
@@ -75,6 +76,11 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 				v = 1
 			}
 			send(metricSite, gauge, v, site.Name, string(st))
+		}
+	}
+	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
+		if i.State == fleet.IncidentOpen {
+			send(metricIncident, gauge, 1, i.Name, string(i.Cause), string(i.Severity), i.Site, i.About.Kind, i.About.Namespace, i.About.Name, i.PartOf)
 		}
 	}
 	for _, k := range state.Kinds() {
@@ -118,7 +124,9 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	}
 }
 
-func metricsHandler(m metrics) http.Handler {
+// metrics answers what the hub tells Prometheus.
+func (h *Hub) metrics() http.Handler {
+	m := metrics{h.Loop, h.Broker, h.inventory}
 	r := prometheus.NewRegistry()
 	r.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})

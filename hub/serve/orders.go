@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ type orders struct {
 	store *store.Store
 	guard *access.Guard
 	ca    *renewer
+	tell  http.Handler // what the hub tells Prometheus
 }
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
@@ -35,6 +37,15 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		}
 		return answer, err
 	}
+	if order == "metrics" {
+		var text page
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		o.tell.ServeHTTP(&text, r)
+		return text.String(), nil
+	}
 	if order != "resume" {
 		return "", fmt.Errorf("unknown order %q", order)
 	}
@@ -46,3 +57,18 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 	}
 	return fmt.Sprintf("resumed %d devices", n), nil
 }
+
+// A page takes what a handler answers.
+type page struct {
+	bytes.Buffer
+	head http.Header
+}
+
+func (p *page) Header() http.Header {
+	if p.head == nil {
+		p.head = http.Header{}
+	}
+	return p.head
+}
+
+func (*page) WriteHeader(int) {}

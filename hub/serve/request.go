@@ -57,15 +57,12 @@ func (e enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 // a key, as long as it comes with the same token.
 func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
-		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == tokenName(a.Token) && state.DecisionOn(r) == state.RequestDenied {
+		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == state.TokenUser(a.Token) && state.DecisionOn(r) == state.RequestDenied {
 			return r
 		}
 	}
 	return nil
 }
-
-// tokenName is how a token stands in a request as the one who asks.
-func tokenName(id string) string { return "join-token:" + id }
 
 // began is the change by which a device begins to wait. A key waits once: one that asks
 // for something else, such as another name, asks for that alone.
@@ -125,7 +122,7 @@ func requestOf(a access.Applicant, now time.Time) *joinRequest {
 		}},
 		Spec: certv1.CertificateSigningRequestSpec{
 			Request: a.CSR, SignerName: state.SignerDevice, Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
-			Username: tokenName(a.Token), Groups: []string{"join-tokens"},
+			Username: state.TokenUser(a.Token), Groups: []string{"join-tokens"},
 		},
 	}
 	if a.MachineID != "" {
@@ -163,7 +160,7 @@ func (e enrolments) Withdraw(ctx context.Context, key, token, why string) error 
 	find := func(s state.Snapshot) (found []state.Change) {
 		for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 			d := state.DecisionOn(r)
-			if r.Annotations[state.RequestKey] == key && r.Spec.Username == tokenName(token) && (d == state.RequestPending || d == state.RequestApproved) {
+			if r.Annotations[state.RequestKey] == key && r.Spec.Username == state.TokenUser(token) && (d == state.RequestPending || d == state.RequestApproved) {
 				found = append(found, state.Remove(r, fmt.Sprintf("end request %s: %s", r.Name, why)))
 			}
 		}

@@ -9,6 +9,7 @@ package serve
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -27,8 +28,11 @@ import (
 	"flotilla.dev/hub/cli/socket"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/history"
+	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/notify"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/state"
@@ -75,9 +79,12 @@ type Hub struct {
 	log       *slog.Logger
 	authority *pki.Authority
 	server    *pki.Server
+	depot     *install.Depot
 	inventory *inventory.Reader // nil: there is none
 	renewals  *renewer
+	notifier  *notify.Notifier
 	pauses    []store.Pause
+	history   *history.History // nil: nobody wants one
 	mended    []state.Change
 	web       func() *web // made when it is first asked for
 	up        chan struct{}
@@ -112,6 +119,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 
+	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
 	start, mended, err := recall(ctx, h.Store, time.Now())
 	if err != nil {
 		return nil, err
@@ -124,12 +132,16 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if o.Disk != nil {
 		disk = o.Disk(disk)
 	}
-	h.Loop = newLoop(cfg, start, disk, log)
+	signing, err := h.authority.FirmwareKey()
+	if err != nil {
+		return nil, err
+	}
+	h.Loop = newLoop(cfg, start, disk, signing, log)
 	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddress(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval,
+		MQTT: mqttAddress(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
 	if h.Broker, err = broker.New(broker.Config{
@@ -141,7 +153,11 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if o.Net != nil {
 		h.Loop.Broker = o.Net(h.Broker)
 	}
+	h.history = h.newHistory()
 	h.inventory = machines(cfg, h.Loop, log)
+	if h.notifier, err = h.newNotifier(); err != nil {
+		return nil, err
+	}
 	h.web = sync.OnceValue(h.newWeb)
 	return h, nil
 }
@@ -219,12 +235,18 @@ func (h *Hub) parts() []func(context.Context) error {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })
 	}
+	if len(h.notifier.Targets) > 0 {
+		all = append(all, kept("notifications", h.notifier.Run))
+	}
 	if h.inventory != nil {
 		all = append(all, kept("inventory", h.inventory.Run))
 	}
+	if h.history != nil {
+		all = append(all, kept("history", h.history.Run))
+	}
 	if h.o.Socket != "" {
 		all = append(all, kept("socket", func(ctx context.Context) error {
-			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals}.handle)
+			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals, h.metrics()}.handle)
 		}))
 	}
 	return all

@@ -10,14 +10,17 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	coordv1 "k8s.io/api/coordination/v1"
 
+	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/node"
@@ -34,12 +37,23 @@ type web struct {
 	server *http.Server
 }
 
+// serveSchema answers editors, who have no certificate; it is no secret.
+func serveSchema(c echo.Context) error {
+	return c.Blob(http.StatusOK, "application/schema+json", firmwareconfigs.Schema())
+}
+
 // parting is how long what a right let in may take to say goodbye once the right has ended.
 const parting = 2 * time.Second
 
 func (h *Hub) newWeb() *web {
+	others := []other{
+		{kube.Other{Path: exportPath, Verb: "list", Resource: "audit"}, http.HandlerFunc(h.exportAudit)},
+		{kube.Other{Path: "/metrics", Verb: "get", Resource: "metrics"}, h.metrics()},
+	}
+	others = append(others, profiles()...)
 	api := kube.New(kube.Config{
-		Fleet: h.Loop, Leases: leases{h.Loop}, Access: h.Guard, Audit: h.Guard, Logs: h.Ask, Metrics: h.Ask,
+		Others: pathsOf(others),
+		Fleet:  h.Loop, Leases: leases{h.Loop}, Access: h.Guard, RoleOf: h.Guard.RoleOf, Audit: h.Guard, Logs: h.Ask, Metrics: h.Ask,
 		Streams: h.Ask, Online: h.Broker.Online,
 		Settings: AdmissionSettings(h.cfg), Version: h.o.Version, Log: h.log, Now: h.Loop.Now,
 	})
@@ -54,12 +68,30 @@ func (h *Hub) newWeb() *web {
 	join := echo.WrapHandler(h.Guard.Handler())
 	e.Any("/join", join)
 	e.Any("/join/*", join)
-	e.GET(exportPath, echo.WrapHandler(h.only("list", "audit", http.HandlerFunc(h.exportAudit))))
-	e.GET("/metrics", echo.WrapHandler(h.only("get", "metrics", metricsHandler(metrics{h.Loop, h.Broker, h.inventory}))))
+	e.GET(firmwareconfigs.SchemaPath, serveSchema)
+	depot := echo.WrapHandler(h.depot.Handler())
+	e.GET(install.Path, depot)
+	e.GET(install.Path+"/*", depot)
+	for _, o := range others {
+		e.GET(o.Path, echo.WrapHandler(h.only(o.Verb, o.Resource, o.handler)))
+	}
 	return &web{api, page, e, &http.Server{
 		Handler: caught(e, h.tied(e)), TLSConfig: h.authority.HTTPS(h.server),
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}}
+}
+
+// An other is what the hub serves besides the API and the page.
+type other struct {
+	kube.Other
+	handler http.Handler
+}
+
+func pathsOf(list []other) (all []kube.Other) {
+	for _, o := range list {
+		all = append(all, o.Other)
+	}
+	return all
 }
 
 // Handler answers HTTPS requests.
@@ -124,11 +156,17 @@ func (h *Hub) tied(next http.Handler) http.Handler {
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		host := c.Request().Host
-		if name, _, err := net.SplitHostPort(host); err == nil {
+		if name, port, err := net.SplitHostPort(host); err == nil {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
+				return c.String(http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is none\n", port))
+			}
 			host = name
 		}
 		host = strings.ToLower(strings.Trim(host, "[]"))
-		_, err := netip.ParseAddr(host)
+		ip, err := netip.ParseAddr(host)
+		if err == nil && ip.Zone() != "" { // it means something on one machine only, and may be any text
+			return c.String(http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n")
+		}
 		if err != nil && !slices.Contains(h.server.Names(), host) {
 			return c.String(http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host))
 		}

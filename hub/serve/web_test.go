@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/labstack/echo/v4"
@@ -38,6 +39,8 @@ func TestBrowsersAreToldToComeOverTLSUnderAHubsName(t *testing.T) {
 		{"localhost is other programs', too", "localhost:8443", false, 204, ""},
 		{"who has not come over TLS is told nothing", "gateway.example", true, 204, ""},
 		{"a name that is not the hub's is not served", "evil.example", false, 421, ""},
+		{"an address with a zone, which may be any text, is not served", "[fe80::1%';touch x;']:8443", false, 400, ""},
+		{"a port that is none is not served", "127.0.0.1:8443';touch x;'", false, 400, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -51,5 +54,36 @@ func TestBrowsersAreToldToComeOverTLSUnderAHubsName(t *testing.T) {
 				t.Errorf("%d, %q; want %d, %q", w.Code, got, tt.code, tt.strict)
 			}
 		})
+	}
+}
+
+// A program that asks / for JSON is told the paths that it may read; a browser gets the page.
+func TestTheRootIsAnIndexForPrograms(t *testing.T) {
+	hub, people := wholeHub(t)
+	ask := func(who, accept string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host, r.TLS = "127.0.0.1:8443", &tls.ConnectionState{}
+		r.Header.Set("Accept", accept)
+		people[who](r)
+		w := httptest.NewRecorder()
+		hub.Handler().ServeHTTP(w, r)
+		return w
+	}
+	const kubectl, browser = "application/json, */*", "text/html,*/*;q=0.8"
+	for who, metrics := range map[string]bool{"viewer": true, "admin": true, "device": false} {
+		w := ask(who, kubectl)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"/apis/apps/v1"`) || strings.Contains(w.Body.String(), `"/metrics"`) != metrics ||
+			strings.Contains(w.Body.String(), `"/audit/export"`) != (who == "admin") {
+			t.Errorf("%s: %d %s", who, w.Code, w.Body)
+		}
+	}
+	if w := ask("stranger", kubectl); w.Code != http.StatusUnauthorized {
+		t.Errorf("a stranger's program: %d", w.Code)
+	}
+	if w := ask("stranger", browser); w.Header().Get("Location") == "" {
+		t.Errorf("a stranger's browser: %d %s", w.Code, w.Body)
+	}
+	if w := ask("viewer", browser); w.Code != http.StatusOK || !strings.Contains(w.Header().Get("Content-Type"), "text/html") {
+		t.Errorf("a viewer's browser: %d %s", w.Code, w.Header())
 	}
 }

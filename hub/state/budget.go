@@ -174,18 +174,38 @@ type Hold struct {
 
 // HoldOn returns what keeps a pod from being evicted now, nil if nothing does. One that
 // has not begun, or has ended, or is ending, disrupts nobody.
-func HoldOn(s Snapshot, p *corev1.Pod, now time.Time) *Hold {
+func HoldOn(s Snapshot, p *corev1.Pod, now time.Time) *Hold { return NewHolds(s, now).On(p) }
+
+// Holds are what keeps pods from being evicted at one moment: for many pods, each budget
+// is counted once.
+type Holds struct {
+	s      Snapshot
+	now    time.Time
+	counts map[types.UID]BudgetCount
+}
+
+// NewHolds returns those of a snapshot.
+func NewHolds(s Snapshot, now time.Time) *Holds {
+	return &Holds{s, now, map[types.UID]BudgetCount{}}
+}
+
+// On is HoldOn for one of the pods.
+func (h *Holds) On(p *corev1.Pod) *Hold {
 	if p.DeletionTimestamp != nil || Terminated(p) || p.Status.Phase == corev1.PodPending {
 		return nil
 	}
-	all := BudgetsOf(s, p)
+	all := BudgetsOf(h.s, p)
 	switch {
 	case len(all) == 0:
 		return nil
 	case len(all) > 1:
 		return &Hold{Several: true}
 	}
-	c := CountBudget(s, all[0], now)
+	c, known := h.counts[all[0].UID]
+	if !known {
+		c = CountBudget(h.s, all[0], h.now)
+		h.counts[all[0].UID] = c
+	}
 	if c.MayEvict(all[0], p) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	componentresource "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
 )
 
 // What a ResourceQuota counts, by the rules of Kubernetes' quota evaluators. Events are never counted.
@@ -50,7 +51,7 @@ func Charge(o Object, now time.Time) corev1.ResourceList {
 	case *corev1.Pod:
 		if counts(o, now) {
 			use[corev1.ResourcePods] = one
-			computed(use, Requests(o), componentresource.PodLimits(o, componentresource.PodResourcesOptions{}))
+			computed(use, Requests(o), componentresource.PodLimits(o, sizes(o)))
 		}
 	case *corev1.PersistentVolumeClaim:
 		storage := o.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -262,10 +263,14 @@ func SameCharge(old, next Object) bool {
 	if !ok || !also {
 		claim, ok := old.(*corev1.PersistentVolumeClaim)
 		now, also := next.(*corev1.PersistentVolumeClaim)
-		return old != nil && next != nil && (!ok || !also || sameList(claim.Spec.Resources.Requests, now.Spec.Resources.Requests))
+		return old != nil && next != nil && (!ok || !also || sameList(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
 	}
 	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) && sameDeadline(was, is) &&
 		equalGrace(was.ObjectMeta, is.ObjectMeta)
+}
+
+func sameClass(a, b *corev1.PersistentVolumeClaim) bool {
+	return ptr.Deref(a.Spec.StorageClassName, "") == ptr.Deref(b.Spec.StorageClassName, "")
 }
 
 func sameDeadline(a, b *corev1.Pod) bool {

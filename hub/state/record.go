@@ -41,6 +41,13 @@ type Record struct {
 	// administrator's. Nil: not known, as of a node from before they were noted.
 	Given *Given `json:"given,omitempty"`
 
+	// Firmware is what the device has said of its boot configuration, nil if nothing; Assigned
+	// is the rollout that the node is part of, with its turn. FirmwareGeneration grows with
+	// every other configuration that it is told, also over the end of this record.
+	Firmware           *FirmwareReport `json:"firmware,omitempty"`
+	Assigned           *FirmwareTurn   `json:"assigned,omitempty"`
+	FirmwareGeneration int64           `json:"firmwareGeneration,omitempty"`
+
 	// Generation counts the node's desired states; Digest is the sha256 of the
 	// newest one's content.
 	Generation int64  `json:"generation,omitempty"`
@@ -136,6 +143,15 @@ func (r *Record) DeepCopy() *Record {
 	out.Transitions = slices.Clone(r.Transitions)
 	out.History = slices.Clone(r.History)
 	out.Evicted = slices.Clone(r.Evicted)
+	if r.Firmware != nil {
+		f := *r.Firmware
+		f.Bad = slices.Clone(f.Bad)
+		out.Firmware = &f
+	}
+	if r.Assigned != nil {
+		a := *r.Assigned
+		out.Assigned = &a
+	}
 	return &out
 }
 

@@ -88,3 +88,6 @@ func RequestEnds(r *certv1.CertificateSigningRequest) time.Time {
 	}
 	return decided.Add(RequestTold)
 }
+
+// TokenUser is how a join token stands in a request as the one who asks.
+func TokenUser(id string) string { return "join-token:" + id }

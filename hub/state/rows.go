@@ -87,8 +87,10 @@ var kinds = [...]Row{
 		Kind: Pods, Group: &core, Name: "Pod", Namespaced: true, Short: []string{"po"}, All: true, Verbs: everything,
 		Subs: []Sub{
 			statusSub(change...),
+			{Name: "resize", Verbs: modify, Viewer: getOnly, Operator: change},
 			{Name: "eviction", Group: &policies, Kind: "Eviction", Verbs: createOnly, Operator: createOnly},
 			{Name: "binding", Group: &core, Kind: "Binding", Verbs: createOnly, Operator: createOnly},
+			{Name: "ephemeralcontainers", Verbs: modify, Viewer: getOnly, Operator: change},
 			{Name: "log", Needs: Logs, Verbs: getOnly, Viewer: getOnly},
 			{Name: "exec", Group: &core, Kind: "PodExecOptions", Needs: Streams, Verbs: connect, Operator: connect},
 			{Name: "attach", Group: &core, Kind: "PodAttachOptions", Needs: Streams, Verbs: connect, Operator: connect},
@@ -131,10 +133,25 @@ var kinds = [...]Row{
 		Spec:   of(func(p *fleet.BoardProfile) any { return p.Spec }),
 	},
 	{
+		Kind: FirmwareRollouts, Group: &flotilla, Name: "FirmwareRollout", Short: []string{"fr"}, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly,
+		New:    fresh[fleet.FirmwareRollout],
+		List:   func() runtime.Object { return new(fleet.FirmwareRolloutList) },
+		Spec:   of(func(r *fleet.FirmwareRollout) any { return r.Spec }),
+		Status: status(func(r *fleet.FirmwareRollout) *fleet.FirmwareRolloutStatus { return &r.Status }),
+	},
+	{
 		Kind: DeviceReports, Group: &flotilla, Name: "DeviceReport", Short: []string{"dr"}, Verbs: readOnly,
 		Viewer: readOnly,
 		New:    fresh[fleet.DeviceReport],
 		List:   func() runtime.Object { return new(fleet.DeviceReportList) },
+	},
+	{
+		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: readOnly,
+		Viewer: readOnly,
+		New:    fresh[fleet.Incident],
+		List:   func() runtime.Object { return new(fleet.IncidentList) },
 	},
 	{
 		Kind: Jobs, Group: &batch, Name: "Job", Namespaced: true, All: true, Verbs: everything,
@@ -219,6 +236,7 @@ var kinds = [...]Row{
 	// What the hub publishes, as every Kubernetes has it: who deletes it gets it back (package publish).
 	{
 		Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: endOnly,
+		Subs:      []Sub{{Name: "proxy", Group: &core, Kind: "ServiceProxyOptions", Verbs: ask, Below: true, Viewer: getOnly, Operator: ask}}, // to the hub itself, which asks again
 		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with hostPort",
 		Viewer:    readOnly, Operator: deletion,
 		New: fresh[corev1.Service],

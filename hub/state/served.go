@@ -69,6 +69,8 @@ var unkept = [...]Row{
 	{Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly, Viewer: createOnly},
 	{Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly, Viewer: createOnly},
 	{Kind: "selfsubjectrulesreviews", Group: &authorization, Name: "SelfSubjectRulesReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "subjectaccessreviews", Group: &authorization, Name: "SubjectAccessReview", Verbs: createOnly},
+	{Kind: "localsubjectaccessreviews", Group: &authorization, Name: "LocalSubjectAccessReview", Namespaced: true, Verbs: createOnly},
 
 	{Kind: Nodes, Group: &usage, Name: "NodeMetrics", Needs: Metrics, Verbs: []string{"get", "list"}},
 	{Kind: Pods, Group: &usage, Name: "PodMetrics", Namespaced: true, Needs: Metrics, Verbs: []string{"get", "list"}},

@@ -25,9 +25,37 @@ type HostPort struct {
 }
 
 // Requests returns what a pod asks for: the greater of the sum of its
-// containers and each init container, plus overhead.
-func Requests(p *corev1.Pod) corev1.ResourceList {
-	return resource.PodRequests(p, resource.PodResourcesOptions{})
+// containers and each init container, plus overhead. Of a pod that is being
+// resized it is the most of what it is to have, what its device has granted, and
+// what its containers have (KEP-1287).
+func Requests(p *corev1.Pod) corev1.ResourceList { return resource.PodRequests(p, sizes(p)) }
+
+// sizes tells how to count a pod.
+func sizes(p *corev1.Pod) resource.PodResourcesOptions {
+	return resource.PodResourcesOptions{UseStatusResources: resizing(p)}
+}
+
+// resizing tells whether a device has granted a container, or a container has,
+// anything else than its pod says. While that is not so, the spec alone counts.
+func resizing(p *corev1.Pod) bool {
+	differs := func(list []corev1.Container, said []corev1.ContainerStatus) bool {
+		for i := range said {
+			st := &said[i]
+			if st.Resources == nil {
+				continue // not running yet, or an agent from before there was resizing
+			}
+			at := slices.IndexFunc(list, func(c corev1.Container) bool { return c.Name == st.Name })
+			if at < 0 {
+				continue
+			}
+			want := &list[at].Resources
+			if !sameList(want.Requests, st.AllocatedResources) || !sameList(want.Requests, st.Resources.Requests) || !sameList(want.Limits, st.Resources.Limits) {
+				return true
+			}
+		}
+		return false
+	}
+	return differs(p.Spec.Containers, p.Status.ContainerStatuses) || differs(p.Spec.InitContainers, p.Status.InitContainerStatuses)
 }
 
 // HostPorts returns the ports of the device that a pod takes.
@@ -69,6 +97,9 @@ func sameAsk(a, b *corev1.Pod) bool {
 			return nil
 		}
 		return p.Spec.Resources.Requests
+	}
+	if resizing(a) || resizing(b) {
+		return false // it is rare, and soon over
 	}
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
 		sameList(a.Spec.Overhead, b.Spec.Overhead) && sameList(whole(a), whole(b))

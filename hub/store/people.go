@@ -127,7 +127,7 @@ func revokeClients(ctx context.Context, c *sql.Conn, name string, now time.Time)
 	return err
 }
 
-// DeleteUser removes a user with their sessions, API tokens and certificates issued until now.
+// DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
@@ -136,6 +136,9 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 		}
 		if n, err := r.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
+		}
+		if _, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key = ?", viewsOf(name)); err != nil {
+			return err
 		}
 		return revokeClients(ctx, c, name, now)
 	})

@@ -193,7 +193,7 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	}
 	st.Conditions = others
 	if len(of.Conditions) > 0 && d.Complete != nil {
-		sooner(&d.next, d.tryAgain(of.Conditions[0].LastTransitionTime))
+		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.tryAgain(of.Conditions[0].LastTransitionTime)) // for all its nodes, not for its status alone
 	}
 	return told
 }

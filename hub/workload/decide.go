@@ -31,12 +31,12 @@ type Decider struct {
 	// Admit gives a pod the defaults and default tolerations that it would have
 	// got through the API. Nil: none.
 	Admit func(*corev1.Pod)
-	// Complete gives such a pod what the fleet and its namespace say of it, and says why it
-	// may not be. Nil: nothing.
-	Complete func(*corev1.Pod, state.Snapshot) error
-	// Charge returns the changes by which the quotas of such a pod's namespace count it, and says
-	// why it may not be. Nil: nothing counts it.
-	Charge func(*corev1.Pod, state.Snapshot, time.Time) ([]state.Change, error)
+	// Complete gives such a pod, or a claim, what the fleet and its namespace say of it, and says
+	// why it may not be. Nil: nothing.
+	Complete func(state.Object, state.Snapshot) error
+	// Charge returns the changes by which the quotas of its namespace count it, and says why it
+	// may not be. Nil: nothing counts it.
+	Charge func(state.Object, state.Snapshot, time.Time) ([]state.Change, error)
 	// Refuse says why such a pod may not be created in its namespace; empty: it
 	// may. Nil: every one may.
 	Refuse func(*corev1.Pod, *corev1.Namespace) string

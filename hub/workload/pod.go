@@ -85,14 +85,14 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	return ""
 }
 
-// charge has the quotas of its namespace count a created pod, for what comes later in the pass. It goes into the plan once,
-// at the end, however many pods are created.
+// charge has the quotas of its namespace count a created pod or claim, for what comes later in the pass. It goes into the
+// plan once, at the end, however many are created.
 func (p *pass) charge(o state.Object) {
-	pod, ok := o.(*corev1.Pod)
-	if !ok || p.Charge == nil {
+	kind := state.KindOf(o)
+	if kind != state.Pods && kind != state.Claims || p.Charge == nil {
 		return
 	}
-	changes, _ := p.Charge(pod, p.s, p.now)
+	changes, _ := p.Charge(o, p.s, p.now)
 	for _, c := range changes {
 		p.charged[state.KeyOf(c.Object)] = true
 	}

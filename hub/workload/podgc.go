@@ -131,8 +131,8 @@ func (p *pass) eventMade() {
 	}
 }
 
-// trimEvents removes the events that have had their time, and the oldest of
-// those that are too many.
+// trimEvents removes the events that have had their time, and of those that are too
+// many the ones that take more than their share of the room.
 func (p *pass) trimEvents() {
 	ttl, limit := cmp.Or(p.EventTTL, DefaultEventTTL), cmp.Or(p.EventLimit, DefaultEventLimit)
 	var all []*corev1.Event
@@ -141,10 +141,11 @@ func (p *pass) trimEvents() {
 	}
 	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return toldAt(a).Compare(toldAt(b)) })
 	var changes []state.Change
-	for i, e := range all {
-		if len(all)-i <= limit && toldAt(e).Add(ttl).After(p.now) {
-			break
-		}
+	for len(all) > 0 && !toldAt(all[0]).Add(ttl).After(p.now) {
+		changes = append(changes, state.Remove(all[0], ""))
+		all = all[1:]
+	}
+	for _, e := range spare(all, limit) {
 		changes = append(changes, state.Remove(e, ""))
 	}
 	p.do(changes...)

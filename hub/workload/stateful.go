@@ -36,6 +36,7 @@ type stateful struct {
 	pods    map[int64]*corev1.Pod // by ordinal
 	missing bool                  // one that is wanted could not be made
 	refuse  string                // why
+	denied  map[string]string     // why a claim may not be made, by the name of its template
 	next    time.Time
 
 	current, update *appsv1.ControllerRevision
@@ -240,7 +241,7 @@ func (d *stateful) clear(pod *corev1.Pod) {
 }
 
 // create makes the pod of an ordinal, and its claims before it. all says that what forbids
-// one forbids every other, too.
+// one forbids every other, too: not so of claims, which another ordinal may have from before.
 func (d *stateful) create(n int64) (made, all bool) {
 	name := d.name(n)
 	many, again := d.allowance(d.set, name, 1, nil)

@@ -33,15 +33,15 @@ func (p *pass) claimed(w *work, k state.Key) {
 	}
 }
 
-// claims makes the claims that the pod of an ordinal is missing. It says why a pod that is
-// new has to wait; empty: it has not.
+// claims makes the claims that the pod of an ordinal is missing and may have. It says why a
+// pod that is new has to wait; empty: it has not.
 func (d *stateful) claims(n int64, fresh bool) (wait string) {
 	for i := range d.set.Spec.VolumeClaimTemplates {
 		t := &d.set.Spec.VolumeClaimTemplates[i]
 		name := d.claimName(t, n)
 		switch c := d.s.Claim(d.set.Namespace, name); {
 		case c == nil:
-			d.makeClaim(t, n)
+			wait = cmp.Or(wait, d.makeClaim(t, n))
 		case c.DeletionTimestamp != nil:
 			wait = cmp.Or(wait, fmt.Sprintf("persistentvolumeclaim %q is being deleted", name))
 		case fresh && d.scaledAway() && slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return refersTo(r, podKind, d.name(n)) }):
@@ -51,7 +51,11 @@ func (d *stateful) claims(n int64, fresh bool) (wait string) {
 	return wait
 }
 
-func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) {
+// makeClaim makes a claim, or says why it may not be made: then no other of its template may.
+func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why string) {
+	if why = d.denied[t.Name]; why != "" {
+		return why
+	}
 	c := t.DeepCopy()
 	labels := maps.Clone(c.Labels)
 	if labels == nil {
@@ -63,7 +67,30 @@ func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) {
 		Name: d.claimName(t, n), Namespace: d.set.Namespace, Labels: labels, Annotations: c.Annotations, Finalizers: c.Finalizers, CreationTimestamp: d.stamp(),
 	}
 	c.OwnerReferences, _ = d.ownersOf(c, nil, n)
+	if err := d.mayClaim(c); err != nil {
+		if d.denied == nil {
+			d.denied = map[string]string{}
+		}
+		why = fmt.Sprintf("persistentvolumeclaims %q is forbidden: %v", c.Name, err)
+		d.denied[t.Name], d.refuse = why, cmp.Or(d.refuse, why)
+		return why
+	}
 	d.tell(state.Put(c, fmt.Sprintf("create claim %s for %s of %s", state.Display(c), d.name(n), d.set.Name)), "SuccessfulCreate")
+	return ""
+}
+
+// mayClaim asks what the namespace says of a new claim: its limit ranges, and its quotas.
+func (d *stateful) mayClaim(c *corev1.PersistentVolumeClaim) error {
+	if d.Complete != nil {
+		if err := d.Complete(c, d.s); err != nil {
+			return err
+		}
+	}
+	if d.Charge != nil {
+		_, err := d.Charge(c, d.s, d.now)
+		return err
+	}
+	return nil
 }
 
 // owned sees to it that the claims of a pod go with whom they are to go: with the

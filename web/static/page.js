@@ -31,6 +31,17 @@ function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// The tab shows how many incidents are open, for whoever looks at another one.
+function showTab() {
+  const tab = document.getElementById('tab');
+  if (!tab) return;
+  const { open, kind } = tab.dataset, icon = document.querySelector('link[rel=icon]');
+  const title = document.title.replace(/^\(\d+\) /, '');
+  document.title = open > 0 ? `(${open}) ${title}` : title;
+  const href = tab.dataset[kind || 'ok'];
+  if (icon.getAttribute('href') !== href) icon.setAttribute('href', href);
+}
+
 // ---- putting the new in the place of the old, without losing focus, selection,
 // scrolling and what is folded open
 
@@ -42,14 +53,14 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.matches('input, select, textarea')) return; // people's own
+  if (from.matches('input, select, textarea, output, [data-own]')) return; // people's own
   for (const { name } of [...from.attributes]) {
     if (!to.hasAttribute(name) && name !== 'open') from.removeAttribute(name);
   }
   for (const { name, value } of to.attributes) {
     if (name !== 'open' && from.getAttribute(name) !== value) from.setAttribute(name, value);
   }
-  if (!from.matches('time[data-ago], time[data-left]')) morphChildren(from, to); // the words of those are ours
+  if (!from.matches('time[data-ago], time[data-left], [data-fill]')) morphChildren(from, to); // the words of those are ours
 }
 
 function morphChildren(from, to) {
@@ -99,7 +110,7 @@ let shown = root ? root.dataset.live : ''; // names what is shown
 
 function lost(is) {
   document.body.classList.toggle('is-lost', is);
-  set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${known.toLocaleTimeString()}; trying again…` : '');
+  set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${new Date(+known + offset).toISOString().slice(11, 19)} UTC; trying again…` : '');
 }
 
 function heard() {
@@ -146,6 +157,7 @@ function listen() {
     shown = event.lastEventId;
     morphChildren(root, new DOMParser().parseFromString(event.data, 'text/html').body);
     tick();
+    showTab();
   });
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { reconnect(); return; }
@@ -156,6 +168,8 @@ function listen() {
 
 // ---- filters apply as they are typed
 
+document.documentElement.classList.toggle('is-live', !!root); // not on the form, which is shown anew
+
 for (const form of document.querySelectorAll('form[data-filter]')) {
   let timer;
   const apply = () => {
@@ -165,7 +179,6 @@ for (const form of document.querySelectorAll('form[data-filter]')) {
   };
   form.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(apply, 200); });
   form.addEventListener('submit', (event) => { event.preventDefault(); clearTimeout(timer); apply(); });
-  form.classList.add('is-live');
 }
 
 // ---- what can be done
@@ -194,6 +207,17 @@ if (go) {
   addEventListener('pageshow', count); // ticks survive going back
 }
 
+// A mark in the picture of a large fleet leads to its node; without scripts, to a list of
+// a hundred.
+addEventListener('click', (event) => {
+  const link = event.target.closest?.('[data-at]');
+  if (!link || !event.detail || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const svg = link.firstElementChild, box = svg.getBoundingClientRect(), cell = box.width / svg.viewBox.baseVal.width * 8;
+  const at = Math.floor((event.clientY - box.top) / cell) * 10 + Math.floor((event.clientX - box.left) / cell);
+  event.preventDefault();
+  location.assign(`/mark?${new URLSearchParams({site: link.dataset.site, at: Number(link.dataset.at) + at})}`);
+});
+
 for (const button of document.querySelectorAll('[data-copy]')) {
   button.hidden = !navigator.clipboard;
   button.addEventListener('click', async () => {
@@ -209,6 +233,24 @@ if (login) {
   fetch('/session').then((answer) => answer.json()).then((session) => {
     if (session.in) location.replace(login.dataset.session);
   }, () => {});
+}
+
+// Who logs out in one tab is out in all of them, at once.
+const leave = document.querySelector('form.who');
+if (leave) {
+  leave.addEventListener('submit', () => localStorage.setItem('left', Date.now()));
+  addEventListener('storage', async (event) => {
+    if (event.key !== 'left') return;
+    document.body.hidden = true;
+    deaf();
+    for (let i = 0; i < 10; i++) {
+      try {
+        if (!(await (await fetch('/session')).json()).in) break;
+      } catch { /* not there now */ }
+      await new Promise((wake) => setTimeout(wake, 200));
+    }
+    location.reload();
+  });
 }
 
 setInterval(tick, 1000);

@@ -1,5 +1,6 @@
 // Command quickstart is `make run`: a hub, this machine as its first node, eight
-// simulated devices on three sites, and a workload for them, all in ./data.
+// simulated devices on three sites, and a workload for them, all in ./data. With
+// --script night things go wrong there, as they do in a bad night.
 //
 // It only types what the README tells a person to type, with the programs that
 // were just built. Ctrl-C ends what it started; the next start goes on from ./data.
@@ -26,11 +27,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// The workloads: always, and those to which the night's script does something.
+//
 //go:embed sample.yaml
 var sample []byte
 
-// A layout is where everything is, and where it listens.
-type layout struct{ bin, data, https, mqtt, dev string }
+//go:embed night.yaml
+var night []byte
+
+// A layout is where everything is, where it listens, and what happens to the simulated devices.
+type layout struct {
+	bin, data, https, mqtt, dev string
+	script                      string // "": nothing
+	speed                       float64
+}
 
 func (p layout) hub() string        { return filepath.Join(p.bin, "flotilla-hub") }
 func (p layout) device() string     { return filepath.Join(p.bin, "flotilla-device") }
@@ -45,10 +55,15 @@ func main() {
 	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
 	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
 	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
+	flag.StringVar(&p.script, "script", "", "what happens to the simulated devices: a file, or night (see flotilla-device simulate --help)")
+	flag.Float64Var(&p.speed, "speed", 1, "how many times faster than written the script goes")
 	flag.Parse()
+	back := foreground()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal kills
-	if err := run(ctx, p); err != nil && ctx.Err() == nil {
+	err := run(ctx, p)
+	back()
+	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
 	}
@@ -71,7 +86,7 @@ func run(ctx context.Context, p layout) error {
 		return c, err
 	}
 
-	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt, "--mqtt-dev-listen", p.dev, "--log-level", "warn")
+	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt, "--mqtt-dev-listen", p.dev, "--agents-dir", filepath.Join(p.bin, "agents"), "--log-level", "warn")
 	if err != nil {
 		return err
 	}
@@ -94,10 +109,17 @@ func run(ctx context.Context, p layout) error {
 	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard", anyDisk); err != nil {
 		return err
 	}
-	if _, err := start(p.device(), "simulate", "--hub", "mqtt://"+p.dev, "--count", "8", "--sites", "3", "--log-level", "warn"); err != nil {
+	simulate := []string{"simulate", "--hub", "mqtt://" + p.dev, "--count", "8", "--sites", "3"}
+	if p.script == "" {
+		simulate = append(simulate, "--log-level", "warn")
+	} else { // it says what happens
+		simulate = append(simulate, "--script", p.script, "--speed", fmt.Sprint(p.speed))
+	}
+	s, err := start(p.device(), simulate...)
+	if err != nil {
 		return err
 	}
-	if err := api.create(ctx); err != nil {
+	if err := p.create(ctx, api); err != nil {
 		return err
 	}
 	fmt.Printf("\nFlotilla is up. This machine and eight simulated devices are its nodes.\n"+
@@ -109,7 +131,23 @@ func run(ctx context.Context, p layout) error {
 		return nil
 	case <-h.over:
 		return fmt.Errorf("the hub has ended: %w", h.err)
+	case <-s.over:
+		return fmt.Errorf("the simulated devices have ended: %w", s.err)
 	}
+}
+
+// create makes the workloads.
+func (p layout) create(ctx context.Context, a *api) error {
+	all := [][]byte{sample}
+	if p.script == "night" {
+		all = append(all, bytes.Split(night, []byte("\n---\n"))...)
+	}
+	for _, manifest := range all {
+		if err := a.create(ctx, manifest); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A child is a program that runs as long as this one.
@@ -221,9 +259,13 @@ func (a *api) ready(ctx context.Context) error {
 	return nil
 }
 
-// create makes the sample workload, unless it is there.
-func (a *api) create(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/apis/apps/v1/namespaces/default/deployments", bytes.NewReader(sample))
+// create makes a workload, unless it is there.
+func (a *api) create(ctx context.Context, manifest []byte) error {
+	var is struct{ Kind string }
+	if err := yaml.Unmarshal(manifest, &is); err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/apis/apps/v1/namespaces/default/"+strings.ToLower(is.Kind)+"s", bytes.NewReader(manifest))
 	if err != nil {
 		return err
 	}
@@ -236,7 +278,7 @@ func (a *api) create(ctx context.Context) error {
 	if answer.StatusCode != http.StatusCreated && answer.StatusCode != http.StatusConflict {
 		var text bytes.Buffer
 		_, _ = text.ReadFrom(answer.Body)
-		return fmt.Errorf("create the sample workload: %s: %s", answer.Status, text.String())
+		return fmt.Errorf("create a workload of the kind %s: %s: %s", is.Kind, answer.Status, text.String())
 	}
 	return nil
 }

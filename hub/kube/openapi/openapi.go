@@ -35,6 +35,9 @@ const (
 	sendProtobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
+// Paths are where clients begin to read.
+var Paths = []string{"/openapi/v2", "/openapi/v3"}
+
 // Handler serves /openapi/v2, /openapi/v3 and the documents below it.
 func Handler() http.Handler {
 	var hashes map[string]string // by "v2", "v2.pb", "v3/api/v1", …

@@ -197,7 +197,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 	for gv, kinds := range map[string]map[string]string{
 		"api/v1":                     {"/api/v1/nodes/{name}": "Node", "/api/v1/namespaces/{namespace}/pods/{name}": "Pod"},
 		"apis/apps/v1":               {"/apis/apps/v1/namespaces/{namespace}/deployments/{name}": "Deployment"},
-		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile", "/apis/flotilla.dev/v1alpha1/devicereports/{name}": "DeviceReport"},
+		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile", "/apis/flotilla.dev/v1alpha1/devicereports/{name}": "DeviceReport", "/apis/flotilla.dev/v1alpha1/incidents/{name}": "Incident", "/apis/flotilla.dev/v1alpha1/firmwarerollouts/{name}/status": "FirmwareRollout"},
 		"apis/metrics.k8s.io/v1beta1": {"/apis/metrics.k8s.io/v1beta1/nodes/{name}": "NodeMetrics",
 			"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{name}": "PodMetrics"},
 	} {
@@ -307,7 +307,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 			if element.Kind() == reflect.Struct && (strings.HasPrefix(element.PkgPath(), "flotilla.dev/") || strings.HasSuffix(element.PkgPath(), "/metrics/v1beta1")) {
 				check(element, prefix+element.Name())
 			}
-			if required := !strings.Contains(options, "omitempty"); required != slices.Contains(s.Required, field) {
+			if required := !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero"); required != slices.Contains(s.Required, field) {
 				t.Errorf("%s.%s: required is %v, the Go field says %v", name, field, !required, required)
 			}
 		}
@@ -321,6 +321,8 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	check(reflect.TypeOf(fleet.SiteList{}), own+"SiteList")
 	check(reflect.TypeOf(fleet.BoardProfileList{}), own+"BoardProfileList")
 	check(reflect.TypeOf(fleet.DeviceReportList{}), own+"DeviceReportList")
+	check(reflect.TypeOf(fleet.IncidentList{}), own+"IncidentList")
+	check(reflect.TypeOf(fleet.FirmwareRolloutList{}), own+"FirmwareRolloutList")
 	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the device writes what the hub shows as it is
 	check(reflect.TypeOf(metricsv1beta1.NodeMetricsList{}), metrics+"NodeMetricsList")
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")
@@ -342,6 +344,7 @@ func TestSchemasTellServerSideApplyHowToMerge(t *testing.T) {
 		`{"apiVersion":"autoscaling/v1","kind":"Scale","spec":{"replicas":2}}`,
 		`{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","spec":{"nodeEvictionRate":0.5,"maintenance":{"until":"2026-11-03T18:00:00Z"}}}`,
 		`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","spec":{"match":{"memoryMiB":{"min":900}},"labels":{"a":"b"},"taints":[{"key":"a","effect":"NoSchedule"}]}}`,
+		`{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","spec":{"selector":{"matchLabels":{"a":"b"}},"profile":"a","window":{"from":"22:00","to":"04:00"}}}`,
 		`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"renewTime":"2026-11-03T18:00:00.000000Z"}}`,
 		`{"apiVersion":"v1","kind":"Secret","data":{"a":"AA=="}}`,
 	} {

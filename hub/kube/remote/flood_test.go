@@ -36,11 +36,11 @@ func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int
 		here, there := net.Pipe()
 		var mu sync.Mutex
 		var open []*spdystream.Stream
-		conn, gone, err := serveSPDY(there, func(s *spdystream.Stream) {
+		conn, gone, err := serveSPDY(there, func(s flowing) {
 			mu.Lock()
-			open = append(open, s)
+			open = append(open, s.Stream)
 			mu.Unlock()
-			answer(s)
+			answer(s.Stream)
 		})
 		if err != nil {
 			t.Fatal(err)

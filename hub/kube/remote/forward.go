@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"github.com/moby/spdystream"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/portforward"
 
@@ -53,6 +52,7 @@ func Forward(w http.ResponseWriter, r *http.Request, dial Dial) error {
 	if err != nil {
 		return nil // nobody to tell
 	}
+	defer context.AfterFunc(ctx, frames.flow.end)()
 	select {
 	case <-gone:
 	case <-ctx.Done():
@@ -89,12 +89,12 @@ type forwarding struct {
 // A pair is the two streams of one connection: its bytes, and what went wrong.
 type pair struct {
 	port        int32
-	data, fault *spdystream.Stream
+	data, fault *flowing
 	late        *time.Timer
 }
 
 // accept takes a stream of a pair, and begins when both are there.
-func (f *forwarding) accept(s *spdystream.Stream) {
+func (f *forwarding) accept(s flowing) {
 	h := s.Headers()
 	id, kind := h.Get(corev1.PortForwardRequestIDHeader), h.Get(corev1.StreamType)
 	port, err := strconv.ParseUint(h.Get(corev1.PortHeader), 10, 16)
@@ -107,7 +107,7 @@ func (f *forwarding) accept(s *spdystream.Stream) {
 		p == nil && len(f.pairs) >= maxConnections:
 		_ = s.Reset()
 		return
-	case !answer(s):
+	case !answer(s.Stream):
 		return
 	case p == nil:
 		p = &pair{port: int32(port)}
@@ -115,9 +115,9 @@ func (f *forwarding) accept(s *spdystream.Stream) {
 		f.pairs[id] = p
 	}
 	if kind == corev1.StreamTypeData {
-		p.data = s
+		p.data = &s
 	} else {
-		p.fault = s
+		p.fault = &s
 	}
 	if p.data != nil && p.fault != nil && p.late.Stop() {
 		f.running.Go(func() {
@@ -156,7 +156,7 @@ func (f *forwarding) end() {
 }
 
 func (p *pair) reset() {
-	for _, s := range []*spdystream.Stream{p.data, p.fault} {
+	for _, s := range []*flowing{p.data, p.fault} {
 		if s != nil {
 			_ = s.Reset()
 		}
@@ -164,24 +164,23 @@ func (p *pair) reset() {
 }
 
 // run is one connection, from its beginning to its end. What the client sends after
-// that is read, and thrown away, until it has heard of the end: nothing else takes
-// it off the connection that all share.
+// that is thrown away.
 func (p *pair) run(ctx context.Context, dial Dial) {
 	go func() { _, _ = io.Copy(io.Discard, p.fault) }()
 	conn, err := dial(ctx, p.port)
 	if err == nil {
 		err = p.splice(ctx, conn)
-	} else {
-		go func() { _, _ = io.Copy(io.Discard, p.data) }()
 	}
 	if why := stopped(ctx); why != nil {
 		err = why // or nobody reads it
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(p.fault, "%v", err)
+		_, _ = fmt.Fprintf(p.fault.Stream, "%v", err) // short: in no window
 	}
 	_ = p.data.Close()
 	_ = p.fault.Close()
+	p.data.flow.forget(p.data.Identifier())
+	p.data.flow.forget(p.fault.Identifier())
 }
 
 // splice copies both ways until the pod has sent everything, either side fails, or
@@ -193,8 +192,8 @@ func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	defer close(done)
 	defer func() { _ = conn.Close() }()
 	go p.send(conn, done)
-	_, err := io.Copy(wanted{p.data}, conn)
-	if errors.Is(err, errUnwanted) || errors.Is(err, net.ErrClosed) || p.data.IsFinished() {
+	_, err := io.Copy(p.data, conn)
+	if errors.Is(err, errUnwanted) || errors.Is(err, net.ErrClosed) || p.data.IsFinished() || p.data.over() {
 		return nil
 	}
 	return err
@@ -211,24 +210,12 @@ func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	for wait := 10 * time.Millisecond; !p.data.IsFinished(); wait = min(2*wait, time.Minute) {
+	for wait := 10 * time.Millisecond; !p.data.IsFinished() && !p.data.over(); wait = min(2*wait, time.Minute) {
 		select {
 		case <-done:
 			return
-		case <-time.After(wait): // the library marks a stream as reset a moment after its end
+		case <-time.After(wait): // a stream may be reset after its end
 		}
 	}
 	_ = conn.Close()
-}
-
-var errUnwanted = errors.New("the client wants no more of this connection")
-
-// wanted writes to a stream that is not reset.
-type wanted struct{ s *spdystream.Stream }
-
-func (w wanted) Write(b []byte) (int, error) {
-	if w.s.IsFinished() {
-		return 0, errUnwanted
-	}
-	return w.s.Write(b)
 }

@@ -20,8 +20,7 @@ const (
 	maxControl  = 2 << 10 // bytes of anything else behind it
 	maxHeaders  = 8       // of a stream
 	maxHeader   = 256     // bytes, of a header's name or value
-	// piece is how much data the library is given at once. It keeps up to 255 frames of
-	// a connection for streams that nobody reads.
+	// piece is how much data is read at once.
 	piece = 1 << 10
 )
 
@@ -34,6 +33,9 @@ const (
 	goAway       = 7
 	windowUpdate = 9
 )
+
+// dataFin is the flag of the last frame of data of a stream.
+const dataFin = 1
 
 // framed is a connection that carries SPDY/3.1. The library writes each frame in
 // pieces: here each is one write, which is one packet or one message. It also keeps what
@@ -53,20 +55,24 @@ type framed struct {
 	rest   int               // bytes of it that have not come
 	stream uint32            // the newest that the client has opened
 
+	flow *flow
+
 	writing sync.Mutex
 	frame   []byte // not complete yet
+	behind  []byte // frames that go behind it
 	due     bool   // a ping goes behind it
 	beats   uint32
 }
 
 func newFramed(c net.Conn) *framed {
 	f := &framed{Conn: c, stop: make(chan struct{})}
+	f.flow = newFlow(f.insert)
 	go f.beat()
 	return f
 }
 
 func (f *framed) Close() error {
-	f.once.Do(func() { close(f.stop) })
+	f.once.Do(func() { close(f.stop); f.flow.end() })
 	return f.Conn.Close()
 }
 
@@ -74,6 +80,7 @@ func (f *framed) Close() error {
 func (f *framed) Read(p []byte) (int, error) {
 	for len(f.next) == 0 {
 		if err := f.fill(); err != nil {
+			f.flow.end()
 			return 0, err
 		}
 	}
@@ -117,9 +124,19 @@ func (f *framed) fill() error {
 			return fmt.Errorf("the client opens stream %d after %d", id, f.stream)
 		}
 		f.stream = id
-	case rstStream, ping, goAway:
-	case settings, windowUpdate:
-		return nil
+		f.flow.open(id)
+	case rstStream:
+		if size >= 4 {
+			f.flow.forget(binary.BigEndian.Uint32(frame[frameHeader:]) & 0x7fffffff)
+		}
+	case ping, goAway:
+	case settings:
+		return f.flow.settings(frame[frameHeader:])
+	case windowUpdate:
+		if size != 8 {
+			return errors.New("the client gives a window of no size")
+		}
+		return f.flow.update(binary.BigEndian.Uint32(frame[frameHeader:])&0x7fffffff, int64(binary.BigEndian.Uint32(frame[frameHeader+4:])&0x7fffffff))
 	default:
 		return fmt.Errorf("the client sends a control frame of type %d, which no client of streams needs", kind)
 	}
@@ -127,20 +144,23 @@ func (f *framed) fill() error {
 	return nil
 }
 
-// data reads a piece of a frame of data, and makes it a frame: that the stream ends
-// with it stands in the last.
+// data reads a piece of a frame of data, for the reader of its stream. The library is told the
+// end of the stream alone.
 func (f *framed) data() error {
 	n := min(f.rest, piece)
-	frame := f.buf[:frameHeader+n]
-	copy(frame, f.head[:4])
-	binary.BigEndian.PutUint32(frame[4:], uint32(n))
-	if _, err := io.ReadFull(f.Conn, frame[frameHeader:]); err != nil {
+	b := f.buf[:n]
+	if _, err := io.ReadFull(f.Conn, b); err != nil {
 		return err
 	}
-	if f.rest -= n; f.rest == 0 {
-		frame[4] = f.head[4]
+	f.rest -= n
+	fin := f.rest == 0 && f.head[4]&dataFin != 0
+	f.flow.came(binary.BigEndian.Uint32(f.head[:])&0x7fffffff, b, fin)
+	if fin {
+		frame := f.buf[:frameHeader]
+		copy(frame, f.head[:5])
+		clear(frame[5:])
+		f.next = frame
 	}
-	f.next = frame
 	return nil
 }
 
@@ -155,11 +175,33 @@ func (f *framed) Write(p []byte) (int, error) {
 	if _, err := f.Conn.Write(f.frame); err != nil {
 		return 0, err
 	}
+	if f.frame[0]&0x80 != 0 && f.frame[3] == rstStream && len(f.frame) >= frameHeader+4 {
+		f.flow.forget(binary.BigEndian.Uint32(f.frame[frameHeader:]) & 0x7fffffff)
+	}
 	f.frame = f.frame[:0]
+	if len(f.behind) > 0 {
+		b := f.behind
+		f.behind = nil
+		if _, err := f.Conn.Write(b); err != nil {
+			return 0, err
+		}
+	}
 	if !f.due {
 		return len(p), nil
 	}
 	return len(p), f.ping()
+}
+
+// insert writes frames of our own, between two of the library's.
+func (f *framed) insert(frames []byte) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if len(f.frame) > 0 {
+		f.behind = append(f.behind, frames...)
+		return nil
+	}
+	_, err := f.Conn.Write(frames)
+	return err
 }
 
 // length is that of the frame behind a header.

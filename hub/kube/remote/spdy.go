@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -63,9 +64,10 @@ type early struct {
 func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
 
 // serveSPDY has accept told each stream that the client opens, from several
-// goroutines. The channel is closed when the client has closed the connection. While
-// nobody reads a stream the library reads nothing: then only the beat finds that out.
-func serveSPDY(c net.Conn, accept func(*spdystream.Stream)) (conn *framed, gone <-chan struct{}, err error) {
+// goroutines. The channel is closed when the client has closed the connection. A client that
+// counts no windows and sends more than is kept for a stream that nobody reads holds up its other
+// streams: then only the beat finds out that it has gone.
+func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
 		spdy.WithMaxControlFramePayloadSize(maxControl), spdy.WithMaxHeaderFieldSize(maxHeader), spdy.WithMaxHeaderCount(maxHeaders))
@@ -86,7 +88,7 @@ func serveSPDY(c net.Conn, accept func(*spdystream.Stream)) (conn *framed, gone 
 		defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
 		s.Serve(func(s *spdystream.Stream) { // on a goroutine of the library
 			defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
-			accept(s)
+			accept(flowing{s, conn.flow})
 		})
 	}()
 	return conn, left, nil
@@ -103,7 +105,7 @@ type streams struct {
 	left <-chan struct{} // closed when the client has left
 
 	mu      sync.Mutex
-	opened  map[string]*spdystream.Stream // by type
+	opened  map[string]*flowing // by type
 	missing int
 	ready   chan struct{}
 }
@@ -113,7 +115,7 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, err
 	if err != nil || conn == nil {
 		return nil, err
 	}
-	c := &streams{input: newInput(), wish: wish, opened: map[string]*spdystream.Stream{}, ready: make(chan struct{})}
+	c := &streams{input: newInput(), wish: wish, opened: map[string]*flowing{}, ready: make(chan struct{})}
 	for _, name := range wish.streams() {
 		c.opened[name] = nil
 		c.missing++
@@ -121,6 +123,7 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, err
 	if c.conn, c.left, err = serveSPDY(conn, c.accept); err != nil {
 		return nil, nil // nobody to tell
 	}
+	context.AfterFunc(r.Context(), c.conn.flow.end)
 	late := time.NewTimer(opening)
 	defer late.Stop()
 	select {
@@ -156,7 +159,7 @@ func (w Wish) streams() []string {
 }
 
 // accept takes the streams that were asked for, each once.
-func (c *streams) accept(s *spdystream.Stream) {
+func (c *streams) accept(s flowing) {
 	kind := s.Headers().Get(corev1.StreamType)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,16 +167,16 @@ func (c *streams) accept(s *spdystream.Stream) {
 		_ = s.Reset()
 		return
 	}
-	if !answer(s) {
+	if !answer(s.Stream) {
 		return
 	}
-	c.opened[kind] = s
+	c.opened[kind] = &s
 	if c.missing--; c.missing == 0 {
 		close(c.ready)
 	}
 }
 
-func (c *streams) listen(s *spdystream.Stream) {
+func (c *streams) listen(s *flowing) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
 	defer c.input.close()
 	buf := make([]byte, 32<<10)
@@ -188,7 +191,7 @@ func (c *streams) listen(s *spdystream.Stream) {
 	}
 }
 
-func (c *streams) watch(s *spdystream.Stream) {
+func (c *streams) watch(s *flowing) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
 	for d := json.NewDecoder(s); c.resize(d) == nil; {
 	}
@@ -214,8 +217,8 @@ func (c *streams) end(st *metav1.Status) {
 			_ = s.Close()
 		}
 	}
-	b, _ := json.Marshal(st) // strings and numbers: cannot fail
-	_, _ = c.opened[corev1.StreamTypeError].Write(b)
+	b, _ := json.Marshal(st)                                // strings and numbers: cannot fail
+	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // short: in no window
 	_ = c.opened[corev1.StreamTypeError].Close()
 	late := time.NewTimer(parting)
 	defer late.Stop()

@@ -66,7 +66,7 @@ func profileCells(obj state.Object, o *Options) []any {
 	r := p.Spec.Resources
 	return []any{
 		p.Name, orNone(p.Spec.Title), orNone(strings.Join(p.Spec.Platforms, ",")), age(p.CreationTimestamp, o),
-		or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved), pairs("<", r.EvictionHard),
+		or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved), strings.ReplaceAll(pairs("<", r.EvictionHard), fleet.SignalTemperature+"<", fleet.SignalTemperature+">"),
 	}
 }
 

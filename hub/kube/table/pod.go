@@ -15,6 +15,9 @@ func init() {
 	show(state.Pods, columns("Name", "Ready", "Status", "Restarts", "Age", "(w)IP", "(w)Node", "(w)Nominated Node", "(w)Readiness Gates"), podCells)
 }
 
+// PodStatus is the word in which kubectl says how a pod is, such as CrashLoopBackOff.
+func PodStatus(p *corev1.Pod) string { return summarize(p).status }
+
 func podCells(obj state.Object, o *Options) []any {
 	p := obj.(*corev1.Pod)
 	s := summarize(p)

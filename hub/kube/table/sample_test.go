@@ -183,6 +183,20 @@ func samples(k state.Kind) []state.Object {
 			r("pi-4", `{"unwritable":["/var/lib"],"disks":[{}]}`), r("pi-5", `{"readOnlyMounts":["/boot"],"disks":[{}]}`),
 			r("other", `{"board":7,"host":"x","temperatures":"warm","power":[],"disks":{}}`), r("none", ``), r("evil", "{\"board\":{\"name\":\"\\u001b[31m\\n\"}}"),
 		}
+	case state.Incidents:
+		dark := &fleet.Incident{
+			ObjectMeta: meta("oslo-dark-1a2b3c"), State: fleet.IncidentOpen, Cause: "SiteDark", Severity: fleet.SeverityCritical, Site: "oslo", About: fleet.IncidentObject{Kind: "Site", Name: "oslo"},
+			Message: "oslo is dark: no node of the site answers", Since: ago(5 * time.Minute), Opened: ago(4 * time.Minute), Count: fleet.IncidentCount{Nodes: 10, Pods: 17, Workloads: 3}, NextMove: ptr(ago(-132 * time.Second)),
+		}
+		over := &fleet.Incident{
+			ObjectMeta: meta("kiosk-run-4d5e6f"), State: fleet.IncidentClosed, Cause: "CrashLoop", Severity: fleet.SeverityWarning, About: fleet.IncidentObject{Kind: "Deployment", Namespace: "default", Name: "kiosk"},
+			Message: "deployment kiosk crashes again and again", Since: ago(3 * time.Hour), Opened: ago(3 * time.Hour), Closed: ptr(ago(time.Hour)), Held: "maintenance", PartOf: "oslo-dark-1a2b3c", Evicted: 4,
+		}
+		return []state.Object{dark, over}
+	case state.FirmwareRollouts:
+		r := &fleet.FirmwareRollout{ObjectMeta: meta("cgroup-memory"), Spec: fleet.FirmwareRolloutSpec{Profile: "raspberrypi-4", Canary: "pi-1", Window: &fleet.FirmwareWindow{Days: []string{"Sat", "Sun"}, From: "22:00", To: "04:30"}},
+			Status: fleet.FirmwareRolloutStatus{Phase: fleet.RolloutProgressing, Sentence: "1 node has its turn on site oslo, first pi-2: Trying", Digest: "sha256:0123456789abcdef0123", Nodes: 12, Kept: 4, Bad: 1, Trying: 1, Batches: []fleet.FirmwareBatch{{Number: 3, Site: "oslo"}}}}
+		return []state.Object{r, &fleet.FirmwareRollout{ObjectMeta: meta("new"), Spec: fleet.FirmwareRolloutSpec{Profile: "pc", Paused: true}}}
 	case state.BoardProfiles:
 		p := &fleet.BoardProfile{ObjectMeta: meta("raspberrypi-4"), Spec: fleet.BoardProfileSpec{Title: "Raspberry Pi 4", Platforms: []string{"linux/arm64", "linux/arm/v7"}}}
 		p.Spec.Match = fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 900}}

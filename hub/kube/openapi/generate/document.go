@@ -21,7 +21,10 @@ import (
 type object = map[string]any
 
 // A document is an OpenAPI document of version 2 or 3.
-type document struct{ object }
+type document struct {
+	object
+	values known
+}
 
 //go:embed own.yaml
 var own []byte // our schemas, as in documents of version 3
@@ -31,7 +34,7 @@ const (
 	refs2 = "#/definitions/"
 )
 
-func load(file string) (document, error) {
+func load(file string, values known) (document, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return document{}, err
@@ -42,7 +45,7 @@ func load(file string) (document, error) {
 	if err := dec.Decode(&d); err != nil {
 		return document{}, fmt.Errorf("read %s: %w", file, err)
 	}
-	return document{d}, nil
+	return document{d, values}, nil
 }
 
 func (d document) at(keys ...string) object {
@@ -84,9 +87,9 @@ func (d document) bytes() []byte {
 }
 
 // version3 makes the document of one version.
-func version3(dir, version string) (document, error) {
+func version3(dir, version string, values known) (document, error) {
 	upstream := func(version string) (document, error) {
-		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+"_openapi.json"))
+		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+"_openapi.json"), values)
 	}
 	from := version
 	if slices.ContainsFunc(served, func(r resource) bool { return r.version == version && r.like != "" }) {
@@ -100,8 +103,8 @@ func version3(dir, version string) (document, error) {
 }
 
 // version2 makes the one document of version 2.
-func version2(dir string) (document, error) {
-	d, err := load(filepath.Join(dir, "swagger.json"))
+func version2(dir string, values known) (document, error) {
+	d, err := load(filepath.Join(dir, "swagger.json"), values)
 	if err != nil {
 		return document{}, err
 	}
@@ -145,6 +148,7 @@ func (d document) keep(mine func(resource) bool) error {
 	}
 	d.object["paths"] = keep
 	for name, s := range d.schemas() {
+		d.values.say(name, s.(object))
 		annotate(name, s.(object))
 		ofServed(s.(object))
 		if properties, _ := s.(object)["properties"].(object); properties != nil {
@@ -172,7 +176,7 @@ func (d document) addOwn() error {
 // renamed returns a copy of a path item, for our kind where it was made after
 // another.
 func (d document) renamed(item object, r resource) object {
-	text := string(document{item}.bytes())
+	text := string(document{object: item}.bytes())
 	if r.like != "" {
 		group, version, _ := strings.Cut(r.version, "/")
 		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.", "metrics.k8s.io": "io.k8s.metrics.pkg.apis.metrics.v1beta1.",
@@ -210,8 +214,7 @@ var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shard
 
 // silent tells whether the hub does not speak a media type to those who use the resource.
 func (r resource) silent(media string) bool {
-	proto := strings.Contains(media, "vnd.kubernetes.protobuf")
-	return strings.Contains(media, "cbor") || proto && (r.plain || strings.Contains(media, "stream=watch"))
+	return strings.Contains(media, "cbor") || r.plain && strings.Contains(media, "vnd.kubernetes.protobuf")
 }
 
 // truthful takes out of a path item the media types that are silent and the parameters that are unread.
@@ -321,12 +324,16 @@ func (d document) prune() {
 	}
 }
 
-// bare takes out of schemas what only people read.
+// bare takes out of schemas what only people read: the values of a field are for admission to say.
 func bare(v any) {
 	switch v := v.(type) {
 	case object:
 		for key, value := range v {
 			if _, text := value.(string); text && key == "description" {
+				delete(v, key)
+				continue
+			}
+			if _, list := value.([]any); list && key == "enum" {
 				delete(v, key)
 				continue
 			}

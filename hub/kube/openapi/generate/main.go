@@ -37,7 +37,12 @@ func main() {
 }
 
 func run() error {
-	dir, err := download()
+	module, err := download()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(module, "api", "openapi-spec")
+	values, err := enums(module)
 	if err != nil {
 		return err
 	}
@@ -52,7 +57,7 @@ func run() error {
 	hashes := map[string]string{}
 	schemas := object{}
 	for _, version := range versions() {
-		d, err := version3(dir, version)
+		d, err := version3(dir, version, values)
 		if err != nil {
 			return fmt.Errorf("make the document of %s: %w", version, err)
 		}
@@ -64,7 +69,7 @@ func run() error {
 			return err
 		}
 	}
-	v2, err := version2(dir)
+	v2, err := version2(dir, values)
 	if err != nil {
 		return fmt.Errorf("make the document of version 2: %w", err)
 	}
@@ -85,7 +90,7 @@ func run() error {
 		return err
 	}
 	bare(schemas)
-	if err := write("schemas.json.gz", document{schemas}.bytes()); err != nil {
+	if err := write("schemas.json.gz", document{object: schemas}.bytes()); err != nil {
 		return err
 	}
 	index, err := json.MarshalIndent(hashes, "", "\t")
@@ -105,8 +110,7 @@ func versions() []string {
 	return slices.Compact(out)
 }
 
-// download fetches the source through the Go module proxy and returns where the
-// documents lie.
+// download fetches the source through the Go module proxy and returns where it lies.
 func download() (string, error) {
 	tmp, err := os.MkdirTemp("", "openapi")
 	if err != nil {
@@ -123,7 +127,7 @@ func download() (string, error) {
 	if e := json.Unmarshal(out, &module); e != nil || err != nil {
 		return "", fmt.Errorf("download %s: %v %v %s", source, err, e, module.Error)
 	}
-	return filepath.Join(module.Dir, "api", "openapi-spec"), nil
+	return module.Dir, nil
 }
 
 func hash(b []byte) string {

@@ -1,0 +1,202 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"flotilla.dev/hub/state"
+)
+
+// manually marks a Job that somebody started from a CronJob, as `kubectl create job --from` does.
+const manually = "cronjob.kubernetes.io/instantiate"
+
+func jobActions() []*action {
+	cron := []*action{
+		{Name: "run", Label: "Run now", Done: "runs now", Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
+			fields: runFields, parse: parseRun, notes: runNotes, do: runNow},
+		{Name: "suspend", quick: true, Label: "Suspend", Done: "is suspended", Means: "Starts no more jobs until it is resumed. Those that run go on.", idle: idleSuspended(true), do: suspend(true)},
+		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", idle: idleSuspended(false), do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the cron job with its jobs and their pods.", notes: cronNotes, do: remove},
+	}
+	for _, a := range cron {
+		a.kind, a.one, a.verb, a.resource = state.CronJobs, "cron job", "patch", "cronjobs"
+	}
+	cron[0].verb, cron[0].resource = "create", "jobs"
+	jobs := []*action{
+		{Name: "suspend", quick: true, Label: "Suspend", Done: "is suspended", Means: "Ends its pods, and makes no more until it is resumed.", idle: idleSuspended(true), do: suspend(true)},
+		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Makes its pods again; those that have finished count.", idle: idleSuspended(false), do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.", notes: jobNotes, do: remove},
+	}
+	for _, a := range jobs {
+		a.kind, a.one, a.verb, a.resource = state.Jobs, "job", "patch", "jobs"
+	}
+	for _, all := range [][]*action{cron, jobs} {
+		for _, a := range all {
+			a.list, a.listed = "/workloads", "Workloads"
+		}
+		all[len(all)-1].verb = "delete"
+	}
+	return slices.Concat(cron, jobs)
+}
+
+// suspended tells whether a Job or a CronJob is.
+func suspended(o state.Object) bool {
+	if j, ok := o.(*batchv1.Job); ok {
+		return ptr.Deref(j.Spec.Suspend, false)
+	}
+	return ptr.Deref(o.(*batchv1.CronJob).Spec.Suspend, false)
+}
+
+func idleSuspended(is bool) func(state.Object) string {
+	return func(o state.Object) string {
+		j, _ := o.(*batchv1.Job)
+		switch {
+		case j != nil && state.JobEnd(j) != nil:
+			return "has ended"
+		case suspended(o) != is:
+			return ""
+		case is:
+			return "is suspended already"
+		}
+		return "is not suspended"
+	}
+}
+
+func suspend(is bool) func(context.Context, *worker, state.Object) (undo, error) {
+	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+		if suspended(o) == is {
+			return nil, nil
+		}
+		set := func(ctx context.Context, w *worker, is bool) error {
+			return w.patch(ctx, o, tree{"spec": tree{"suspend": is}})
+		}
+		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
+	}
+}
+
+// manualName is a name for a Job of a CronJob that nothing has yet.
+func manualName(cron string) string {
+	end := "-manual-" + strings.ToLower(rand.Text()[:5])
+	return cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))] + end
+}
+
+func runFields(_ state.Snapshot, with []state.Object) []field {
+	if len(with) != 1 {
+		return nil // each gets a name of its own
+	}
+	return []field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()), Required: true}}
+}
+
+func parseRun(form url.Values) (any, error) {
+	name := strings.TrimSpace(form.Get("name"))
+	if errs := validation.IsDNS1123Label(name); name != "" && len(errs) > 0 {
+		return nil, fmt.Errorf("%q cannot be the name of a job: %s", name, errs[0])
+	}
+	if len(form["item"]) > 1 {
+		name = "" // they cannot all have it
+	}
+	return name, nil
+}
+
+func runNotes(_ state.Snapshot, with []state.Object) (notes []string) {
+	active := 0
+	for _, o := range with {
+		active += len(o.(*batchv1.CronJob).Status.Active)
+	}
+	if active > 0 {
+		notes = append(notes, fmt.Sprintf("%s already.", runRuns(active)))
+	}
+	return notes
+}
+
+func runRuns(n int) string {
+	if n == 1 {
+		return "1 of its jobs runs"
+	}
+	return fmt.Sprintf("%d of its jobs run", n)
+}
+
+// runNow makes a Job from a CronJob's template, as `kubectl create job --from` does: the
+// CronJob is its controller, and an annotation says that somebody wanted it.
+func runNow(ctx context.Context, w *worker, o state.Object) (undo, error) {
+	c := o.(*batchv1.CronJob)
+	name, _ := w.given.(string)
+	if name == "" {
+		name = manualName(c.Name)
+	}
+	annotations := maps.Clone(c.Spec.JobTemplate.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[manually] = "manual"
+	job := &batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: c.Namespace, Labels: c.Spec.JobTemplate.Labels, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob", Name: c.Name, UID: c.UID, Controller: ptr.To(true)}},
+		},
+		Spec: c.Spec.JobTemplate.Spec,
+	}
+	return nil, w.send(ctx, apiCall{method: http.MethodPost, path: strings.TrimSuffix(objectURL(state.Jobs, c.Namespace, ""), "/"), media: plainJSON}, job)
+}
+
+func jobNotes(s state.Snapshot, with []state.Object) []string {
+	pods := 0
+	for _, o := range with {
+		for p := range s.Owned(o.GetUID(), state.Pods) {
+			if !state.Terminated(p.(*corev1.Pod)) {
+				pods++
+			}
+		}
+	}
+	if pods == 0 {
+		return []string{"None of its pods runs. What they wrote to their logs goes with them."}
+	}
+	return []string{fmt.Sprintf("%s to leave before they are done.", hasHave(pods, "pod"))}
+}
+
+func cronNotes(s state.Snapshot, with []state.Object) []string {
+	jobs, running := 0, 0
+	for _, o := range with {
+		for j := range s.Owned(o.GetUID(), state.Jobs) {
+			if jobs++; state.JobEnd(j.(*batchv1.Job)) == nil {
+				running++
+			}
+		}
+	}
+	if jobs == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", plural(jobs, "job"), running, verb(running, "has", "have"))}
+}
+
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// rowMenu offers in a list's row what can be done to an object.
+func rowMenu(a *request, o state.Object) menu {
+	m := menuOf(a, o)
+	m.More, m.First, m.Title = slices.Concat(m.First, m.More), nil, "Do"
+	return m
+}
+
+// jobHref is where a Job or a CronJob is shown: in the list of workloads, alone.
+func jobHref(i item) string {
+	return "/workloads?" + url.Values{"namespace": {i.Namespace}, "q": {i.Name}}.Encode()
+}

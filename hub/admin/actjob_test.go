@@ -1,0 +1,104 @@
+package admin
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// nightly is a fleet with a cron job, and a job that it started.
+func nightly(t testing.TB) *memory {
+	m := worksample(t)
+	spec := batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "sweep", Image: "registry.example/sweep:1"}}}}}
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly", Namespace: "default", CreationTimestamp: metav1.Now()}, Spec: batchv1.CronJobSpec{Schedule: "0 3 * * *",
+		JobTemplate: batchv1.JobTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"who": "sweep"}, Annotations: map[string]string{"note": "quiet"}}, Spec: spec}}}
+	admission.Default(c, admission.Settings{})
+	m.put(t, c)
+	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "nightly-1", Namespace: "default", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, batchv1.SchemeGroupVersion.WithKind("CronJob"))}}, Spec: spec}
+	admission.Default(j, admission.Settings{})
+	m.put(t, j)
+	return m
+}
+
+// manual counts the jobs that people have started.
+func (m *memory) manual() (n int) {
+	for j := range state.Each[*batchv1.Job](m.Snapshot(), state.Jobs, "default") {
+		if j.Annotations[manually] != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestACronJobRunsNowAsByKubectl(t *testing.T) {
+	m := nightly(t)
+	srv := acting(t, m)
+	item := m.form(state.CronJobs, "default", "nightly")
+	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/run?"+url.Values{"item": {item}}.Encode(), nil)
+	if !strings.Contains(body, `value="nightly-manual-`) {
+		t.Errorf("no name is offered: %s", mainOf(body))
+	}
+	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || m.manual() != 0 {
+		t.Errorf("a name that is none: %d %s", code, mainOf(body))
+	}
+	srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}})
+	o := m.Snapshot().Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: "nightly-manual-x"})
+	j, ok := o.(*batchv1.Job)
+	if !ok {
+		t.Fatal("no job was started")
+	}
+	c := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly"})
+	if owner := metav1.GetControllerOf(j); owner == nil || owner.UID != c.GetUID() || owner.Kind != "CronJob" || owner.BlockOwnerDeletion != nil {
+		t.Errorf("its owner is %v", owner)
+	}
+	if j.Annotations[manually] != "manual" || j.Annotations["note"] != "quiet" || j.Labels["who"] != "sweep" || j.Spec.Template.Spec.Containers[0].Image != "registry.example/sweep:1" {
+		t.Errorf("it is not of the template: %v %v", j.Annotations, j.Labels)
+	}
+	if _, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}}); !strings.Contains(body, "already exists") {
+		t.Errorf("the same name twice: %s", mainOf(body))
+	}
+	if code, _ := srv.do(t, "viewer", "/actions/cronjobs/run", url.Values{"item": {item}}); code != 403 || m.manual() != 1 {
+		t.Errorf("a viewer started a job: %d, %d jobs", code, m.manual())
+	}
+}
+
+func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
+	m := nightly(t)
+	srv := acting(t, m)
+	for kind, name := range map[state.Kind]string{state.CronJobs: "nightly", state.Jobs: "nightly-1"} {
+		item := m.form(kind, "default", name)
+		now := func() state.Object { return m.Snapshot().Get(state.Key{Kind: kind, Namespace: "default", Name: name}) }
+		_, body := srv.do(t, "operator", "/actions/"+string(kind)+"/suspend", url.Values{"item": {item}})
+		if !suspended(now()) || !strings.Contains(body, "is suspended") || !strings.Contains(body, ">Undo<") {
+			t.Errorf("%s %s is not suspended: %s", kind, name, mainOf(body))
+		}
+		_, body = srv.ask(t, "operator", "GET", "/workloads?q=nightly", nil)
+		if !strings.Contains(body, "/actions/"+string(kind)+"/resume") {
+			t.Errorf("%s: the list does not offer to resume it", kind)
+		}
+		if _, body = srv.ask(t, "viewer", "GET", "/workloads?q=nightly", nil); strings.Contains(body, "/actions/"+string(kind)) {
+			t.Errorf("%s: the list offers actions to a viewer", kind)
+		}
+		srv.do(t, "operator", "/actions/"+string(kind)+"/resume", url.Values{"item": {item}})
+		if suspended(now()) {
+			t.Errorf("%s %s is not resumed", kind, name)
+		}
+	}
+	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/delete?"+url.Values{"item": {m.form(state.CronJobs, "default", "nightly")}}.Encode(), nil)
+	if !strings.Contains(body, "1 job of it, 1 of which has not ended, go with their pods.") {
+		t.Errorf("what goes with it is not told: %s", mainOf(body))
+	}
+	for kind, name := range map[state.Kind]string{state.Jobs: "nightly-1", state.CronJobs: "nightly"} {
+		srv.do(t, "operator", "/actions/"+string(kind)+"/delete", url.Values{"item": {m.form(kind, "default", name)}})
+		if o := m.Snapshot().Get(state.Key{Kind: kind, Namespace: "default", Name: name}); o != nil && o.GetDeletionTimestamp() == nil {
+			t.Errorf("%s %s is not deleted", kind, name)
+		}
+	}
+}

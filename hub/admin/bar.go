@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	barHours = 24
+	barStep  = 4 // units of an hour
+)
+
+// A bar is how something was in each of the last 24 hours. Two that are equal look alike.
+type bar struct {
+	Said  string // in words
+	Paths [len(barKinds)]string
+}
+
+// barKinds are the classes of an hour, the worse the later: an hour is as bad as the worst
+// of it. They are those of a node's timeline.
+var barKinds = [...]string{"none", "ok", "off", "bad", "unknown", "out"}
+
+func barRank(kind string) int { return max(slices.Index(barKinds[:], kind), 0) }
+
+// hours are how a node was in each hour until the one that has begun, and for how long it
+// was ready and known.
+type hours struct {
+	worst        [barHours]int
+	ready, known time.Duration
+}
+
+// beginOf is when the first of the hours begins.
+func beginOf(now time.Time) time.Time {
+	return now.Truncate(time.Hour).Add(-(barHours - 1) * time.Hour)
+}
+
+func (a *request) hoursOf(n *corev1.Node) (h hours) {
+	begin := beginOf(a.now)
+	for _, s := range stretches(turnsOf(a.Snapshot, n), a.pauses, begin, a.now) {
+		from, to := later(s.from, begin), earlier(s.to, a.now)
+		if !from.Before(to) {
+			continue
+		}
+		switch kind := barRank(s.kind); s.kind {
+		case "ok":
+			h.ready += to.Sub(from)
+			fallthrough
+		case "bad", "unknown", "out":
+			h.known += to.Sub(from)
+			fallthrough
+		default:
+			for i := int(from.Sub(begin) / time.Hour); i < barHours && begin.Add(time.Duration(i)*time.Hour).Before(to); i++ {
+				h.worst[i] = max(h.worst[i], kind)
+			}
+		}
+	}
+	return h
+}
+
+// barOf draws the last day of a node.
+func barOf(a *request, n *corev1.Node) bar {
+	h := a.hoursOf(n)
+	return drawBar(h.worst, saidOfHours(h.ready, h.known))
+}
+
+func saidOfHours(ready, known time.Duration) string {
+	if known < time.Minute {
+		return "not known"
+	}
+	return "ready for " + percent(ready.Truncate(time.Minute), known.Truncate(time.Minute))
+}
+
+// drawBar makes a path of each kind: hours that follow one another are one line, whose
+// dashes are the hours.
+func drawBar(worst [barHours]int, said string) (b bar) {
+	b.Said = said
+	var paths [len(barKinds)]strings.Builder
+	for i := 0; i < barHours; {
+		end := i + 1
+		for end < barHours && worst[end] == worst[i] {
+			end++
+		}
+		fmt.Fprintf(&paths[worst[i]], "M%d 8h%d", barStep*i, barStep*(end-i))
+		i = end
+	}
+	for i := range paths {
+		b.Paths[i] = paths[i].String()
+	}
+	return b
+}
+
+// A barPath is what is drawn of one kind.
+type barPath struct{ Class, D string }
+
+// Drawn are the paths that there are.
+func (b bar) Drawn() (all []barPath) {
+	for i, d := range b.Paths {
+		if d != "" {
+			all = append(all, barPath{barKinds[i], d})
+		}
+	}
+	return all
+}
+
+// siteBar draws the last day of a site: how many of its nodes were not ready at the worst
+// of each hour.
+func siteBar(a *request, site string) bar {
+	var all hours
+	var bad [barHours]int
+	var seen [barHours]int
+	nodes := 0
+	for n := range a.NodesIn(site) {
+		h := a.hoursOf(n)
+		nodes++
+		all.ready, all.known = all.ready+h.ready, all.known+h.known
+		for i, kind := range h.worst {
+			if kind != barRank("none") && kind != barRank("off") {
+				seen[i]++
+			}
+			if kind > barRank("off") {
+				bad[i]++
+			}
+			if kind == barRank("off") {
+				all.worst[i] = kind
+			}
+		}
+	}
+	for i := range all.worst {
+		switch {
+		case seen[i] == 0: // none, or off
+		case bad[i] == 0:
+			all.worst[i] = max(all.worst[i], barRank("ok"))
+		case bad[i] < seen[i]:
+			all.worst[i] = barRank("bad")
+		default:
+			all.worst[i] = barRank("unknown")
+		}
+	}
+	said := saidOfHours(all.ready, all.known)
+	if nodes > 1 && all.known >= time.Minute {
+		said = "its " + strconv.Itoa(nodes) + " nodes were " + said + " of it"
+	}
+	return drawBar(all.worst, said)
+}

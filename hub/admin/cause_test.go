@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func TestAPodsFaultInFewWords(t *testing.T) {
+	waits := func(reason, message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+		}
+	}
+	ended := func(code int32, reason string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}
+	}
+	for _, c := range []struct {
+		name, node string
+		change     func(*corev1.Pod)
+		want       string
+	}{
+		{"nothing", "pi-1", nil, ""},
+		{"no image", "pi-1", waits("ErrImagePull", "pull image registry.example/kiosk:1.4.2: not found: manifest unknown"), "image not found: kiosk:1.4.2"},
+		{"a crash", "pi-1", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState = ended(1, "Error")
+		}, "crash loop, exit 1"},
+		{"out of memory", "pi-1", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState = ended(137, "OOMKilled")
+		}, "crash loop, out of memory"},
+		{"between two crashes", "pi-1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State, p.Status.ContainerStatuses[0].RestartCount = ended(2, "Error"), 3
+		}, "crash loop, exit 2"},
+		{"a key that is not there", "pi-1", waits("CreateContainerConfigError", "no secret"), "CreateContainerConfigError"},
+		{"failed", "pi-1", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodFailed, ended(3, "Error")
+		}, "failed, exit 3"},
+		{"evicted", "pi-1", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }, "failed: Evicted"},
+		{"a silent node", "pi-2", nil, "pi-2 does not answer"},
+		{"a node that is not ready", "bone-2", nil, "bone-2 is not ready"},
+		{"a gate", "", func(p *corev1.Pod) {
+			pending(p)
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
+		}, "held by the scheduling gate example.com/paid"},
+		{"no place", "", func(p *corev1.Pod) { pending(p); p.Spec.NodeSelector = map[string]string{"gpu": "true"} }, "no node has gpu=true"},
+		{"not ready", "pi-1", func(p *corev1.Pod) { p.Status.Conditions[1].Status = "False" }, "runs, but is not ready"},
+		{"not started", "pi-1", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodPending, corev1.ContainerState{}
+		}, "has not started on pi-1"},
+	} {
+		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds", Namespace: "default", UID: "ds"}}
+		p := testPod("p", c.node, func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+			if c.change != nil {
+				c.change(p)
+			}
+		})
+		because := &causes{request: askAt(newMemory(append(sample(), ds, p)...).Snapshot(), now0, nil)}
+		want := cause{}
+		if c.want != "" {
+			want = cause{c.want, "/pods/default/p"}
+		}
+		if got := because.of(ds); got != want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, want)
+		}
+	}
+}
+
+// TestListsOfWorkloadsCarryTheCause looks at every kind of workload among those that need attention.
+func TestListsOfWorkloadsCarryTheCause(t *testing.T) {
+	m := newMemory(sample()...)
+	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/x:1"}}}}
+	two := int32(2)
+	for i, o := range []state.Object{
+		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "watch"}, Spec: appsv1.DaemonSetSpec{Template: template}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 1}},
+		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{Replicas: &two, Template: template}, Status: appsv1.StatefulSetStatus{Replicas: 2, AvailableReplicas: 1}},
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "bare"}, Spec: appsv1.ReplicaSetSpec{Replicas: &two, Template: template}, Status: appsv1.ReplicaSetStatus{Replicas: 2, AvailableReplicas: 1}},
+		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "report"}, Spec: batchv1.JobSpec{Template: template}, Status: batchv1.JobStatus{Failed: 1}},
+	} {
+		o.SetNamespace("default")
+		m.put(t, o)
+		o = m.Snapshot().Get(state.KeyOf(o))
+		kind := state.KindOf(o)
+		m.put(t, testPod(fmt.Sprintf("%s-pod", o.GetName()), "pi-1", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(o, kind.GroupVersionKind())}
+			p.Status.ContainerStatuses[0].RestartCount = 3
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+			p.Status.ContainerStatuses[0].LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(i + 10)}}
+		}))
+	}
+	_, body := start(t, configOf(m)).ask(t, "viewer", "GET", "/workloads?status=attention", nil)
+	for i, name := range []string{"watch", "db", "bare", "report"} {
+		if want := fmt.Sprintf(`<a href="/pods/default/%s-pod">crash loop, exit %d</a>`, name, i+10); !strings.Contains(body, want) {
+			t.Errorf("the list does not say %s", want)
+		}
+	}
+	if !strings.Contains(body, "1 of 2 pods are available.") {
+		t.Error("the list does not say how many there are")
+	}
+}

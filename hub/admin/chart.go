@@ -1,0 +1,335 @@
+package admin
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/hub/history"
+)
+
+// A figure is one of those that the hub remembers, as people read it.
+type figure struct {
+	kind   history.Kind
+	title  string
+	unit   string  // of the axis
+	times  float64 // from what is remembered to the unit
+	digits int     // after the point
+	worst  bool    // of a while the highest counts, and not the mean
+	from   float64 // where the axis begins; NaN: near the lowest
+	least  float64 // what the axis spans at least, in the unit
+	most   float64 // where the axis ends; 0: near the highest
+	limit  float64 // a line across, where it is in sight; 0: none
+	means  string  // what the figure is, where its name does not say it
+}
+
+// figures are all of them, in the order in which they are shown.
+var figures = []figure{
+	{kind: history.CPU, title: "CPU", unit: "%", times: 100, most: 100, means: "of all processors"},
+	{kind: history.Memory, title: "Memory", unit: "%", times: 100, most: 100, means: "in use"},
+	{kind: history.Disk, title: "Disk", unit: "%", times: 100, most: 100, means: "in use, where containers are"},
+	{kind: history.Temperature, title: "Temperature", unit: "°C", times: 1, from: math.NaN(), least: 20, limit: hot, means: "of the hottest sensor; at 80 °C boards slow down"},
+	{kind: history.Supply, title: "Supply voltage", unit: "V", times: 1, digits: 2, from: math.NaN(), least: .5},
+	{kind: history.Silence, title: "Lease delay", unit: "s", times: 1, worst: true, least: 20, means: "longest between two signs of life"},
+	{kind: history.Losses, title: "Leases lost", unit: "", times: 1, worst: true, least: 4, means: "of about 30 in 5 minutes"},
+	{kind: history.RTT, title: "Round trip", unit: "ms", times: 1000, worst: true, least: 20, means: "from a status to its acknowledgement"},
+	{kind: history.Pods, title: "Pods", unit: "", times: 1, least: 4, means: "placed here"},
+}
+
+// hot is from where on boards slow their processors down: a Raspberry Pi 4 and 5 at 80 °C.
+const hot = 80
+
+// text writes a value with its unit.
+func (f figure) text(v float64) string {
+	s := strconv.FormatFloat(v, 'f', f.digits, 64)
+	if f.unit == "" {
+		return s
+	}
+	return s + " " + f.unit
+}
+
+// A point is what is known of one step of a chart, in the figure's unit; n 0: nothing.
+type point struct {
+	n             int
+	low, mean, up float64
+}
+
+// A chart is one figure over a while.
+type chart struct {
+	Title, Means string
+	Now          string // the newest value; "": it is not known how it is now
+	Summary      string
+	Line, Band   string   // paths
+	Limit        string   // a path, "" where it is out of sight
+	Axis         []string // from the top
+	Ticks        []string
+}
+
+// charts are what is remembered of a node.
+type charts struct {
+	Title  string
+	All    []chart
+	Absent []string // titles of what the board does not tell
+	Ticks  []string
+	Head   []string // of the table
+	Rows   []chartRow
+	Off    bool // the hub remembers nothing
+}
+
+type chartRow struct {
+	From  string
+	Cells []string
+}
+
+const (
+	chartSteps  = 144
+	chartWidth  = 2 * chartSteps
+	chartHeight = 96
+	chartRows   = 24 // of the table
+)
+
+// chartsOf shows what is remembered of a node over the last day or week. The window ends
+// with the step that has begun, so that a chart that is shown again moves once a step.
+func chartsOf(a *request, node string) charts {
+	n := a.Node(node)
+	c := charts{Title: "The last 24 h", Off: a.history == nil}
+	if n == nil || c.Off {
+		return c
+	}
+	slots, scale := 2, "15:04"
+	if a.query("span") != "" {
+		c.Title, slots, scale = "The last 7 days", 14, "Mon 02 Jan"
+	}
+	step := time.Duration(slots) * history.Slot
+	end := a.now.Truncate(step).Add(step)
+	begin := end.Add(-chartSteps * step)
+	words := a.history(n.UID, begin, chartSteps*slots)
+	for i := range 3 {
+		c.Ticks = append(c.Ticks, begin.Add(time.Duration(i)*chartSteps/2*step).UTC().Format(scale))
+	}
+	c.Ticks[2] = "now"
+	moment := func(i int) string {
+		return strings.TrimSuffix(short(begin.Add(time.Duration(i)*step), chartSteps*step), ":00")
+	}
+	cells := make([][]string, chartRows)
+	for _, f := range figures {
+		points, known := f.points(words, slots)
+		if known == 0 {
+			c.Absent = append(c.Absent, strings.ToLower(f.title[:1])+f.title[1:])
+			continue
+		}
+		one := f.draw(points)
+		one.Ticks = c.Ticks
+		one.Summary = f.summary(points, moment, step)
+		if p := newestOf(points[chartSteps-2:]); p.n > 0 {
+			one.Now = f.text(f.of(p))
+		}
+		c.All = append(c.All, one)
+		c.Head = append(c.Head, f.title)
+		const each = chartSteps / chartRows
+		for i := range cells {
+			text := "–"
+			if p := gathered(points[i*each : (i+1)*each]); p.n > 0 {
+				text = f.text(f.of(p))
+			}
+			cells[i] = append(cells[i], text)
+		}
+	}
+	if len(c.All) == 0 {
+		c.Absent = nil
+	}
+	for i, row := range cells {
+		if len(row) > 0 {
+			c.Rows = append(c.Rows, chartRow{moment(i * chartSteps / chartRows), row})
+		}
+	}
+	return c
+}
+
+// points gathers words, so many to a step.
+func (f figure) points(words []history.Word, slots int) (points []point, known int) {
+	points = make([]point, len(words)/slots)
+	for i := range points {
+		var each []point
+		for _, w := range words[i*slots : (i+1)*slots] {
+			if v, ok := w.Value(f.kind); ok {
+				v *= f.times
+				each = append(each, point{1, v, v, v})
+				known++
+			}
+		}
+		points[i] = gathered(each)
+	}
+	return points, known
+}
+
+// gathered is several points as one.
+func gathered(all []point) (p point) {
+	sum := 0.
+	for _, x := range all {
+		if x.n == 0 {
+			continue
+		}
+		if p.n == 0 {
+			p.low, p.up = x.low, x.up
+		}
+		p.low, p.up = min(p.low, x.low), max(p.up, x.up)
+		p.n += x.n
+		sum += x.mean * float64(x.n)
+	}
+	if p.n > 0 {
+		p.mean = sum / float64(p.n)
+	}
+	return p
+}
+
+// newestOf is the last of the points of which something is known.
+func newestOf(points []point) (p point) {
+	for _, x := range points {
+		if x.n > 0 {
+			p = x
+		}
+	}
+	return p
+}
+
+// of is the one value that stands for a point.
+func (f figure) of(p point) float64 {
+	if f.worst {
+		return p.up
+	}
+	return p.mean
+}
+
+// summary says in words what the chart shows.
+func (f figure) summary(points []point, moment func(int) string, step time.Duration) string {
+	low, high, unknown := -1, -1, 0
+	for i, p := range points {
+		if p.n == 0 {
+			unknown++
+			continue
+		}
+		if low < 0 || p.low < points[low].low {
+			low = i
+		}
+		if high < 0 || p.up > points[high].up {
+			high = i
+		}
+	}
+	text := fmt.Sprintf("%s at %s", f.text(points[high].up), moment(high))
+	if least := f.text(points[low].low); least == f.text(points[high].up) {
+		text = "always " + least
+	} else {
+		text = fmt.Sprintf("lowest %s at %s, highest %s", least, moment(low), text)
+	}
+	if unknown > 1 {
+		text += fmt.Sprintf("; not known for %s", duration.HumanDuration(time.Duration(unknown)*step))
+	}
+	return text
+}
+
+// axis is where the chart's scale begins and ends: at round values around what there is.
+func (f figure) axis(points []point) (from, to float64) {
+	if f.most > 0 {
+		return f.from, f.most
+	}
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, p := range points {
+		if p.n > 0 {
+			low, high = min(low, p.low), max(high, p.up)
+		}
+	}
+	if !math.IsNaN(f.from) {
+		return f.from, f.from + 2*rounded(max(high-f.from, f.least)/2)
+	}
+	half := rounded(max(high-low, f.least) / 2)
+	from = math.Floor(low/half) * half
+	if from+2*half < high {
+		half = rounded(half * 1.01)
+		from = math.Floor(low/half) * half
+	}
+	return from, from + 2*half
+}
+
+// rounded is the next of 1, 2, 5, 10, 20, 50 ... that is no less.
+func rounded(v float64) float64 {
+	ten := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, m := range []float64{1, 2, 2.5, 5} {
+		if m*ten >= v*.999999 {
+			return m * ten
+		}
+	}
+	return 10 * ten
+}
+
+// draw makes the paths: a line through the values, around it the band from the lowest to
+// the highest of each step, and nothing where nothing is known.
+func (f figure) draw(points []point) chart {
+	from, to := f.axis(points)
+	y := func(v float64) int {
+		return chartHeight - int(math.Round(chartHeight*min(max((v-from)/(to-from), 0), 1)))
+	}
+	c := chart{Title: f.title, Means: f.means}
+	for i := range 3 {
+		digits := f.digits
+		if v := to - float64(i)*(to-from)/2; digits == 0 && v != math.Trunc(v) {
+			digits = 1
+		}
+		text := strconv.FormatFloat(to-float64(i)*(to-from)/2, 'f', digits, 64)
+		c.Axis = append(c.Axis, strings.TrimSpace(text+" "+f.unit))
+	}
+	if f.limit > from && f.limit < to {
+		c.Limit = fmt.Sprintf("M0 %dh%d", y(f.limit), chartWidth)
+	}
+	var line, band strings.Builder
+	for i := 0; i < len(points); i++ {
+		if points[i].n == 0 {
+			continue
+		}
+		first := i
+		at := y(f.of(points[i]))
+		fmt.Fprintf(&line, "M%d %d", 2*i+1, at)
+		for ; i+1 < len(points) && points[i+1].n > 0; i++ {
+			next := y(f.of(points[i+1]))
+			fmt.Fprintf(&line, "l2 %d", next-at)
+			at = next
+		}
+		if i == first {
+			line.WriteString("h0") // a dot
+		}
+		f.area(&band, points[first:i+1], first, y)
+	}
+	c.Line, c.Band = line.String(), band.String()
+	return c
+}
+
+// area draws the band of a run of points, unless it is nowhere wider than its line.
+func (f figure) area(b *strings.Builder, run []point, first int, y func(float64) int) {
+	wide := false
+	for _, p := range run {
+		wide = wide || y(p.low)-y(p.up) > 2
+	}
+	if !wide || f.worst {
+		return
+	}
+	at := y(run[0].up)
+	fmt.Fprintf(b, "M%d %d", 2*first+1, at)
+	for _, p := range run[1:] {
+		fmt.Fprintf(b, "l2 %d", y(p.up)-at)
+		at = y(p.up)
+	}
+	for i := len(run) - 1; i >= 0; i-- {
+		if x := y(run[i].low); i == len(run)-1 {
+			fmt.Fprintf(b, "v%d", x-at)
+			at = x
+		} else {
+			fmt.Fprintf(b, "l-2 %d", x-at)
+			at = x
+		}
+	}
+	b.WriteString("z")
+}

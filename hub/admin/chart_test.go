@@ -1,0 +1,180 @@
+package admin
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/history"
+)
+
+// sampleHistory is a day of a board that gets hot, between two nights, with a gap.
+func sampleHistory(_ types.UID, from time.Time, n int) []history.Word {
+	words := make([]history.Word, n)
+	for i := range words {
+		at := from.Add(time.Duration(i) * history.Slot)
+		ago := now0.Sub(at)
+		if ago < 0 || ago > 6*24*time.Hour || ago > 200*time.Minute && ago < 4*time.Hour {
+			continue
+		}
+		day := math.Sin(2*math.Pi*ago.Hours()/24 + 1)
+		fast := math.Sin(2 * math.Pi * ago.Minutes() / 37)
+		s := history.Nothing()
+		s[history.CPU], s[history.Memory], s[history.Disk] = .3+.2*day+.08*fast, .5+.1*day, .61
+		s[history.Temperature], s[history.Silence], s[history.Losses] = 68+14*day+2*fast, 10.3+max(0, 9*fast*day), max(0, math.Round(2*fast*day))
+		s[history.RTT], s[history.Pods] = .03+.02*max(0, fast), 3
+		words[i] = history.Pack(s)
+	}
+	return words
+}
+
+func constant(figures map[history.Kind]float64) func(types.UID, time.Time, int) []history.Word {
+	s := history.Nothing()
+	for k, v := range figures {
+		s[k] = v
+	}
+	return func(_ types.UID, _ time.Time, n int) []history.Word {
+		return slices.Repeat([]history.Word{history.Pack(s)}, n)
+	}
+}
+
+func chartRequest(span string, now time.Time, remembered func(types.UID, time.Time, int) []history.Word) *request {
+	m := newMemory(testNode("pi-1", "oslo", nil))
+	return &request{Snapshot: m.Snapshot(), now: now, query: func(k string) string { return map[string]string{"span": span}[k] }, history: remembered}
+}
+
+// drawn reads a path: the points of each of its lines.
+func drawn(t *testing.T, path string) (lines [][][2]int) {
+	t.Helper()
+	if rest := regexp.MustCompile(`M\d+ \d+|l-?\d+ -?\d+|[hv]-?\d+|z`).ReplaceAllString(path, ""); rest != "" {
+		t.Fatalf("a path has %q", rest)
+	}
+	var x, y int
+	for _, each := range regexp.MustCompile(`[Ml]-?\d+ -?\d+`).FindAllString(path, -1) {
+		a, b, _ := strings.Cut(each[1:], " ")
+		dx, _ := strconv.Atoi(a)
+		dy, _ := strconv.Atoi(b)
+		if each[0] == 'M' {
+			lines, x, y = append(lines, nil), dx, dy
+		} else {
+			x, y = x+dx, y+dy
+		}
+		lines[len(lines)-1] = append(lines[len(lines)-1], [2]int{x, y})
+	}
+	return lines
+}
+
+func TestAGapIsNoLine(t *testing.T) {
+	for _, span := range []string{"", "7d"} {
+		c := chartsOf(chartRequest(span, now0, sampleHistory), "pi-1")
+		if len(c.All) != 8 || !slices.Equal(c.Absent, []string{"supply voltage"}) {
+			t.Fatalf("span %q: %d charts, absent %q", span, len(c.All), c.Absent)
+		}
+		for _, one := range c.All {
+			lines := drawn(t, one.Line)
+			want := 2
+			if span == "7d" { // 40 minutes are less than a step
+				want = 1
+			}
+			if len(lines) != want {
+				t.Errorf("span %q: %s has %d lines", span, one.Title, len(lines))
+			}
+			for _, line := range lines {
+				for i, p := range line {
+					if p[0] < 0 || p[0] > chartWidth || p[1] < 0 || p[1] > chartHeight || i > 0 && p[0]-line[i-1][0] != 2 {
+						t.Fatalf("span %q: %s goes through %v", span, one.Title, p)
+					}
+				}
+			}
+			if one.Now == "" || !strings.Contains(one.Summary, "not known for") {
+				t.Errorf("span %q: %s, %s", span, one.Now, one.Summary)
+			}
+			if (one.Title == "Temperature") != (one.Limit != "") {
+				t.Errorf("span %q: a limit of %s: %q", span, one.Title, one.Limit)
+			}
+		}
+	}
+}
+
+func TestAChartSaysWhatItShows(t *testing.T) {
+	for _, c := range []struct {
+		kind              history.Kind
+		is                float64
+		title, now, words string
+		axis              string
+	}{
+		{history.CPU, .12, "CPU", "12 %", "always 12 %", "100 % 50 % 0 %"},
+		{history.Temperature, 84, "Temperature", "84 °C", "always 84 °C", "100 °C 90 °C 80 °C"},
+		{history.Temperature, -3, "Temperature", "-3 °C", "always -3 °C", "10 °C 0 °C -10 °C"},
+		{history.Supply, 5.1, "Supply voltage", "5.11 V", "always 5.11 V", "5.50 V 5.25 V 5.00 V"},
+		{history.Silence, 10.3, "Lease delay", "10 s", "always 10 s", "20 s 10 s 0 s"},
+		{history.Silence, 1400, "Lease delay", "1374 s", "always 1374 s", "2000 s 1000 s 0 s"},
+		{history.Losses, 0, "Leases lost", "0", "always 0", "4 2 0"},
+		{history.RTT, .6, "Round trip", "", "always ", "1000 ms 500 ms 0 ms"},
+		{history.Pods, 7, "Pods", "7", "always 7", "10 5 0"},
+	} {
+		got := chartsOf(chartRequest("", now0, constant(map[history.Kind]float64{c.kind: c.is})), "pi-1")
+		if len(got.All) != 1 || len(got.Absent) != len(figures)-1 {
+			t.Fatalf("%s: %+v", c.title, got)
+		}
+		one := got.All[0]
+		if one.Title != c.title || c.now != "" && one.Now != c.now || !strings.HasPrefix(one.Summary, c.words) || strings.Join(one.Axis, " ") != c.axis {
+			t.Errorf("%s %v: now %s, %s, axis %s", one.Title, c.is, one.Now, one.Summary, one.Axis)
+		}
+		if len(got.Rows) != chartRows || len(got.Rows[0].Cells) != 1 || len(drawn(t, one.Line)) != 1 || one.Band != "" {
+			t.Errorf("%s: %d rows, %q, %q", one.Title, len(got.Rows), one.Line, one.Band)
+		}
+	}
+}
+
+// What is shown anew while nothing was measured is the same, but for one step each step:
+// nothing flickers.
+func TestAChartStandsStill(t *testing.T) {
+	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	word := history.Pack(history.Sample{history.CPU: .5})
+	peak := noon.Add(-3 * time.Hour)
+	remembered := func(_ types.UID, from time.Time, n int) []history.Word {
+		words := make([]history.Word, n)
+		for i := range words {
+			if at := from.Add(time.Duration(i) * history.Slot); at.Before(noon) {
+				words[i] = word
+				if at.Equal(peak) {
+					words[i] = history.Pack(history.Sample{history.CPU: 1})
+				}
+			}
+		}
+		return words
+	}
+	for span, step := range map[string]time.Duration{"": 10 * time.Minute, "7d": 70 * time.Minute} {
+		begin := noon.Truncate(step).Add(step)
+		was := chartsOf(chartRequest(span, begin, remembered), "pi-1").All[0]
+		for after := time.Duration(0); after < 3*step; after += 61 * time.Second {
+			is := chartsOf(chartRequest(span, begin.Add(after), remembered), "pi-1").All[0]
+			if same := is.Line == was.Line; same != (after < step) {
+				t.Errorf("span %q: after %s the line is the same: %v", span, after, same)
+			}
+			if !strings.Contains(is.Summary, "highest 100 % at") {
+				t.Errorf("a peak of five minutes is not told: %s", is.Summary)
+			}
+		}
+	}
+}
+
+func TestANodeWithoutFigures(t *testing.T) {
+	if c := chartsOf(chartRequest("", now0, nil), "pi-1"); !c.Off || len(c.All)+len(c.Absent) > 0 {
+		t.Errorf("without a history: %+v", c)
+	}
+	if c := chartsOf(chartRequest("", now0, constant(nil)), "pi-1"); c.Off || len(c.All)+len(c.Absent)+len(c.Rows) > 0 {
+		t.Errorf("before the first sample: %+v", c)
+	}
+	gone := chartRequest("", now0, sampleHistory)
+	if c := chartsOf(gone, "nobody"); len(c.All) > 0 {
+		t.Errorf("a node that is not there: %+v", c)
+	}
+}

@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/search"
+)
+
+// mostOffered bounds what is offered while somebody types.
+const mostOffered = 20
+
+// An offer is what could stand where somebody types, and what that means.
+type offer struct {
+	Text string `json:"text"`
+	Say  string `json:"say,omitempty"`
+	More bool   `json:"more,omitempty"` // a value follows
+}
+
+// offers are what the text of a list's search can go on with at its end, which begins
+// after head.
+type offers struct {
+	Head   string  `json:"head"`
+	Offers []offer `json:"offers"`
+}
+
+// complete answers with offers, as JSON.
+func (c *call) complete() error {
+	a, list := c.ask(), c.QueryParam("list")
+	if len(search.KeysOf(list)) == 0 || !c.mayOpen("/"+list) {
+		return c.message(http.StatusNotFound, "Nothing here", "There is no such list to search.")
+	}
+	return c.JSON(http.StatusOK, a.complete(list, c.QueryParam("text")))
+}
+
+// complete offers keys, and the values that there are: those first that begin as what is typed.
+func (a *request) complete(list, text string) offers {
+	at := search.Last(text)
+	o := offers{Head: at.Head, Offers: []offer{}}
+	add := func(t string, say string, more bool) {
+		if len(o.Offers) < mostOffered {
+			o.Offers = append(o.Offers, offer{t, say, more})
+		}
+	}
+	if at.Key == "" {
+		minus := ""
+		if at.Not {
+			minus = "-"
+		}
+		for _, k := range search.Keys {
+			if slices.Contains(k.Lists, list) && strings.HasPrefix(k.Name, at.Value) {
+				add(minus+k.Name+":", k.Value, true)
+			}
+		}
+		if at.Value != "" && at.Value != "-" { // a value may be known better than its key
+			for _, key := range []string{"status", "site", "namespace", "board"} {
+				if !slices.Contains(search.KeysOf(list), key) {
+					continue
+				}
+				for _, v := range a.values(list, key) {
+					if strings.HasPrefix(strings.ToLower(v), at.Value) {
+						add(search.Spot{Not: at.Not, Key: key}.With(v), "", false)
+					}
+				}
+			}
+		}
+		return o
+	}
+	if !slices.Contains(search.KeysOf(list), at.Key) {
+		return o
+	}
+	name, typed, valued := at.Value, "", false
+	if at.Key == "label" || at.Key == "condition" {
+		name, typed, valued = strings.Cut(at.Value, "=")
+	}
+	if valued {
+		for _, v := range best(a.valuesOf(list, at.Key, name), typed) {
+			add(at.With(name+"="+v), "", false)
+		}
+		return o
+	}
+	for _, v := range best(a.values(list, at.Key), name) {
+		add(at.With(v), optionText(statusesOf(list), at.Key, v), false)
+	}
+	return o
+}
+
+// optionText is what a status is called in the list's menu.
+func optionText(pairs [][2]string, key, value string) string {
+	for _, p := range pairs {
+		if key == "status" && p[0] == value {
+			return p[1]
+		}
+	}
+	return ""
+}
+
+// best are the values that have what is typed, those first that begin with it.
+func best(values []string, typed string) []string {
+	var first, then []string
+	for _, v := range values {
+		switch i := strings.Index(strings.ToLower(v), typed); {
+		case i == 0:
+			first = append(first, v)
+		case i > 0:
+			then = append(then, v)
+		}
+	}
+	return append(first, then...)
+}

@@ -1,0 +1,127 @@
+package admin
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// A crash is how a container of a pod has ended that is not to end.
+type crash struct {
+	Key       string
+	Container string
+	How, Next string
+	When      *moment
+	Lasted    string  // it had run for so long; "": not known
+	Restarts  string  // in words; "": none
+	Again     *moment // when it is started again at the latest; nil: not known, or it runs
+	Tail      string  // where its last lines are; "": not for this role, or there is nobody to ask
+	Logs      string  // the page of its whole log; "": not for this role
+	Words     string  // its termination message, which the hub remembers
+	Silent    bool    // its device does not answer
+}
+
+const (
+	// mostCrashes is how many containers a page tells of.
+	mostCrashes = 4
+	// maxWords bounds a termination message as it is shown, in bytes.
+	maxWords = 2 << 10
+)
+
+// Kubernetes' back-off of a container that crashes: 10 s after the second crash, twice as long
+// after each, 5 min at most; what has run for 10 min begins anew.
+const (
+	firstBackOff, maxBackOff = 10 * time.Second, 5 * time.Minute
+	forgivenAfter            = 10 * time.Minute
+)
+
+// backOff is how long a container waits at most that has been started again so often.
+func backOff(restarts int32) time.Duration {
+	if restarts <= 0 {
+		return 0
+	}
+	return min(firstBackOff<<min(restarts-1, 10), maxBackOff)
+}
+
+// lastEndOf returns how a container has ended last, if that is something to tell; running tells
+// that another instance of it has begun since.
+func lastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerStateTerminated, running bool) {
+	last := c.LastTerminationState.Terminated
+	switch {
+	case c.State.Terminated != nil:
+		if c.State.Terminated.ExitCode != 0 {
+			return c.State.Terminated, false
+		}
+	case last == nil:
+	case c.State.Waiting != nil:
+		if last.ExitCode != 0 || c.State.Waiting.Reason == "CrashLoopBackOff" {
+			return last, false
+		}
+	case last.ExitCode != 0 && c.State.Running != nil && now.Sub(c.State.Running.StartedAt.Time) < forgivenAfter:
+		return last, true
+	}
+	return nil, false
+}
+
+// crashMark names one end of a container: how it ended, and when.
+func crashMark(t *corev1.ContainerStateTerminated) string {
+	return fmt.Sprintf("%d.%d", t.FinishedAt.Unix(), t.ExitCode)
+}
+
+func crashesOf(a *request, p *corev1.Pod) (all []crash) {
+	if p.Spec.NodeName == "" {
+		return nil
+	}
+	silent := !reachable(a, p)
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		t, running := lastEndOf(&c, a.now)
+		if t == nil || len(all) == mostCrashes {
+			continue
+		}
+		e := exitOf(t, memoryLimit(p, c.Name))
+		d := crash{Key: c.Name + "/" + crashMark(t), Container: c.Name, How: e.How, Next: e.Next, Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
+		if !t.FinishedAt.IsZero() {
+			d.When = at(t.FinishedAt.Time, a.now)
+			if ran := t.FinishedAt.Sub(t.StartedAt.Time); !t.StartedAt.IsZero() && ran >= 0 {
+				d.Lasted = duration.HumanDuration(ran)
+			}
+		}
+		if c.RestartCount > 0 {
+			d.Restarts = "started again " + times(c.RestartCount)
+		}
+		if w := c.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && !t.FinishedAt.IsZero() && !silent {
+			if again := t.FinishedAt.Add(backOff(c.RestartCount)); again.After(a.now) {
+				d.Again = at(again, a.now)
+			}
+		}
+		if a.may("get", "pods/log") {
+			q := url.Values{"container": {c.Name}}
+			if !silent {
+				d.Tail = podHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {crashMark(t)}}.Encode()
+			}
+			if running {
+				q.Set("previous", "1")
+			}
+			d.Logs = podHref(p) + "/logs?" + q.Encode()
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// memoryLimit is a container's, in Kubernetes' words; "": none.
+func memoryLimit(p *corev1.Pod, container string) string {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if q, ok := list[i].Resources.Limits[corev1.ResourceMemory]; ok && list[i].Name == container {
+				return q.String()
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	lastWords   = 10  // lines of a log that a crash is shown with
+	wordsLength = 400 // runes of each
+	keptEnds    = 200 // crashes whose last lines are kept
+)
+
+// ends keeps the last lines of containers that have crashed: a device is asked once a crash,
+// however many look at it.
+type ends struct {
+	mu   sync.Mutex
+	made map[string]*oneEnd
+}
+
+// A oneEnd is the last lines of one.
+type oneEnd struct {
+	mu    sync.Mutex // held while the device is asked
+	lines []string
+	asked bool
+}
+
+func (e *ends) of(key string) *oneEnd {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.made[key] == nil {
+		if e.made == nil || len(e.made) >= keptEnds {
+			e.made = map[string]*oneEnd{}
+		}
+		e.made[key] = &oneEnd{}
+	}
+	return e.made[key]
+}
+
+// crashLog answers with the last lines that a container has logged before it ended, as JSON.
+// The page asks for them when it is open, and never waits for them.
+func (c *call) crashLog() error {
+	p, err := c.podOf()
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	name, err := containerOf(p, c.QueryParam("container"))
+	if err != nil {
+		return c.refuse("Not found", err)
+	}
+	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == name })
+	if i < 0 {
+		return c.message(http.StatusNotFound, "Not found", "Container "+name+" has not run yet.")
+	}
+	t, running := lastEndOf(&statuses[i], c.Now())
+	if t == nil || crashMark(t) != c.QueryParam("of") {
+		return c.message(http.StatusGone, "Not there any more", "Container "+name+" has gone on since.")
+	}
+	lines, err := c.tools.ends.of(fmt.Sprint(p.UID, "/", name, "/", crashMark(t))).known(func() ([]string, error) {
+		return c.lastWords(p, name, running, t.FinishedAt.Time)
+	})
+	answer := struct {
+		Lines   []string `json:"lines"`
+		Trouble string   `json:"trouble,omitempty"`
+	}{lines, logTrouble(p.Spec.NodeName, err)}
+	return c.JSON(http.StatusOK, answer)
+}
+
+// known asks for the lines, unless they are known. A device that could not be asked is asked
+// again by whoever looks next.
+func (e *oneEnd) known(ask func() ([]string, error)) (lines []string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.asked {
+		if e.lines, err = ask(); err == nil {
+			e.asked = true
+		}
+	}
+	return e.lines, err
+}
+
+// lastWords asks the device for the last lines of what has ended at a moment.
+func (c *call) lastWords(p *corev1.Pod, container string, previous bool, ended time.Time) ([]string, error) {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
+	defer cancel()
+	leave, ok := c.tools.logs.enter(c.user.Name)
+	if !ok {
+		return nil, errTold(crowdedLogs)
+	}
+	defer leave()
+	found := &last{most: lastWords}
+	tail := int64(lastWords)
+	cut := &cutter{take: func(lines []logLine) error {
+		// What comes later is of the instance that was started since.
+		return found.add(slices.DeleteFunc(lines, func(l logLine) bool { return !ended.IsZero() && l.At.After(ended.Add(2*time.Second)) }))
+	}}
+	err := c.Logs.Logs(ctx, p, corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: &tail}, cut)
+	err = errors.Join(err, cut.end())
+	lines := make([]string, 0, len(found.lines))
+	for _, l := range found.lines {
+		if r := []rune(l.Text); len(r) > wordsLength {
+			l.Text = string(r[:wordsLength]) + "…"
+		}
+		lines = append(lines, l.Text)
+	}
+	return lines, err
+}

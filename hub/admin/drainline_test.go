@@ -1,0 +1,58 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// TestANodeSaysHowFarItsDrainIs: in its first line, in its row, and what it waits for.
+func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
+	m := drainSample(t)
+	srv := acting(t, m)
+	at := metav1.NewTime(time.Now().Add(25 * time.Second))
+	n := m.Snapshot().Node("pi-a").DeepCopy()
+	n.Spec.Unschedulable = true
+	n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
+		State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute), Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3,
+		Held: []state.DrainHeld{{Pod: "default/shop-9", Why: "The disruption budget shop needs 2 healthy pods and has 2 currently"}}}.String()}
+	p := m.Snapshot().Pod("default", "shop-on-pi-a").DeepCopy()
+	p.DeletionTimestamp = &at
+	m.put(t, n, p)
+	line := "Being drained: 1 of 11 pods left to go." // of those that it had, as the hub counts them
+	for _, path := range []string{"/nodes", "/nodes/pi-a"} {
+		if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, line) {
+			t.Errorf("%s does not say %q: %.600s", path, line, mainOf(body))
+		}
+	}
+	_, body := srv.ask(t, "operator", "GET", "/nodes/pi-a", nil)
+	words := wordsOf(body)
+	for _, want := range []string{"10 of 11 pods gone.", "Given up in 1", "shop-on-pi-a : was asked to leave, and has 2", "Stop…"} {
+		if !strings.Contains(words, want) {
+			t.Errorf("the node's page does not say %q: %.900s", want, words)
+		}
+	}
+	a := &request{Snapshot: m.Snapshot(), now: at.Add(time.Second)}
+	waits := waitsOf(a, n, state.DrainStatusOf(n), 5)
+	if len(waits) != 2 || waits[0].Until != nil || !strings.Contains(waits[0].Text, "has not said that it has stopped") || waits[1].Pod != "shop-9" || !strings.Contains(waits[1].Text, "budget shop needs 2") {
+		t.Errorf("after its grace period it waits for %+v", waits)
+	}
+	if waits := waitsOf(a, n, state.DrainStatusOf(n), 1); len(waits) != 1 {
+		t.Errorf("wanting one it names %d", len(waits))
+	}
+	for name, change := range map[string]func(*corev1.Node){
+		"one that is over":        func(n *corev1.Node) { delete(n.Annotations, state.DrainAnnotation) },
+		"one that nobody took up": func(n *corev1.Node) { delete(n.Annotations, state.DrainStatusAnnotation) },
+	} {
+		other := n.DeepCopy()
+		change(other)
+		if got := drainLine(other); got != "" {
+			t.Errorf("%s says %q", name, got)
+		}
+	}
+}

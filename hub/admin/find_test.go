@@ -1,0 +1,316 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/store"
+)
+
+// keys presses keys, whatever has the focus.
+func (b *browser) keys(text string, options ...chromedp.KeyOption) {
+	b.Helper()
+	b.do(chromedp.KeyEvent(text, options...))
+}
+
+// slash presses the key as a keyboard does: what the page takes is not typed, too.
+func (b *browser) slash() {
+	b.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeKeyDown, input.DispatchKeyEventTypeKeyUp} {
+			p := input.DispatchKeyEventParams{Type: kind, Key: "/", Code: "Slash", WindowsVirtualKeyCode: 191}
+			if kind == input.DispatchKeyEventTypeKeyDown {
+				p.Text = "/"
+			}
+			if _, err := chromedp.Call(ctx, input.DispatchKeyEvent, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func (b *browser) palette() {
+	b.Helper()
+	b.keys("k", chromedp.KeyModifiers(chromedp.ModifierCtrl))
+	b.await(`document.activeElement.matches("dialog[open] input")`)
+}
+
+func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
+	k := newKit(t)
+	k.open("/nodes")
+	k.slash()
+	k.await(`document.activeElement.name === "q" && document.activeElement.getAttribute("aria-expanded") === "true"`) // the keys that there are
+	k.axe("completion, keys")
+	k.shot("complete-1280-light")
+	k.keys("sit")
+	k.await(`document.querySelectorAll("#completions [role=option]").length === 1`)
+	k.keys(kb.ArrowDown)
+	k.await(`document.getElementById(document.activeElement.getAttribute("aria-activedescendant")).innerText.startsWith("site:")`)
+	k.keys(kb.Enter)
+	k.await(`document.activeElement.value === "site:" && document.querySelectorAll("#completions [role=option]").length === 2`)
+	k.keys(kb.ArrowUp) // the last
+	k.await(`document.querySelector("#completions [aria-selected=true]")?.innerText === "site:oslo"`)
+	k.keys(kb.Enter)
+	k.await(`document.activeElement.value === "site:oslo " && new URLSearchParams(location.search).get("q").trim() === "site:oslo" && document.getElementById("completions").hidden`)
+	k.awaits("4 nodes found")
+	k.keys("-pi nope:x")
+	k.awaits("There is no key “nope:”")
+	k.awaits("1 node found") // as if the last part were not there
+	k.keys(" st")
+	k.await(`document.querySelectorAll("#completions [role=option]").length === 1`)
+	k.keys(kb.Escape)
+	k.await(`document.getElementById("completions").hidden && document.activeElement.value.includes("nope")`)
+	for range " st" {
+		k.keys(kb.Backspace)
+	}
+	k.width(360, true)
+	k.fits("completion")
+	k.axe("a search that is not understood")
+	k.shot("wrong-360-dark")
+
+	// What the search is morphed with comes and goes, and the button does not come back.
+	k.fleet.put(t, testNode("bench", "oslo", nil))
+	k.awaits("2 nodes found")
+	if !k.eval(`getComputedStyle(document.querySelector(".filters button")).display === "none" && document.activeElement.name === "q"`) {
+		t.Error("after an update the Filter button is back, or the search has lost its focus")
+	}
+	k.width(1280, false)
+
+	k.script(false)
+	k.open("/nodes")
+	k.says("how to search")
+	k.do(chromedp.SendKeys(chromedp.CSS("main input[type=search]"), "node:pi-*"), chromedp.Click(chromedp.CSS(".filters button")), chromedp.WaitVisible(chromedp.CSS(".found span a")))
+	k.says("3 nodes found")
+	k.open("/find")
+	k.do(chromedp.SendKeys(chromedp.CSS("main input[type=search]"), "pi-2"), chromedp.Click(chromedp.CSS("main .primary")), chromedp.WaitVisible(chromedp.CSS(".finds a")))
+	k.says("Node pi-2 oslo", "Incident pi-2 does not answer open")
+	k.script(true)
+	k.open("/find?q=pi-2")
+	k.sizes("find")
+}
+
+func TestKeysMoveOverRows(t *testing.T) {
+	k := newKit(t)
+	k.open("/nodes")
+	at := func(row string) string {
+		return fmt.Sprintf(`document.activeElement.closest("tr")?.dataset.key === %q`, row)
+	}
+	k.keys("j")
+	k.await(at("bone-1"))
+	k.keys("jj")
+	k.await(at("bone-3"))
+	k.keys("k")
+	k.await(at("bone-2"))
+	k.fleet.put(t, testNode("aaa", "oslo", nil))
+	k.awaits("aaa")
+	k.await(at("bone-2")) // a row that comes takes no focus
+	k.keys("x")
+	k.await(`document.activeElement.closest("tr").querySelector("[name=pick]").checked`)
+	k.keys("x")
+	k.await(`!document.activeElement.closest("tr").querySelector("[name=pick]").checked`)
+	k.keys("?")
+	k.await(`document.querySelector("dialog[open]") && document.activeElement.closest("dialog") !== null`)
+	k.axe("the keys")
+	k.shot("keys-1280-light")
+	for range 6 { // the focus stays in it, or goes to the browser's own
+		k.keys(kb.Tab)
+		if !k.eval(`document.activeElement === document.body || document.activeElement.closest("dialog") !== null`) {
+			t.Fatal("the focus leaves the dialog")
+		}
+	}
+	k.keys(kb.Escape)
+	k.await(`!document.querySelector("dialog[open]")`)
+	k.await(at("bone-2")) // where it was
+	k.eval("window.left = true")
+	k.keys("o")
+	k.await(`!window.left && location.pathname === "/nodes/bone-2" && document.readyState === "complete"`)
+	k.keys("gp")
+	k.await(`location.pathname === "/pods" && document.readyState === "complete"`)
+
+	// Letters that are typed are letters, and with Ctrl they are the browser's.
+	k.fill("main input[type=search]", "jgn?")
+	k.await(`document.activeElement.value === "jgn?" && !document.querySelector("dialog[open]") && location.pathname === "/pods"`)
+	k.open("/nodes")
+	k.keys("j", chromedp.KeyModifiers(chromedp.ModifierAlt))
+	if k.eval(`!!document.activeElement.closest("tr")`) {
+		t.Error("Alt+J moves")
+	}
+
+	// Who does not want them has them off, in this browser, from now on.
+	k.keys("?")
+	k.await(`!!document.querySelector("dialog[open]")`)
+	k.do(chromedp.Click(chromedp.CSS("#keys-on")))
+	k.keys(kb.Escape)
+	k.open("/nodes")
+	k.keys("j?/")
+	if k.eval(`!!document.activeElement.closest("tr, form") || !!document.querySelector("dialog[open]")`) {
+		t.Error("keys that are off work")
+	}
+	k.palette()
+	k.do(chromedp.Click(chromedp.CSS("dialog[open] .row button:first-child"))) // and back, by the palette
+	k.await(`document.querySelector("dialog[open] #keys-on")?.checked === false`)
+	k.do(chromedp.Click(chromedp.CSS("#keys-on")))
+	k.keys(kb.Escape)
+	k.keys("j")
+	k.await(at("aaa"))
+
+	k.open("/sites")
+	k.keys("j")
+	k.await(`document.activeElement.closest("li")?.dataset.key === "bergen"`)
+}
+
+func TestThePaletteLeadsThere(t *testing.T) {
+	k := newKit(t)
+	k.open("/events")
+	k.palette()
+	k.awaits("Nodes, sites, pods")
+	k.keys("drain pi-2")
+	k.await(`document.querySelector("dialog [aria-selected=true]")?.innerText.includes("Drain pi-2")`)
+	k.axe("the palette")
+	k.shot("palette-1280-light")
+	k.eval("window.left = true")
+	k.keys(kb.Enter)
+	k.await(`!window.left && location.pathname === "/actions/nodes/drain" && document.readyState === "complete"`)
+	k.says("Drain", "pi-2")
+	if k.fleet.Snapshot().Node("pi-2").Spec.Unschedulable {
+		t.Error("the palette has done it by itself")
+	}
+
+	k.width(360, true)
+	k.open("/nodes")
+	if !k.eval(`(() => { const r = document.querySelector("[data-find]").getBoundingClientRect(); return r.width >= 36 && r.height >= 36; })()`) {
+		t.Error("the button is too small for a finger")
+	}
+	k.do(chromedp.Click(chromedp.CSS("[data-find]")))
+	k.await(`document.activeElement.matches("dialog[open] input")`)
+	k.keys("zzqx")
+	k.awaits("Nothing is like that.")
+	k.eval(`document.activeElement.value = "", true`)
+	k.keys("kiosk")
+	k.await(`document.querySelectorAll("dialog [role=option]").length > 3`)
+	k.fits("the palette")
+	k.axe("the palette on a phone")
+	k.shot("palette-360-dark")
+	k.keys(kb.Escape)
+	k.await(`!document.querySelector("dialog[open]") && document.activeElement.matches("[data-find]")`)
+	k.do(chromedp.Click(chromedp.CSS("[data-find]")))
+	k.keys("site bergen")
+	k.await(`document.querySelector("dialog [aria-selected=true]")?.innerText.includes("bergen")`)
+	k.do(chromedp.Click(chromedp.CSS("dialog [aria-selected=true]")))
+	k.await(`location.pathname + location.hash === "/sites#bergen"`)
+}
+
+func TestAViewIsSavedAndDeleted(t *testing.T) {
+	k := newKit(t)
+	k.become(access.Viewer)
+	k.open("/nodes")
+	k.fill("main input[type=search]", "site:oslo")
+	k.awaits("4 nodes found")
+	k.do(chromedp.Click(chromedp.CSS(".views summary")))
+	k.axe("saving a view")
+	k.shot("views-menu-1280-light")
+	k.fill(".views input[name=name]", "Oslo's <nodes>")
+	k.press(".views button[value=save]")
+	k.await(`location.search === "?q=site%3Aoslo" && document.querySelector(".views a[aria-current=page]")?.innerText === "Oslo's <nodes>"`)
+	k.sizes("views")
+	k.width(1280, false)
+	k.open("/pods")
+	if k.eval(`!!document.querySelector(".views a")`) {
+		t.Error("a view of nodes is shown with the pods")
+	}
+	k.palette()
+	k.keys("oslo's")
+	k.await(`document.querySelector("dialog [aria-selected=true]")?.innerText.startsWith("View")`)
+	k.keys(kb.Escape)
+	k.script(false)
+	k.open("/nodes?sort=-name&page=2&did=x")
+	k.do(chromedp.Click(chromedp.CSS(".views summary")))
+	k.fill(".views input[name=name]", "Last first")
+	k.press(".views button[value=save]")
+	if at := k.string("location.pathname + location.search"); at != "/nodes?sort=-name" {
+		t.Errorf("what is saved is %s", at)
+	}
+	k.do(chromedp.Click(chromedp.CSS(".views summary")))
+	k.press(".views button[value=delete]")
+	k.script(true)
+	if views, err := k.guard.Views(k.ctx, "viewer-person"); err != nil || len(views) != 1 || views[0] != (store.View{Name: "Oslo's <nodes>", Href: "/nodes?q=site%3Aoslo"}) {
+		t.Errorf("%v, %v", views, err)
+	}
+	if views, _ := k.guard.Views(k.ctx, "admin"); len(views) != 0 {
+		t.Errorf("somebody else has %v", views)
+	}
+}
+
+func TestOnlyListsAreViews(t *testing.T) {
+	for text, want := range map[string]string{
+		"/nodes": "/nodes", "/nodes?page=3&q=a+b&evil=1&did=x&shown=y": "/nodes?q=a+b", "/pods?owner=x&sort=": "/pods?owner=x",
+		"/": "", "/settings": "", "//evil/nodes": "", "https://evil/nodes": "", "/nodes/pi-1": "", "javascript:alert(1)": "", "/nodes#x": "/nodes", "": "",
+	} {
+		if got := viewHref(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	c, _ := guarded(t, newMemory(sample()...))
+	g := c.Views
+	c = configOf(newMemory(sample()...))
+	c.Views = g
+	srv := start(t, c)
+	for what, form := range map[string]url.Values{
+		"another page": {"action": {"save"}, "name": {"x"}, "href": {"/settings"}}, "no such person": {"action": {"save"}, "name": {"x"}, "href": {"/nodes"}},
+		"no action": {"name": {"x"}, "href": {"/nodes"}}, "no name": {"action": {"save"}, "href": {"/nodes"}},
+	} {
+		form.Set("csrf", csrf)
+		if resp, _ := srv.ask(t, "viewer", "POST", "/views", form); resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d", what, resp.StatusCode)
+		}
+	}
+	if resp, _ := srv.ask(t, "viewer", "POST", "/views", url.Values{"action": {"save"}, "name": {"x"}, "href": {"/nodes"}}); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("without the form's token: %d", resp.StatusCode)
+	}
+}
+
+// Where the heads of columns are not shown there is a choice of orders, and what is
+// pressed is large enough for a finger.
+func TestAListOnAPhone(t *testing.T) {
+	k := newKit(t)
+	k.width(360, false)
+	for _, path := range []string{"/nodes", "/pods", "/workloads", "/sites", "/events"} {
+		k.open(path)
+		small := k.string(`[...document.querySelectorAll("main .filters :is(input, select, button), main .rows tbody :is(th a, td a, summary, button):not(.explained), main .pager a, main .cards h2 a, .views :is(a, summary), .find")]
+			.filter((e) => e.offsetParent && !e.disabled).map((e) => [e, e.getBoundingClientRect()]).filter(([, r]) => r.height < 35.9 || r.width < 24)
+			.map(([e, r]) => e.outerHTML.slice(0, 80) + " " + Math.round(r.width) + "x" + Math.round(r.height)).slice(0, 5).join("\n")`)
+		if small != "" {
+			t.Errorf("%s has what is too small for a finger:\n%s", path, small)
+		}
+		k.fits(path)
+		k.axe(path)
+		k.shot("phone-" + strings.TrimPrefix(path, "/"))
+	}
+	k.open("/nodes")
+	first := `document.querySelector("main .rows tbody tr").dataset.key`
+	if got := k.string(first); got != "bone-1" {
+		t.Errorf("the first is %s", got)
+	}
+	k.eval(`{ const s = document.querySelector(".sortby"); s.value = "-name"; s.dispatchEvent(new Event("input", {bubbles: true})); }; true`)
+	k.await(first + ` === "pi-3" && location.search === "?sort=-name"`)
+	k.fleet.put(t, testNode("zzz", "oslo", func(n *corev1.Node) { n.Labels["x"] = "y" }))
+	k.await(first + ` === "zzz"`)
+	if !k.eval(`document.querySelector(".sortby").value === "-name" && getComputedStyle(document.querySelector(".sortby")).display !== "none"`) {
+		t.Error("the order that was chosen is not shown any more")
+	}
+	k.width(1280, false)
+	if !k.eval(`getComputedStyle(document.querySelector(".sortby")).display === "none"`) {
+		t.Error("two ways to sort, side by side")
+	}
+}

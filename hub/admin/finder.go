@@ -1,0 +1,487 @@
+package admin
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/kube/table"
+	"flotilla.dev/hub/search"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// is tells whether a thing is what a term says, leaving the term's minus aside.
+type is[T any] func(o T, t search.Term) bool
+
+// A finder says for each key of a list's search, and for words under "", what its things
+// have. Each is asked for once per search, and may look first at what it needs of the fleet.
+type finder[T any] struct {
+	list string
+	has  map[string]func(a *request, t search.Term) is[T]
+}
+
+// of is a finder's key that needs nothing of the fleet.
+func of[T any](f is[T]) func(*request, search.Term) is[T] {
+	return func(*request, search.Term) is[T] { return f }
+}
+
+// searched reads the search that a request asks of a list.
+func (a *request) searched(list string) search.Query {
+	return search.Parse(list, a.query("q"), a.known(list))
+}
+
+// matcher tells what of a list a search finds.
+func (f finder[T]) matcher(a *request, q search.Query) func(T) bool {
+	tests := make([]is[T], len(q.Terms))
+	for i, t := range q.Terms {
+		tests[i] = f.has[t.Key](a, t)
+	}
+	return func(o T) bool {
+		for i, t := range q.Terms {
+			if tests[i](o, t) == t.Not {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// listOfKind is the list in which things of a kind are searched, "" where they are in none.
+func listOfKind(kind state.Kind) string {
+	switch row := kind.Row(); {
+	case len(search.KeysOf(string(kind))) > 0:
+		return string(kind)
+	case kind == state.CronJobs || row != nil && row.Template != nil && kind != state.Pods:
+		return search.Workloads
+	}
+	return ""
+}
+
+// wrongSearch is what is not understood of the search by which things of a kind are chosen,
+// "" where all is: what a wrong search shows is chosen by nobody.
+func (a *request) wrongSearch(kind state.Kind) string {
+	if list := listOfKind(kind); list != "" {
+		return a.searched(list).Wrong
+	}
+	return ""
+}
+
+// nodesLike are the names of the nodes that have something.
+func nodesLike(a *request, has func(*corev1.Node) bool) map[string]bool {
+	names := map[string]bool{}
+	for n := range a.Nodes() {
+		if has(n) {
+			names[n.Name] = true
+		}
+	}
+	return names
+}
+
+var nodeFinder = finder[*corev1.Node]{search.Nodes, map[string]func(*request, search.Term) is[*corev1.Node]{
+	"":       of(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
+	"node":   of(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
+	"site":   of(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+	"label":  of(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
+	"board":  of(func(n *corev1.Node, t search.Term) bool { return t.Is(boardName(n)) }),
+	"status": of(func(n *corev1.Node, t search.Term) bool { return hasStatus(n, t.Value) }),
+	"condition": of(func(n *corev1.Node, t search.Term) bool {
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return isCondition(t, string(c.Type), string(c.Status)) })
+	}),
+	"ip": of(func(n *corev1.Node, t search.Term) bool {
+		return slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+			return a.Type != corev1.NodeHostName && t.Is(a.Address)
+		})
+	}),
+	"image": func(a *request, t search.Term) is[*corev1.Node] {
+		on := map[string]bool{}
+		for p := range a.Pods("") {
+			if hasImage(t, &p.Spec) {
+				on[p.Spec.NodeName] = true
+			}
+		}
+		return func(n *corev1.Node, _ search.Term) bool { return on[n.Name] }
+	},
+}}
+
+// boardName is what the list of nodes shows as a node's board.
+func boardName(n *corev1.Node) string {
+	return or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture)
+}
+
+// isCondition tells whether a term is about a condition in its status: True unless it names another.
+func isCondition(t search.Term, name, status string) bool {
+	want, as, ok := strings.Cut(t.Value, "=")
+	if !ok {
+		as = "true"
+	}
+	return strings.EqualFold(name, want) && strings.EqualFold(status, as)
+}
+
+func hasImage(t search.Term, s *corev1.PodSpec) bool {
+	is := func(c corev1.Container) bool { return t.Is(c.Image) }
+	return slices.ContainsFunc(s.Containers, is) || slices.ContainsFunc(s.InitContainers, is)
+}
+
+var podFinder = finder[*corev1.Pod]{search.Pods, map[string]func(*request, search.Term) is[*corev1.Pod]{
+	"":          of(func(p *corev1.Pod, t search.Term) bool { return t.In(p.Name, p.Spec.NodeName) }),
+	"node":      of(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Spec.NodeName) }),
+	"namespace": of(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Namespace) }),
+	"label":     of(func(p *corev1.Pod, t search.Term) bool { return t.Has(p.Labels) }),
+	"image":     of(func(p *corev1.Pod, t search.Term) bool { return hasImage(t, &p.Spec) }),
+	"site":      onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+	"board":     onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(boardName(n)) }),
+	"ip": of(func(p *corev1.Pod, t search.Term) bool {
+		return t.Is(p.Status.PodIP) || t.Is(p.Status.HostIP) || slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return t.Is(ip.IP) })
+	}),
+	"condition": of(func(p *corev1.Pod, t search.Term) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return isCondition(t, string(c.Type), string(c.Status)) })
+	}),
+	"owner": func(a *request, _ search.Term) is[*corev1.Pod] {
+		return func(p *corev1.Pod, t search.Term) bool { return isOwner(t, ownerOf(a.Snapshot, p)) }
+	},
+	"status": func(a *request, t search.Term) is[*corev1.Pod] {
+		if hasOption(podStatuses, t.Value) {
+			return func(p *corev1.Pod, t search.Term) bool { return podHasStatus(a, p, t.Value) }
+		}
+		return func(p *corev1.Pod, t search.Term) bool { return t.Is(table.PodStatus(p)) }
+	},
+}}
+
+// onNodes finds pods by what their nodes have.
+func onNodes(has is[*corev1.Node]) func(*request, search.Term) is[*corev1.Pod] {
+	return func(a *request, t search.Term) is[*corev1.Pod] {
+		on := nodesLike(a, func(n *corev1.Node) bool { return has(n, t) })
+		return func(p *corev1.Pod, _ search.Term) bool { return on[p.Spec.NodeName] }
+	}
+}
+
+func isOwner(t search.Term, owner string) bool {
+	_, name, _ := strings.Cut(owner, "/")
+	return owner != "" && (t.Is(owner) || t.Is(name))
+}
+
+var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*request, search.Term) is[state.Object]{
+	"":          of(func(o state.Object, t search.Term) bool { return t.In(o.GetName()) }),
+	"namespace": of(func(o state.Object, t search.Term) bool { return t.Is(o.GetNamespace()) }),
+	"label":     of(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
+	"image":     of(func(o state.Object, t search.Term) bool { return hasImage(t, podSpecOf(o)) }),
+	"condition": of(func(o state.Object, t search.Term) bool {
+		for name, status := range conditionsOf(o) {
+			if isCondition(t, name, status) {
+				return true
+			}
+		}
+		return false
+	}),
+	"owner": of(func(o state.Object, t search.Term) bool {
+		ref := metav1.GetControllerOf(o)
+		return ref != nil && isOwner(t, strings.ToLower(ref.Kind)+"/"+ref.Name)
+	}),
+	"status": func(a *request, _ search.Term) is[state.Object] {
+		return func(o state.Object, t search.Term) bool { return workloadHasStatus(a, o, t.Value) }
+	},
+}}
+
+// podSpecOf is what a workload's pods are made from.
+func podSpecOf(o state.Object) *corev1.PodSpec {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Template.Spec
+	case *appsv1.DaemonSet:
+		return &o.Spec.Template.Spec
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template.Spec
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template.Spec
+	case *batchv1.Job:
+		return &o.Spec.Template.Spec
+	case *batchv1.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template.Spec
+	}
+	return &corev1.PodSpec{}
+}
+
+// conditionsOf walks an object's conditions and their statuses.
+func conditionsOf(o state.Object) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		switch o := o.(type) {
+		case *corev1.Node:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *corev1.Pod:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *appsv1.Deployment:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *appsv1.StatefulSet:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *appsv1.DaemonSet:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *appsv1.ReplicaSet:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		case *batchv1.Job:
+			for _, c := range o.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+var siteFinder = finder[*fleet.Site]{search.Sites, map[string]func(*request, search.Term) is[*fleet.Site]{
+	"":      of(func(s *fleet.Site, t search.Term) bool { return t.In(s.Name, s.Spec.Description, s.Spec.Location) }),
+	"site":  of(func(s *fleet.Site, t search.Term) bool { return t.Is(s.Name) }),
+	"label": of(func(s *fleet.Site, t search.Term) bool { return t.Has(s.Labels) }),
+	"status": func(a *request, _ search.Term) is[*fleet.Site] {
+		return func(s *fleet.Site, t search.Term) bool { return isSite(s, t.Value, a.now) }
+	},
+}}
+
+var eventFinder = finder[*corev1.Event]{search.Events, map[string]func(*request, search.Term) is[*corev1.Event]{
+	"": of(func(e *corev1.Event, t search.Term) bool {
+		return t.In(e.InvolvedObject.Kind+" "+e.InvolvedObject.Name, e.Reason, e.Message)
+	}),
+	"namespace": of(func(e *corev1.Event, t search.Term) bool { return t.Is(e.InvolvedObject.Namespace) }),
+	"status":    of(func(e *corev1.Event, t search.Term) bool { return t.Is(e.Type) }),
+	"node": func(a *request, _ search.Term) is[*corev1.Event] {
+		return func(e *corev1.Event, t search.Term) bool {
+			node := eventNode(a, e)
+			return node != "" && t.Is(node)
+		}
+	},
+	"site": func(a *request, t search.Term) is[*corev1.Event] {
+		in := nodesLike(a, func(n *corev1.Node) bool { return t.Is(state.SiteOf(n)) })
+		return func(e *corev1.Event, t search.Term) bool {
+			return in[eventNode(a, e)] || e.InvolvedObject.Kind == state.Sites.Row().Name && t.Is(e.InvolvedObject.Name)
+		}
+	},
+}}
+
+// eventNode is the node that an event is about, or on which what it is about is; "": none.
+func eventNode(a *request, e *corev1.Event) string {
+	switch e.InvolvedObject.Kind {
+	case "Node":
+		return e.InvolvedObject.Name
+	case "Pod":
+		if p := a.Pod(e.InvolvedObject.Namespace, e.InvolvedObject.Name); p != nil {
+			return p.Spec.NodeName
+		}
+	}
+	return ""
+}
+
+// ---- the values that there are
+
+// eventTypes are the statuses of events.
+var eventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"}, {corev1.EventTypeNormal, "Normal"}}
+
+// statusesOf are the statuses of a list, as its menu has them.
+func statusesOf(list string) [][2]string {
+	switch list {
+	case search.Nodes:
+		return nodeStatuses
+	case search.Pods:
+		return podStatuses
+	case search.Workloads:
+		return workloadStatuses
+	case search.Sites:
+		return siteStates
+	}
+	return eventTypes
+}
+
+// podWords are what pods show that are often looked for, while there are none, too.
+var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted", "ContainerCreating", "Completed", "Unknown"}
+
+func hasOption(pairs [][2]string, value string) bool {
+	return slices.ContainsFunc(pairs, func(p [2]string) bool { return p[0] != "" && strings.EqualFold(p[0], value) })
+}
+
+// manyHave is how many values a sentence names.
+const manyHave = 6
+
+// known tells of the keys with few values whether one is there.
+func (a *request) known(list string) search.Known {
+	return func(key, value string) (bool, []string) {
+		if key == "condition" {
+			value, _, _ = strings.Cut(value, "=")
+		}
+		switch key {
+		case "node":
+			if a.Node(value) != nil {
+				return true, nil
+			}
+		case "status":
+			if hasOption(statusesOf(list), value) || list == search.Pods && slices.ContainsFunc(podWords, func(w string) bool { return strings.EqualFold(w, value) }) {
+				return true, nil
+			}
+		case "site", "condition", "namespace":
+		default:
+			return true, nil
+		}
+		have := a.values(list, key)
+		if slices.ContainsFunc(have, func(v string) bool { return strings.EqualFold(v, value) }) {
+			return true, nil
+		}
+		if key == "node" {
+			have = slices.DeleteFunc(have, func(v string) bool { return !strings.HasPrefix(v, value[:min(2, len(value))]) })
+		}
+		if len(have) > manyHave && key != "status" {
+			have = append(have[:manyHave], "others")
+		}
+		return false, have
+	}
+}
+
+// listed walks the things of a list.
+func (a *request) listed(list string, visit func(state.Object)) {
+	for _, k := range state.Kinds() {
+		if listOfKind(k) != list {
+			continue
+		}
+		for o := range a.All(k, "") {
+			if k != state.ReplicaSets || metav1.GetControllerOf(o) == nil { // a deployment's is no workload of its own
+				visit(o)
+			}
+		}
+	}
+}
+
+// values lists the values of a key that things of a list have, sorted; the statuses in the
+// menu's order.
+func (a *request) values(list, key string) []string {
+	found := map[string]bool{}
+	eachOf := func(visit func(state.Object)) { a.listed(list, visit) }
+	switch key {
+	case "status":
+		var all []string
+		for _, p := range statusesOf(list) {
+			if p[0] != "" {
+				all = append(all, p[0])
+			}
+		}
+		if list == search.Pods {
+			for p := range a.Pods("") {
+				found[table.PodStatus(p)] = true
+			}
+			for _, w := range podWords {
+				found[w] = true
+			}
+			for _, w := range slices.Sorted(maps.Keys(found)) {
+				if !hasOption(podStatuses, w) {
+					all = append(all, w)
+				}
+			}
+		}
+		return all
+	case "site":
+		for name := range a.Counts() {
+			found[name] = true
+		}
+		for s := range a.All(state.Sites, "") {
+			found[s.GetName()] = true
+		}
+	case "namespace":
+		for ns := range a.All(state.Namespaces, "") {
+			found[ns.GetName()] = true
+		}
+	case "node":
+		for n := range a.Nodes() {
+			found[n.Name] = true
+		}
+	case "board":
+		for n := range a.Nodes() {
+			found[boardName(n)] = true
+		}
+	case "condition":
+		eachOf(func(o state.Object) {
+			for name := range conditionsOf(o) {
+				found[name] = true
+			}
+		})
+	case "label":
+		eachOf(func(o state.Object) {
+			for k := range o.GetLabels() {
+				found[k] = true
+			}
+		})
+	case "image":
+		spec := podSpecOf
+		if list != search.Workloads {
+			for p := range a.Pods("") {
+				addImages(found, &p.Spec)
+			}
+			break
+		}
+		eachOf(func(o state.Object) { addImages(found, spec(o)) })
+	case "owner":
+		if list == search.Pods {
+			for p := range a.Pods("") {
+				found[ownerOf(a.Snapshot, p)] = true
+			}
+			break
+		}
+		eachOf(func(o state.Object) {
+			if ref := metav1.GetControllerOf(o); ref != nil {
+				found[strings.ToLower(ref.Kind)+"/"+ref.Name] = true
+			}
+		})
+	}
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found))
+}
+
+// valuesOf lists the values that a label, or a condition, has among things of a list, sorted.
+func (a *request) valuesOf(list, key, name string) []string {
+	if key == "condition" {
+		return []string{"False", "True", "Unknown"}
+	}
+	found := map[string]bool{}
+	a.listed(list, func(o state.Object) {
+		for key, v := range o.GetLabels() {
+			if _, short, _ := strings.Cut(key, "/"); strings.EqualFold(key, name) || strings.EqualFold(short, name) {
+				found[v] = true
+			}
+		}
+	})
+	return slices.Sorted(maps.Keys(found))
+}
+
+func addImages(found map[string]bool, s *corev1.PodSpec) {
+	for _, c := range s.Containers {
+		found[c.Image] = true
+	}
+	for _, c := range s.InitContainers {
+		found[c.Image] = true
+	}
+}

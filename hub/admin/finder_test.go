@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/search"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/web/manual"
+)
+
+// TestEveryListKnowsItsKeys holds what a list can be searched for to what people are told.
+func TestEveryListKnowsItsKeys(t *testing.T) {
+	check := func(list string, has []string) {
+		slices.Sort(has)
+		want := append(search.KeysOf(list), "")
+		slices.Sort(want)
+		if !slices.Equal(has, want) {
+			t.Errorf("%s: %q, want %q", list, has, want)
+		}
+	}
+	check(search.Nodes, keysIn(nodeFinder))
+	check(search.Pods, keysIn(podFinder))
+	check(search.Workloads, keysIn(workloadFinder))
+	check(search.Sites, keysIn(siteFinder))
+	check(search.Events, keysIn(eventFinder))
+}
+
+// TestTheManualTellsOfEveryKey holds the table of keys to them.
+func TestTheManualTellsOfEveryKey(t *testing.T) {
+	page, err := manual.Files.ReadFile("finding.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| `") && strings.Contains(line, ":` |") {
+			told++
+		}
+	}
+	for _, k := range search.Keys {
+		var examples []string
+		for e := range strings.SplitSeq(k.Example, ", ") {
+			examples = append(examples, "`"+e+"`")
+			if q := search.Parse(k.Lists[0], e, nil); q.Wrong != "" || q.Terms[0].Key != k.Name {
+				t.Errorf("the example %s: %s", e, q.Wrong)
+			}
+		}
+		row := "| " + strings.Join([]string{"`" + k.Name + ":`", k.Value, strings.Join(k.Lists, ", "), strings.Join(examples, ", ")}, " | ") + " |\n"
+		if !strings.Contains(string(page), row) {
+			t.Errorf("finding.md has not the row\n%s", row)
+		}
+	}
+	if told != len(search.Keys) {
+		t.Errorf("finding.md tells of %d keys, and there are %d", told, len(search.Keys))
+	}
+}
+
+func keysIn[T any](f finder[T]) (keys []string) {
+	for k := range f.has {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+func TestWhatASearchFinds(t *testing.T) {
+	m := newMemory(sample()...)
+	m.put(t, testPod("elsewhere", "bone-4", func(p *corev1.Pod) {
+		p.Namespace, p.Labels, p.Status.PodIP = "kube-system", map[string]string{"room": "Kitchen"}, "10.64.9.1"
+		p.Spec.Containers[0].Image = "registry.example/odd:2"
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "node-exporter", UID: "x", Controller: new(true)}}
+	}))
+	names := func(list, q string) string {
+		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		var found []string
+		switch list {
+		case search.Nodes:
+			for _, n := range findNodes(a) {
+				found = append(found, n.Name)
+			}
+		case search.Pods:
+			for _, p := range findPods(a) {
+				found = append(found, p.Name)
+			}
+		case search.Workloads:
+			for _, kind := range state.Kinds() {
+				if listOfKind(kind) == list {
+					for _, o := range findWorkloads[state.Object](a, kind) {
+						found = append(found, o.GetName())
+					}
+				}
+			}
+			slices.Sort(found)
+		}
+		return strings.Join(found, " ")
+	}
+	every := names(search.Nodes, "")
+	for _, c := range []struct{ list, q, want string }{
+		{search.Nodes, "pi- -pi-1", "pi-2 pi-3"},
+		{search.Nodes, "node:PI-1", "pi-1"}, {search.Nodes, "node:pi-* -site:bergen status:unknown", "pi-2"},
+		{search.Nodes, "status:cordoned", "gateway"}, {search.Nodes, "condition:ready=unknown pi", "pi-2"}, {search.Nodes, "site:oslo -status:ready", "pi-2"},
+		{search.Nodes, "label:board=raspberrypi4 -label:zone=oslo", names(search.Nodes, "-site:oslo board:raspberrypi4")},
+		{search.Nodes, "ip:10.1.2.0/24", every}, {search.Nodes, "-ip:10.1.2.3", ""},
+		{search.Nodes, "image:odd", "bone-4"}, {search.Nodes, "-image:odd -node:bone-*", names(search.Nodes, "-bone")},
+		{search.Nodes, "site:nowhere", every}, // what is not understood is left out
+		{search.Nodes, "nope:1 pi-1", "pi-1"},
+		{search.Pods, "namespace:kube-system", "elsewhere"}, {search.Pods, "label:room=kitchen", "elsewhere"}, {search.Pods, "ip:10.64.9.", "elsewhere"}, {search.Pods, "image:odd:2", "elsewhere"},
+		{search.Pods, "node:bone-4", "elsewhere"}, {search.Pods, "owner:node-exporter", "elsewhere"}, {search.Pods, "owner:daemonset/node-exporter", "elsewhere"}, {search.Pods, "-owner:x -site:oslo -status:pending", "elsewhere"},
+		{search.Pods, "board:bone", "elsewhere"}, {search.Pods, "status:CrashLoopBackOff", "kiosk-7d9f-crash"}, {search.Pods, "status:pending", "kiosk-7d9f-klmno"},
+		{search.Pods, "condition:PodScheduled=False", "kiosk-7d9f-klmno"}, {search.Pods, "pi-2 -kiosk", ""},
+		{search.Workloads, "image:report -ledger -press", "nightly-report nightly-report-29923064"}, {search.Workloads, "namespace:kube-system", "node-exporter"}, {search.Workloads, "status:attention -image:quux", names(search.Workloads, "status:attention")},
+	} {
+		if got := names(c.list, c.q); got != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.list, c.q, got, c.want)
+		}
+	}
+}
+
+func TestASearchOfSitesAndEvents(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	for path, want := range map[string][2]string{ // with, and without
+		"/sites?q=status:normal":                     {"", `data-key="oslo"`},
+		"/sites?q=-oslo":                             {`data-key="bergen"`, `data-key="oslo"`},
+		"/sites?q=node:oslo":                         {"The list of sites does not know “node:”; it knows site:, status:, label:.", ""},
+		"/events?q=node:pi-2+status:warning":         {"node pi-2 Ready=Unknown", "SiteDisrupted"},
+		"/events?q=site:bergen+-node:*":              {"SiteDisrupted", "node pi-2 Ready=Unknown"},
+		"/events?q=namespace:nix":                    {"There is no namespace “nix” here", ""},
+		"/nodes?q=%3Cb%3E:1":                         {"There is no key “&lt;b&gt;:”", "With these"},
+		"/nodes?q=status:redy":                       {"There is no status “redy” here; there is attention, ready, notready, unknown, never, cordoned.", ""},
+		"/nodes?q=" + strings.Repeat("x", 600):       {"longer than 500", ""},
+		"/workloads?q=namespace:default+-image:quux": {"kiosk", "node-exporter"},
+	} {
+		_, body := srv.ask(t, "viewer", "GET", path, nil)
+		if !strings.Contains(body, want[0]) || want[1] != "" && strings.Contains(body, want[1]) {
+			t.Errorf("%.60s: want %q and not %q", path, want[0], want[1])
+		}
+	}
+}
+
+// What a wrong search shows is more than was meant: nothing is done to it.
+func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	for _, kind := range []string{"nodes/cordon", "pods/delete", "deployments/restart"} {
+		resp, body := srv.ask(t, "admin", "GET", "/actions/"+kind+"?"+url.Values{"q": {"name:pi"}}.Encode(), nil)
+		if resp.StatusCode != 404 || !strings.Contains(body, "There is no key “name:”") || strings.Contains(body, `name="item"`) {
+			t.Errorf("%s: %d", kind, resp.StatusCode)
+		}
+	}
+	resp, body := srv.ask(t, "admin", "POST", "/actions/many?q=name:pi", url.Values{"csrf": {csrf}, "all": {"nodes"}, "do": {"cordon"}})
+	if resp.StatusCode != 400 || !strings.Contains(body, "There is no key “name:”") {
+		t.Errorf("all that match: %d", resp.StatusCode)
+	}
+	if _, body := srv.ask(t, "admin", "GET", "/nodes?q=name:pi", nil); strings.Contains(body, "/actions/nodes/") {
+		t.Error("actions are offered with what a wrong search shows")
+	}
+	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?q=node:pi-1", nil); strings.Count(body, `name="item"`) != 1 {
+		t.Error("a search by a key is not what is acted on")
+	}
+}
+
+// manyPods has 5,000 nodes and 20,000 pods.
+func manyPods() *memory {
+	m := manyNodes(5000)
+	var changes []state.Change
+	for i := range 15000 {
+		changes = append(changes, state.Put(testPod(fmt.Sprintf("more-%05d", i), fmt.Sprintf("node-%04d", i%5000), nil), ""))
+	}
+	m.s, _ = state.Apply(m.s, changes)
+	return m
+}
+
+// BenchmarkSearch finds among 5,000 nodes and 20,000 pods.
+func BenchmarkSearch(b *testing.B) {
+	m := manyPods()
+	for _, q := range []string{"", "499", "site:site-7 -status:attention", "ip:10.64.0.0/16 label:app=kiosk", "status:CrashLoopBackOff", "image:odd", "owner:x", "condition:ready=unknown"} {
+		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		b.Run("pods/"+q, func(b *testing.B) {
+			for b.Loop() {
+				findPods(a)
+			}
+		})
+		if a.wrongSearch(state.Nodes) == "" {
+			b.Run("nodes/"+q, func(b *testing.B) {
+				for b.Loop() {
+					findNodes(a)
+				}
+			})
+		}
+	}
+}

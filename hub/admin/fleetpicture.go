@@ -1,0 +1,235 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A markKind is how a node looks in the picture of the fleet: its shape, and beside that
+// a colour.
+type markKind int
+
+const (
+	markOK markKind = iota
+	markRest
+	markNever
+	markWarn
+	markBad
+	markDark
+	markKinds
+)
+
+// marks are the kinds in words: the class of their shape, what they say, and where those
+// nodes are listed.
+var marks = [markKinds]struct{ Class, Text, Status string }{
+	markOK: {"ok", "Ready", "ready"}, markRest: {"rest", "Cordoned", "cordoned"}, markNever: {"never", "Never seen", "never"},
+	markWarn: {"warn", "Ready, with trouble", "attention"}, markBad: {"bad", "Not ready", "notready"}, markDark: {"dark", "Unknown", "unknown"},
+}
+
+func lookOf(n *corev1.Node) markKind {
+	switch ready := state.ReadyOf(n); {
+	case state.NeverReported(n):
+		return markNever
+	case ready == corev1.ConditionUnknown:
+		return markDark
+	case ready == corev1.ConditionFalse:
+		return markBad
+	case len(unhealthy(n)) > 0:
+		return markWarn
+	case n.Spec.Unschedulable:
+		return markRest
+	}
+	return markOK
+}
+
+const (
+	cell       = 8   // units of the drawing
+	perLine    = 10  // marks
+	perBlock   = 100 // marks, which is a page of the list of nodes
+	fewNodes   = 200 // up to so many each mark is a link
+	shownSites = 60
+)
+
+// A fleetPicture has a mark for every node, site by site.
+type fleetPicture struct {
+	Sites []siteMarks
+	Rest  int // sites that are not drawn, with RestNodes
+	Nodes int
+	Few   bool
+	Size  int // pixels of a cell
+	Keys  []fleetKey
+
+	RestNodes, RestReady int
+}
+
+type fleetKey struct {
+	Class, Text, Href string
+	Count             int
+}
+
+type siteMarks struct {
+	Name, Href   string
+	Nodes, Ready int
+	Counts       [markKinds]int
+	Said         string // in words, but for those that are ready
+	Blocks       []block
+
+	kinds []markKind // of its nodes, in the order of their names
+	names []string
+}
+
+// A block is up to a hundred marks, ten to a line.
+type block struct {
+	First          int    // the number of its first node in the site
+	Title, Href    string // of its nodes in the list
+	Wide, High     int    // of the drawing
+	Pixels, HighPx int
+	Paths          []markPath
+	Links          []markLink // where there are few nodes
+}
+
+// A markPath draws all marks of a kind, each run of them as one line: its dashes are the
+// marks.
+type markPath struct{ Class, D string }
+
+type markLink struct {
+	X, Y       int
+	Href, Text string
+}
+
+// pictureOf draws the fleet. Where there are more sites than are drawn, those with trouble
+// come first; the order is that of their names in any case.
+func pictureOf(a *request) (f fleetPicture) {
+	f.Nodes, f.Few, f.Size = a.Len(state.Nodes), a.Len(state.Nodes) <= fewNodes, 8
+	switch {
+	case f.Nodes <= 60:
+		f.Size = 20
+	case f.Nodes <= 600:
+		f.Size = 12
+	}
+	var total [markKinds]int
+	var all []siteMarks
+	for site := range a.Counts() {
+		s := siteMarks{Name: site, Href: "/nodes?" + url.Values{"site": {site}}.Encode()}
+		for n := range a.NodesIn(site) {
+			k := lookOf(n)
+			s.Counts[k]++
+			s.kinds, s.names = append(s.kinds, k), append(s.names, n.Name)
+		}
+		for k, n := range s.Counts {
+			total[k] += n
+			s.Nodes += n
+		}
+		if s.Nodes == 0 {
+			continue
+		}
+		s.Ready = s.Counts[markOK] + s.Counts[markRest] + s.Counts[markWarn]
+		s.Said = saidOf(s.Counts)
+		all = append(all, s)
+	}
+	drawn := drawnOf(all)
+	for i := range all {
+		s := &all[i]
+		if !drawn[i] {
+			f.Rest, f.RestNodes, f.RestReady = f.Rest+1, f.RestNodes+s.Nodes, f.RestReady+s.Ready
+			continue
+		}
+		s.Blocks = blocksOf(s, f.Few, f.Size)
+		f.Sites = append(f.Sites, *s)
+	}
+	for k, n := range total {
+		if n > 0 {
+			f.Keys = append(f.Keys, fleetKey{marks[k].Class, marks[k].Text, "/nodes?status=" + marks[k].Status, n})
+		}
+	}
+	return f
+}
+
+// drawnOf tells which sites are drawn.
+func drawnOf(all []siteMarks) []bool {
+	drawn, left := make([]bool, len(all)), shownSites
+	for _, trouble := range []bool{true, false} {
+		for i, s := range all {
+			if left > 0 && !drawn[i] && (s.Counts[markOK] < s.Nodes) == trouble {
+				drawn[i] = true
+				left--
+			}
+		}
+	}
+	return drawn
+}
+
+// saidOf says how the nodes of a site are that are not simply ready.
+func saidOf(counts [markKinds]int) string {
+	var said []string
+	for k := markKinds - 1; k > markOK; k-- {
+		if counts[k] > 0 {
+			said = append(said, fmt.Sprintf("%d %s", counts[k], strings.ToLower(marks[k].Text)))
+		}
+	}
+	return strings.Join(said, ", ")
+}
+
+func blocksOf(s *siteMarks, few bool, size int) (blocks []block) {
+	for i := 0; i < len(s.kinds); i += perBlock {
+		end := min(i+perBlock, len(s.kinds))
+		blocks = append(blocks, blockOf(i, s.kinds[i:end], s.names[i:end], s.Href, few, size))
+	}
+	return blocks
+}
+
+func blockOf(first int, kinds []markKind, names []string, href string, few bool, size int) block {
+	lines := (len(kinds) + perLine - 1) / perLine
+	b := block{
+		First: first, Href: href + "&page=" + strconv.Itoa(first/perBlock+1), Wide: min(len(kinds), perLine) * cell, High: lines * cell,
+		Pixels: min(len(kinds), perLine) * size, HighPx: lines * size, Title: names[0],
+	}
+	if last := names[len(names)-1]; last != b.Title {
+		b.Title += " to " + last
+	}
+	var paths [markKinds][]byte
+	for i := 0; i < len(kinds); {
+		end := i + 1
+		for end < len(kinds) && kinds[end] == kinds[i] && end%perLine != 0 {
+			end++
+		}
+		paths[kinds[i]] = fmt.Appendf(paths[kinds[i]], "M%d %dh%d", i%perLine*cell, i/perLine*cell+cell/2, (end-i)*cell)
+		i = end
+	}
+	for k, d := range paths {
+		if len(d) > 0 {
+			b.Paths = append(b.Paths, markPath{marks[k].Class, string(d)})
+		}
+	}
+	for i, name := range names {
+		if few {
+			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, nodeHref(name), name + ": " + marks[kinds[i]].Text})
+		}
+	}
+	return b
+}
+
+// mark leads to the node whose mark somebody pressed: the picture of a large fleet has no
+// links of its own. Where there is none any more, to the nodes of the site.
+func (c *call) mark() error {
+	site := c.QueryParam("site")
+	i, err := strconv.Atoi(c.QueryParam("at"))
+	to := "/nodes?" + url.Values{"site": {site}}.Encode()
+	if err == nil && i >= 0 {
+		for n := range c.Fleet.Snapshot().NodesIn(site) {
+			if i == 0 {
+				to = nodeHref(n.Name)
+				break
+			}
+			i--
+		}
+	}
+	return c.Redirect(http.StatusSeeOther, to)
+}

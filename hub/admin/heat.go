@@ -1,0 +1,35 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// nodeWhy is what is wrong with a node in one sentence, with how hot its device says it
+// is where that is why: nobody looks for a fan because of "Throttled".
+func (a *request) nodeWhy(n *corev1.Node) string {
+	why, told := nodeWhy(a.Snapshot, n)
+	live := a.liveness(n.Name)
+	if t := live.Vitals.Temperature; t != nil && live.Connected && state.ReadyOf(n) == corev1.ConditionTrue {
+		return heated(why, told, n, *t)
+	}
+	return why
+}
+
+// heated is the sentence about a node whose device is so hot.
+func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius float64) string {
+	if celsius < hot {
+		return why
+	}
+	if c := state.NodeCondition(n, told); c != nil && c.Reason == "Throttled" {
+		return fmt.Sprintf("It is at %.0f °C, and the firmware slows the processor down: check its cooling.", celsius)
+	}
+	if len(unhealthy(n)) == 0 {
+		return strings.TrimSpace(fmt.Sprintf("It is at %.0f °C; from about %d °C on boards slow down: check its cooling. %s", celsius, hot, why))
+	}
+	return why
+}

@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/wire"
+)
+
+func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
+	throttled := condition("PowerOK", "False", "Throttled", "the firmware slows the processor down: check its cooling and its power supply")
+	for _, c := range []struct {
+		name    string
+		celsius float64 // 0: it does not tell
+		change  func(*corev1.Node)
+		away    bool
+		want    string // the beginning
+	}{
+		{"hot and throttled", 84.3, throttled, false, "It is at 84 °C, and the firmware slows the processor down: check its cooling."},
+		{"throttled, and not hot", 61, throttled, false, "Throttled: the firmware slows"},
+		{"throttled, and it does not tell", 0, throttled, false, "Throttled: the firmware slows"},
+		{"hot", 80.4, nil, false, "It is at 80 °C; from about 80 °C on boards slow down: check its cooling."},
+		{"warm", 79.4, nil, false, ""},
+		{"hot and cordoned", 84, func(n *corev1.Node) { n.Spec.Unschedulable = true }, false, "It is at 84 °C; from about 80 °C on boards slow down: check its cooling. Cordoned:"},
+		{"hot, but something else is wrong", 84, condition("StorageHealthy", "False", "WornOut", "mmcblk0 is at the end of its life"), false, "WornOut: mmcblk0"},
+		{"it was hot before it fell silent", 84, condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."), true, "node pi-1 Ready=Unknown"},
+	} {
+		a := chartRequest("", now0, nil)
+		n := testNode("pi-1", "oslo", c.change)
+		a.Snapshot = newMemory(n).Snapshot()
+		a.liveness = func(string) Liveness {
+			v := Liveness{Connected: !c.away}
+			if c.celsius != 0 {
+				v.Vitals = wire.Vitals{Temperature: &c.celsius}
+			}
+			return v
+		}
+		if got := a.nodeWhy(a.Node("pi-1")); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package admin
+
+import (
+	"html/template"
+	"net/http"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/web/manual"
+)
+
+// handbook is the manual, read when somebody first asks for it or a page links to it. It
+// panics when a page is wrong, which no setting can cause.
+var handbook = sync.OnceValue(func() *manual.Manual {
+	m, err := manual.Load(manual.Files)
+	if err != nil {
+		panic(err)
+	}
+	return m
+})
+
+// helpURL is where the manual tells of something: the anchor of a page, whose parts are
+// joined with a dot; "" where it does not.
+func helpURL(page string, parts ...string) string {
+	id := ""
+	for i, part := range parts {
+		if i > 0 {
+			id += "."
+		}
+		id += part
+	}
+	return handbook().Href(page, id)
+}
+
+// nodeHelp is where the manual tells of what is wrong with a node.
+func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
+	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
+		return ""
+	}
+	return helpURL("conditions", "Node", or(string(told), string(corev1.NodeReady)))
+}
+
+// podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
+func podHelp(p *corev1.Pod, status string) string {
+	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return helpURL("events", "FailedScheduling")
+	}
+	return helpURL("events", status)
+}
+
+// mostFound is how many places a search of the manual names.
+const mostFound = 40
+
+type helpData struct {
+	Page     *manual.Page
+	Body     template.HTML
+	Groups   []manual.Group
+	Asked    bool
+	Question string
+	Found    []manual.Found
+	Next     *manual.Page
+	Root     string
+}
+
+// help shows a page of the manual, or what a search finds in it.
+func (c *call) help() error {
+	m := handbook()
+	name := or(c.Param("page"), manual.First)
+	d := helpData{Page: m.Page(name), Groups: m.Groups, Root: manual.Root}
+	if d.Page == nil {
+		return c.message(http.StatusNotFound, "Nothing here", "The manual has no page “"+name+"”.")
+	}
+	title := d.Page.Title
+	if _, d.Asked = c.QueryParams()["q"]; d.Asked {
+		d.Question = c.QueryParam("q")
+		d.Question = d.Question[:min(len(d.Question), manual.MaxQuery)]
+		d.Found = m.Find(d.Question, mostFound)
+		title = "Search of the manual"
+	} else {
+		d.Body = template.HTML(d.Page.Body) //nolint:gosec // of files that are built in
+		for i, p := range m.Pages() {
+			if p == d.Page && i+1 < len(m.Pages()) {
+				d.Next = m.Pages()[i+1]
+			}
+		}
+	}
+	return c.plain(http.StatusOK, page{Template: "help", Title: title, Data: d})
+}

@@ -1,0 +1,212 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A card is one open incident: what has happened, what it touches, what comes next, and what
+// would help.
+type card struct {
+	Key, Href string
+	Pill      pill
+	Message   string
+	Counts    string
+	Since     *moment
+	Next      *moment // when its pods begin to leave
+	NextUTC   string
+	Moving    bool // they have begun to
+	Evicted   string
+	Held      string
+	Quiet     *moment // since when it has not been seen
+	Examples  []exampleLink
+	More      int // examples that are not shown
+	Parts     []string
+	Help      string // where the manual tells of the cause
+	Menu      menu
+}
+
+// An exampleLink is one of the nodes or pods that an incident touches.
+type exampleLink struct{ Name, Href string }
+
+// An over is a closed incident and what it has cost.
+type over struct {
+	Key, Message, Cost string
+	Closed             *moment
+}
+
+// incidentsTopic is that of the pages that show incidents.
+const incidentsTopic = string(state.Incidents)
+
+const (
+	// fewCards is how many open incidents the overview shows, and fewOver how many closed ones.
+	fewCards, fewOver = 30, 20
+	// fewExamples is how many nodes or pods a card links to.
+	fewExamples = 5
+)
+
+// incidentsData is what the overview shows of incidents.
+type incidentsData struct {
+	Cards []card
+	More  int
+	Over  []over
+	Ended int // closed in the last day
+	Tab   tab
+}
+
+// A tab is what the browser's tab shows of the fleet while nobody looks at it.
+type tab struct {
+	Open int
+	Kind string // bad, warn, or "": all is well
+}
+
+// incidents are the open ones, the oldest first, so that one that comes or counts anew moves
+// none that somebody reads; and the closed ones, the newest first.
+func incidents(a *request) (d incidentsData) {
+	var closed []*fleet.Incident
+	parts := map[string][]string{}
+	var open []*fleet.Incident
+	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
+		switch {
+		case i.State != fleet.IncidentOpen:
+			closed = append(closed, i)
+		case i.PartOf != "" && a.Get(state.Key{Kind: state.Incidents, Name: i.PartOf}) != nil:
+			parts[i.PartOf] = append(parts[i.PartOf], i.Message)
+		default:
+			open = append(open, i)
+		}
+	}
+	byTime := func(x, y *fleet.Incident) int {
+		return cmp.Or(x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
+	}
+	worst := func(x, y *fleet.Incident) int {
+		return cmp.Or(rank(severityPill(x.Severity).Kind)-rank(severityPill(y.Severity).Kind), byTime(x, y))
+	}
+	// Cards keep their places, the oldest first; where there are too many the worst are shown.
+	slices.SortFunc(open, worst)
+	shown := slices.Clone(open[:min(len(open), fewCards)])
+	slices.SortFunc(shown, byTime)
+	for _, i := range open {
+		if i.Severity != fleet.SeverityInfo {
+			d.Tab.Open++
+			if kind := severityPill(i.Severity).Kind; d.Tab.Kind == "" || rank(kind) < rank(d.Tab.Kind) {
+				d.Tab.Kind = kind
+			}
+		}
+	}
+	for _, i := range shown {
+		d.Cards = append(d.Cards, cardOf(a, i, parts[i.Name]))
+	}
+	d.More = len(open) - len(shown)
+	slices.SortStableFunc(closed, func(x, y *fleet.Incident) int { return y.Closed.Compare(x.Closed.Time) })
+	d.Ended = len(closed)
+	for _, i := range closed[:min(len(closed), fewOver)] {
+		d.Over = append(d.Over, over{i.Name, i.Message, costOf(i), at(i.Closed.Time, a.now)})
+	}
+	return d
+}
+
+func severityPill(s fleet.IncidentSeverity) pill {
+	switch s {
+	case fleet.SeverityCritical:
+		return pill{"bad", "Critical"}
+	case fleet.SeverityWarning:
+		return pill{"warn", "Warning"}
+	}
+	return pill{"idle", "Note"}
+}
+
+// quietTold is how long an incident must not have been seen for its card to say so. What crashes
+// again and again runs for some seconds each time: its card would grow and shrink with each.
+const quietTold = time.Minute
+
+func cardOf(a *request, i *fleet.Incident, parts []string) card {
+	c := card{
+		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: at(i.Since.Time, a.now), Held: i.Held, Parts: parts, Help: helpURL("incidents", string(i.Cause)),
+	}
+	if i.NextMove != nil {
+		c.Next, c.NextUTC, c.Moving = at(i.NextMove.Time, a.now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.now)
+	}
+	if i.Evicted > 0 {
+		c.Evicted = plural(int(i.Evicted), "pod")
+	}
+	if i.QuietSince != nil && a.now.Sub(i.QuietSince.Time) >= quietTold {
+		c.Quiet = at(i.QuietSince.Time, a.now)
+	}
+	for _, name := range i.Examples[:min(len(i.Examples), fewExamples)] {
+		switch {
+		case i.About.Kind == "Fleet":
+			c.Examples = append(c.Examples, exampleLink{name, siteHref(name)})
+		case i.About.Kind == state.Sites.Row().Name, i.About.Kind == state.FirmwareRollouts.Row().Name:
+			c.Examples = append(c.Examples, exampleLink{name, nodeHref(name)})
+		case i.About.Namespace != "":
+			c.Examples = append(c.Examples, exampleLink{name, "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(name)})
+		}
+	}
+	if all := int(max(i.Count.Nodes, i.Count.Pods)); len(c.Examples) > 0 && i.About.Kind != "Fleet" {
+		if i.About.Kind == state.Sites.Row().Name {
+			all = int(i.Count.Nodes)
+		}
+		c.More = max(0, all-len(c.Examples))
+	}
+	if site := a.Site(i.Site); site != nil {
+		offered := menuOf(a, site)
+		for _, m := range slices.Concat(offered.First, offered.More) {
+			if slices.Contains(i.Actions, fleet.IncidentAction(m.Label)) {
+				c.Menu.First = append(c.Menu.First, m)
+			}
+		}
+	}
+	return c
+}
+
+// aboutHref is where what an incident is in is shown.
+func aboutHref(i *fleet.Incident) string {
+	switch k := state.KindNamed(i.About.Kind); {
+	case i.About.Kind == "Fleet":
+		return "/sites"
+	case k == state.Sites:
+		return "/nodes?" + url.Values{"site": {i.About.Name}, "status": {"attention"}}.Encode()
+	case k == state.FirmwareRollouts:
+		return rolloutHref(i.About.Name)
+	case k == state.Pods:
+		return "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(i.About.Name)
+	case k == "":
+		return "/pods?status=attention"
+	default:
+		return ownerHref(i.About.Namespace, i.About.Kind, i.About.Name)
+	}
+}
+
+// costOf says what an incident has cost that is over.
+func costOf(i *fleet.Incident) string {
+	parts := []string{"lasted " + duration.HumanDuration(i.Closed.Sub(i.Since.Time))}
+	if n := incident.Counts(i.Most); n != "" {
+		parts = append(parts, n+" at most")
+	}
+	if i.Evicted > 0 {
+		parts = append(parts, plural(int(i.Evicted), "pod")+" told to leave")
+	}
+	if i.ShortSeconds > 0 {
+		parts = append(parts, "workloads short for "+duration.HumanDuration(time.Duration(i.ShortSeconds)*time.Second))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// title puts what is open before a page's title.
+func (t tab) title(of string) string {
+	if t.Open == 0 {
+		return of
+	}
+	return fmt.Sprintf("(%d) %s", t.Open, of)
+}

@@ -1,0 +1,441 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/state"
+)
+
+func numbered(format string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf(format, i))
+	}
+	return list
+}
+
+func (m *memory) pick(kind state.Kind, namespace, name string) string {
+	return pickOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
+}
+
+func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
+	m := worksample(t)
+	m.put(t, testNode("pi-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
+	all := actions(nil)
+	object := func(kind state.Kind, ns, name string) state.Object {
+		return m.Snapshot().Get(state.Key{Kind: kind, Namespace: ns, Name: name})
+	}
+	shop, watch, db := object(state.Deployments, "default", "shop"), object(state.DaemonSets, "default", "watch"), object(state.StatefulSets, "default", "db")
+	cron, pi1, pi3 := object(state.CronJobs, "default", "nightly-report"), object(state.Nodes, "", "pi-1"), object(state.Nodes, "", "pi-3")
+	anything := func(string, string) bool { return true }
+	for _, c := range []struct {
+		name   string
+		do     string
+		picked []state.Object
+		may    func(verb, resource string) bool
+		take   []string
+		left   []string
+		kinds  int
+	}{
+		{"things of three kinds have what all three can have done", "restart", []state.Object{shop, watch, db}, anything, []string{"shop", "watch", "db"}, nil, 3},
+		{"what cannot have it done is left out", "scale", []state.Object{shop, watch, db}, anything, []string{"shop", "db"}, []string{"watch cannot be done to a daemon set"}, 2},
+		{"what needs it no more is left out", "uncordon", []state.Object{pi1, pi3}, anything, []string{"pi-3"}, []string{"pi-1 is not cordoned"}, 1},
+		{"a cron job and a deployment are resumed in words of their own", "resume", []state.Object{shop, cron}, anything, nil, []string{"shop is not paused", "nightly-report is not suspended"}, 2},
+		{"what the role may not do is left out, and the rest is not", "delete", []state.Object{shop, watch}, func(verb, resource string) bool { return resource != "daemonsets" },
+			[]string{"shop"}, []string{"watch is not for your role, which may not delete daemonsets"}, 2},
+		{"what is for one at a time is for none", "settings", []state.Object{object(state.Sites, "", "oslo")}, anything, nil, []string{"oslo cannot be done to a site"}, 0},
+		{"a word that is no action is for none", "explode", []state.Object{pi1}, anything, nil, []string{"pi-1 cannot be done to a node"}, 0},
+	} {
+		got := choose(all, c.may, c.do, c.picked)
+		var take, left []string
+		for _, o := range got.take {
+			take = append(take, o.GetName())
+		}
+		for _, l := range got.left {
+			left = append(left, l.Name+" "+l.Why)
+		}
+		kinds := 0
+		if got.act != nil {
+			kinds = max(1, len(got.act.each))
+		}
+		if !reflect.DeepEqual(take, c.take) || !reflect.DeepEqual(left, c.left) || kinds != c.kinds {
+			t.Errorf("%s: takes %v, leaves %v, %d kinds", c.name, take, left, kinds)
+		}
+	}
+}
+
+func TestTheNumberIsTyped(t *testing.T) {
+	destroys, harmless := &action{Destroy: true}, &action{}
+	for _, c := range []struct {
+		act    *action
+		n      int
+		number string
+		ok     bool
+	}{
+		{destroys, 10, "", true}, {destroys, 11, "", false}, {destroys, 11, "11", true}, {destroys, 11, "12", false}, {destroys, 11, "yes", false},
+		{destroys, 4900, "4,900", true}, {destroys, 4900, " 4 900 ", true}, {destroys, 4900, "490", false}, {destroys, 11, "+11x", false}, {harmless, 4900, "", true},
+	} {
+		if why := typed(c.act, url.Values{"number": {c.number}}, c.n); (why == "") != c.ok {
+			t.Errorf("%d things, destroyed %v, typed %q: %q", c.n, c.act.Destroy, c.number, why)
+		}
+	}
+}
+
+// begun sends a form of the page before on as a browser would, with what is typed.
+func (s *server) begun(t testing.TB, body string, form url.Values) (code int, answer string) {
+	t.Helper()
+	_, rest, _ := strings.Cut(body, `formaction="`)
+	path, _, _ := strings.Cut(rest, `"`)
+	form.Set("items", valueOf(body, "items"))
+	form.Set("back", valueOf(body, "back"))
+	return s.do(t, "admin", path, form)
+}
+
+func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
+	m := worksample(t)
+	nightly := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly-report"}).DeepCopyObject().(*batchv1.CronJob)
+	nightly.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	admission.Default(nightly, admission.Settings{})
+	m.put(t, nightly)
+	srv := acting(t, m)
+	picks := url.Values{"csrf": {csrf}, "do": {"restart"}, "pick": {m.pick(state.Deployments, "default", "shop"), m.pick(state.DaemonSets, "default", "watch"),
+		m.pick(state.CronJobs, "default", "nightly-report"), "deployments/default/nobody=1", "daemonsets/default/watch=another"}}
+	_, body := srv.ask(t, "operator", "POST", "/actions/many?q=s", picks)
+	for _, want := range []string{"Restart 2 workloads", "cannot be done to a cron job", "has gone", "another of its name has come", "3 left out", `href="/workloads?q=s"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page before does not say %q: %s", want, mainOf(body))
+		}
+	}
+	code, body := srv.begun(t, body, url.Values{})
+	if code != http.StatusOK || !strings.Contains(body, "2 of 2 done") || !strings.Contains(body, "daemon set watch") {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+	if m.Snapshot().Deployment("default", "shop").Spec.Template.Annotations[restartedAt] == "" {
+		t.Error("the deployment was not restarted")
+	}
+	// Two kinds that are suspended and paused, and resumed together.
+	picks = url.Values{"csrf": {csrf}, "do": {"suspend"}, "pick": {m.pick(state.CronJobs, "default", "nightly-report")}}
+	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
+	if !strings.Contains(body, "Starts no more jobs") || !strings.Contains(body, "nightly-report") {
+		t.Errorf("the page before: %s", mainOf(body))
+	}
+	if code, body := srv.do(t, "admin", "/actions/cronjobs/suspend", url.Values{"item": {m.form(state.CronJobs, "default", "nightly-report")}}); code != http.StatusOK || !strings.Contains(body, "1 of 1 done") {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+	picks = url.Values{"csrf": {csrf}, "do": {"delete"}, "pick": {m.pick(state.CronJobs, "default", "nightly-report"), m.pick(state.StatefulSets, "default", "db")}}
+	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
+	if code, body := srv.begun(t, body, url.Values{}); code != http.StatusOK || !strings.Contains(body, "2 of 2 done") {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+}
+
+// fleetOf is a fleet of n nodes behind the real API, which keeps who did what.
+func fleetOf(t *testing.T, n int) (m *memory, c Config, audits func() int) {
+	m = manyNodes(n)
+	c = configOf(m)
+	equip(&c)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	api := kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Settings: admission.Settings{}, Version: "test", Log: c.Log})
+	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, _ := headerAccess{}.Authenticate(r)
+		mu.Lock()
+		seen[r.Method+" "+r.URL.Path+" by "+user.Name]++
+		mu.Unlock()
+		api.ServeHTTP(w, r)
+	})
+	return m, c, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen)
+	}
+}
+
+// TestAllThatMatchAreExactlyThose goes over 5,000 nodes of which 4,900 match: a wrong number
+// changes nothing, the right one does it to those that were listed, and not to one that has
+// come since.
+func TestAllThatMatchAreExactlyThose(t *testing.T) {
+	m, c, asked := fleetOf(t, 5000)
+	var changes []state.Change
+	for i := range 100 {
+		n := m.s.Node(fmt.Sprintf("node-%04d", i)).DeepCopy()
+		n.Name, n.UID = fmt.Sprintf("spare-%04d", i), ""
+		changes = append(changes, state.Remove(m.s.Node(fmt.Sprintf("node-%04d", i)), ""), state.Put(n, ""))
+	}
+	m.s, _ = state.Apply(m.s, changes)
+	srv := start(t, c)
+	form := url.Values{"csrf": {csrf}, "do": {"delete"}, "all": {"nodes"}}
+	_, body := srv.ask(t, "admin", "POST", "/actions/many?q=node-", form)
+	for _, want := range []string{"Delete 4900 nodes", "Type 4900 to delete all of them", "By site", "<span>site-7</span><b>245</b>", "The first 20 of 4900", "and 4880 more"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page before does not say %q: %.3000s", want, mainOf(body))
+		}
+	}
+	m.put(t, testNode("node-late", "site-1", nil))
+	for _, number := range []string{"", "4899", "10", "4900x"} {
+		if code, answer := srv.begun(t, body, url.Values{"number": {number}}); code != http.StatusUnprocessableEntity || !strings.Contains(answer, "Nothing was changed") {
+			t.Fatalf("with %q typed: %d", number, code)
+		}
+	}
+	if n := m.Snapshot().Len(state.Nodes); n != 5001 || asked() != 0 {
+		t.Fatalf("a wrong number has changed something: %d nodes, %d questions to the API", n, asked())
+	}
+	m.end(t, m.Snapshot().Node("node-4000"))
+	code, answer := srv.begun(t, body, url.Values{"number": {"4900"}})
+	if code != http.StatusOK || !strings.Contains(answer, "4899 of 4900 done, 1 failed") || !strings.Contains(answer, ">Gone<") {
+		t.Fatalf("%d: %.800s", code, mainOf(answer))
+	}
+	if n := m.Snapshot().Len(state.Nodes); n != 101 || m.Snapshot().Node("node-late") == nil || m.Snapshot().Node("spare-0001") == nil {
+		t.Errorf("%d nodes are left, want the 100 that do not match and the one that has come", n)
+	}
+	if asked() != 4899 {
+		t.Errorf("the API was asked for %d things by name, want one for each", asked())
+	}
+	if len(answer) > 200_000 {
+		t.Errorf("the page of the action has %d bytes", len(answer))
+	}
+	at := "/actions/" + actionAt(answer)
+	if _, only := srv.ask(t, "admin", "GET", at+"?show=failed", nil); strings.Count(only, `<th scope="row">`) != 1 {
+		t.Errorf("of what was not done it shows %s", mainOf(only))
+	}
+	if _, second := srv.ask(t, "admin", "GET", at+"?page=2", nil); !strings.Contains(second, "101–200 of 4900") {
+		t.Errorf("the second page: %.500s", mainOf(second))
+	}
+}
+
+func actionAt(body string) string {
+	_, rest, _ := strings.Cut(body, `href="/actions/`)
+	for !strings.HasPrefix(rest[12:], "?") {
+		if _, rest, _ = strings.Cut(rest, `href="/actions/`); rest == "" {
+			return ""
+		}
+	}
+	return rest[:12]
+}
+
+// held holds the API's answers from the n-th on until it is let go.
+type held struct {
+	http.Handler
+	mu   sync.Mutex
+	left int
+	free chan struct{}
+}
+
+func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	h.left--
+	wait := h.left < 0
+	h.mu.Unlock()
+	if wait {
+		<-h.free
+	}
+	h.Handler.ServeHTTP(w, r)
+}
+
+// TestStoppedInTheMiddle: what has been begun is brought to its end, and told; the rest is
+// left alone, by whoever stops it and by a hub that ends.
+func TestStoppedInTheMiddle(t *testing.T) {
+	for _, hubEnds := range []bool{false, true} {
+		m, c, _ := fleetOf(t, 1500)
+		slow := &held{Handler: c.API, left: 300, free: make(chan struct{})}
+		c.API = slow
+		srv := start(t, c)
+		_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?q=node-", nil)
+		form := url.Values{"csrf": {csrf}, "items": {valueOf(body, "items")}}
+		resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/cordon", form, "Cookie", nameHeader+"=admin")
+		at := resp.Header.Get("Location")
+		until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -atOnce })
+		if hubEnds {
+			go srv.page.jobs.end()
+			<-srv.page.jobs.ctx.Done()
+		} else {
+			srv.ask(t, "admin", "POST", at, url.Values{"csrf": {csrf}, "action": {"stop"}})
+		}
+		close(slow.free)
+		until(t, "it has ended", func() bool {
+			_, body = srv.ask(t, "admin", "GET", at, nil)
+			return !strings.Contains(body, ">In progress<")
+		})
+		cordoned := 0
+		for n := range m.Snapshot().Nodes() {
+			if n.Spec.Unschedulable {
+				cordoned++
+			}
+		}
+		if cordoned != 300+atOnce {
+			t.Errorf("%d nodes are cordoned, want the %d that were begun", cordoned, 300+atOnce)
+		}
+		if want := fmt.Sprintf("%d of 1500 done, %d failed", cordoned, 1500-cordoned); !strings.Contains(body, want) || !strings.Contains(body, "not done: it was stopped before") {
+			t.Errorf("the action does not say %q: %.900s", want, mainOf(body))
+		}
+		if !hubEnds {
+			continue
+		}
+		// The next hub knows of none, and what is left can be asked for again.
+		next := start(t, c)
+		if _, body := next.ask(t, "admin", "GET", at, nil); !strings.Contains(body, "it was restarted") {
+			t.Errorf("after a restart: %s", mainOf(body))
+		}
+		if _, body := next.ask(t, "admin", "GET", "/actions/nodes/cordon?q=node-", nil); !strings.Contains(body, fmt.Sprintf("Cordon %d nodes", 1500-cordoned)) {
+			t.Errorf("after a restart: %.600s", mainOf(body))
+		}
+	}
+}
+
+func valueOf(body, name string) string {
+	_, rest, _ := strings.Cut(body, `name="`+name+`" value="`)
+	value, _, _ := strings.Cut(rest, `"`)
+	return value
+}
+
+func TestADrainOfManyThatIsStoppedLeavesNoOrder(t *testing.T) {
+	m, c, _ := fleetOf(t, 300)
+	slow := &held{Handler: c.API, left: 100, free: make(chan struct{})}
+	c.API = slow
+	srv := start(t, c)
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?q=node-", nil)
+	form := url.Values{"csrf": {csrf}, "items": {valueOf(body, "items")}, "number": {"300"}, "until": {"15m"}}
+	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", form, "Cookie", nameHeader+"=admin")
+	at := resp.Header.Get("Location")
+	until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -atOnce })
+	srv.ask(t, "admin", "POST", at, url.Values{"csrf": {csrf}, "action": {"stop"}})
+	close(slow.free)
+	until(t, "it has ended", func() bool {
+		_, body = srv.ask(t, "admin", "GET", at, nil)
+		return !strings.Contains(body, ">In progress<")
+	})
+	cordoned, ordered := 0, 0
+	for n := range m.Snapshot().Nodes() {
+		if n.Spec.Unschedulable {
+			cordoned++
+		}
+		if _, is := n.Annotations[state.DrainAnnotation]; is {
+			ordered++
+		}
+	}
+	if cordoned != 100+atOnce || ordered != 0 || !strings.Contains(body, "stopped before it was drained; it stays cordoned") {
+		t.Errorf("%d cordoned, %d to be drained: %.600s", cordoned, ordered, mainOf(body))
+	}
+}
+
+func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	before := m.Snapshot().Revision
+	pi := m.pick(state.Nodes, "", "pi-1")
+	big := strings.Join(numbered("nodes//forged-%d=0a0a0a0a-0000-0000-0000-00000000aaaa", 16_000), " ")
+	for _, c := range []struct {
+		name, role, path string
+		form             url.Values
+		code             int
+		says             string
+	}{
+		{"nothing", "admin", "/actions/many", url.Values{"do": {"delete"}}, 400, "Nothing is chosen"},
+		{"no name", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//"}}, 400, "names nothing"},
+		{"a kind that nobody acts on", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"secrets/default/key=1"}}, 400, "no action is for"},
+		{"no kind", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"/pi-1=1"}}, 400, "no action is for"},
+		{"too many slashes", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//../pi-1=1"}}, 400, "names nothing"},
+		{"another's uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1=1"}}, 409, "All of it has gone"},
+		{"no uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1"}}, 409, "All of it has gone"},
+		{"no such action", "admin", "/actions/many", url.Values{"do": {"explode"}, "pick": {pi}}, 400, "Do what?"},
+		{"what is for one at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
+		{"all of what there is no list of", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names nothing"},
+		{"a megabyte of names", "admin", "/actions/many", url.Values{"do": {"delete"}, "picks": {big}}, 400, "Too many"},
+		{"a viewer", "viewer", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}, 403, "Not for your role"},
+		{"a viewer who begins", "viewer", "/actions/many/delete", url.Values{"items": {pi}}, 403, "Not for your role"},
+		{"another kind than the action's", "admin", "/actions/pods/delete", url.Values{"items": {pi}}, 400, "names nothing"},
+		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.pick(state.Deployments, "default", "shop")}}, 400, "cannot be done to"},
+		{"begun with nothing", "admin", "/actions/many/delete", url.Values{}, 400, "Nothing is chosen"},
+		{"begun with a megabyte", "admin", "/actions/nodes/delete", url.Values{"items": {strings.ReplaceAll(big, "nodes//", "/")}, "number": {"16000"}}, 400, "Too many"},
+	} {
+		c.form.Set("csrf", csrf)
+		resp, body := srv.ask(t, c.role, "POST", c.path, c.form, "Cookie", nameHeader+"="+c.role)
+		if resp.StatusCode != c.code || !strings.Contains(body, c.says) {
+			t.Errorf("%s: %d, want %d and %q: %.300s", c.name, resp.StatusCode, c.code, c.says, mainOf(body))
+		}
+	}
+	// The same thing twice is one thing: no number can be reached by naming it often.
+	twice := url.Values{"csrf": {csrf}, "items": {strings.Repeat(m.form(state.Nodes, "", "bone-1")+" ", 50)}, "number": {"50"}}
+	if resp, _ := srv.ask(t, "viewer", "POST", "/actions/nodes/delete", twice); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a viewer deletes: %d", resp.StatusCode)
+	}
+	if items, ok := namedIn(twice); !ok || len(items) != 1 {
+		t.Errorf("one thing fifty times is %d", len(items))
+	}
+	if now := m.Snapshot().Revision; now != before {
+		t.Errorf("something was changed: revision %d, was %d", now, before)
+	}
+	if resp, _ := srv.ask(t, "admin", "POST", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("without the form's token: %d", resp.StatusCode)
+	}
+}
+
+func TestMemoryOfActionsIsBounded(t *testing.T) {
+	js := newJobs(newLive(newMemory()), time.Now)
+	defer js.end()
+	done := make(chan struct{})
+	close(done)
+	for i := range 5 {
+		js.list = append(js.list, &job{ID: fmt.Sprint(i), Items: make([]progress, maxItems), over: done})
+	}
+	if !js.forget() || len(js.list) != 2 || js.list[0].ID != "3" {
+		t.Errorf("%d are kept", len(js.list))
+	}
+	js.list = append(js.list, &job{Items: make([]progress, maxItems), over: make(chan struct{})}, &job{Items: make([]progress, maxItems), over: make(chan struct{})}, &job{Items: make([]progress, 1), over: make(chan struct{})})
+	if js.forget() {
+		t.Error("more is begun than is to be kept")
+	}
+}
+
+func TestRowsCanBePickedByWhoMayAct(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	for path, want := range map[string][]string{
+		"/nodes": {m.pick(state.Nodes, "", "pi-1")}, "/pods": {m.pick(state.Pods, "default", "watch-1")}, "/sites": {m.pick(state.Sites, "", "oslo")},
+		"/workloads": {m.pick(state.Deployments, "default", "shop"), m.pick(state.CronJobs, "default", "nightly-report"), m.pick(state.Jobs, "press", "press-backup")},
+	} {
+		_, body := srv.ask(t, "operator", "GET", path, nil)
+		for _, pick := range want {
+			if !strings.Contains(body, `name="pick" value="`+pick+`"`) {
+				t.Errorf("%s has no box for %s", path, pick)
+			}
+		}
+		if strings.Contains(body, " checked") || !strings.Contains(body, `name="do"`) {
+			t.Errorf("%s has a ticked box, or nothing to do", path)
+		}
+		if _, body := srv.ask(t, "viewer", "GET", path, nil); strings.Contains(body, `name="pick"`) || strings.Contains(body, `name="do"`) || strings.Contains(body, "data-all") {
+			t.Errorf("a viewer picks on %s", path)
+		}
+	}
+}
+
+func TestTheBarOffersWhatKindsHaveInCommonFirst(t *testing.T) {
+	a := &request{actions: actions(nil), may: func(string, string) bool { return true }}
+	b := pickBarOf(a, url.Values{"q": {"x y"}, "sort": {""}}, 5, 5, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
+	var names []string
+	for _, d := range b.Does {
+		names = append(names, d.Name)
+	}
+	if want := "restart undo resume scale suspend pause run delete"; strings.Join(names, " ") != want || b.Href != "/actions/many?q=x+y" || b.Total != 0 {
+		t.Errorf("%v, want %s; %+v", names, want, b)
+	}
+	if i := slices.IndexFunc(b.Does, func(p pickAction) bool { return p.Name == "resume" }); b.Does[i].Kinds != "deployments cronjobs jobs" {
+		t.Errorf("resume is for %s", b.Does[i].Kinds)
+	}
+	a.may = func(string, string) bool { return false }
+	if pickBarOf(a, nil, 5, 5, state.Nodes) != nil {
+		t.Error("who may do nothing has a bar")
+	}
+}

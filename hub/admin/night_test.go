@@ -1,0 +1,95 @@
+package admin
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A night is a fleet in which a site of ten nodes goes dark, while something crashes.
+func night() []state.Object {
+	since := metav1.NewTime(now0.Add(-time.Hour))
+	next := metav1.NewMicroTime(now0.Add(12 * time.Second))
+	objects := []state.Object{
+		&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: fleet.SiteStatus{State: fleet.SiteNormal, Since: &since, EvictionRate: "0.1"}},
+		&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "bergen"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, Since: &since, EvictionRate: "0.1", Waiting: 10, NextEviction: &next}},
+		testNode("oslo-1", "oslo", nil), testNode("oslo-2", "oslo", condition(fleet.ConditionPowerOK, "False", "UnderVoltage", "the supply voltage is too low now: use a stronger power supply or a shorter cable")),
+		testPod("till-5c6b-x2x4z", "oslo-1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", RestartCount: 7, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
+		}),
+		testPod("menu-77d8-plm2k", "oslo-1", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Image = "registry.example/menu:2.0.0"
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "registry.example said: manifest unknown"}}}}
+		}),
+		&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-0a0b0c", UID: "1"}, State: fleet.IncidentClosed, Cause: "NodeDark", Severity: fleet.SeverityCritical, Message: "oslo-2 does not answer", About: fleet.IncidentObject{Kind: "Site", Name: "oslo"},
+			Since: ago0(5 * time.Hour), Opened: ago0(5 * time.Hour), Closed: new(ago0(4 * time.Hour)), Most: fleet.IncidentCount{Nodes: 1, Pods: 6, Workloads: 2}, Evicted: 5, ShortSeconds: 340},
+	}
+	for i := range 10 {
+		name := fmt.Sprintf("brg-%04d", i)
+		objects = append(objects, testNode(name, "bergen", nil), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"}, testPod("kiosk-"+name, name, tolerates))
+	}
+	return objects
+}
+
+// tolerates that its node is silent, for five minutes.
+func tolerates(p *corev1.Pod) {
+	p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}}
+}
+
+// dark silences bergen.
+func dark(t testing.TB, m *memory) {
+	t.Helper()
+	var silent []state.Object
+	for n := range m.Snapshot().NodesIn("bergen") {
+		n = n.DeepCopy()
+		condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")(n)
+		silent = append(silent, n)
+	}
+	m.put(t, silent...)
+}
+
+// TestANightOnTheOverview lets a site go dark while the overview is open: what stands there does
+// not move, and stays in its order, at every width.
+func TestANightOnTheOverview(t *testing.T) {
+	var b *kit
+	for _, width := range []int64{360, 768, 1280} {
+		b = newKitOf(t, night()...)
+		b.width(width, false)
+		b.open("/")
+		b.says("till-5c6b-x2x4z crashes again and again")
+		b.eval(shifts)
+		dark(t, b.fleet)
+		b.awaits("bergen is dark")
+		b.string(frames)
+		if !b.eval("window.shifted <= 0.02") {
+			t.Errorf("at %d px the overview moves: %s", width, b.string(`window.jumps.join("; ")`))
+		}
+		for _, want := range []string{
+			`document.querySelectorAll(".incidents > li").length === 4`,
+			`[...document.querySelectorAll(".incidents > li")].findIndex((e) => e.textContent.includes("crashes")) < [...document.querySelectorAll(".incidents > li")].findIndex((e) => e.textContent.includes("is dark"))`,
+			`/^\(4\) Overview/.test(document.title)`, `document.querySelector("link[rel=icon]").href.includes("icon-bad")`,
+			`[...document.querySelectorAll(".incidents button, .incidents a.button")].map((e) => e.textContent).join() === "Hold,Maintenance…"`,
+		} {
+			if !b.eval(want) {
+				t.Errorf("at %d px not so: %s", width, want)
+			}
+		}
+		b.fits(fmt.Sprintf("night-%d", width))
+		if os.Getenv("SCREENSHOTS") != "" {
+			b.picture(fmt.Sprintf("night-%d", width))
+		}
+	}
+	b.eval(`document.querySelector(".incidents").style.marginTop = "300px", true`)
+	b.string(frames)
+	if b.eval("window.shifted <= 0.02") {
+		t.Error("what moves by 300 pixels does not move: the test cannot fail")
+	}
+}

@@ -1,0 +1,315 @@
+package admin
+
+import (
+	"cmp"
+	"iter"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/search"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/web/manual"
+)
+
+const (
+	maxAsked    = 100 // bytes of a question; the rest is not looked at
+	mostFinds   = 20
+	mostOfOne   = 8 // of one kind, so that a fleet of pods leaves room for the rest
+	mostActedOn = 4 // objects that one action is offered for
+)
+
+// A find is a place that somebody may have looked for.
+type find struct {
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+	Where string `json:"where,omitempty"`
+	Href  string `json:"href"`
+	score int
+}
+
+// finds keeps the best.
+type finds struct{ list []find }
+
+func (f *finds) add(one find) {
+	if one.score <= 0 {
+		return
+	}
+	n, worst := 0, -1
+	for i := range f.list {
+		if f.list[i].Kind == one.Kind {
+			n++
+			if worst < 0 || before(f.list[worst], f.list[i]) {
+				worst = i
+			}
+		}
+	}
+	if n >= mostOfOne {
+		if before(one, f.list[worst]) {
+			f.list[worst] = one
+		}
+		return
+	}
+	f.list = append(f.list, one)
+}
+
+// before orders what is found: the better first, then by name.
+func before(x, y find) bool {
+	return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where)) < 0
+}
+
+func (f *finds) best() []find {
+	slices.SortStableFunc(f.list, func(x, y find) int {
+		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where))
+	})
+	return f.list[:min(len(f.list), mostFinds)]
+}
+
+// scored tells how well a name, which is of a kind and has some more about it, answers to
+// all of the words: 0 where one of them is nowhere.
+func scored(words []string, kind, name string, more ...string) (sum int) {
+	name = strings.ToLower(name)
+	for _, w := range words {
+		i := strings.Index(name, w)
+		switch {
+		case name == w:
+			sum += 100
+		case i == 0:
+			sum += 60
+		case i > 0 && strings.ContainsRune("-. /", rune(name[i-1])):
+			sum += 45
+		case i > 0:
+			sum += 30
+		case strings.HasPrefix(kind, w):
+			sum += 25
+		case slices.ContainsFunc(more, func(s string) bool { return strings.Contains(strings.ToLower(s), w) }):
+			sum += 5
+		default:
+			return 0
+		}
+	}
+	return sum
+}
+
+// destinations are pages that are always there for those who may see them, and other words for each.
+var destinations = []struct{ name, also, href string }{
+	{"Overview", "home incidents attention", "/"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
+	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"}, {"Pods", "list of containers", "/pods"},
+	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"}, {"Devices that wait to join", "approve", waitingPath},
+	{"Actions", "drain progress jobs", "/actions"}, {"Boards", "profiles", "/boards"}, {"Audit log", "who changed what", "/audit"},
+	{"Settings", "people users backup certificates webhook mail", "/settings"}, {"Your account", "password api token kubeconfig", "/account"},
+	{"Apply YAML", "paste manifest create", "/yaml"}, {"Manual", "help documentation", manual.Root},
+}
+
+// mayOpen tells whether the role may see a page.
+func (c *call) mayOpen(path string) bool {
+	for _, r := range c.Routes() {
+		if r.Method == http.MethodGet && r.Path == path {
+			return r.Verb == "" || c.Allow(c.user.Role, r.Verb, r.Resource)
+		}
+	}
+	return false
+}
+
+// found lists what a question may mean, the best first. It looks at what the role may see.
+func (a *request) found(question string, tokens []store.JoinToken, views []find, mayOpen func(path string) bool) []find {
+	question = strings.ToValidUTF8(question[:min(len(question), maxAsked)], "")
+	words := strings.Fields(strings.ToLower(question))
+	if len(words) == 0 {
+		return nil
+	}
+	words = words[:min(len(words), 8)]
+	var f finds
+	for _, v := range views {
+		v.score = weigh(scored(words, "view", v.Name, v.Where), 6)
+		f.add(v)
+	}
+	for _, p := range destinations {
+		if score := scored(words, "page", p.name, p.also); score > 0 && mayOpen(p.href) {
+			f.add(find{Kind: "Page", Name: p.name, Href: p.href, score: weigh(score, 9)})
+		}
+	}
+	a.findActions(&f, words)
+	a.findObjects(&f, words)
+	for _, t := range tokens {
+		f.add(find{"Join token", t.ID, join(t.Site, t.Node), "/settings#tokens", weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
+	}
+	for _, h := range handbook().Find(question, 3) {
+		f.add(find{"Manual", h.Title, h.Page, h.Href, 3})
+	}
+	return f.best()
+}
+
+// weigh puts one kind before another where both answer as well.
+func weigh(score, kind int) int {
+	if score == 0 {
+		return 0
+	}
+	return score*10 + kind
+}
+
+// findActions offers what can be done, as "drain pi-3" or "hold site oslo": an action leads
+// to the page before it, and does nothing by itself.
+func (a *request) findActions(f *finds, words []string) {
+	for _, act := range a.actions {
+		label := strings.Fields(strings.ToLower(act.Label))
+		n := 0
+		for n < len(words) && n < len(label) && len(words[n]) > 1 && strings.HasPrefix(label[n], words[n]) {
+			n++
+		}
+		if n == 0 || act.aside || !a.may(act.verb, act.resource) {
+			continue
+		}
+		rest := slices.DeleteFunc(slices.Clone(words[n:]), func(w string) bool { return w == act.one || w == string(act.kind) })
+		if len(rest) == 0 {
+			f.add(find{"Action", act.Label, "choose one in " + act.listed, act.list, 400 + 10*n})
+			continue
+		}
+		var best finds
+		for o := range a.of(act.kind) {
+			if act.idle != nil && act.idle(o) != "" {
+				continue
+			}
+			i := itemOf(o)
+			best.add(find{"Action", act.Label + " " + i.String(), act.one, act.path() + "?" + url.Values{"item": {i.Form()}}.Encode(), weigh(scored(rest, act.one, i.Name, i.Namespace), 9) + 100*n})
+		}
+		for _, one := range best.best()[:min(len(best.list), mostActedOn)] {
+			if one.score > 100*n+9 {
+				f.add(one)
+			}
+		}
+	}
+}
+
+// of walks the objects of a kind that an action may be done to.
+func (a *request) of(kind state.Kind) iter.Seq[state.Object] {
+	if kind == state.JoinRequests {
+		return slices.Values(objects(pendingRequests(a.Snapshot)))
+	}
+	return a.All(kind, "")
+}
+
+// foundIn tells whether objects of a kind are found by name: those that people name, and no secret.
+func (a *request) foundIn(row *state.Row) bool {
+	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents && !row.Expendable && !row.Conditional && a.may("list", string(row.Kind))
+}
+
+// isMade tells whether an object is what another one makes for itself: of those the pods and
+// the jobs are looked for.
+func isMade(kind state.Kind, o state.Object) bool {
+	return kind != state.Pods && kind != state.Jobs && metav1.GetControllerOf(o) != nil
+}
+
+// findPlace is where an object is shown, or edited, and how far before others that answer as well.
+func findPlace(kind state.Kind, o state.Object) (href string, rank int) {
+	href = objectHref(kind, itemOf(o))
+	switch {
+	case kind == state.Nodes || kind == state.Sites:
+		return href, 8
+	case kind == state.Pods:
+		return href, 5
+	case href != "":
+		return href, 7
+	case kind.Row().Template != nil || kind == state.CronJobs:
+		rank = 2
+	}
+	return "/yaml" + objectURL(kind, o.GetNamespace(), o.GetName()), 4 + rank
+}
+
+func (a *request) findObjects(f *finds, words []string) {
+	address, isAddress := addressIn(words)
+	for _, k := range state.Kinds() {
+		row := k.Row()
+		if !a.foundIn(row) {
+			continue
+		}
+		kind := strings.ToLower(row.Name)
+		also := strings.Join(row.Short, " ")
+		for o := range a.All(row.Kind, "") {
+			where, score := "", 0
+			switch o := o.(type) {
+			case *corev1.Node:
+				where = state.SiteOf(o)
+			case *corev1.Pod:
+				where = o.Spec.NodeName
+			}
+			if isAddress {
+				if hasAddress(o, address) {
+					score = 100
+				}
+			} else {
+				score = scored(words, kind, o.GetName(), o.GetNamespace(), where, also)
+			}
+			if score == 0 || isMade(row.Kind, o) {
+				continue
+			}
+			if ns := o.GetNamespace(); ns != "default" {
+				where = join(where, ns)
+			}
+			href, rank := findPlace(row.Kind, o)
+			f.add(find{row.Name, o.GetName(), where, href, weigh(score, rank)})
+		}
+	}
+	if a.may("list", string(state.Incidents)) {
+		for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
+			where := "over"
+			if i.State == fleet.IncidentOpen {
+				where = "open"
+			}
+			f.add(find{"Incident", i.Message, where, aboutHref(i), weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4}) // a sentence has many words
+		}
+	}
+}
+
+// addressIn is the search for the address that a question is, if it is one.
+func addressIn(words []string) (t search.Term, ok bool) {
+	if _, err := netip.ParseAddr(words[0]); err != nil || len(words) != 1 {
+		return t, false
+	}
+	q := search.Parse(search.Nodes, "ip:"+words[0], nil)
+	return q.Terms[0], true
+}
+
+// hasAddress tells whether an object has the address that a term is about.
+func hasAddress(o state.Object, t search.Term) bool {
+	switch o := o.(type) {
+	case *corev1.Node:
+		return nodeFinder.has["ip"](nil, t)(o, t)
+	case *corev1.Pod:
+		return t.Is(o.Status.PodIP)
+	}
+	return false
+}
+
+type findData struct {
+	Asked string
+	Found []find
+}
+
+// find shows what a question may mean, or as JSON where that is wanted.
+func (c *call) find() error {
+	a, asked := c.ask(), strings.TrimSpace(c.QueryParam("q"))
+	var tokens []store.JoinToken
+	if asked != "" && a.may("list", "jointokens") {
+		var err error
+		if tokens, err = c.Tokens.JoinTokens(c.Request().Context()); err != nil {
+			return c.refuse("Nothing found", err)
+		}
+	}
+	found := a.found(asked, tokens, c.viewFinds(asked), c.mayOpen)
+	if strings.Contains(c.Request().Header.Get("Accept"), plainJSON) {
+		if found == nil {
+			found = []find{}
+		}
+		c.Response().Header().Set("Vary", "Accept")
+		return c.JSON(http.StatusOK, found)
+	}
+	return c.plain(http.StatusOK, page{Template: "find", Title: "Find", Data: findData{asked[:min(len(asked), maxAsked)], found}})
+}

@@ -1,0 +1,178 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func TestCompletion(t *testing.T) {
+	m := newMemory(sample()...)
+	m.put(t, testPod("spaced", "pi-1", func(p *corev1.Pod) {
+		p.Labels["room"], p.OwnerReferences = "Kitchen", []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "kiosk-7d9f", UID: "x", Controller: new(true)}}
+	}))
+	srv := start(t, configOf(m))
+	for _, c := range []struct{ list, text, head, want string }{
+		{"nodes", "", "", "site: status: condition: label: ip: board: image: node:"},
+		{"sites", "os", "", "site:oslo"},
+		{"nodes", "pi s", "pi ", "site: status:"},
+		{"nodes", "-sit", "", "-site:"},
+		{"nodes", "osl", "", "site:oslo"},
+		{"nodes", "-osl", "", "-site:oslo"},
+		{"nodes", "pi site:", "pi ", "site:bergen site:oslo"},
+		{"nodes", "site:L", "", "site:oslo"},
+		{"nodes", "status:n", "", "status:notready status:never status:attention status:unknown status:cordoned"},
+		{"nodes", "label:zone=", "", "label:zone=bergen label:zone=oslo"},
+		{"pods", "label:ro", "", "label:room"},
+		{"pods", "label=room=", "", "label:room=Kitchen"},
+		{"pods", "status:crash", "", "status:CrashLoopBackOff"},
+		{"pods", "owner:", "", "owner:replicaset/kiosk-7d9f"},
+		{"workloads", "image:report", "", "image:registry.example/report:4"},
+		{"nodes", "condition:ready=u", "", "condition:ready=Unknown condition:ready=True"},
+		{"nodes", "owner:x", "", ""},
+		{"nodes", "ip:10", "", ""},
+	} {
+		resp, body := srv.ask(t, "viewer", "GET", "/find/complete?"+url.Values{"list": {c.list}, "text": {c.text}}.Encode(), nil)
+		var got offers
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			t.Fatalf("%s, %q: %d %v", c.list, c.text, resp.StatusCode, err)
+		}
+		var texts []string
+		for _, o := range got.Offers {
+			texts = append(texts, o.Text)
+		}
+		if got.Head != c.head || strings.Join(texts, " ") != c.want {
+			t.Errorf("%s, %q: %q and %q; want %q and %q", c.list, c.text, got.Head, texts, c.head, c.want)
+		}
+	}
+	if resp, _ := srv.ask(t, "viewer", "GET", "/find/complete?list=secrets&text=", nil); resp.StatusCode != 404 {
+		t.Errorf("a list that is none: %d", resp.StatusCode)
+	}
+	if resp, _ := srv.ask(t, "device", "GET", "/find/complete?list=nodes&text=site:", nil); resp.StatusCode != 404 {
+		t.Errorf("a device, which may list no nodes: %d", resp.StatusCode)
+	}
+}
+
+// ask returns what a role finds, as "kind name".
+func (s *server) finds(t testing.TB, role, question string) (all []find, text []string) {
+	t.Helper()
+	_, body := s.ask(t, role, "GET", "/find?"+url.Values{"q": {question}}.Encode(), nil, "Accept", "application/json")
+	if err := json.Unmarshal([]byte(body), &all); err != nil {
+		t.Fatalf("%q: %v in %.200s", question, err, body)
+	}
+	for _, f := range all {
+		text = append(text, f.Kind+" "+f.Name)
+	}
+	return all, text
+}
+
+func TestThePaletteFindsObjectsAndActions(t *testing.T) {
+	m := newMemory(sample()...)
+	m.put(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-settings", Namespace: "default"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-secret", Namespace: "default"}},
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ledger-0", Namespace: "default"}})
+	srv := start(t, configOf(m))
+	for _, c := range []struct{ question, first, href string }{
+		{"pi-2", "Node pi-2", "/nodes/pi-2"},
+		{"PI-2 ", "Node pi-2", "/nodes/pi-2"},
+		{"oslo", "Site oslo", "/sites#oslo"},
+		{"kiosk", "Deployment kiosk", "/workloads/deployments/default/kiosk"},
+		{"pod crash", "Pod kiosk-7d9f-crash", "/pods/default/kiosk-7d9f-crash"},
+		{"kiosk-set", "ConfigMap kiosk-settings", "/yaml/api/v1/namespaces/default/configmaps/kiosk-settings"},
+		{"data-l", "PersistentVolumeClaim data-ledger-0", "/yaml/api/v1/namespaces/default/persistentvolumeclaims/data-ledger-0"},
+		{"nightly-report", "CronJob nightly-report", "/workloads?namespace=default&q=nightly-report"},
+		{"audit log", "Page Audit log", "/audit"},
+		{"add a device", "Page Add a device", "/devices/add"},
+		{"drain pi-2", "Action Drain pi-2", "/actions/nodes/drain?item=" + url.QueryEscape(m.form(state.Nodes, "", "pi-2"))},
+		{"dr pi-2", "Action Drain pi-2", ""},
+		{"drain node pi-2", "Action Drain pi-2", ""},
+		{"drain", "Action Drain", "/nodes"},
+		{"cordon pi-1", "Action Cordon pi-1", ""},
+		{"hold site oslo", "Action Hold oslo", ""},
+		{"restart kiosk", "Action Restart kiosk", ""},
+		{"FailedMount", "Manual FailedMount", "/help/events#FailedMount"},
+	} {
+		all, text := srv.finds(t, "admin", c.question)
+		if len(all) == 0 || text[0] != c.first || c.href != "" && all[0].Href != c.href {
+			t.Errorf("%q: %q %v; want first %s at %s", c.question, text, all[:min(1, len(all))], c.first, c.href)
+			continue
+		}
+		if len(all) > mostFinds {
+			t.Errorf("%q: %d are found", c.question, len(all))
+		}
+		if resp, _ := srv.ask(t, "admin", "GET", strings.Split(all[0].Href, "#")[0], nil); resp.StatusCode != 200 && !strings.HasPrefix(all[0].Href, "/yaml") {
+			t.Errorf("%q leads to %s: %d", c.question, all[0].Href, resp.StatusCode)
+		}
+	}
+	if _, text := srv.finds(t, "admin", "secret"); slices.ContainsFunc(text, func(s string) bool { return strings.Contains(s, "kiosk-secret") }) {
+		t.Errorf("secrets are found: %q", text)
+	}
+	if _, text := srv.finds(t, "viewer", "drain pi-2"); slices.ContainsFunc(text, func(s string) bool { return strings.HasPrefix(s, "Action") }) {
+		t.Errorf("a viewer is offered actions: %q", text)
+	}
+	if _, text := srv.finds(t, "viewer", "audit"); slices.Contains(text, "Page Audit log") {
+		t.Errorf("a viewer is led to the audit: %q", text)
+	}
+	if _, text := srv.finds(t, "device", "pi-2"); slices.Contains(text, "Node pi-2") {
+		t.Errorf("a device finds %q", text)
+	}
+	if all, _ := srv.finds(t, "viewer", "10.1.2.3"); len(all) != mostOfOne || all[0].Kind != "Node" {
+		t.Errorf("an address finds %v", all)
+	}
+	for _, q := range []string{"", " ", strings.Repeat("a ", 300), "\xff<b>", "drain <script>"} {
+		srv.finds(t, "admin", q)
+	}
+	_, body := srv.ask(t, "viewer", "GET", "/find?q=%3Cb%3E", nil)
+	if !strings.Contains(body, "Nothing is like “&lt;b&gt;”.") {
+		t.Error("without scripts it does not say that nothing is found")
+	}
+	if _, body := srv.ask(t, "viewer", "GET", "/find?q=pi-2", nil); !strings.Contains(body, `<a href="/nodes/pi-2"><small>Node</small> <b>pi-2</b>`) {
+		t.Error("without scripts the node is not found")
+	}
+}
+
+// A fleet of one kind leaves room for the rest.
+func TestThePaletteIsBounded(t *testing.T) {
+	srv := start(t, configOf(manyPods()))
+	all, text := srv.finds(t, "admin", "node-00")
+	count := map[string]int{}
+	for _, f := range all {
+		count[f.Kind]++
+	}
+	if len(all) > mostFinds || count["Node"] != mostOfOne || count["Pod"] != mostOfOne || text[0] != "Node node-0000" {
+		t.Errorf("%v: %q", count, text)
+	}
+	if _, text := srv.finds(t, "admin", "cordon 499"); text[0] != "Action Cordon node-0499" && text[0] != "Action Cordon node-4990" || len(text) != mostActedOn {
+		t.Errorf("%q", text)
+	}
+}
+
+// BenchmarkPalette asks of 5,000 nodes and 20,000 pods.
+func BenchmarkPalette(b *testing.B) {
+	m := manyPods()
+	s := New(configOf(m))
+	a := askAt(m.Snapshot(), now0, nil)
+	a.may, a.actions = func(string, string) bool { return true }, s.actions
+	for _, q := range []string{"n", "node-4999", "drain 499", "nothing of that"} {
+		b.Run(fmt.Sprint("find ", q), func(b *testing.B) {
+			for b.Loop() {
+				a.found(q, nil, nil, func(string) bool { return true })
+			}
+		})
+	}
+	for _, text := range []string{"", "site:", "image:", "owner:", "status:c"} {
+		b.Run("complete "+text, func(b *testing.B) {
+			for b.Loop() {
+				a.complete("pods", text)
+			}
+		})
+	}
+}

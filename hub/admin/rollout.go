@@ -1,0 +1,291 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A rolloutStep is one step of a rollout, in the order in which they come.
+type rolloutStep struct {
+	Key, Title string
+	Pill       pill
+	Text       string
+	Began      *moment
+	Ended      *moment
+}
+
+// A rolloutNode is one node of a rollout.
+type rolloutNode struct {
+	Name, Href string
+	Pill       pill
+	Message    string
+	Since      *moment
+	Change     string // the name of what would change on it
+}
+
+// A rolloutSite is the nodes of one site.
+type rolloutSite struct {
+	Name, Href string
+	Pill       pill // of the site where it keeps nodes from their turn
+	Nodes      []rolloutNode
+}
+
+// A rolloutChange is what would change on nodes.
+type rolloutChange struct {
+	Name, Text string
+	Diff       []hunk
+}
+
+type rolloutData struct {
+	rolloutRow
+	YAML    string
+	Menu    menu
+	Did     *done
+	Opens   *moment // the window opens next
+	OpensOn string
+	Help    string
+	Facts   []Fact
+	Steps   []rolloutStep
+	Changes []rolloutChange
+	Sites   []rolloutSite
+	More    int // nodes that are not shown
+	Over    int // percent
+	Events  []eventRow
+}
+
+// rollout shows one: what it does now and why it waits, its steps, what would change on
+// which nodes, and where each of them is.
+func rollout(a *request) (page, error) {
+	name := a.param("name")
+	r := a.Rollout(name)
+	if r == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no rollout %s.", name))
+	}
+	r = r.DeepCopy()
+	r.Spec.Default()
+	st := &r.Status
+	d := rolloutData{
+		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + objectURL(state.FirmwareRollouts, "", name), Menu: menuOf(a, r), Did: justDone(a), Facts: rolloutFacts(r),
+		Steps: rolloutSteps(a, r), Changes: rolloutChanges(r), More: int(st.Nodes) - len(st.NodeStates),
+	}
+	d.Over = int(100 * (d.Done + st.Bad + st.Unsupported) / max(st.Nodes, 1))
+	if st.Phase == fleet.RolloutStopped {
+		d.Help = helpURL("incidents", "FirmwareRolloutStopped")
+	}
+	d.Sites, d.Opens, d.OpensOn = rolloutSites(a, r)
+	for _, e := range eventsOf(a.Snapshot, "FirmwareRollout", "default", name) {
+		if len(d.Events) == 20 {
+			break
+		}
+		d.Events = append(d.Events, eventRowOf(a, e))
+	}
+	return page{Template: "rollout", Title: name, Watch: []string{rolloutsTopic, "sites"}, Poll: 10, Data: d}, nil
+}
+
+func rolloutFacts(r *fleet.FirmwareRollout) (facts []Fact) {
+	s, st := &r.Spec, &r.Status
+	add := func(name, format string, args ...any) {
+		facts = append(facts, Fact{name, fmt.Sprintf(format, args...)})
+	}
+	count := func(name string, n int32) {
+		if n > 0 {
+			add(name, "%d", n)
+		}
+	}
+	add("Nodes", "%d", st.Nodes)
+	add(map[bool]string{false: "Kept it", true: "Still have it"}[st.Undoing], "%d", st.Kept)
+	count("Have what they had", st.Undone)
+	count(map[bool]string{false: "Went back", true: "Did not go back"}[st.Undoing], st.Bad)
+	count("Have their turn", st.Trying)
+	count("Staged", st.Staged)
+	count("Have not said", st.Waiting)
+	count("Cannot do it", st.Unsupported)
+	if w := s.Window; w != nil {
+		days := strings.Join(w.Days, " ")
+		add("Begins only", "%s %s to %s, by the site's clock", or(days, "daily"), w.From, w.To)
+	}
+	if s.Canary != "" {
+		add("Canary", "%s", s.Canary)
+	}
+	if s.Condition != "" {
+		add("Only where", "%s is False", s.Condition)
+	}
+	add("Batches", "%s of one site", plural(int(s.BatchSize), "node"))
+	add("Unavailable on a site", "%s at most", plural(int(s.MaxUnavailablePerSite), "node"))
+	if *s.PauseOnFailure {
+		add("Stops", "at the first node that fails")
+	} else {
+		add("Stops", "below %d %% that succeed", s.SuccessThreshold)
+	}
+	if st.Digest != "" {
+		add("Configuration", "%s", shortDigest(st.Digest))
+	}
+	return facts
+}
+
+// rolloutSteps are what has been done, is being done, and is left.
+func rolloutSteps(a *request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
+	st := &r.Status
+	said := st.Nodes - st.Waiting
+	first := rolloutStep{Key: "stage", Title: "Each node says what would change", Pill: pill{"ok", "Done"}, Text: fmt.Sprintf("%d of %s have said it", said, plural(int(st.Nodes), "node"))}
+	if st.Undoing {
+		first = rolloutStep{}
+	}
+	if st.Waiting > 0 {
+		first.Pill = pill{"warn", "In progress"}
+	}
+	if st.Nodes == 0 {
+		first.Pill, first.Text = pill{"idle", "Waiting"}, "no node is selected"
+	}
+	if first.Key != "" {
+		steps = append(steps, first)
+	}
+	for _, b := range st.Batches {
+		x := rolloutStep{Key: fmt.Sprint("batch ", b.Number), Title: fmt.Sprintf("Batch %d on %s", b.Number, b.Site), Pill: pill{"warn", "In progress"}, Text: someOf(b.Nodes), Began: at(b.Began.Time, a.now)}
+		if b.Number == 1 {
+			x.Title = "First, alone, on " + b.Site
+		}
+		if b.Ended != nil {
+			x.Ended, x.Pill = at(b.Ended.Time, a.now), pill{"ok", "Done"}
+			if b.Bad > 0 {
+				x.Pill = pill{"bad", "Failed"}
+			}
+		}
+		if b.Kept+b.Bad > 0 {
+			kept, bad := "kept it", "went back"
+			if st.Undoing {
+				kept, bad = "went back", "did not"
+			}
+			x.Text += fmt.Sprintf(": %d %s", b.Kept, kept)
+			if b.Bad > 0 {
+				x.Text += fmt.Sprintf(", %d %s", b.Bad, bad)
+			}
+		}
+		steps = append(steps, x)
+	}
+	left := st.Nodes - rolloutDone(r) - st.Bad - st.Unsupported - st.Trying
+	switch {
+	case left > 0 && len(st.Batches) == 0:
+		first := or(r.Spec.Canary, "one node")
+		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first, Pill: pill{"idle", "Waiting"}, Text: "nobody else begins until it has done well"})
+		if left > 1 {
+			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others", Pill: pill{"idle", "Waiting"}, Text: plural(int(left)-1, "node") + ", one site at a time"})
+		}
+	case left > 0:
+		steps = append(steps, rolloutStep{Key: "left", Title: "Left", Pill: pill{"idle", "Waiting"}, Text: plural(int(left), "node") + ", one site at a time"})
+	}
+	return steps
+}
+
+// someOf names the first of some nodes.
+func someOf(names []string) string {
+	const few = 6
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
+
+// rolloutChanges are what would change, as devices say it themselves; and for those that
+// have not said it, what the profile would write.
+func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
+	st := &r.Status
+	if st.Undoing {
+		return nil
+	}
+	told := int32(0)
+	for i, c := range st.Changes {
+		told += c.Nodes
+		changes = append(changes, rolloutChange{changeName(i), fmt.Sprintf("on %s, first %s, as they say themselves", plural(int(c.Nodes), "node"), c.First), deviceDiff(c.Diff)})
+	}
+	silent := st.Nodes - st.Kept - st.Bad - st.Unsupported - told
+	if silent <= 0 && len(changes) > 0 || st.Phase == fleet.RolloutComplete {
+		return changes
+	}
+	if c, err := fleet.ParseBootConfig([]byte(st.Document)); err == nil {
+		text := "what profile " + r.Spec.Profile + " says"
+		if silent > 0 {
+			text += "; " + plural(int(silent), "node") + " have not said what it would change"
+			if silent == 1 {
+				text = strings.Replace(text, "node have", "node has", 1)
+			}
+		}
+		if lines := bootLines(c); len(lines) > 0 {
+			changes = append(changes, rolloutChange{"By the profile", text, []hunk{{Lines: lines}}})
+		}
+	}
+	return changes
+}
+
+func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
+
+// rolloutSites are the nodes by their sites, and when the first window opens that somebody
+// waits for.
+func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *moment, on string) {
+	st := &r.Status
+	by := map[string]int{}
+	var first time.Time
+	for _, n := range st.NodeStates {
+		i, ok := by[n.Site]
+		if !ok {
+			i = len(sites)
+			by[n.Site] = i
+			x := rolloutSite{Name: or(n.Site, "none"), Href: siteHref(n.Site)}
+			site := a.Site(n.Site)
+			if site != nil && site.Status.State != fleet.SiteNormal {
+				x.Pill = sitePill(site)
+			}
+			if site != nil && r.Spec.Window != nil && st.Phase == fleet.RolloutWaiting {
+				if zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone]); err == nil {
+					if open, next := r.Spec.Window.Open(a.now.In(zone)); !open && !next.IsZero() && (first.IsZero() || next.Before(first)) {
+						first, on = next, n.Site
+					}
+				}
+			}
+			sites = append(sites, x)
+		}
+		row := rolloutNode{Name: n.Name, Href: nodeHref(n.Name), Pill: firmwarePill(n.State, st.Undoing), Message: n.Message}
+		if n.Since != nil {
+			row.Since = at(n.Since.Time, a.now)
+		}
+		if rec := a.Record(n.Name); rec != nil && rec.Firmware != nil && rec.Firmware.Diff != "" && rec.Firmware.Candidate == st.Digest {
+			if at := slices.IndexFunc(st.Changes, func(c fleet.FirmwareChange) bool { return c.Diff == rec.Firmware.Diff }); at >= 0 {
+				row.Change = changeName(at)
+			}
+		}
+		sites[i].Nodes = append(sites[i].Nodes, row)
+	}
+	slices.SortStableFunc(sites, func(x, y rolloutSite) int { return strings.Compare(x.Name, y.Name) })
+	return sites, at(first, a.now), on
+}
+
+func firmwarePill(s fleet.FirmwareNodeState, undoing bool) pill {
+	p := pill{"idle", string(s)}
+	switch s {
+	case fleet.FirmwareKept:
+		if !undoing {
+			p.Kind = "ok"
+		}
+	case fleet.FirmwareUndone:
+		p.Kind = "ok"
+	case fleet.FirmwareBad:
+		p = pill{"bad", map[bool]string{false: "Went back", true: "Did not go back"}[undoing]}
+	case fleet.FirmwareOverdue:
+		p.Kind = "bad"
+	case fleet.FirmwareTrying:
+		p.Kind = "warn"
+		if undoing {
+			p.Text = "Going back"
+		}
+	case fleet.FirmwareDraining:
+		p.Kind = "warn"
+	case fleet.FirmwareUnsupported:
+		p = pill{"warn", "Cannot do it"}
+	}
+	return p
+}

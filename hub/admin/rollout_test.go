@@ -1,0 +1,176 @@
+package admin
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+const bootDiff = "cmdline.txt\n- console=serial0,115200 root=PARTUUID=1234-02\n+ console=serial0,115200 root=PARTUUID=1234-02 cgroup_enable=memory cgroup_memory=1"
+
+// rolloutSample is a fleet with a rollout in each phase.
+func rolloutSample() []state.Object {
+	all := sample()
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4", UID: "p4"}, Spec: fleet.BoardProfileSpec{
+		Title: "Raspberry Pi 4", Boot: &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory", "cgroup_memory=1"}, Remove: []string{"quiet"}}}}}
+	document, err := (&fleet.BootConfig{Profile: "raspberrypi-4", Backend: fleet.BootConfigTxt, Config: fleet.BootSettings{All: map[string]string{"gpu_mem": "16"}, DTParam: []string{"i2c_arm=on"}}, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory", "cgroup_memory=1"}, Remove: []string{"quiet"}}}).Encode()
+	if err != nil {
+		panic(err)
+	}
+	digest := wire.FirmwareDigest(document)
+	rollout := func(name string, st fleet.FirmwareRolloutStatus, change func(*fleet.FirmwareRolloutSpec)) *fleet.FirmwareRollout {
+		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: ago0(3 * time.Hour)}, Spec: fleet.FirmwareRolloutSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelOSStable: "linux"}}, Profile: "raspberrypi-4"}, Status: st}
+		r.Spec.Default()
+		if change != nil {
+			change(&r.Spec)
+		}
+		r.Status.Digest, r.Status.Document = digest, string(document)
+		return r
+	}
+	since, ended := ago0(3*time.Minute), ago0(40*time.Minute)
+	states := []fleet.FirmwareNode{
+		{Name: "pi-2", Site: "oslo", State: fleet.FirmwareBad, Message: "network: the hub was not heard after 10m0s; engine-ping did not hold"},
+		{Name: "bone-1", Site: "bergen", State: fleet.FirmwareUnsupported, Message: "the boot partition has an autoboot.txt: something else chooses what is booted"},
+		{Name: "pi-3", Site: "oslo", State: fleet.FirmwareStaged}, {Name: "bone-2", Site: "bergen", State: fleet.FirmwareStaged},
+		{Name: "bone-3", Site: "bergen", State: fleet.FirmwareWaiting, Message: "its device says nothing of its boot configuration: its agent may be too old"},
+		{Name: "pi-1", Site: "oslo", State: fleet.FirmwareKept},
+	}
+	going := append([]fleet.FirmwareNode{{Name: "pi-3", Site: "oslo", State: fleet.FirmwareTrying, Since: &since}}, states[3:]...)
+	changes := []fleet.FirmwareChange{{Diff: bootDiff, Nodes: 2, First: "bone-2"}}
+	batches := []fleet.FirmwareBatch{{Number: 1, Site: "oslo", Nodes: []string{"pi-1"}, Began: ago0(time.Hour), Ended: &ended, Kept: 1}, {Number: 2, Site: "oslo", Nodes: []string{"pi-2", "pi-3"}, Began: ago0(30 * time.Minute), Ended: &since, Bad: 1}}
+	open := []fleet.FirmwareBatch{batches[0], {Number: 2, Site: "oslo", Nodes: []string{"pi-3"}, Began: since}}
+	all = append(
+		all, profile,
+		rollout("cgroup-going", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutProgressing, Sentence: "1 node has its turn on site oslo, first pi-3: Trying", Nodes: 4, Kept: 1, Trying: 1, Staged: 1, Waiting: 1, NodeStates: going, Changes: changes, Batches: open}, nil),
+		rollout("cgroup-new", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutPaused, Sentence: "paused: nothing begins until spec.paused is false", Nodes: 4, Staged: 2, Waiting: 2, NodeStates: states[2:5], Changes: changes}, func(s *fleet.FirmwareRolloutSpec) {
+			s.Paused, s.Canary, s.Window = true, "pi-3", &fleet.FirmwareWindow{From: "01:00", To: "04:30", Days: []string{"Mon", "Tue"}}
+		}),
+		rollout("cgroup-stopped", fleet.FirmwareRolloutStatus{
+			Phase: fleet.RolloutStopped, Sentence: "1 node did not keep the configuration: pi-2 (network: the hub was not heard after 10m0s; engine-ping did not hold); mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false",
+			Nodes: 6, Kept: 1, Bad: 1, Unsupported: 1, Staged: 2, Waiting: 1, NodeStates: states, Changes: changes, Batches: batches,
+		}, nil),
+		rollout("cgroup-undone", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutComplete, Sentence: "undone: 2 of 2 nodes have what they had before", Undoing: true, Nodes: 2, Undone: 2, NodeStates: []fleet.FirmwareNode{{Name: "pi-1", Site: "oslo", State: fleet.FirmwareUndone}}, Batches: batches[:1]}, func(s *fleet.FirmwareRolloutSpec) { s.Undo = true }),
+		rollout("cgroup-waiting", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutWaiting, Sentence: "the window on site oslo opens Tue 2026-06-02 01:00 CEST", Nodes: 4, Kept: 1, Staged: 3, NodeStates: states[2:4], Changes: changes, Batches: batches[:1]}, func(s *fleet.FirmwareRolloutSpec) {
+			h := (now0.UTC().Hour() + 5) % 24
+			s.Window = &fleet.FirmwareWindow{From: fmt.Sprintf("%02d:00", h), To: fmt.Sprintf("%02d:30", h)}
+		}),
+		&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "cgroup-stopped-boot-1"}, State: fleet.IncidentOpen, Cause: "FirmwareRolloutStopped", Severity: fleet.SeverityWarning, About: fleet.IncidentObject{Kind: "FirmwareRollout", Name: "cgroup-stopped"}, Since: since, Opened: since,
+			Message: "Rollout cgroup-stopped of a boot configuration has stopped: 1 node did not keep the configuration: pi-2 (engine-ping did not hold); mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false", Count: fleet.IncidentCount{Nodes: 1}, Examples: []string{"pi-2"}},
+	)
+	have := false
+	for _, o := range all {
+		if rec, ok := o.(*state.Record); ok && rec.Name == "pi-2" {
+			rec.Firmware, have = &state.FirmwareReport{State: "RolledBack", Candidate: digest, Backend: fleet.BootConfigTxt, Trial: "tryboot", Message: "network: the hub was not heard after 10m0s; engine-ping did not hold", Diff: bootDiff, Bad: []string{digest, "sha256:" + strings.Repeat("ab", 32)}}, true
+			rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup-stopped", Digest: digest}
+		}
+	}
+	if !have {
+		all = append(all, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Firmware: &state.FirmwareReport{State: "RolledBack", Candidate: digest, Backend: fleet.BootConfigTxt, Trial: "tryboot", Message: "network: the hub was not heard after 10m0s; engine-ping did not hold", Diff: bootDiff, Bad: []string{digest, "sha256:" + strings.Repeat("ab", 32)}},
+			Assigned: &state.FirmwareTurn{Rollout: "cgroup-stopped", Digest: digest}})
+	}
+	return all
+}
+
+var rolloutViews = []struct {
+	name, path string
+	says       []string
+}{
+	{"rollouts", "/rollouts", []string{"cgroup-stopped", "Stopped", "1 of 6 kept it", "mend the profile", "2 of 2 went back"}},
+	{"rollout-going", "/rollouts/cgroup-going", []string{"1 node has its turn on site oslo", "First, alone, on oslo", "Batch 2 on oslo", "In progress", "one site at a time"}},
+	{"rollout-new", "/rollouts/cgroup-new", []string{"Paused", "Resume", "First, alone: pi-3", "What would change", "cgroup_enable=memory", "on 2 nodes, first bone-2", "2 nodes have not said", "gpu_mem=16", "Mon Tue 01:00 to 04:30, by the site's clock"}},
+	{"rollout-stopped", "/rollouts/cgroup-stopped", []string{"pi-2 (network: the hub was not heard after 10m0s", "Went back", "Cannot do it", "Try again", "What it means, and what to do"}},
+	{"rollout-undone", "/rollouts/cgroup-undone", []string{"undone: 2 of 2 nodes have what they had before", "Roll out again"}},
+	{"rollout-waiting", "/rollouts/cgroup-waiting", []string{"The next window opens on site oslo in", "Left"}},
+	{"rollout-start", "/rollouts/new", []string{"Roll out a boot configuration", "Leave it paused"}},
+	{"rollout-yaml", "/rollouts/new?name=cgroup&profile=raspberrypi-4&site=oslo&canary=pi-1&from=01:00&to=04:30&batch=5&unavailable=1&paused=yes&condition=MemoryLimits", []string{"As YAML", "Check"}},
+	{"rollout-undo", "/actions/firmwarerollouts/undo?item=%2Fcgroup-going", []string{"which reboot into what they had before: 2."}},
+	{"rollout-node", "/nodes/pi-2", []string{"Boot configuration", "RolledBack", "it may be tried again when the rollout's retry is raised", "it is not tried again by itself"}},
+	{"rollout-incident", "/", []string{"Rollout cgroup-stopped of a boot configuration has stopped"}},
+}
+
+func TestARolloutSaysWhatItDoesAndWhyItWaits(t *testing.T) {
+	b := loggedIn(t, newMemory(rolloutSample()...))
+	for _, w := range []struct {
+		pixels int64
+		dark   bool
+	}{{360, true}, {1280, false}, {360, false}, {768, false}, {1280, true}} {
+		b.width(w.pixels, w.dark)
+		for _, v := range rolloutViews {
+			b.open(v.path)
+			b.says(v.says...)
+			name := fmt.Sprintf("%s-%d-%s", v.name, w.pixels, map[bool]string{true: "dark", false: "light"}[w.dark])
+			b.fits(name)
+			b.axe(name)
+			b.shot(name)
+		}
+	}
+}
+
+// What a person does to a rollout changes its spec, by the API, and can be taken back.
+func TestARolloutIsSteeredFromItsPage(t *testing.T) {
+	m := newMemory(rolloutSample()...)
+	srv := acting(t, m)
+	do := func(role, action, name string, want int) {
+		t.Helper()
+		resp, body := srv.ask(t, role, "POST", "/actions/firmwarerollouts/"+action, url.Values{"item": {"/" + name}, "csrf": {csrf}}, "Cookie", nameHeader+"="+role)
+		if resp.StatusCode != want {
+			t.Errorf("%s as %s: %d %.300s", action, role, resp.StatusCode, mainOf(body))
+		}
+	}
+	spec := func(name string) fleet.FirmwareRolloutSpec { return m.Snapshot().Rollout(name).Spec }
+	for _, role := range []string{"viewer", "operator"} {
+		for _, action := range []string{"stop", "resume", "undo", "redo", "retry", "delete"} {
+			do(role, action, "cgroup-going", 403)
+		}
+	}
+	if s := spec("cgroup-going"); s.Paused || s.Undo || s.Retry != 0 {
+		t.Fatalf("who may not has changed it: %+v", s)
+	}
+	do("admin", "stop", "cgroup-going", 303)
+	if !spec("cgroup-going").Paused {
+		t.Error("it is not paused")
+	}
+	do("admin", "resume", "cgroup-new", 303)
+	if spec("cgroup-new").Paused {
+		t.Error("it is still paused")
+	}
+	do("admin", "retry", "cgroup-stopped", 303)
+	if spec("cgroup-stopped").Retry != 1 {
+		t.Error("its nodes may not try again")
+	}
+	do("admin", "undo", "cgroup-going", 303)
+	if s := spec("cgroup-going"); !s.Undo || s.Paused {
+		t.Errorf("it is not undone: %+v", s)
+	}
+	do("admin", "redo", "cgroup-undone", 303)
+	if spec("cgroup-undone").Undo {
+		t.Error("it does not go forward again")
+	}
+	do("admin", "delete", "cgroup-undone", 303)
+	if r := m.Snapshot().Rollout("cgroup-undone"); r != nil && r.DeletionTimestamp == nil {
+		t.Error("it is still there")
+	}
+}
+
+func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	for role, want := range map[string]string{"admin": "Roll out a boot configuration", "viewer": "kubectl apply -f rollout.yaml"} {
+		if _, body := srv.ask(t, role, "GET", "/rollouts", nil); !strings.Contains(body, want) || role == "viewer" && strings.Contains(body, "/rollouts/new") {
+			t.Errorf("%s reads: %.900s", role, mainOf(body))
+		}
+	}
+	if resp, _ := srv.ask(t, "viewer", "GET", "/rollouts/new", nil); resp.StatusCode != 403 {
+		t.Errorf("a viewer is shown the form: %d", resp.StatusCode)
+	}
+}

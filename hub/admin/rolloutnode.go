@@ -1,0 +1,101 @@
+package admin
+
+import (
+	"fmt"
+	"net/url"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// A bootBad is a configuration that failed on a board, and whether it may be tried again.
+type bootBad struct{ Digest, Again, Href string }
+
+// A nodeBoot is what a node's page tells of its boot configuration.
+type nodeBoot struct {
+	Pill          pill
+	Message       string
+	Rollout, Href string
+	Turn          pill
+	Why           string // its last turn ended before it began, or the hub has given it up
+	NotBefore     *moment
+	Facts         []Fact
+	Bad           []bootBad
+	Diff          []hunk
+}
+
+// nodeBootOf is nil where neither the device nor a rollout says anything.
+func nodeBootOf(a *request, name string) *nodeBoot {
+	rec := a.Record(name)
+	if rec == nil || rec.Firmware == nil && rec.Assigned == nil {
+		return nil
+	}
+	b := &nodeBoot{Pill: pill{"idle", "Not known"}, Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
+	digest, retry := "", ""
+	if t := rec.Assigned; t != nil {
+		b.Rollout, b.Href, digest = t.Rollout, rolloutHref(t.Rollout), t.Digest
+		if r := a.Rollout(t.Rollout); r != nil {
+			if t.Step != "" {
+				b.Turn = firmwarePill(t.Step, r.Status.Undoing)
+			}
+			if a.may("patch", "firmwarerollouts") {
+				retry = "/actions/firmwarerollouts/retry?" + url.Values{"item": {itemOf(r).Form()}}.Encode()
+			}
+			if t.NotBefore.After(a.now) {
+				b.Why, b.NotBefore = t.Why, at(t.NotBefore.Time, a.now)
+			}
+			if t.Failed != "" && t.Retry >= r.Spec.Retry {
+				b.Why = t.Failed
+			}
+		}
+	}
+	f := rec.Firmware
+	if f == nil {
+		return b
+	}
+	b.Pill, b.Message = reportPill(f), f.Message
+	add := func(name, value string) {
+		if value != "" {
+			b.Facts = append(b.Facts, Fact{name, value})
+		}
+	}
+	kept := "what the board had itself"
+	if f.Digest != "" {
+		kept = shortDigest(f.Digest)
+		if f.Digest == digest {
+			kept += ", that of its rollout"
+		}
+	}
+	add("Keeps", kept)
+	add("Staged", shortDigest(f.Candidate))
+	add("Tried with", f.Trial)
+	add("Written by", f.Backend)
+	for _, d := range f.Bad {
+		x := bootBad{Digest: shortDigest(d), Again: "it is not tried again by itself"}
+		if d == digest {
+			x.Again = "it may be tried again when the rollout's retry is raised"
+			x.Href = retry
+			if f.Candidate == d && f.State != wire.FirmwareRolledBack {
+				x.Again, x.Href = fmt.Sprintf("it may be tried again: it is %s", f.State), ""
+			}
+		}
+		b.Bad = append(b.Bad, x)
+	}
+	if f.Diff != "" && f.Candidate != "" {
+		b.Diff = deviceDiff(f.Diff)
+	}
+	return b
+}
+
+func reportPill(f *state.FirmwareReport) pill {
+	p := pill{"idle", f.State}
+	switch f.State {
+	case wire.FirmwareUpToDate:
+		p.Kind = "ok"
+	case wire.FirmwareTrial, wire.FirmwareVerifying, wire.FirmwareDraining:
+		p.Kind = "warn"
+	case wire.FirmwareRolledBack, wire.FirmwareFailed:
+		p.Kind = "bad"
+	}
+	return p
+}

@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+type rolloutStartData struct {
+	Name, Canary, From, To       string
+	Profiles, Sites, Conditions  []option
+	Batch, Unavailable           string
+	Paused, Asked, None, MayBoth bool
+	YAML                         string
+}
+
+// startRollout asks for what a rollout needs, and shows it as YAML, which the page of all
+// YAML checks and applies: it changes nothing itself.
+func startRollout(a *request) (page, error) {
+	given := func(name, otherwise string) string {
+		if v := strings.TrimSpace(a.query(name)); v != "" {
+			return v
+		}
+		return otherwise
+	}
+	d := rolloutStartData{
+		Name: given("name", "memory-limits"), Canary: given("canary", ""), From: given("from", ""), To: given("to", ""), Batch: given("batch", "5"), Unavailable: given("unavailable", "1"),
+		Asked: a.query("name") != "", MayBoth: a.may("update", "deployments"),
+	}
+	d.Paused = !d.Asked || a.query("paused") != ""
+	var profiles [][2]string
+	for p := range state.Each[*fleet.BoardProfile](a.Snapshot, state.BoardProfiles, "") {
+		if p.Spec.Boot != nil && p.Spec.Boot.Backend != fleet.BootNone {
+			profiles = append(profiles, [2]string{p.Name, p.Name})
+		}
+	}
+	if d.None = len(profiles) == 0; d.None {
+		return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
+	}
+	sites := [][2]string{{"", "All sites"}}
+	for name := range a.Counts() {
+		sites = append(sites, [2]string{name, "Site " + name})
+	}
+	profile, site, condition := given("profile", profiles[0][0]), given("site", ""), given("condition", "")
+	d.Profiles, d.Sites = options(profile, profiles...), options(site, sites...)
+	d.Conditions = options(condition, [2]string{"", "All of them"}, [2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
+	if !d.Asked {
+		return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
+	}
+	labels := tree{fleet.LabelProfile: profile}
+	if site != "" {
+		labels["topology.kubernetes.io/zone"] = site
+	}
+	spec := tree{"selector": tree{"matchLabels": labels}, "profile": profile, "batchSize": numberOr(d.Batch), "maxUnavailablePerSite": numberOr(d.Unavailable), "paused": d.Paused}
+	if d.Canary != "" {
+		spec["canary"] = d.Canary
+	}
+	if condition != "" {
+		spec["condition"] = condition
+	}
+	if d.From != "" || d.To != "" {
+		spec["window"] = tree{"from": d.From, "to": d.To}
+	}
+	out, err := yaml.Marshal(tree{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout", "metadata": tree{"name": d.Name}, "spec": spec})
+	d.YAML = string(out)
+	return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
+}
+
+// numberOr is the number that a text is, or the text, which the API then refuses in its words.
+func numberOr(text string) any {
+	var n int
+	if err := yaml.Unmarshal([]byte(text), &n); err != nil {
+		return text
+	}
+	return n
+}

@@ -1,0 +1,260 @@
+package admin
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// A real night is the script night on the real hub, with what is to be seen of it: it goes on
+// for ever, as a test may take its time.
+type realNight struct {
+	url   string // of the hub
+	login string // address of the setup page, once
+}
+
+// startNight builds and starts both programs, and makes the night's workloads.
+func startNight(t *testing.T) *realNight {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"hub", "device"} {
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, name), "flotilla.dev/"+name)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build the %s: %v\n%s", name, err, out)
+		}
+	}
+	https, dev := freeAddress(t), freeAddress(t)
+	said := process(t, filepath.Join(dir, "hub"), "serve", "--data-dir", filepath.Join(dir, "data"), "--https-listen", https, "--mqtt-listen", freeAddress(t), "--mqtt-dev-listen", dev,
+		"--lease-interval", "1s", "--node-monitor-grace-period", "6s", "--node-startup-grace-period", "12s", "--cluster-cidr", "10.218.0.0/16", "--log-level", "error")
+	n := &realNight{url: "https://" + https}
+	for n.login == "" {
+		line, err := said.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the hub ends without a setup link: %v", err)
+		}
+		n.login = regexp.MustCompile(`/setup\?token=\w+`).FindString(line)
+	}
+	go func(said io.Reader) { _, _ = io.Copy(io.Discard, said) }(said)
+	text, err := os.ReadFile("../../device/simulate/night.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := bytes.Cut(text, []byte("6m30s  restart"))
+	if !found {
+		t.Fatal("the night has another script")
+	}
+	script := filepath.Join(dir, "night.txt")
+	if err := os.WriteFile(script, regexp.MustCompile(`(?m) for=\S+$`).ReplaceAll(before, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said = process(t, filepath.Join(dir, "device"), "simulate", "--hub", "mqtt://"+dev, "--count", "36", "--sites", "3", "--script", script, "--speed", "5", "--log-level", "error")
+	go func(said io.Reader) { _, _ = io.Copy(io.Discard, said) }(said)
+	n.apply(t, dir)
+	return n
+}
+
+// freeAddress is one on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// process starts a program that ends with the test, and returns what it says.
+func process(t *testing.T, name string, args ...string) *bufio.Reader {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return bufio.NewReader(out)
+}
+
+// apply makes the workloads of make run SCRIPT=night.
+func (n *realNight) apply(t *testing.T, dir string) {
+	t.Helper()
+	text, err := exec.Command(filepath.Join(dir, "hub"), "kubeconfig", "--data-dir", filepath.Join(dir, "data")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct {
+		Users []struct {
+			User struct {
+				Cert []byte `json:"client-certificate-data"`
+				Key  []byte `json:"client-key-data"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(k.Users[0].User.Cert, k.Users[0].User.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}} //nolint:gosec // the test's own hub
+	for _, file := range []string{"sample.yaml", "night.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../cli/quickstart", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for manifest := range bytes.SplitSeq(text, []byte("\n---\n")) {
+			kind := "deployments"
+			if bytes.Contains(manifest, []byte("kind: DaemonSet")) {
+				kind = "daemonsets"
+			}
+			answer, err := client.Post(n.url+"/apis/apps/v1/namespaces/default/"+kind, "application/yaml", bytes.NewReader(manifest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, _ := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			if answer.StatusCode != http.StatusCreated {
+				t.Fatalf("make a %s: %s %s", kind, answer.Status, said)
+			}
+		}
+	}
+}
+
+// enter logs a new browser in.
+func (n *realNight) enter(t *testing.T) *browser {
+	t.Helper()
+	b := browse(t, n.url)
+	b.width(1280, false)
+	if n.login != "" {
+		b.open(n.login)
+		b.fill("input[name=password]", "four words are good")
+		b.fill("input[name=again]", "four words are good")
+		n.login = ""
+	} else {
+		b.open("/")
+		b.fill("input[name=name]", "admin")
+		b.fill("input[name=password]", "four words are good")
+	}
+	b.press("button.primary")
+	return b
+}
+
+// A card does not say that its trouble is gone as soon as it is: a crash loop runs for some seconds
+// after each start, and its card would grow and shrink with every crash.
+func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
+	a := pictureRequest(newMemory(night()...))
+	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false, time.Minute: true, time.Hour: true} {
+		i := &fleet.Incident{Since: ago0(2 * time.Hour), QuietSince: new(ago0(quiet))}
+		if c := cardOf(a, i, nil); (c.Quiet != nil) != want || c.Since.At != at(i.Since.Time, now0).At {
+			t.Errorf("not seen for %s: the card says %v, since %v", quiet, c.Quiet, c.Since)
+		}
+	}
+}
+
+// However many warnings came first, what is critical is shown; nothing else moves for it.
+func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
+	m := newMemory()
+	give := func(name string, s fleet.IncidentSeverity, ago time.Duration) {
+		m.put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Severity: s, State: fleet.IncidentOpen, Opened: ago0(ago), Since: ago0(ago), Message: name})
+	}
+	for i := range 50 {
+		give(fmt.Sprintf("warm-%02d", i), fleet.SeverityWarning, time.Hour-time.Duration(i)*time.Minute)
+	}
+	give("first", fleet.SeverityCritical, 70*time.Minute)
+	give("dark", fleet.SeverityCritical, time.Minute)
+	d := incidents(pictureRequest(m))
+	var names []string
+	for _, c := range d.Cards {
+		names = append(names, c.Message)
+	}
+	if len(names) != fewCards || d.More != 52-fewCards || names[0] != "first" || names[1] != "warm-00" || names[fewCards-2] != "warm-27" || names[fewCards-1] != "dark" || d.Tab.Open != 52 {
+		t.Errorf("shown of 52 are %v, and %d more", names, d.More)
+	}
+}
+
+// TestANightOnTheRealHub looks at what people see of a bad night: the real hub, real agents,
+// and a script. With SCREENSHOTS it keeps the picture of the readme, too.
+func TestANightOnTheRealHub(t *testing.T) {
+	n := startNight(t)
+	b := n.enter(t)
+	b.awaits("site-02 is dark")
+	b.awaits("till crashes again and again")
+	b.awaits("The link comes and goes")
+	for _, want := range []string{"Image example.org/menu:2 cannot be had", "manifest unknown", "Too little power or cooling", "Too little disk space", "Too little memory"} {
+		b.awaits(want)
+	}
+	b.says("~12 nodes")
+	const dark = `[...document.querySelectorAll(".incidents > li")].filter((e) => e.textContent.includes("site-02")).length === 1`
+	if !b.eval(dark) {
+		t.Errorf("the dark site is not one card: %s", b.text())
+	}
+	pod := b.string(`document.querySelector('a[href^="/pods/default/till-"]')?.getAttribute("href") ?? ""`)
+	if pod == "" {
+		t.Fatalf("no link to a pod that crashes: %s", b.text())
+	}
+	for _, w := range []int64{1280, 768, 360} {
+		if w != 1280 {
+			b = n.enter(t) // each with time of its own
+		}
+		for _, v := range []struct{ name, path, says string }{
+			{"overview", "/", "site-02 is dark"},
+			{"site", "/sites", "site-02"},
+			{"nodes", "/nodes?site=site-02", "12 nodes found"},
+			{"dark-node", "/nodes/sim-0002", "no heartbeat for"},
+			{"hot-node", "/nodes/sim-0006", "slows the processor down"},
+			{"pod", pod, "exit code 1"},
+			{"pods", "/pods?status=attention", "ImagePullBackOff"},
+			{"workloads", "/workloads", "menu"},
+		} {
+			b.width(w, false)
+			b.open(v.path)
+			b.awaits(v.says)
+			for _, scheme := range []bool{false, true} {
+				b.width(w, scheme)
+				name := fmt.Sprintf("real-%s-%d-%s", v.name, w, map[bool]string{true: "dark", false: "light"}[scheme])
+				b.fits(name)
+				if scheme == (w == 360) {
+					b.axe(name)
+				}
+				b.shot(name)
+			}
+		}
+		if os.Getenv("SCREENSHOTS") != "" && w == 1280 {
+			b.width(w, false)
+			b.open("/")
+			b.awaits("site-02 is dark")
+			b.picture("overview")
+		}
+	}
+	if text := b.text(); strings.Contains(text, "%!") {
+		t.Errorf("something is printed wrongly: %s", text)
+	}
+}

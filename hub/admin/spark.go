@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/history"
+)
+
+// A spark is how much of something was in use in each of the last 24 hours that have ended, on a
+// line from none at all of it to the whole. Two that are equal look alike.
+type spark struct {
+	Said string // in words; "": nothing is known
+	Line string // a path
+}
+
+const sparkHeight = 12
+
+// sparks draws what is remembered of a node: figures are parts of a whole.
+func (a *request) sparks(n *corev1.Node, all ...*spark) {
+	if a.history == nil {
+		return
+	}
+	const slots = int(time.Hour / history.Slot)
+	begin := a.now.Truncate(time.Hour).Add(-barHours * time.Hour)
+	words := a.history(n.UID, begin, barHours*slots)
+	for i, s := range all {
+		if points, known := figures[i].points(words, slots); known > 0 {
+			*s = figures[i].spark(points)
+		}
+	}
+}
+
+func (f figure) spark(points []point) (s spark) {
+	var line strings.Builder
+	total := gathered(points)
+	at, open := 0, false
+	for i, p := range points {
+		y := sparkHeight - int(sparkHeight*min(max(p.mean/f.most, 0), 1)+.5)
+		switch {
+		case p.n == 0:
+		case open:
+			fmt.Fprintf(&line, "l%d %d", barStep, y-at)
+		default:
+			fmt.Fprintf(&line, "M%d %dh0", barStep*i+barStep/2, y)
+		}
+		at, open = y, p.n > 0
+	}
+	s.Line = line.String()
+	s.Said = fmt.Sprintf("%s %s, last 24 hours: lowest %s, mean %s, highest %s", f.title, f.means, f.text(total.low), f.text(total.mean), f.text(total.up))
+	return s
+}

@@ -1,0 +1,159 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"flotilla.dev/hub/state"
+)
+
+// Resized returns live with the resources of next: nothing else of what is written to pods/resize counts (KEP-1287), but
+// for who owns its fields. Containers that are not live's are left for AdmitResize to refuse.
+func Resized(next, live *corev1.Pod) *corev1.Pod {
+	out := live.DeepCopy()
+	out.ManagedFields = next.ManagedFields
+	for _, list := range []struct {
+		to   *[]corev1.Container
+		from []corev1.Container
+	}{{&out.Spec.Containers, next.Spec.Containers}, {&out.Spec.InitContainers, next.Spec.InitContainers}} {
+		same := slices.EqualFunc(*list.to, list.from, func(a, b corev1.Container) bool { return a.Name == b.Name })
+		if !same {
+			*list.to = list.from
+			continue
+		}
+		for i := range list.from {
+			(*list.to)[i].Resources, (*list.to)[i].ResizePolicy = list.from[i].Resources, list.from[i].ResizePolicy
+		}
+	}
+	return out
+}
+
+// AdmitResize is Admit for a pod whose resources are to change while it is there: next is what Resized made.
+func AdmitResize(next, live *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
+	return admitPart(next, live, s, (*list).resized)
+}
+
+// resized has kube-apiserver's rules and words (ValidatePodResize).
+func (l *list) resized(next, live *corev1.Pod) {
+	if qos(&next.Spec) != qos(&live.Spec) {
+		l.invalid(spec, next.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
+	}
+	for _, c := range live.Status.ContainerStatuses {
+		if c.State.Running != nil && c.Resources == nil { // an agent from before there was resizing
+			l.forbidden(spec, "Pod running on node without support for resize")
+			break
+		}
+	}
+	if !l.sameOrder(next.Spec.Containers, live.Spec.Containers, "containers") || !l.sameOrder(next.Spec.InitContainers, live.Spec.InitContainers, "initContainers") {
+		return
+	}
+	for i := range live.Spec.InitContainers {
+		c, was, at := &next.Spec.InitContainers[i], &live.Spec.InitContainers[i], spec.Child("initContainers").Index(i)
+		l.notRemoved(c, was, at)
+		if !onlyCompute(c, was) {
+			l.forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable")
+		}
+	}
+	for i := range live.Spec.Containers {
+		c, was := &next.Spec.Containers[i], &live.Spec.Containers[i]
+		l.notRemoved(c, was, spec.Child("containers").Index(i))
+		if !onlyCompute(c, was) {
+			l.forbidden(spec, "only cpu and memory resources are mutable")
+		}
+	}
+}
+
+func (l *list) sameOrder(now, was []corev1.Container, what string) bool {
+	at, n := spec.Child(what), len(l.errs)
+	if len(now) != len(was) {
+		l.forbidden(at, what+" may not be added or removed on resize")
+		return false
+	}
+	for i := range was {
+		if now[i].Name != was[i].Name {
+			l.forbidden(at.Index(i).Child("name"), what+" may not be renamed or reordered on resize")
+		}
+	}
+	return len(l.errs) == n
+}
+
+// notRemoved: no runtime takes a limit off again.
+func (l *list) notRemoved(c, was *corev1.Container, p *field.Path) {
+	for _, list := range []struct {
+		what     string
+		now, was corev1.ResourceList
+	}{{"requests", c.Resources.Requests, was.Resources.Requests}, {"limits", c.Resources.Limits, was.Resources.Limits}} {
+		for name := range list.was {
+			if _, has := list.now[name]; !has {
+				l.forbidden(p.Child("resources", list.what), "resource "+list.what+" cannot be removed")
+				break
+			}
+		}
+	}
+}
+
+// onlyCompute tells whether of a container nothing differs but how much of processor and memory it has.
+func onlyCompute(c, was *corev1.Container) bool {
+	rest := func(c *corev1.Container) *corev1.Container {
+		out := *c
+		out.Resources.Requests, out.Resources.Limits = maps.Clone(c.Resources.Requests), maps.Clone(c.Resources.Limits)
+		for _, list := range []corev1.ResourceList{out.Resources.Requests, out.Resources.Limits} {
+			delete(list, corev1.ResourceCPU)
+			delete(list, corev1.ResourceMemory)
+		}
+		return &out
+	}
+	return equality.Semantic.DeepEqual(rest(c), rest(was))
+}
+
+// resizePolicy checks what becomes of a container when its resources change.
+func (l *list) resizePolicy(c *corev1.Container, of corev1.RestartPolicy, once bool, p *field.Path) {
+	seen := map[corev1.ResourceName]bool{}
+	for i, r := range c.ResizePolicy {
+		if seen[r.ResourceName] {
+			l.duplicate(p.Index(i), r.ResourceName)
+		}
+		seen[r.ResourceName] = true
+		oneOf(l, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
+		oneOf(l, p, r.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
+		switch {
+		case r.RestartPolicy == corev1.NotRequired:
+		case of == corev1.RestartPolicyNever:
+			l.invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
+		case once && r.RestartPolicy == corev1.RestartContainer:
+			l.invalid(p.Index(i).Child("restartPolicy"), r.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers")
+		}
+	}
+}
+
+// Resize says why a pod may not ask for what AdmitResize has let through, by the limit ranges and quotas of its namespace,
+// in Kubernetes' words, and returns the changes by which the quotas count it. They belong into the transaction in which
+// the pod is written, as those of Charge. Unlike there, limit ranges give nothing to whoever leaves it out: it has run so.
+func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+	if err := inRange(next, s); err != nil {
+		return nil, err
+	}
+	for q := range s.Quotas(next.Namespace) {
+		more, had := state.Charged(q, next, now), state.Charged(q, live, now)
+		for name, amount := range more {
+			amount = amount.DeepCopy()
+			amount.Sub(had[name])
+			more[name] = amount
+		}
+		maps.DeleteFunc(more, func(_ corev1.ResourceName, amount resource.Quantity) bool { return amount.IsZero() })
+		if err := exceeded(q, more); err != nil {
+			return nil, err
+		}
+		if counted := state.With(q, more); counted != nil {
+			changes = append(changes, state.Put(counted, fmt.Sprintf("count pod %s anew in quota %s: it is resized", state.Display(next), q.Name)))
+		}
+	}
+	return changes, nil
+}

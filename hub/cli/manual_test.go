@@ -1,0 +1,15 @@
+package cli
+
+import (
+	"flag"
+	"testing"
+
+	"flotilla.dev/web/manual/manualtest"
+)
+
+var update = flag.Bool("update", false, "write the part of the manual that is generated")
+
+// The commands and their flags stand in the manual as cobra has them.
+func TestTheManualHasTheHubsCommands(t *testing.T) {
+	manualtest.Block(t, "../../web/manual/flotilla-hub.md", "commands", manualtest.Commands(Program{}.Command()), *update)
+}

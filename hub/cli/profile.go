@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
+)
+
+func (p Program) profileCommand() *cobra.Command {
+	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot", Args: command, RunE: help}
+	lint := &cobra.Command{
+		Use: "lint FILE...", Short: "Say everything that is wrong with board profiles, each with its place", Args: atLeastOne,
+		RunE: func(c *cobra.Command, files []string) error {
+			var errs []error
+			for _, file := range files {
+				if _, err := readProfile(file); err != nil {
+					errs = append(errs, err)
+				} else if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: good\n", file); err != nil {
+					return err
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	render := &cobra.Command{
+		Use: "render [FILE]", Short: "Print the boot configuration that a profile gives its boards, as it is signed", Args: cobra.MaximumNArgs(1),
+		Long: "Print the boot configuration that a profile gives its boards, with all that it extends, as it is signed; what it is\ncalled goes to standard error. The profile is that of a file, or the one that a node of this hub has.",
+	}
+	dir := dataDir(render)
+	node := render.Flags().String("node", "", "the node whose profile it is, of the hub of --data-dir")
+	render.RunE = func(c *cobra.Command, files []string) error {
+		if (len(files) == 1) == (*node != "") {
+			return ErrUsage{errors.New("name either a file or a node with --node: see `flotilla-hub profile render --help`")}
+		}
+		if *node == "" {
+			profile, err := readProfile(files[0])
+			if err != nil {
+				return err
+			}
+			return printBoot(c, profile)
+		}
+		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
+			profile, err := profileOfNode(ctx, d.store, *node)
+			if err != nil {
+				return err
+			}
+			return printBoot(c, profile)
+		})
+	}
+	c.AddCommand(lint, render)
+	return c
+}
+
+func atLeastOne(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return ErrUsage{fmt.Errorf("%s takes files: see `%s --help`", c.CommandPath(), c.CommandPath())}
+	}
+	return nil
+}
+
+func readProfile(file string) (*fleet.BoardProfile, error) {
+	info, err := os.Stat(file)
+	if err == nil && info.Size() > firmwareconfigs.MaxSize {
+		err = fmt.Errorf("it has %d bytes: at most %d are allowed", info.Size(), firmwareconfigs.MaxSize)
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	profile, err := firmwareconfigs.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", file, strings.ReplaceAll(err.Error(), "\n", "\n"+file+": "))
+	}
+	return profile, nil
+}
+
+func printBoot(c *cobra.Command, profile *fleet.BoardProfile) error {
+	document, _, err := firmwareconfigs.Render(profile)
+	if err != nil {
+		return fmt.Errorf("board profile %s: %w", profile.Name, err)
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "board profile %s: sha256:%x\n", profile.Name, sha256.Sum256(document))
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s\n", document)
+	return err
+}
+
+// profileOfNode reads the profile of a node as the hub remembers both.
+func profileOfNode(ctx context.Context, st *store.Store, name string) (*fleet.BoardProfile, error) {
+	profiles, node := map[string]*fleet.BoardProfile{}, (*corev1.Node)(nil)
+	err := st.Load(ctx, func(r store.Row) (err error) {
+		switch {
+		case r.Kind == "nodes" && r.Name == name:
+			node = new(corev1.Node)
+			err = json.Unmarshal(r.Object, node)
+		case r.Kind == "boardprofiles":
+			p := new(fleet.BoardProfile)
+			err = json.Unmarshal(r.Object, p)
+			profiles[r.Name] = p
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the fleet: %w", err)
+	case node == nil:
+		return nil, fmt.Errorf("there is no node %s: see `kubectl get nodes`", name)
+	}
+	profile := profiles[node.Labels[fleet.LabelProfile]]
+	if profile == nil {
+		return nil, fmt.Errorf("no board profile fits node %s: see Boards in the page", name)
+	}
+	return profile, nil
+}

@@ -1,0 +1,185 @@
+package control_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A board is what a device does with boot configurations: it stages what it is told,
+// reboots into it when it may, and says after a minute what came of it.
+type board struct {
+	said  state.FirmwareReport
+	fate  string    // of its next trial: "" it is kept, "breaks" it goes back, "dies" it never comes back, "refuses" it does not begin
+	until time.Time // of the reboot that it is in, zero: none
+	tries int
+	undo  bool // the reboot is into what it had before
+}
+
+// doFirmware is what happens with boot configurations.
+func (g *stage) doFirmware(verb string, names []string, opts map[string]string) bool {
+	switch verb {
+	case "profile": // of boards, with words for the command line
+		p := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: names[0]}}
+		p.Spec.Match.Arch = []string{"arm64"}
+		p.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: names[1:]}}
+		g.put(p)
+	case "zone":
+		s := g.s.Site(names[0]).DeepCopy()
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, fleet.AnnotationTimeZone, names[1])
+		g.put(s)
+	case "firmware":
+		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}}
+		if have := g.s.Rollout(names[0]); have != nil {
+			r = have.DeepCopy()
+		}
+		r.Generation++
+		s := &r.Spec
+		s.Selector = &metav1.LabelSelector{}
+		if v := opts["zone"]; v != "" {
+			s.Selector.MatchLabels = map[string]string{corev1.LabelTopologyZone: v}
+		} else {
+			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpExists}}
+		}
+		number := func(k string, v int32) int32 {
+			if n, err := strconv.Atoi(opts[k]); err == nil {
+				return int32(n)
+			}
+			return v
+		}
+		s.Profile, s.Canary, s.Condition, s.Paused = opts["profile"], opts["canary"], opts["condition"], opts["paused"] == "true"
+		s.Undo = opts["undo"] == "true"
+		s.BatchSize, s.MaxUnavailablePerSite, s.SuccessThreshold = number("batch", 0), number("unavailable", 0), number("threshold", 0)
+		s.Retry = int64(number("retry", int32(s.Retry)))
+		s.PauseOnFailure = nil
+		if v := opts["pause"]; v != "" {
+			yes := v == "true"
+			s.PauseOnFailure = &yes
+		}
+		s.Window = nil
+		if v := opts["window"]; v != "" {
+			from, to, _ := strings.Cut(v, "-")
+			s.Window = &fleet.FirmwareWindow{From: from, To: to}
+		}
+		admission.Default(r, admission.Settings{})
+		g.put(r)
+	case "delete-firmware":
+		g.apply(state.Remove(g.s.Rollout(names[0]), ""))
+	case "fate":
+		for _, n := range g.nodes(names[:1]) {
+			g.board(n).fate = names[1]
+		}
+	case "rollouts":
+		for r := range state.Each[*fleet.FirmwareRollout](g.s, state.FirmwareRollouts, "") {
+			st := r.Status
+			fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d nodes: %d kept, %d bad, %d trying, %d staged, %d waiting: %s)\n", g.now.Sub(g.start).Truncate(time.Millisecond), r.Name, st.Phase, st.Nodes, st.Kept, st.Bad, st.Trying, st.Staged, st.Waiting, st.Sentence)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (g *stage) board(node string) *board {
+	if g.boards == nil {
+		g.boards = map[string]*board{}
+	}
+	if g.boards[node] == nil {
+		g.boards[node] = &board{said: state.FirmwareReport{State: "UpToDate", Backend: fleet.BootConfigTxt}}
+	}
+	return g.boards[node]
+}
+
+// bootBoards is what the boards do in a second: what they say by then.
+func (g *stage) bootBoards() (changes []state.Change) {
+	for n := range g.s.Nodes() {
+		rec := g.s.Record(n.Name)
+		if rec == nil || rec.Firmware == nil && rec.Assigned == nil {
+			continue
+		}
+		b := g.board(n.Name)
+		rebooting := !b.until.IsZero()
+		if rebooting && (b.fate == "dies" || g.now.Before(b.until)) || !rebooting && g.silent[n.Name] {
+			continue
+		}
+		if rebooting { // it is back
+			b.until = time.Time{}
+			delete(g.silent, n.Name)
+			if b.undo {
+				b.said.Digest, b.said.State, b.said.Candidate, b.undo = "", "UpToDate", "", false
+			} else if b.fate == "breaks" {
+				b.said.Bad = append(slices.Clone(b.said.Bad), b.said.Candidate)
+				b.said.State, b.said.Message, b.said.Candidate = "RolledBack", "engine-ping did not hold", ""
+			} else {
+				b.said.Digest, b.said.State, b.said.Candidate = b.said.Candidate, "UpToDate", ""
+			}
+			b.fate = ""
+			if state.ReadyOf(n) != corev1.ConditionTrue {
+				g.report(n.Name, corev1.ConditionTrue)
+				rec = g.s.Record(n.Name)
+			}
+		}
+		told, r := "", (*fleet.FirmwareRollout)(nil)
+		if a := rec.Assigned; a != nil {
+			if r = g.s.Rollout(a.Rollout); r != nil && r.Status.Digest == a.Digest {
+				told = a.Digest
+			}
+		}
+		if r != nil && r.Spec.Retry > 0 && b.tries < int(r.Spec.Retry) {
+			b.tries, b.said.Bad = int(r.Spec.Retry), nil
+		}
+		switch {
+		case told != "" && told == b.said.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate == "breaks":
+			b.said.Candidate, b.said.State, b.said.Message = "", "Failed", "somebody has changed config.txt"
+		case told != "" && told == b.said.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate != "refuses":
+			b.said.Candidate, b.said.State, b.said.Message, b.undo, b.until = "", "Trial", "", true, g.now.Add(time.Minute)
+			g.silent[n.Name] = true
+		case told == "" || told == b.said.Digest:
+			b.said.Candidate = ""
+			if told != "" {
+				b.said.State, b.said.Message = "UpToDate", ""
+			}
+		case slices.Contains(b.said.Bad, told):
+		case rec.Assigned.Step == fleet.FirmwareTrying && b.said.Candidate == told && b.fate != "refuses":
+			b.said.State, b.said.Message, b.until = "Trial", "", g.now.Add(time.Minute)
+			g.silent[n.Name] = true
+		case b.said.Candidate != told:
+			b.said.Candidate, b.said.State, b.said.Message, b.said.Diff = told, "Staged", "", "+ cgroup_enable=memory"
+		}
+		if rec.Firmware == nil || !same(*rec.Firmware, b.said) {
+			rec = rec.DeepCopy()
+			said := b.said
+			said.Bad = slices.Clone(said.Bad)
+			rec.Firmware = &said
+			changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s: %s", n.Name, said.State)))
+		}
+	}
+	return changes
+}
+
+func same(a, b state.FirmwareReport) bool {
+	return slices.Equal(a.Bad, b.Bad) && a.Digest == b.Digest && a.Candidate == b.Candidate && a.State == b.State && a.Message == b.Message
+}
+
+// unavailable are the nodes of each site with a turn.
+func turns(s state.Snapshot) map[string][]string {
+	out := map[string][]string{}
+	for n := range s.Nodes() {
+		if rec := s.Record(n.Name); rec != nil && rec.Assigned != nil && rec.Assigned.Step != "" {
+			out[state.SiteOf(n)] = append(out[state.SiteOf(n)], n.Name)
+		}
+	}
+	return out
+}
+
+func sitesOf(m map[string][]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,252 @@
+package doctor
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
+)
+
+// A Bundle is what those who help get to see of a hub. No secret is in it: of objects
+// come only the fields that are named below, which people do not write freely, and the
+// sentences in them go through Mask. So there are no annotations, no environment, no
+// arguments, no config maps, and of pods' events no sentences.
+type Bundle struct {
+	Patient Patient
+	Version string
+	Metrics string    // of the hub that runs; "": WhyNone
+	WhyNone string    // why there are no metrics
+	Log     io.Reader // that people have chosen to add; nil: none
+}
+
+const maxLog = 32 << 20
+
+// Write writes the bundle as a tar.gz. What cannot be read says why in its own place.
+func (b Bundle) Write(ctx context.Context, w io.Writer) error {
+	zip := gzip.NewWriter(w)
+	out := tar.NewWriter(zip)
+	add := func(name, text string) error {
+		if err := out.WriteHeader(&tar.Header{Name: "flotilla-support/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: b.Patient.Now}); err != nil {
+			return err
+		}
+		_, err := io.WriteString(out, text)
+		return err
+	}
+	e, err := store.Examine(ctx, b.Patient.Config.DataDir)
+	//lint:ignore SA5001 what could be seen is there with an error, too
+	defer e.Close()
+	if err != nil {
+		err = fmt.Errorf("read the database: %w", err)
+	}
+	type file struct{ name, text string }
+	files := []file{
+		{"version.txt", b.Version + "\n"},
+		{"doctor.txt", Mask(lines(Examine(ctx, b.Patient)))},
+		{"config.yaml", b.config()},
+		{"directory.txt", listing(b.Patient.Config.DataDir)},
+		{"metrics.txt", Mask(b.Metrics)},
+		{"nodes.json", each(ctx, e, err, state.Nodes, nodeOf)},
+		{"sites.json", each(ctx, e, err, state.Sites, siteOf)},
+		{"pods.json", each(ctx, e, err, state.Pods, podOf)},
+		{"incidents.json", each(ctx, e, err, state.Incidents, incidentOf)},
+		{"events.json", each(ctx, e, err, state.Events, eventOf)},
+	}
+	if b.Metrics == "" {
+		files[4].text = "# there are none: " + Mask(b.WhyNone) + "\n"
+	}
+	if b.Log != nil {
+		text, err := io.ReadAll(io.LimitReader(b.Log, maxLog))
+		if err != nil {
+			return fmt.Errorf("read the log: %w", err)
+		}
+		files = append(files, file{"log.txt", Mask(string(text))})
+	}
+	for _, f := range files {
+		if err := add(f.name, f.text); err != nil {
+			return err
+		}
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return zip.Close()
+}
+
+func (b Bundle) config() string {
+	var text bytes.Buffer
+	if err := b.Patient.Config.Print(&text); err != nil {
+		return err.Error()
+	}
+	return Mask(text.String())
+}
+
+func lines(all []Finding) string {
+	var text strings.Builder
+	for _, f := range all {
+		fmt.Fprintln(&text, f)
+	}
+	return text.String()
+}
+
+// listing is what is in a directory, and not what is in its files.
+func listing(dir string) string {
+	var text strings.Builder
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			fmt.Fprintln(&text, err)
+			return nil
+		}
+		if in, err := d.Info(); err == nil {
+			fmt.Fprintf(&text, "%s %10d %s %s\n", in.Mode(), in.Size(), in.ModTime().UTC().Format(time.RFC3339), file)
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Fprintln(&text, err)
+	}
+	return text.String()
+}
+
+// each shows the objects of a kind, a line each.
+func each[T any](ctx context.Context, e *store.Examination, err error, kind state.Kind, show func(*T) any) string {
+	var text strings.Builder
+	if err == nil {
+		err = e.Each(ctx, string(kind), func(r store.Row) error {
+			o := new(T)
+			if err := json.Unmarshal(r.Object, o); err != nil {
+				return err
+			}
+			line, err := json.Marshal(show(o))
+			if err != nil {
+				return err
+			}
+			var shown any
+			if err := json.Unmarshal(line, &shown); err != nil {
+				return err
+			}
+			if line, err = json.Marshal(masked(shown)); err == nil {
+				text.Write(append(line, '\n'))
+			}
+			return err
+		})
+	}
+	if err != nil {
+		fmt.Fprintf(&text, "%q\n", Mask(err.Error()))
+	}
+	return text.String()
+}
+
+type fields map[string]any
+
+func nodeOf(n *corev1.Node) any {
+	taints := []string{}
+	for _, t := range n.Spec.Taints {
+		taints = append(taints, t.Key+":"+string(t.Effect))
+	}
+	return fields{
+		"name": n.Name, "site": n.Labels[corev1.LabelTopologyZone], "created": n.CreationTimestamp, "conditions": n.Status.Conditions,
+		"capacity": n.Status.Capacity, "allocatable": n.Status.Allocatable, "system": n.Status.NodeInfo, "taints": taints, "unschedulable": n.Spec.Unschedulable,
+	}
+}
+
+func siteOf(s *fleet.Site) any { return fields{"name": s.Name, "state": s.Status.State} }
+
+func podOf(p *corev1.Pod) any {
+	containers := []fields{}
+	for _, c := range p.Status.ContainerStatuses {
+		f := fields{"name": c.Name, "ready": c.Ready, "restarts": c.RestartCount}
+		if w := c.State.Waiting; w != nil {
+			f["waiting"] = w.Reason
+		}
+		for name, t := range map[string]*corev1.ContainerStateTerminated{"ended": c.State.Terminated, "endedBefore": c.LastTerminationState.Terminated} {
+			if t != nil {
+				f[name] = fields{"reason": t.Reason, "exitCode": t.ExitCode, "at": t.FinishedAt}
+			}
+		}
+		containers = append(containers, f)
+	}
+	conditions := []string{}
+	for _, c := range p.Status.Conditions {
+		conditions = append(conditions, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+	}
+	return fields{
+		"namespace": p.Namespace, "name": p.Name, "node": p.Spec.NodeName, "created": p.CreationTimestamp, "deleted": p.DeletionTimestamp, "phase": p.Status.Phase, "reason": p.Status.Reason,
+		"conditions": conditions, "containers": containers,
+	}
+}
+
+func incidentOf(i *fleet.Incident) any {
+	f := fields{
+		"name": i.Name, "state": i.State, "cause": i.Cause, "severity": i.Severity, "site": i.Site, "about": i.About, "partOf": i.PartOf,
+		"since": i.Since, "opened": i.Opened, "closed": i.Closed, "count": i.Count, "most": i.Most, "evicted": i.Evicted,
+	}
+	if i.About.Kind == "Node" || i.About.Kind == "Site" {
+		f["message"] = i.Message
+	}
+	return f
+}
+
+func eventOf(e *corev1.Event) any {
+	f := fields{
+		"namespace": e.Namespace, "kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "type": e.Type, "reason": e.Reason, "count": e.Count,
+		"first": e.FirstTimestamp, "last": e.LastTimestamp, "at": e.EventTime,
+	}
+	if k := e.InvolvedObject.Kind; k == "Node" || k == "Site" {
+		f["message"] = e.Message
+	}
+	return f
+}
+
+// masks are what secrets look like, with what stands in their place.
+var masks = []struct {
+	like *regexp.Regexp
+	as   string
+}{
+	{regexp.MustCompile(`-----BEGIN [A-Z ]+-----[^-]*(-----END [A-Z ]+-----)?`), "<PEM>"},
+	{regexp.MustCompile(`([a-z][a-z0-9+.-]*://)[^/\s"'<>@]+@`), "$1<login>@"},
+	{regexp.MustCompile(`(https?://[^/\s"'<>]+/)[^\s"'<>]*[?&=][^\s"'<>]*`), "$1<query>"},
+	{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{6,}`), "$1<token>"},
+	{regexp.MustCompile(`(?i)("?[a-z0-9_.-]*(?:password|passwd|passphrase|secret|token|api-?key|authorization|credential)[a-z0-9_.-]*"?\s*[=:]\s*)(\\+"[^"\\]*\\+"|"[^"]*"|'[^']*'|[^\s,;"']+)`), "$1<secret>"},
+	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`), "<token>"},
+	{regexp.MustCompile(`\b[a-z0-9]{10}\.[a-z0-9]{20,}(\.[a-z0-9]+)*\b`), "<token>"}, // of ours
+	{regexp.MustCompile(`\b[a-z2-7]{26}\b`), "<token>"},                              // ours, without what goes before
+}
+
+// masked is a JSON value with Mask on each of its texts: in JSON, quotes look otherwise.
+func masked(v any) any {
+	switch v := v.(type) {
+	case string:
+		return Mask(v)
+	case []any:
+		for i := range v {
+			v[i] = masked(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = masked(v[key])
+		}
+	}
+	return v
+}
+
+// Mask takes what looks like a secret out of a text.
+func Mask(text string) string {
+	for _, m := range masks {
+		text = m.like.ReplaceAllString(text, m.as)
+	}
+	return text
+}

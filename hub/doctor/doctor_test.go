@@ -1,0 +1,203 @@
+package doctor
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
+)
+
+// made is a data directory as a hub leaves it that was stopped; with open, as one that runs.
+func made(t *testing.T) (p Patient, open func() *store.Store) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "hub")
+	open = func() *store.Store {
+		st, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	st := open()
+	if _, err := pki.OpenWith(dir, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.BackUpNow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.Config, p.Now = config.Default(), time.Now()
+	p.Config.DataDir, p.Config.HTTPSListen, p.Config.MQTTListen = dir, "127.0.0.1:0", "127.0.0.1:0"
+	return p, open
+}
+
+// says fails unless a finding of that level says so, and what to do.
+func says(t *testing.T, all []Finding, level Level, what, words string) {
+	t.Helper()
+	var lines []string
+	for _, f := range all {
+		if f.Level == level && f.What == what && strings.Contains(f.Seen, words) {
+			if f.Do == "" && level != OK {
+				t.Errorf("%s does not say what to do", f)
+			}
+			return
+		}
+		lines = append(lines, f.String())
+	}
+	t.Errorf("no %s of %s says %q:\n%s", level, what, words, strings.Join(lines, "\n"))
+}
+
+func TestEveryDamageIsFound(t *testing.T) {
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name        string
+		level       Level
+		what, words string
+		damage      func(p *Patient, in func(name string) string)
+	}{
+		{"nothing", OK, "database", "is whole", func(*Patient, func(string) string) {}},
+		{"no directory", Fail, "directory", "is not there", func(p *Patient, in func(string) string) { p.Config.DataDir = in("none") }},
+		{"a directory open to others", Fail, "directory", "is open to others (mode 0755)", func(p *Patient, in func(string) string) { do(os.Chmod(in(""), 0o755)) }},
+		{"a key open to others", Fail, "directory", "root.key is open to others (mode 0640)", func(p *Patient, in func(string) string) { do(os.Chmod(in("pki/root.key"), 0o640)) }},
+		{"a backup open to others", Fail, "directory", "(mode 0644)", func(p *Patient, in func(string) string) {
+			files, _ := filepath.Glob(in("backups/*"))
+			do(os.Chmod(files[0], 0o644))
+		}},
+		{"a file of another user", Fail, "directory", "belongs to another user", func(p *Patient, in func(string) string) {
+			if os.Getuid() != 0 {
+				t.Skip("only root gives files away")
+			}
+			do(os.Chown(in("hub.db"), 65534, 65534))
+		}},
+		{"no database", Fail, "database", "is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("hub.db"))) }},
+		{"a page of zeros", Fail, "database", "is damaged", func(p *Patient, in func(string) string) {
+			f, err := os.OpenFile(in("hub.db"), os.O_RDWR, 0)
+			do(err)
+			info, err := f.Stat()
+			do(err)
+			for page := int64(1); page*4096 < info.Size(); page += 2 {
+				_, err = f.WriteAt(make([]byte, 4096), page*4096)
+				do(err)
+			}
+			do(f.Close())
+		}},
+		{"no database but words", Fail, "database", "is damaged", func(p *Patient, in func(string) string) {
+			do(os.WriteFile(in("hub.db"), []byte(strings.Repeat("words ", 4000)), 0o600))
+		}},
+		{"a database of a later version", Fail, "database", "this program works with", func(p *Patient, in func(string) string) {
+			f, err := os.OpenFile(in("hub.db"), os.O_RDWR, 0)
+			do(err)
+			_, err = f.WriteAt([]byte{0, 0, 0, 99}, 60) // user_version, https://www.sqlite.org/fileformat.html
+			do(err)
+			do(f.Close())
+		}},
+		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Patient, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
+		{"no backup for three days", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
+		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
+		{"no root", Fail, "certificates", "pki/root.crt is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
+		{"an empty certificate", Fail, "certificates", "pki/root.crt holds none", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
+		{"a root that has ended", Fail, "certificates", "pki/root.crt ended", func(p *Patient, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
+		{"a clock of 1970", Fail, "certificates", "is good only from", func(p *Patient, in func(string) string) { p.Now = time.Unix(1000, 0) }},
+		{"a clock before the last write", Fail, "clock", "hub.db was last written", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
+		{"a clock that nobody sets", Warn, "clock", "nothing keeps it right", func(p *Patient, in func(string) string) { p.Unsynced = true }},
+		{"a port that is taken", Fail, "ports", "address already in use", func(p *Patient, in func(string) string) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			do(err)
+			t.Cleanup(func() { _ = l.Close() })
+			p.Config.MQTTListen = l.Addr().String()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, _ := made(t)
+			if all := Examine(t.Context(), p); Worst(all) != OK {
+				t.Fatalf("a whole directory: %v", all)
+			}
+			dir := p.Config.DataDir
+			c.damage(&p, func(name string) string { return filepath.Join(dir, name) })
+			before := tree(t, dir)
+			all := Examine(t.Context(), p)
+			says(t, all, c.level, c.what, c.words)
+			if got := Worst(all); c.level == Fail && got != Fail || c.level == OK && got != OK {
+				t.Errorf("the worst is %s", got)
+			}
+			if after := tree(t, dir); after != before {
+				t.Errorf("it changed the directory from\n%sto\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A hub that was killed leaves a log that SQLite would work off, and one that runs has
+// a lock, a log and an index: nothing of that may change or fail.
+func TestWhatAKilledHubLeftIsReadAndLeft(t *testing.T) {
+	p, open := made(t)
+	st := open()
+	if err := st.SetMeta(t.Context(), store.MetaURL, "https://192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := store.Examine(t.Context(), p.Config.DataDir)
+	if err != nil || !e.Running || e.URL != "https://192.0.2.1" {
+		t.Errorf("of one that runs: %+v, %v", e, err)
+	}
+	e.Close()
+	killed := t.TempDir()
+	for _, end := range []string{"", "-wal"} {
+		b, err := os.ReadFile(filepath.Join(p.Config.DataDir, "hub.db"+end))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(killed, "hub.db"+end), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, killed)
+	e, err = store.Examine(t.Context(), killed)
+	if err != nil || e.Running || e.Damage != "" || e.URL != "https://192.0.2.1" {
+		t.Errorf("of one that was killed: %+v, %v", e, err)
+	}
+	e.Close()
+	if after := tree(t, killed); after != before {
+		t.Errorf("it changed what was left from\n%sto\n%s", before, after)
+	}
+}
+
+// tree is every file with its mode and a hash.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		info, ierr := d.Info()
+		if err != nil || ierr != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s %s %x\n", strings.TrimPrefix(file, dir), info.Mode(), sha256.Sum256(text))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

@@ -1,0 +1,135 @@
+package history
+
+import "math"
+
+// A Kind is one of the figures of a sample.
+type Kind int
+
+// The figures. What a device does not tell is absent, never 0.
+const (
+	CPU         Kind = iota // share of all processors, 0 to 1
+	Memory                  // share that is in use, 0 to 1
+	Disk                    // share of the containers' file system that is in use, 0 to 1
+	Temperature             // °C, of the hottest sensor
+	Supply                  // V
+	Silence                 // s, the longest between two signs of life
+	Losses                  // leases that were sent and did not arrive
+	RTT                     // s, from a message to its acknowledgement
+	Pods                    // that are placed on the node
+	Kinds
+)
+
+// A Sample is what is known of a node in one slot.
+type Sample [Kinds]float64
+
+// Nothing is a sample of which nothing is known.
+func Nothing() (s Sample) {
+	for k := range s {
+		s[k] = math.NaN()
+	}
+	return s
+}
+
+// A Word is a sample in 8 bytes. The zero word is the one of which nothing is known.
+type Word uint64
+
+// A scale is how a figure is written into some bits of a word: 0 is "absent", the other
+// codes are steps. What is beyond an end of the scale is that end.
+type scale struct {
+	bits        int
+	from        float64 // of code 1
+	step        float64 // from one code to the next; of a ratio: their quotient
+	ratio       bool
+	coarse      float64 // from this value on a step is eight; 0: never
+	shift, most int
+}
+
+// scales say what is worth a bit: a share to 1 %, a chip's temperature to 1 K, a supply
+// to 0.8 %, times to a tenth.
+var scales = func() (all [Kinds]scale) {
+	all = [Kinds]scale{
+		CPU:         {bits: 7, step: .01},
+		Memory:      {bits: 7, step: .01},
+		Disk:        {bits: 7, step: .01},
+		Temperature: {bits: 7, from: -20, step: 1},
+		Supply:      {bits: 10, from: 1, step: 1.0042, ratio: true}, // to 72 V
+		Silence:     {bits: 7, from: 1, step: 1.06, ratio: true},    // to 24 min
+		Losses:      {bits: 5, step: 1},
+		RTT:         {bits: 6, from: .001, step: 1.2, ratio: true}, // to 81 s
+		Pods:        {bits: 8, step: 1, coarse: 127},               // to 1143
+	}
+	shift := 0
+	for k := range all {
+		all[k].shift, all[k].most = shift, 1<<all[k].bits-1
+		shift += all[k].bits
+	}
+	if shift != 64 {
+		panic("history: a sample has not 64 bits")
+	}
+	return all
+}()
+
+func (s scale) code(v float64) uint64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	var steps float64
+	switch {
+	case s.ratio:
+		steps = math.Log(max(v, s.from)/s.from) / math.Log(s.step)
+	case s.coarse > 0 && v > s.coarse:
+		steps = (s.coarse-s.from)/s.step + (v-s.coarse)/(8*s.step)
+	default:
+		steps = (v - s.from) / s.step
+	}
+	return uint64(min(max(math.Round(steps), 0), float64(s.most-1))) + 1
+}
+
+func (s scale) value(code uint64) float64 {
+	steps := float64(code) - 1
+	if s.ratio {
+		return s.from * math.Pow(s.step, steps)
+	}
+	if fine := (s.coarse - s.from) / s.step; s.coarse > 0 && steps > fine {
+		return s.coarse + (steps-fine)*8*s.step
+	}
+	return s.from + steps*s.step
+}
+
+// Pack writes a sample.
+func Pack(of Sample) (w Word) {
+	for k, s := range scales {
+		w |= Word(s.code(of[k]) << s.shift)
+	}
+	return w
+}
+
+func (w Word) code(k Kind) uint64 { return uint64(w) >> scales[k].shift & uint64(scales[k].most) }
+
+// Value reads a figure, false where it is absent.
+func (w Word) Value(k Kind) (float64, bool) {
+	code := w.code(k)
+	if code == 0 {
+		return 0, false
+	}
+	return scales[k].value(code), true
+}
+
+// with is a word and a later one of the same slot: silences are the longest, losses add
+// up, and of the rest the later word has what it knows.
+func (w Word) with(later Word) Word {
+	for k := range Kinds {
+		old, now := w.code(k), later.code(k)
+		switch {
+		case now == 0:
+			now = old
+		case old == 0:
+		case k == Silence:
+			now = max(now, old)
+		case k == Losses:
+			now = min(now+old-1, uint64(scales[k].most))
+		}
+		later = later&^Word(uint64(scales[k].most)<<scales[k].shift) | Word(now<<scales[k].shift)
+	}
+	return later
+}

@@ -1,0 +1,113 @@
+package incident_test
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// FuzzIncidents lets chance rule, and holds what is found against what the fleet says: every
+// node that is not ready is part of exactly one open incident, each that stands in one is in
+// trouble, and asked about everything the decider wants nothing more.
+func FuzzIncidents(f *testing.F) {
+	for seed := range int64(12) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed int64) {
+		r := rand.New(rand.NewSource(seed))
+		w := newWorld(t)
+		for i := range 3 {
+			w.nodes(fmt.Sprint("site", i), 1+r.Intn(4))
+		}
+		w.put(deployment("kiosk", 4, 4), replicaSet("kiosk-1", "kiosk"))
+		for range 60 {
+			chance(w, r)
+			w.wait(time.Duration(r.Intn(400)) * time.Second)
+			w.wait(2 * time.Second) // what is counted once a second is counted
+			w.holds()
+		}
+	})
+}
+
+func chance(w *world, r *rand.Rand) {
+	n := w.s.NodeAt(r.Intn(w.s.Len(state.Nodes)))
+	statuses := []corev1.ConditionStatus{"True", "False", "Unknown"}
+	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK, fleet.ConditionIdentityConflict}
+	name := fmt.Sprint("kiosk-", r.Intn(6))
+	switch r.Intn(8) {
+	case 0, 1, 2:
+		w.ready(n.Name, statuses[r.Intn(3)])
+	case 3:
+		w.condition(n.Name, kinds[r.Intn(len(kinds))], statuses[r.Intn(3)])
+	case 4:
+		w.put(pod(name, n.Name, all(owned("kiosk-1"), waiting([]string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"}[r.Intn(4)], "x"))))
+	case 5:
+		w.put(pod(name, n.Name, owned("kiosk-1")))
+	case 6:
+		if p := w.s.Pod("default", name); p != nil {
+			w.remove(p)
+		}
+	case 7:
+		w.put(deployment("kiosk", 4, int32(r.Intn(5))))
+	}
+}
+
+// holds tells what is not so.
+func (w *world) holds() {
+	w.Helper()
+	dark := map[string]int{}
+	for n := range w.s.Nodes() {
+		if state.ReadyOf(n) != corev1.ConditionTrue {
+			dark[state.SiteOf(n)]++
+		}
+	}
+	counted, names := map[string]int{}, map[string]int{}
+	for _, i := range w.open() {
+		switch i.Cause {
+		case incident.SiteDark, incident.NodeDark, incident.NodeNotReady, incident.NodeNeverReported:
+			counted[i.Site] += int(i.Count.Nodes)
+			for _, n := range i.Examples {
+				names[n]++
+				if state.ReadyOf(w.s.Node(n)) == corev1.ConditionTrue {
+					w.Fatalf("%s is ready, and part of %s", n, i.Name)
+				}
+			}
+		case fleet.ConditionFlapping:
+			for _, n := range i.Examples {
+				if names[n]++; state.ReadyOf(w.s.Node(n)) != corev1.ConditionTrue {
+					counted[i.Site]++
+				}
+			}
+		}
+		if i.Since.After(w.now) || i.Opened.After(w.now) || i.Closed != nil || i.Name == "" || i.Message == "" {
+			w.Fatalf("an open incident is %+v", i)
+		}
+		if parent, _ := w.s.Get(state.Key{Kind: state.Incidents, Name: i.PartOf}).(*fleet.Incident); i.PartOf != "" && (parent == nil || parent.State != fleet.IncidentOpen) {
+			w.Fatalf("%s is part of %s, which is not open", i.Name, i.PartOf)
+		}
+	}
+	if fmt.Sprint(counted) != fmt.Sprint(dark) {
+		w.Fatalf("at %s by site there are %v nodes that are not ready, and in incidents %v", w.now, dark, counted)
+	}
+	for n, times := range names {
+		if times != 1 {
+			w.Fatalf("%s is part of %d incidents", n, times)
+		}
+	}
+	settler := control.NewSettler(nil, decider)
+	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
+		w.Fatalf("asked about everything it still wants %s: %+v, was %+v", more[0].Key, more[0].New, more[0].Old)
+	}
+	// The same fleet, the same names: those that are forgotten are given again.
+	if again := decider.Decide(w.s, decider.Subjects(w.s), w.now); len(again.Changes) > 0 {
+		w.Fatalf("the same fleet has other incidents: %v", again.Changes[0].Object)
+	}
+}

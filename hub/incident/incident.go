@@ -1,0 +1,542 @@
+// Package incident decides what has happened to the fleet: from all that is not as it should
+// be, the few causes, each with what follows from it. A dark site is one incident, whatever
+// its size: its nodes, their pods, and the workloads that are short of them are its
+// counts.
+//
+// What is wrong is a pure function of the snapshot. What the snapshot does not say, when it
+// began and what it has cost, is remembered in the Incident objects that the decider opens,
+// counts, closes, and removes a day later: one row each, written when a count changes, and
+// once a second at most. It changes nothing else in the fleet, and tells nobody: package notify
+// does, and the page, the API and the metrics show the same objects.
+//
+// Like every decider it is asked about what has changed: about a site, a workload, an image
+// or the fleet, which are what a cause can be in.
+package incident
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+const (
+	// Kept is how long a closed incident stays.
+	Kept = 24 * time.Hour
+	// MostClosed is how many of them there are at most: the oldest go.
+	MostClosed = 500
+	// rest is the least time between two counts of what one subject's incidents touch.
+	rest = time.Second
+	// gap is how much later than the one before it a node of the same incident fails, and
+	// span how much later than the first.
+	gap, span = 5 * time.Minute, 30 * time.Minute
+	// examples is how many nodes or pods an incident names.
+	examples = 10
+)
+
+// A Decider opens, counts and closes incidents.
+type Decider struct {
+	// LeaveBy returns when a pod must leave its node because of the node's taints: package
+	// eviction's rule. nil: deadlines are not told.
+	LeaveBy func(*corev1.Node, *corev1.Pod) (at time.Time, must bool)
+}
+
+// Parts of the work.
+const (
+	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
+	partReady   = "Ready"   // of a node: it is ready now, or not any more: its pods' faults count, or not
+	partShort   = "Short"   // of a workload: it is short of pods, or not any more
+	partImage   = "Image "  // before an image: pods cannot have it
+)
+
+var theFleet = state.Subject{Key: state.Key{Kind: state.Sites}}
+
+func aboutImage(image string) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Pods}, Part: partImage + image}
+}
+
+func aboutSite(name string) state.Subject {
+	return state.About(state.Key{Kind: state.Sites, Name: name})
+}
+
+// Touches returns what of a change may begin, change or end an incident.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Pods:
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		return touchedByPod(old, next)
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		return touchedByNode(c.Key, old, next)
+	case state.Sites:
+		old, _ := c.Old.(*fleet.Site)
+		next, _ := c.New.(*fleet.Site)
+		if viewOfSite(old) != viewOfSite(next) {
+			return []state.Subject{state.About(c.Key), theFleet}
+		}
+	case state.Incidents:
+		for _, o := range []state.Object{c.Old, c.New} {
+			if i, ok := o.(*fleet.Incident); ok && i.Cause == SiteDark {
+				return []state.Subject{theFleet} // counts it
+			}
+		}
+		return nil
+	}
+	if !isWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
+		return nil
+	}
+	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
+	if was == is && there {
+		return nil
+	}
+	all := []state.Subject{state.About(c.Key)}
+	if c.New == nil { // what it belonged to cannot be found any more
+		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
+			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace, Name: ref.Name}))
+		}
+	}
+	if was.short != is.short {
+		all = append(all, state.Subject{Key: c.Key, Part: partShort}, theFleet)
+	}
+	return all
+}
+
+func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
+	was, is := faultOf(old), faultOf(next)
+	differs := was != is || old != nil && next != nil && old.Spec.NodeName != next.Spec.NodeName && is.cause != ""
+	for _, p := range []*corev1.Pod{old, next} {
+		if p != nil && differs {
+			all = append(all, state.About(controllerOf(p)))
+		}
+		if f := faultOf(p); f.image != "" && differs {
+			all = append(all, aboutImage(f.image))
+		}
+		if p != nil && p.Spec.NodeName != "" && (old == nil || next == nil || old.Spec.NodeName != next.Spec.NodeName ||
+			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) || state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
+			all = append(all, aboutNode(p.Spec.NodeName, "", nil))
+		}
+	}
+	if next != nil && !evicted(old) && evicted(next) {
+		all = append(all, aboutNode(next.Spec.NodeName, partEvicted, true))
+	}
+	return all
+}
+
+func aboutNode(name, part string, was any) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
+}
+
+// evicted tells whether a pod was told to leave because of its node.
+func evicted(p *corev1.Pod) bool {
+	if p == nil || p.DeletionTimestamp == nil {
+		return false
+	}
+	c := state.PodCondition(p, corev1.DisruptionTarget)
+	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+}
+
+func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) {
+	if old != nil && next != nil && sameTrouble(old, next) {
+		return nil
+	}
+	for _, n := range []*corev1.Node{old, next} {
+		if n != nil {
+			all = append(all, aboutSite(state.SiteOf(n)))
+		}
+	}
+	if isReady(old) != isReady(next) {
+		all = append(all, state.Subject{Key: key, Part: partReady})
+	}
+	return all
+}
+
+func isReady(n *corev1.Node) bool {
+	return n != nil && state.ReadyOf(n) == corev1.ConditionTrue
+}
+
+// sameTrouble tells whether nothing of a node has changed that incidents are made of.
+func sameTrouble(a, b *corev1.Node) bool {
+	if state.SiteOf(a) != state.SiteOf(b) || len(a.Status.Conditions) != len(b.Status.Conditions) {
+		return false
+	}
+	_, out := a.Labels[fleet.LabelExcludeDisruption]
+	if _, is := b.Labels[fleet.LabelExcludeDisruption]; out != is {
+		return false
+	}
+	for i := range a.Status.Conditions {
+		x, y := &a.Status.Conditions[i], &b.Status.Conditions[i]
+		if x.Type != y.Type || x.Status != y.Status || x.Reason != y.Reason || !x.LastTransitionTime.Equal(&y.LastTransitionTime) {
+			return false
+		}
+	}
+	s, t := state.NoExecuteOf(a), state.NoExecuteOf(b)
+	return (s == nil) == (t == nil) && (s == nil || s.TimeAdded.Equal(t.TimeAdded)) && state.HasOutage(b, state.OutageOf(a))
+}
+
+// viewOfSite is what incidents are made of.
+func viewOfSite(s *fleet.Site) (v struct {
+	state       fleet.SiteState
+	held        string
+	policy      fleet.DisruptionPolicy
+	next, until time.Time
+},
+) {
+	if s == nil {
+		return v
+	}
+	v.state, v.held, v.policy = s.Status.State, s.Status.Held, s.Spec.DisruptionPolicy
+	if t := s.Status.NextEviction; t != nil {
+		v.next = t.UTC()
+	}
+	if m := s.Spec.Maintenance; m != nil {
+		v.until = m.Until.UTC()
+	}
+	return v
+}
+
+// Subjects returns what may be in trouble, and all incidents.
+func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
+	all = append(all, theFleet)
+	for site := range s.Counts() {
+		all = append(all, aboutSite(site))
+	}
+	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
+		all = append(all, subjectOf(i), state.About(state.KeyOf(i)))
+	}
+	for p := range s.Pods("") {
+		if f := faultOf(p); f.image != "" {
+			all = append(all, aboutImage(f.image))
+		} else if f.cause != "" {
+			all = append(all, state.About(controllerOf(p)))
+		}
+	}
+	for _, k := range state.Kinds() {
+		if !isWork(k) && k != state.FirmwareRollouts {
+			continue
+		}
+		for o := range s.All(k, "") {
+			if viewOfWork(o).cause != "" {
+				all = append(all, state.About(state.KeyOf(o)))
+			}
+		}
+	}
+	return state.Distinct(all, nil)
+}
+
+// subjectOf returns what an incident is found again by.
+func subjectOf(i *fleet.Incident) state.Subject {
+	switch a := i.About; a.Kind {
+	case fleetKind:
+		return theFleet
+	case imageKind:
+		return aboutImage(a.Name)
+	default:
+		return state.About(state.Key{Kind: state.KindNamed(a.Kind), Namespace: a.Namespace, Name: a.Name})
+	}
+}
+
+// Decide counts the incidents of the subjects anew.
+func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, makers: map[types.UID]state.Key{}}
+	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
+		if i.State == fleet.IncidentOpen {
+			q := subjectOf(i)
+			p.open[q] = append(p.open[q], i)
+		} else {
+			p.closed = append(p.closed, i)
+		}
+	}
+	for _, q := range p.gather(subjects) {
+		p.decide(q)
+	}
+	p.forget()
+	return plan
+}
+
+// A pass is one look at some subjects.
+type pass struct {
+	Decider
+	s       state.Snapshot
+	now     time.Time
+	plan    *state.Plan
+	open    map[state.Subject][]*fleet.Incident // as they are after what has been decided already
+	closed  []*fleet.Incident
+	gone    []*fleet.Incident       // expired
+	evicted map[string]int32        // pods told to leave since the last pass, by node
+	named   map[string]bool         // names given in this pass
+	makers  map[types.UID]state.Key // workloads, by the uid of what makes their pods
+}
+
+// gather returns what is to be looked at: the fleet, sites, then what may follow from theirs.
+func (p *pass) gather(subjects []state.Subject) []state.Subject {
+	var rank [4][]state.Subject
+	seen := map[state.Subject]bool{}
+	add := func(at int, q state.Subject) {
+		if q.Was = nil; !seen[q] {
+			seen[q] = true
+			rank[at] = append(rank[at], q)
+		}
+	}
+	work := func(key state.Key) {
+		if q := state.About(p.workloadOf(key)); q.Kind != "" {
+			add(2, q)
+		}
+	}
+	for _, q := range subjects {
+		switch {
+		case q.Kind == state.Sites && q.Name == "":
+			add(0, q)
+		case q.Kind == state.Sites:
+			add(1, q)
+		case q.Kind == state.Nodes:
+			n := p.s.Node(q.Name)
+			if n == nil {
+				continue
+			}
+			if q.Part == partReady {
+				for pod := range p.s.PodsOn(q.Name) {
+					if f := faultOf(pod); f.image != "" {
+						add(3, aboutImage(f.image))
+					} else if f.cause != "" {
+						work(controllerOf(pod))
+					}
+				}
+			} else if !isReady(n) {
+				add(1, aboutSite(state.SiteOf(n)))
+			}
+			if q.Part == partEvicted {
+				p.evicted[q.Name]++
+			}
+		case q.Kind == state.Incidents:
+			add(3, q)
+		case q.Kind == state.Pods && q.Name == "":
+			add(3, q)
+		case q.Part == partShort:
+			for pod := range p.podsOf(q.Key) {
+				if n := p.s.Node(pod.Spec.NodeName); n != nil && !isReady(n) {
+					add(1, aboutSite(state.SiteOf(n)))
+				} else if f := faultOf(pod); f.image != "" {
+					add(3, aboutImage(f.image))
+				}
+			}
+		default:
+			work(q.Key)
+		}
+	}
+	return slices.Concat(rank[0], rank[1], rank[2], rank[3])
+}
+
+// decide looks at one subject.
+func (p *pass) decide(q state.Subject) {
+	if q.Kind == state.Incidents {
+		p.expire(q)
+		return
+	}
+	var soonest time.Time
+	for _, i := range p.open[q] {
+		if at := i.Counted.Add(rest); at.After(p.now) {
+			soonest = earliest(soonest, at)
+		}
+	}
+	if !soonest.IsZero() && !p.mustCount(q) {
+		p.plan.WakeFor(q, soonest)
+		return
+	}
+	var f findings
+	switch {
+	case q == theFleet:
+		f = p.fleet()
+	case q.Kind == state.Sites:
+		f = p.site(q.Name)
+	case q.Kind == state.Pods && q.Name == "":
+		f = p.image(q.Part[len(partImage):])
+	default:
+		f = p.work(q.Key)
+	}
+	p.settle(q, f)
+}
+
+// mustCount tells whether a site has lost pods since it was counted: those are counted in
+// the pass that hears of them, or never.
+func (p *pass) mustCount(q state.Subject) bool {
+	if q.Kind != state.Sites || q.Name == "" {
+		return false
+	}
+	for node := range p.evicted {
+		if n := p.s.Node(node); n != nil && state.SiteOf(n) == q.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// findings are what a look finds: incidents without what is remembered of them, or with it
+// where they are open already, and when to look again, zero for never.
+type findings struct {
+	all  []found
+	wake time.Time
+	gone bool // what it looked at is no more: nothing has to settle
+}
+
+// A found incident is what the snapshot says of one now. old is what is remembered, nil for a new one.
+type found struct {
+	fleet.Incident
+	rule
+	old     *fleet.Incident
+	evicted int32 // pods, since the last look
+}
+
+// settle makes of the findings about a subject what is remembered.
+func (p *pass) settle(q state.Subject, f findings) {
+	wake := f.wake
+	var now []*fleet.Incident
+	met := map[*fleet.Incident]bool{}
+	for i := range f.all {
+		met[f.all[i].old] = true
+		now = append(now, p.remember(&f.all[i]))
+	}
+	for _, i := range p.open[q] {
+		if met[i] {
+			continue
+		}
+		over := p.now
+		if r := rules[i.Cause]; r.settle > 0 && !f.gone {
+			if i.QuietSince == nil {
+				i = i.DeepCopy()
+				i.QuietSince, i.Counted = new(metav1.NewTime(p.now)), metav1.NewMicroTime(p.now)
+				p.plan.Do(state.Put(i, ""))
+			}
+			over = i.QuietSince.Add(r.settle)
+		}
+		if over.After(p.now) {
+			wake = earliest(wake, over)
+			now = append(now, i)
+			continue
+		}
+		p.close(i)
+	}
+	p.open[q] = now
+	p.plan.WakeFor(q, wake)
+}
+
+// remember opens an incident, or counts it anew.
+func (p *pass) remember(f *found) *fleet.Incident {
+	now := metav1.NewTime(p.now)
+	if f.old == nil {
+		i := f.Incident.DeepCopy()
+		i.State, i.Severity, i.Opened, i.CreationTimestamp = fleet.IncidentOpen, f.severity, now, now
+		i.Name = p.name(f)
+		p.count(i, f.evicted)
+		i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+		ch := state.Put(i, "incident "+i.Name+": "+i.Message)
+		ch.Warn = i.Severity != fleet.SeverityInfo
+		p.plan.Do(ch)
+		return i
+	}
+	i := f.old.DeepCopy()
+	have := i.DeepCopy()
+	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, f.severity, f.Site, f.About, f.Message, f.PartOf
+	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
+	i.Detail, i.Latest = f.Detail, f.Latest
+	p.count(i, f.evicted)
+	if same(have, i) {
+		return f.old
+	}
+	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+	why := ""
+	if have.Cause != i.Cause {
+		why = "incident " + i.Name + ": " + i.Message
+	}
+	p.plan.Do(state.Put(i, why))
+	return i
+}
+
+// count adds to what an incident has cost.
+func (p *pass) count(i *fleet.Incident, evicted int32) {
+	m := &i.Most
+	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods), max(m.Workloads, i.Count.Workloads)
+	i.Evicted += evicted
+	p.short(i, i.Count.Workloads > 0)
+}
+
+// short counts the time in which workloads are short.
+func (p *pass) short(i *fleet.Incident, is bool) {
+	switch {
+	case is && i.ShortSince == nil:
+		i.ShortSince = new(metav1.NewTime(p.now))
+	case !is && i.ShortSince != nil:
+		i.ShortSeconds += max(0, int64(p.now.Sub(i.ShortSince.Time)/time.Second))
+		i.ShortSince = nil
+	}
+}
+
+// close ends an incident, and looks again at those that followed from it.
+func (p *pass) close(i *fleet.Incident) {
+	i = i.DeepCopy()
+	now := metav1.NewTime(p.now)
+	p.short(i, false)
+	i.State, i.Closed, i.QuietSince, i.NextMove, i.Held, i.Actions = fleet.IncidentClosed, &now, nil, nil, "", nil
+	i.Count = fleet.IncidentCount{}
+	i.Message = said(i)
+	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+	p.plan.Do(state.Put(i, "incident "+i.Name+" is over: "+i.Message))
+	p.plan.Wake(state.KeyOf(i), i.Closed.Add(Kept))
+	p.closed = append(p.closed, i)
+	for q, open := range p.open {
+		for _, o := range open {
+			if o.PartOf == i.Name {
+				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
+			}
+		}
+	}
+}
+
+// expire removes a closed incident when its time is over.
+func (p *pass) expire(q state.Subject) {
+	i, _ := p.s.Get(q.Key).(*fleet.Incident)
+	if i == nil || i.Closed == nil {
+		p.plan.WakeFor(q, time.Time{})
+		return
+	}
+	at := i.Closed.Add(Kept)
+	if at.After(p.now) {
+		p.plan.WakeFor(q, at)
+		return
+	}
+	p.plan.WakeFor(q, time.Time{})
+	p.plan.Do(state.Remove(i, ""))
+	p.gone = append(p.gone, i)
+}
+
+// forget removes the oldest of too many closed incidents.
+func (p *pass) forget() {
+	more := len(p.closed) - len(p.gone) - MostClosed
+	if more <= 0 {
+		return
+	}
+	slices.SortStableFunc(p.closed, func(a, b *fleet.Incident) int { return a.Closed.Compare(b.Closed.Time) })
+	for _, i := range p.closed {
+		if more == 0 {
+			return
+		}
+		if !slices.Contains(p.gone, i) {
+			p.plan.Do(state.Remove(i, ""))
+			p.plan.Wake(state.KeyOf(i), time.Time{})
+			more--
+		}
+	}
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

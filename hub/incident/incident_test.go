@@ -1,0 +1,323 @@
+package incident_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+func TestADarkSiteIsOneIncident(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("bergen", 3)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 3, 3), replicaSet("kiosk-1", "kiosk"), deployment("wall", 1, 1), replicaSet("wall-1", "wall"))
+	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
+		w.put(pod("kiosk-"+n, n, owned("kiosk-1")))
+	}
+	w.put(pod("wall-x", "oslo-0", owned("wall-1")))
+	w.shows("all is well")
+
+	w.ready("bergen-0", corev1.ConditionUnknown)
+	w.shows("the first node to fall silent is one", "NodeDark bergen 1 1 0")
+	name, since := w.open()[0].Name, w.open()[0].Since
+	w.wait(2 * time.Second)
+	w.ready("bergen-1", corev1.ConditionUnknown)
+	w.ready("bergen-2", corev1.ConditionUnknown)
+	w.put(deployment("kiosk", 3, 0))
+	w.wait(2 * time.Second)
+	w.shows("with the last it is the site, and its nodes and pods are in it", "SiteDark bergen 3 3 1")
+	i := w.open()[0]
+	if i.Name != name || !i.Since.Equal(&since) {
+		t.Errorf("it is another incident now: %s since %s, was %s since %s", i.Name, i.Since, name, since)
+	}
+	if i.NextMove == nil || i.NextMove.Sub(w.now) < 4*time.Minute || i.NextMove.Sub(w.now) > 6*time.Minute {
+		t.Errorf("the first pods are to leave at %v, now is %v", i.NextMove, w.now)
+	}
+	if len(i.Actions) != 2 || i.Actions[0] != fleet.ActionHold {
+		t.Errorf("what would help: %v", i.Actions)
+	}
+
+	w.wait(10 * time.Minute)
+	if i = w.open()[0]; i.Evicted != 3 || i.Count.Pods != 0 {
+		t.Errorf("%d pods were told to leave, %d are still to: want 3 and 0", i.Evicted, i.Count.Pods)
+	}
+	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
+		w.ready(n, corev1.ConditionTrue)
+	}
+	w.wait(2 * time.Second)
+	w.shows("it is over when they are back, before they have stopped what left")
+	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
+		w.remove(w.s.Pod("default", "kiosk-"+n))
+	}
+	i = w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+	if i.Closed == nil || i.Evicted != 3 || i.Most != (fleet.IncidentCount{Nodes: 3, Pods: 3, Workloads: 1}) || i.ShortSeconds < 600 {
+		t.Errorf("what it has cost: %+v", i)
+	}
+	w.wait(23 * time.Hour)
+	if w.s.Len(state.Incidents) != 1 {
+		t.Error("it did not stay a day")
+	}
+	w.wait(time.Hour)
+	if w.s.Len(state.Incidents) != 0 {
+		t.Error("it stays longer than a day")
+	}
+}
+
+func TestNodesThatFailAtOtherTimesAreOtherIncidents(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 5)
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.wait(2 * time.Minute)
+	w.ready("oslo-1", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.shows("two at once are one", "NodeDark oslo 2 0 0")
+	w.wait(time.Hour)
+	w.ready("oslo-2", corev1.ConditionFalse)
+	w.wait(2 * time.Second)
+	if w.shows("one that fails later is another", "NodeDark oslo 2 0 0", "NodeNotReady oslo 1 0 0"); len(w.open()) != 2 {
+		t.FailNow()
+	}
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(2 * time.Second)
+	w.shows("and each goes on without those that are back", "NodeDark oslo 1 0 0", "NodeNotReady oslo 1 0 0")
+}
+
+func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("bergen", 2)
+	w.nodes("oslo", 2)
+	for _, n := range []string{"bergen-0", "bergen-1", "oslo-0", "oslo-1"} {
+		w.ready(n, corev1.ConditionUnknown)
+	}
+	w.wait(3 * time.Second)
+	w.shows("every site is part of it", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0", "SiteDark oslo 2 0 0 part")
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(3 * time.Second)
+	w.shows("what is still dark is its own then", "SiteDark bergen 2 0 0", "NodeDark oslo 1 0 0")
+}
+
+func TestCausesOnNodes(t *testing.T) {
+	for _, c := range []struct {
+		rule       string
+		conditions []corev1.NodeConditionType
+		status     corev1.ConditionStatus
+		want       string
+	}{
+		{"pressure is one", []corev1.NodeConditionType{corev1.NodeMemoryPressure}, "True", "MemoryPressure oslo 1 0 0"},
+		{"a full disk follows from its pressure", []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk}, "True", "DiskPressure oslo 1 0 0"},
+		{"a full disk alone is one", []corev1.NodeConditionType{fleet.ConditionOutOfDisk}, "True", "OutOfDisk oslo 1 0 0"},
+		{"too little power is one", []corev1.NodeConditionType{fleet.ConditionPowerOK}, "False", "PowerTooLow oslo 1 0 0"},
+		{"a copy of a device is one", []corev1.NodeConditionType{fleet.ConditionIdentityConflict}, "True", "IdentityConflict oslo 1 0 0"},
+		{"a board that lacks something for good is none", []corev1.NodeConditionType{fleet.ConditionMemoryLimits}, "False", ""},
+		{"what nobody knows is none", []corev1.NodeConditionType{corev1.NodeDiskPressure}, "Unknown", ""},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodes("oslo", 3)
+			for _, cond := range c.conditions {
+				w.condition("oslo-1", cond, c.status)
+			}
+			w.wait(2 * time.Second)
+			var want []string
+			if c.want != "" {
+				want = append(want, c.want)
+			}
+			w.shows(c.rule, want...)
+			w.ready("oslo-1", corev1.ConditionUnknown)
+			w.wait(2 * time.Second)
+			w.shows("of a dark node it is not known", "NodeDark oslo 1 0 0")
+		})
+	}
+}
+
+func TestAFlappingLinkIsOneIncident(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 3)
+	for range 3 {
+		w.ready("oslo-1", corev1.ConditionUnknown)
+		w.wait(20 * time.Second)
+		w.ready("oslo-1", corev1.ConditionTrue)
+		w.wait(20 * time.Second)
+	}
+	w.shows("whether it is there just now", "Flapping oslo 1 0 0")
+	w.ready("oslo-1", corev1.ConditionUnknown)
+	w.wait(20 * time.Second)
+	w.shows("or not", "Flapping oslo 1 0 0")
+}
+
+func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	crashing := all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))
+	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", crashing), pod("kiosk-b", "oslo-1", crashing))
+	w.wait(2 * time.Second)
+	w.shows("whatever it has of pods", "CrashLoop kiosk 0 2 1")
+	i := w.open()[0]
+	if !strings.Contains(i.Message, "exit code 2") {
+		t.Errorf("it does not say how: %s", i.Message)
+	}
+	before := w.written
+	for range 20 {
+		for _, p := range []string{"kiosk-a", "kiosk-b"} {
+			w.put(pod(p, "oslo-0", all(owned("kiosk-1"), func(p *corev1.Pod) { p.Status.ContainerStatuses = nil })))
+		}
+		w.wait(5 * time.Second)
+		for _, p := range []string{"kiosk-a", "kiosk-b"} {
+			w.put(pod(p, "oslo-0", crashing))
+		}
+		w.wait(time.Minute)
+	}
+	w.shows("it goes on between crashes", "CrashLoop kiosk 0 2 1")
+	if again := w.open()[0]; again.Name != i.Name || !again.Since.Equal(&i.Since) {
+		t.Errorf("it began anew: %s, was %s", again.Since, i.Since)
+	}
+	if n := w.written - before; n > 100 {
+		t.Errorf("20 crashes of two pods wrote %d times", n)
+	}
+	w.put(deployment("kiosk", 2, 2))
+	for _, p := range []string{"kiosk-a", "kiosk-b"} {
+		w.put(pod(p, "oslo-0", owned("kiosk-1")))
+	}
+	w.wait(9 * time.Minute)
+	if len(w.open()) != 1 {
+		t.Error("it was over before its containers had run for ten minutes")
+	}
+	w.wait(2 * time.Minute)
+	w.shows("it is over when they have run for ten minutes")
+	w.put(pod("kiosk-a", "oslo-0", crashing))
+	w.wait(2 * time.Second)
+	if again := w.open(); len(again) != 1 || again[0].Name == i.Name {
+		t.Errorf("the next one is not another: %v", again)
+	}
+	w.remove(w.s.Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}))
+	w.remove(w.s.Pod("default", "kiosk-a"))
+	w.remove(w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}))
+	w.wait(2 * time.Second)
+	w.shows("what is deleted is no trouble")
+}
+
+func TestCausesOnPods(t *testing.T) {
+	unplaced := func(p *corev1.Pod) {
+		p.Spec.NodeName = ""
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available: 2 Insufficient memory."}}}
+	}
+	failed := func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }
+	for _, c := range []struct {
+		rule string
+		pods []*corev1.Pod
+		now  []string // at once
+		then []string // some minutes later
+	}{
+		{"an image is one for all that want it", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), waiting("ErrImagePull", "manifest unknown"))), pod("b", "oslo-1", waiting("ImagePullBackOff", ""))},
+			[]string{"ImageNotPulled shop/kiosk:1 0 2 1"}, []string{"ImageNotPulled shop/kiosk:1 0 2 1"}},
+		{"what cannot be placed is one for a workload", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), unplaced)), pod("b", "", all(owned("kiosk-1"), unplaced))},
+			[]string{"CannotBePlaced kiosk 0 2 1"}, []string{"CannotBePlaced kiosk 0 2 1"}},
+		{"one of nobody's that failed is one", []*corev1.Pod{pod("a", "oslo-0", failed)}, []string{"PodFailed a 0 1 0"}, []string{"PodFailed a 0 1 0"}},
+		{"one that failed and was replaced is none", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), failed))}, nil, nil},
+		{"what does not become ready is one after a while", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady, func(p *corev1.Pod) {
+			state.PodCondition(p, corev1.PodReady).LastTransitionTime = metav1.NewTime(noon)
+		}))}, nil, []string{"PodNotReady kiosk 0 1 1"}},
+		{"what leaves is one if it does not", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon.Add(30 * time.Second)} })}, nil, []string{"DoesNotStop a 0 1 0"}},
+		{"the worst of a workload's is told", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady)), pod("b", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "")))},
+			[]string{"CrashLoop kiosk 0 2 1"}, []string{"CrashLoop kiosk 0 2 1"}},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodes("oslo", 2)
+			w.put(deployment("kiosk", 3, 1), replicaSet("kiosk-1", "kiosk"))
+			for _, p := range c.pods {
+				w.put(p)
+			}
+			w.wait(2 * time.Second)
+			w.shows("at once", c.now...)
+			w.wait(5 * time.Minute)
+			w.shows("later", c.then...)
+		})
+	}
+}
+
+func TestWhatFollowsFromADarkNodeIsPartOfIt(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", ""))))
+	w.wait(2 * time.Second)
+	w.shows("it crashes", "CrashLoop kiosk 0 1 1")
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}}
+	})))
+	w.wait(11 * time.Minute)
+	w.shows("and then its node is dark, and its other pod finds no place", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 0 1")
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(2 * time.Second)
+	for _, i := range w.open() {
+		if i.PartOf != "" {
+			t.Errorf("%s is part of %s, which is over", i.Name, i.PartOf)
+		}
+	}
+}
+
+// A device that stops its agent says so: for an update it is back in seconds, and that is no
+// incident, nor is what its pods suffer from another one afterwards.
+func TestADeviceThatRestartsIsNoIncident(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 3)
+	w.put(pod("a", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
+	w.wait(2 * time.Second)
+	stop := func() {
+		n := with(w.s.Node("oslo-0"), corev1.NodeReady, corev1.ConditionFalse, w.now)
+		state.NodeCondition(n, corev1.NodeReady).Reason = "NodeShutdown"
+		w.put(n)
+	}
+	stop()
+	w.wait(30 * time.Second)
+	w.shows("while it may be back", "ImageNotPulled shop/kiosk:1 0 1 0")
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(10 * time.Minute)
+	w.shows("when it is back", "ImageNotPulled shop/kiosk:1 0 1 0")
+	if n := w.s.Len(state.Incidents); n != 1 {
+		t.Errorf("%d incidents were made of one", n)
+	}
+	stop()
+	since := w.now
+	w.wait(61 * time.Second)
+	w.shows("when it does not come back", "NodeDark oslo 1 1 0")
+	if i := w.open(); len(i) == 1 && !i[0].Since.Time.Equal(since) {
+		t.Errorf("it is not ready since %s, it stopped at %s", i[0].Since, since)
+	}
+}
+
+func TestAQuietFleetCostsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 3)
+	n := w.s.Node("oslo-1").DeepCopy()
+	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(noon)
+	if got := decider.Touches(state.Applied{Key: state.KeyOf(n), Old: w.s.Node("oslo-1"), New: n}); got != nil {
+		t.Errorf("a heartbeat concerns %v", got)
+	}
+	was, is := pod("a", "oslo-1", nil), pod("a", "oslo-1", func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" })
+	if got := decider.Touches(state.Applied{Key: state.KeyOf(was), Old: was, New: is}); got != nil {
+		t.Errorf("a healthy pod concerns %v", got)
+	}
+}
+
+func TestClosedIncidentsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for i := range incident.MostClosed + 20 {
+		closed := metav1.NewTime(noon.Add(time.Duration(i) * time.Millisecond))
+		w.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "x-" + closed.Format("150405.000")}, State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}})
+	}
+	w.nodes("oslo", 3)
+	w.ready("oslo-1", corev1.ConditionUnknown)
+	if got := w.s.Len(state.Incidents); got > incident.MostClosed+1 {
+		t.Errorf("there are %d", got)
+	}
+}

@@ -1,0 +1,148 @@
+package incident
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// mostDetail bounds what a device says that is kept in an incident.
+const mostDetail = 300
+
+// bounded is one line of what a stranger says.
+func bounded(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	if r := []rune(text); len(r) > mostDetail {
+		text = string(r[:mostDetail]) + "…"
+	}
+	return text
+}
+
+// name gives a new incident a name that nobody has: what it is in, what it is, and a few
+// letters that tell it from the one before.
+func (p *pass) name(f *found) string {
+	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(f.family)))
+	for n := 0; ; n++ {
+		sum := sha256.Sum256([]byte(strings.Join([]string{f.About.Kind, f.About.Namespace, f.About.Name, string(f.family), strconv.FormatInt(f.Since.Unix(), 10), strconv.Itoa(n)}, "\x00")))
+		name := base + "-" + hex.EncodeToString(sum[:3])
+		if p.s.Get(state.Key{Kind: state.Incidents, Name: name}) == nil && !p.named[name] {
+			p.named[name] = true
+			return name
+		}
+	}
+}
+
+// slug is a name as it can be part of an object's, and not long.
+func slug(name string) string {
+	name = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, name)
+	if len(name) > 40 {
+		name = name[len(name)-40:]
+	}
+	return cmp.Or(strings.Trim(name, "-"), "x")
+}
+
+func plural[N int | int32](n N, one string) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", one)
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// said is what an incident is in one sentence. Who reads it knows since when, and what
+// comes next, from its fields.
+func said(i *fleet.Incident) string {
+	nodes, of := plural(i.Count.Nodes, "node"), i.About.Name
+	if i.State == fleet.IncidentClosed {
+		nodes = plural(i.Most.Nodes, "node")
+	}
+	if i.About.Namespace != "" && i.About.Namespace != "default" {
+		of = i.About.Namespace + "/" + of
+	}
+	work := i.About.Kind + " " + of
+	one := func(single, many string) string {
+		switch {
+		case len(i.Examples) == 1 && i.Count.Nodes <= 1:
+			return fmt.Sprintf(single, i.Examples[0])
+		default:
+			return fmt.Sprintf(many, nodes+" of "+i.About.Name)
+		}
+	}
+	text := ""
+	switch i.Cause {
+	case FleetDark:
+		text = "Every site is dark: the hub itself is more likely cut off than all of them at once"
+	case SiteDark:
+		text = i.About.Name + " is dark: no node of the site answers"
+	case NodeDark:
+		text = one("%s does not answer", "%s do not answer")
+	case NodeNotReady:
+		text = one("%s is not ready", "%s are not ready")
+	case NodeNeverReported:
+		text = one("%s has never reported", "%s have never reported")
+	case CrashLoop:
+		text = work + " crashes again and again"
+	case CannotStart:
+		text = work + " cannot start"
+	case PodFailed:
+		text = work + " has failed"
+	case NotStarting:
+		text = work + " does not start"
+	case PodNotReady:
+		text = work + " runs but is not ready"
+	case CannotBePlaced:
+		text = work + " cannot be placed"
+	case DoesNotStop:
+		text = work + " does not stop"
+	case CannotMakePods:
+		text = work + " cannot make its pods"
+	case JobFailed:
+		text = work + " has failed"
+	case FirmwareRolloutStopped:
+		text = "Rollout " + of + " of a boot configuration has stopped"
+	case ImageNotPulled:
+		text = "Image " + i.About.Name + " cannot be had"
+	default:
+		text = one(wordsOf(i.Cause)+" %s", wordsOf(i.Cause)+" %s")
+	}
+	if i.Detail != "" {
+		text += ": " + strings.TrimPrefix(i.Detail, "pull image "+i.About.Name+": ") // its name stands there already
+	}
+	return text
+}
+
+// Counts says in a few words what an incident touches, "" for nothing that is counted.
+func Counts(c fleet.IncidentCount) string {
+	var parts []string
+	for _, n := range []struct {
+		n    int32
+		what string
+	}{{c.Nodes, "node"}, {c.Pods, "pod"}, {c.Workloads, "workload"}} {
+		if n.n == 0 {
+			continue
+		}
+		text := plural(n.n, n.what)
+		if n.what == "workload" {
+			text += " short"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func same(a, b *fleet.Incident) bool { return equality.Semantic.DeepEqual(a, b) }

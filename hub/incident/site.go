@@ -1,0 +1,336 @@
+package incident
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A member is a node with something that makes it part of an incident.
+type member struct {
+	node *corev1.Node
+	at   time.Time // when that began
+	why  string    // what the device or the hub said of it
+}
+
+// membership says of which families' incidents a node is part. One that is not ready is part
+// of exactly one: what else its conditions say is old. One whose Ready comes and goes is
+// part of that alone, whether it is there just now or not.
+func membership(n *corev1.Node, each func(family, rule, fleet.IncidentCause, member)) {
+	ready := state.NodeCondition(n, corev1.NodeReady)
+	if ready == nil {
+		return // it has its startup grace still
+	}
+	flaps := state.NodeCondition(n, fleet.ConditionFlapping)
+	switch {
+	case flaps != nil && fails(*flaps):
+		cause, r := conditionCause(fleet.ConditionFlapping)
+		each(familyFlaps, r, cause, member{n, flaps.LastTransitionTime.Time, flaps.Message})
+	case ready.Status == corev1.ConditionTrue:
+		for _, c := range failing(n) {
+			cause, r := conditionCause(c.Type)
+			each(r.family, r, cause, member{n, c.LastTransitionTime.Time, c.Message})
+		}
+	case state.NeverReported(n):
+		each(familyNever, rules[NodeNeverReported], NodeNeverReported, member{n, n.CreationTimestamp.Time, ""})
+	case ready.Status == corev1.ConditionUnknown:
+		each(familyReady, rules[NodeDark], NodeDark, member{n, state.FailedAt(n), ""})
+	default:
+		each(familyReady, rules[NodeNotReady], NodeNotReady, member{n, state.FailedAt(n), ready.Message})
+	}
+}
+
+// A group is the nodes of one incident.
+type group struct {
+	rule
+	cause   fleet.IncidentCause
+	old     *fleet.Incident
+	since   time.Time
+	latest  time.Time
+	members []member
+}
+
+// takes tells whether a node that failed at a moment is part of the group: it did not fail
+// much later than those before it.
+func (g *group) takes(at time.Time) bool {
+	return !at.Before(g.since.Add(-time.Second)) && !at.After(g.latest.Add(gap)) && !at.After(g.since.Add(span))
+}
+
+// restarting is how long a device may be away that has said that it stops, as it does for an
+// update: nobody has to come for that.
+const restarting = time.Minute
+
+// groups puts the nodes of a site together that failed together, those of open incidents first.
+// One that restarts is asked for again when it should be back.
+func (p *pass) groups(site string) (all []*group, wake time.Time) {
+	byFamily := map[family][]*group{}
+	for _, i := range p.open[aboutSite(site)] {
+		f := familyOf(i.Cause)
+		byFamily[f] = append(byFamily[f], &group{cause: i.Cause, old: i, since: i.Since.Time, latest: i.Latest.Time})
+	}
+	type entry struct {
+		rule
+		cause fleet.IncidentCause
+		member
+	}
+	found := map[family][]entry{}
+	for n := range p.s.NodesIn(site) {
+		membership(n, func(f family, r rule, c fleet.IncidentCause, m member) {
+			if m.at.After(p.now) {
+				m.at = p.now
+			}
+			if back := m.at.Add(restarting); c == NodeNotReady && stops(n) && back.After(p.now) {
+				wake = earliest(wake, back)
+				return
+			}
+			found[f] = append(found[f], entry{r, c, m})
+		})
+	}
+	for _, f := range slices.Sorted(maps.Keys(found)) {
+		slices.SortStableFunc(found[f], func(a, b entry) int { return a.at.Compare(b.at) })
+		groups := byFamily[f]
+		slices.SortStableFunc(groups, func(a, b *group) int { return b.since.Compare(a.since) })
+		for _, e := range found[f] {
+			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.at) })
+			if i < 0 {
+				groups = slices.Insert(groups, 0, &group{since: e.at, latest: e.at})
+				i = 0
+			}
+			g := groups[i]
+			if len(g.members) == 0 || e.rank < g.rank {
+				g.rule, g.cause = e.rule, e.cause
+			}
+			g.members = append(g.members, e.member)
+			if e.at.After(g.latest) {
+				g.latest = e.at
+			}
+		}
+		for i, g := range groups {
+			if len(g.members) == 0 {
+				continue
+			}
+			if f == familyReady && g.cause == NodeDark && i == 0 && p.s.Count(site).Full() { // the newest: with it the last ready node went
+				g.cause, g.rule = SiteDark, rules[SiteDark]
+			}
+			all = append(all, g)
+		}
+	}
+	return all, wake
+}
+
+// stops tells whether a device's last word was that its agent is stopped in an orderly way.
+func stops(n *corev1.Node) bool {
+	ready := state.NodeCondition(n, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason == "NodeShutdown"
+}
+
+// site finds the incidents of a site's nodes.
+func (p *pass) site(name string) (f findings) {
+	site := p.s.Site(name)
+	groups, wake := p.groups(name)
+	f.wake = wake
+	for _, g := range groups {
+		i := fleet.Incident{
+			Cause: g.cause, Site: name, About: fleet.IncidentObject{Kind: state.Sites.Row().Name, Name: name},
+			Since: metav1.NewTime(g.since), Latest: metav1.NewMicroTime(g.latest.Truncate(time.Microsecond)),
+		}
+		slices.SortFunc(g.members, func(a, b member) int { return cmp.Compare(a.node.Name, b.node.Name) })
+		out := found{rule: g.rule, old: g.old}
+		i.Count.Nodes = int32(len(g.members)) //nolint:gosec // a site has no more nodes than that
+		i.Detail = g.members[0].why
+		touched := map[state.Key]bool{}
+		for n, m := range g.members {
+			if n < examples {
+				i.Examples = append(i.Examples, m.node.Name)
+			}
+			out.evicted += p.evicted[m.node.Name]
+			if g.family == familyReady || g.family == familyFlaps && !isReady(m.node) {
+				i.Count.Pods += p.podsAt(m.node, touched)
+			}
+		}
+		for key := range touched {
+			if p.isShort(key) {
+				i.Count.Workloads++
+			}
+		}
+		if g.family == familyReady || g.family == familyFlaps {
+			p.outlook(&i, site, g.members)
+			if m := maintenanceOf(site); m.After(p.now) {
+				f.wake = earliest(f.wake, m)
+			}
+		}
+		if fleetwide := p.open[theFleet]; g.cause == SiteDark && len(fleetwide) > 0 {
+			i.PartOf = fleetwide[0].Name
+		}
+		i.Message = said(&i)
+		out.Incident = i
+		f.all = append(f.all, out)
+	}
+	return f
+}
+
+// podsAt counts the pods of a node that are to run there still, and notes their workloads.
+func (p *pass) podsAt(n *corev1.Node, touched map[state.Key]bool) (pods int32) {
+	for pod := range p.s.PodsOn(n.Name) {
+		if state.Terminated(pod) {
+			continue
+		}
+		if pod.DeletionTimestamp == nil {
+			pods++
+		}
+		touched[p.workloadOfPod(pod)] = true
+	}
+	return pods
+}
+
+// outlook says when the first pods of nodes that are not ready leave, or why none does, and
+// what would help.
+func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
+	if site == nil {
+		return
+	}
+	st := site.Status
+	i.Held = st.Held
+	if !maintenanceOf(site).After(p.now) {
+		if st.State == fleet.SiteFullDisruption && site.Spec.DisruptionPolicy != fleet.Hold {
+			i.Actions = append(i.Actions, fleet.ActionHold)
+		}
+		i.Actions = append(i.Actions, fleet.ActionMaintenance)
+	}
+	if p.LeaveBy == nil {
+		return
+	}
+	var first time.Time
+	waits := false
+	type tainted struct {
+		*corev1.Node
+		at time.Time
+	}
+	var given []tainted
+	for _, m := range members {
+		switch t := state.NoExecuteOf(m.node); {
+		case isReady(m.node):
+		case t == nil:
+			waits = true
+		case t.TimeAdded == nil:
+			given = append(given, tainted{Node: m.node})
+		default:
+			given = append(given, tainted{m.node, t.TimeAdded.Time})
+		}
+	}
+	slices.SortStableFunc(given, func(a, b tainted) int { return a.at.Compare(b.at) })
+	for _, n := range given {
+		if !first.IsZero() && !n.at.Before(first) {
+			if o := state.OutageOf(n.Node); o == nil || len(o.Spells) == 0 {
+				break // nobody leaves before the taint is there
+			}
+		}
+		first = earliest(first, p.leaves(n.Node))
+	}
+	if waits && st.NextEviction != nil && st.HeldReason == "" {
+		first = earliest(first, p.nextLeaves(site))
+	}
+	if !first.IsZero() {
+		i.NextMove = new(metav1.NewTime(first))
+	}
+}
+
+// maintenanceOf returns until when a site is in maintenance; zero: it is not.
+func maintenanceOf(site *fleet.Site) (until time.Time) {
+	if site != nil && site.Spec.Maintenance != nil {
+		until = site.Spec.Maintenance.Until.Time
+	}
+	return until
+}
+
+// nextLeaves returns when the first pod leaves the node whose turn to be tainted is next;
+// zero: none does. The others' turns come later.
+func (p *pass) nextLeaves(site *fleet.Site) time.Time {
+	var next *corev1.Node
+	for n := range p.s.Waiting(site.Name) {
+		if next = n; next != nil {
+			break
+		}
+	}
+	if next == nil {
+		return time.Time{}
+	}
+	given := state.Fork(next)
+	key := corev1.TaintNodeUnreachable
+	if state.ReadyOf(next) == corev1.ConditionFalse {
+		key = corev1.TaintNodeNotReady
+	}
+	at := state.Ceil(site.Status.NextEviction.Time)
+	given.Spec.Taints = append(slices.Clip(given.Spec.Taints), corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at})
+	return p.leaves(given)
+}
+
+// leaves returns when the first pod leaves a node; zero: none does.
+func (p *pass) leaves(n *corev1.Node) (first time.Time) {
+	for pod := range p.s.PodsOn(n.Name) {
+		if pod.DeletionTimestamp != nil || state.Terminated(pod) {
+			continue
+		}
+		if at, must := p.LeaveBy(n, pod); must {
+			if t := state.NoExecuteOf(n); at.IsZero() && t != nil && t.TimeAdded != nil {
+				at = t.TimeAdded.Time // it tolerates nothing, and leaves at once
+			}
+			first = earliest(first, at)
+		}
+	}
+	return first
+}
+
+// fleet finds whether all sites are dark at once, which is one cause: the hub's own link.
+func (p *pass) fleet() (f findings) {
+	all := p.s.Sites()
+	if all.Master == 0 || all.Counting < 2 {
+		return f
+	}
+	i := fleet.Incident{Cause: FleetDark, About: fleet.IncidentObject{Kind: fleetKind}}
+	for name, c := range p.s.Counts() {
+		if !c.Full() {
+			continue
+		}
+		i.Count.Nodes += int32(c.NotReady) //nolint:gosec // a site has no more nodes than that
+		if len(i.Examples) < examples {
+			i.Examples = append(i.Examples, name)
+		}
+		if site := p.s.Site(name); site != nil && site.Status.Since != nil && site.Status.Since.After(i.Since.Time) {
+			i.Since, i.Held = *site.Status.Since, site.Status.Held
+		}
+		for _, o := range p.open[aboutSite(name)] {
+			if o.Cause == SiteDark {
+				i.Count.Pods += o.Count.Pods
+			}
+		}
+	}
+	for _, k := range state.Kinds() {
+		if !isWork(k) {
+			continue
+		}
+		for o := range p.s.All(k, "") {
+			if p.owns(o) && viewOfWork(o).short {
+				i.Count.Workloads++
+			}
+		}
+	}
+	if i.Since.IsZero() {
+		i.Since = metav1.NewTime(p.now)
+	}
+	i.Latest = metav1.NewMicroTime(i.Since.Time)
+	i.Message = said(&i)
+	out := found{Incident: i, rule: rules[FleetDark]}
+	if open := p.open[theFleet]; len(open) > 0 {
+		out.old = open[0]
+	}
+	f.all = append(f.all, out)
+	return f
+}

@@ -1,0 +1,380 @@
+package incident
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// controllerOf returns what has made a pod, the pod itself where nothing has.
+func controllerOf(p *corev1.Pod) state.Key {
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		if k := state.KindNamed(ref.Kind); k != "" {
+			return state.Key{Kind: k, Namespace: p.Namespace, Name: ref.Name}
+		}
+	}
+	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
+}
+
+// workloadOfPod is workloadOf of what has made a pod; many pods have one maker.
+func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		return controllerOf(pod)
+	}
+	key, known := p.makers[ref.UID]
+	if !known {
+		key = p.workloadOf(controllerOf(pod))
+		p.makers[ref.UID] = key
+	}
+	return key
+}
+
+// workloadOf returns the workload that people know something by: the Deployment of a
+// ReplicaSet, the CronJob of a Job.
+func (p *pass) workloadOf(key state.Key) state.Key {
+	for range 3 {
+		o := p.s.Get(key)
+		if o == nil {
+			break
+		}
+		ref := metav1.GetControllerOfNoCopy(o)
+		if ref == nil {
+			break
+		}
+		up := state.Key{Kind: state.KindNamed(ref.Kind), Namespace: key.Namespace, Name: ref.Name}
+		if up.Kind == "" || p.s.Get(up) == nil {
+			break
+		}
+		key = up
+	}
+	return key
+}
+
+// owns tells whether a workload is one that people know, and no other's.
+func (p *pass) owns(o state.Object) bool { return p.workloadOf(state.KeyOf(o)) == state.KeyOf(o) }
+
+// podsOf walks the pods of a workload, and of what it has made.
+func (p *pass) podsOf(key state.Key) iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		o := p.s.Get(key)
+		if o == nil {
+			return
+		}
+		if pod, ok := o.(*corev1.Pod); ok {
+			yield(pod)
+			return
+		}
+		p.podsBelow(o, 3, yield)
+	}
+}
+
+func (p *pass) podsBelow(o state.Object, depth int, yield func(*corev1.Pod) bool) bool {
+	if depth == 0 || o.GetUID() == "" {
+		return true
+	}
+	for d := range p.s.Dependents(o.GetUID()) {
+		if ref := metav1.GetControllerOfNoCopy(d); ref == nil || ref.UID != o.GetUID() {
+			continue
+		}
+		switch d := d.(type) {
+		case *corev1.Pod:
+			if !yield(d) {
+				return false
+			}
+		case *appsv1.ReplicaSet, *batchv1.Job:
+			if !p.podsBelow(d, depth-1, yield) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// A work is what incidents are made of in a workload itself: whether it has fewer ready
+// pods than it wants, and why it makes none, if it says so.
+type work struct {
+	short bool
+	cause fleet.IncidentCause
+	why   string
+	at    time.Time
+}
+
+// isWork tells whether objects of a kind make pods.
+func isWork(k state.Kind) bool { return k.Row() != nil && k.Row().Template != nil }
+
+func viewOfWork(o state.Object) (w work) {
+	var conditions []metav1.Condition // their types and words differ alone
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
+		for _, c := range o.Status.Conditions {
+			conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+		}
+	case *appsv1.ReplicaSet:
+		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
+		for _, c := range o.Status.Conditions {
+			if metav1.GetControllerOfNoCopy(o) == nil { // else the Deployment says it
+				conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+			}
+		}
+	case *corev1.ReplicationController:
+		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
+		for _, c := range o.Status.Conditions {
+			conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+		}
+	case *appsv1.StatefulSet:
+		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
+	case *appsv1.DaemonSet:
+		w.short = o.Status.NumberReady < o.Status.DesiredNumberScheduled
+	case *fleet.FirmwareRollout:
+		if st := &o.Status; st.Phase == fleet.RolloutStopped {
+			w = work{cause: FirmwareRolloutStopped, why: st.Sentence}
+			for _, c := range st.Conditions {
+				if c.Type == "Stopped" {
+					w.at = c.LastTransitionTime.UTC()
+				}
+			}
+		}
+	case *batchv1.Job:
+		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {
+			w = work{cause: JobFailed, why: c.Message, at: c.LastTransitionTime.UTC()}
+		}
+	}
+	for _, c := range conditions {
+		if c.Type == string(appsv1.DeploymentReplicaFailure) && c.Status == metav1.ConditionTrue {
+			w.cause, w.why, w.at = CannotMakePods, c.Message, c.LastTransitionTime.UTC()
+		}
+	}
+	return w
+}
+
+func wanted(n *int32) int32 {
+	if n == nil {
+		return 1
+	}
+	return *n
+}
+
+// isShort tells whether a workload has fewer ready pods than it wants.
+func (p *pass) isShort(key state.Key) bool { return viewOfWork(p.s.Get(key)).short }
+
+// work finds the incidents of a workload's pods, and its own.
+func (p *pass) work(key state.Key) (f findings) {
+	o := p.s.Get(key)
+	if o == nil {
+		f.gone = true
+		return f
+	}
+	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
+	by := map[family]*found{}
+	var parent string
+	for pod := range p.podsOf(key) {
+		n := p.s.Node(pod.Spec.NodeName)
+		if n != nil && !isReady(n) {
+			parent = cmp.Or(parent, p.incidentOf(n))
+			continue // its node's incident
+		}
+		x := faultOf(pod)
+		if x.cause == "" || x.cause == ImageNotPulled {
+			continue
+		}
+		at := faultSince(pod)
+		if back := readySince(n); x.wait > 0 && back.After(at) {
+			at = back // its device has been able to do something about it since then
+		}
+		if until := at.Add(x.wait); x.wait > 0 && until.After(p.now) {
+			f.wake = earliest(f.wake, until)
+			continue
+		}
+		p.add(by, x.cause, object, at, x.detail)
+		i := by[rules[x.cause].family]
+		i.Count.Pods++
+		i.Examples = append(i.Examples, pod.Name)
+		switch site := ""; {
+		case n == nil:
+		case i.Count.Pods == 1:
+			i.Site = state.SiteOf(n)
+		default:
+			if site = state.SiteOf(n); site != i.Site {
+				i.Site = ""
+			}
+		}
+	}
+	p.ownTrouble(o, by, object, &f)
+	short := p.isShort(key)
+	for _, fam := range []family{familyRun, familyPlace, familyStop, familyMake, familyBoot} {
+		i := by[fam]
+		if i == nil {
+			continue
+		}
+		if short && fam != familyStop {
+			i.Count.Workloads = 1
+		}
+		if fam == familyPlace {
+			i.PartOf = parent // what left a dark node, and finds no place
+		}
+		p.finish(state.About(key), i)
+		f.all = append(f.all, *i)
+	}
+	return f
+}
+
+// readySince is since when a node is ready; zero for none.
+func readySince(n *corev1.Node) time.Time {
+	if n == nil {
+		return time.Time{}
+	}
+	return state.NodeCondition(n, corev1.NodeReady).LastTransitionTime.Time
+}
+
+// recent is how long a Job that has failed is trouble.
+const recent = 24 * time.Hour
+
+// ownTrouble adds what a workload says of itself, or a CronJob's newest Job.
+func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.IncidentObject, f *findings) {
+	w := viewOfWork(o)
+	if _, ok := o.(*batchv1.CronJob); ok {
+		var newest *batchv1.Job
+		for d := range p.s.Owned(o.GetUID(), state.Jobs) {
+			if j := d.(*batchv1.Job); state.JobEnd(j) != nil && (newest == nil || newest.CreationTimestamp.Before(&j.CreationTimestamp)) {
+				newest = j
+			}
+		}
+		if newest != nil {
+			w = viewOfWork(newest)
+		}
+	}
+	if w.cause == "" {
+		return
+	}
+	if w.cause == JobFailed {
+		until := w.at.Add(recent)
+		if !until.After(p.now) {
+			return
+		}
+		f.wake = earliest(f.wake, until)
+	}
+	p.add(by, w.cause, object, w.at, w.why)
+	if r, ok := o.(*fleet.FirmwareRollout); ok {
+		i := by[familyBoot]
+		i.Count.Nodes = r.Status.Bad
+		for _, n := range r.Status.NodeStates {
+			if n.State == fleet.FirmwareOverdue {
+				i.Count.Nodes++
+			}
+			if n.State == fleet.FirmwareBad || n.State == fleet.FirmwareOverdue {
+				i.Examples = append(i.Examples, n.Name)
+			}
+		}
+	}
+}
+
+// add notes a cause in a workload, of those of one family the worst.
+func (p *pass) add(by map[family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time, detail string) {
+	r := rules[cause]
+	if at.IsZero() || at.After(p.now) {
+		at = p.now
+	}
+	i := by[r.family]
+	if i == nil {
+		i = &found{rule: r, Incident: fleet.Incident{Cause: cause, About: object, Since: metav1.NewTime(at), Detail: detail}}
+		by[r.family] = i
+	}
+	if r.rank < i.rank {
+		i.rule, i.Cause, i.Detail = r, cause, detail
+	}
+	if i.Detail == "" && i.Cause == cause {
+		i.Detail = detail
+	}
+	if at.Before(i.Since.Time) {
+		i.Since = metav1.NewTime(at)
+	}
+}
+
+// finish joins what is found with what is remembered of it.
+func (p *pass) finish(q state.Subject, f *found) {
+	slices.Sort(f.Examples)
+	f.Examples = f.Examples[:min(len(f.Examples), examples)]
+	for _, i := range p.open[q] {
+		if familyOf(i.Cause) != f.family {
+			continue
+		}
+		f.old = i
+		if r := rules[i.Cause]; r.rank < f.rank { // between two crashes a pod is only not ready
+			f.rule, f.Cause, f.Detail = r, i.Cause, i.Detail
+		}
+		if i.Cause == f.Cause && f.Detail == "" {
+			f.Detail = i.Detail
+		}
+	}
+	f.Detail = bounded(f.Detail)
+	f.Latest = metav1.NewMicroTime(f.Since.Time)
+	if f.old != nil {
+		f.Latest = f.old.Latest
+	}
+	f.Message = said(&f.Incident)
+}
+
+// incidentOf names the open incident that a node which is not ready is part of.
+func (p *pass) incidentOf(n *corev1.Node) (name string) {
+	membership(n, func(f family, _ rule, _ fleet.IncidentCause, m member) {
+		for _, i := range p.open[aboutSite(state.SiteOf(n))] {
+			g := group{since: i.Since.Time, latest: i.Latest.Time}
+			if familyOf(i.Cause) == f && g.takes(m.at) {
+				name = i.Name
+			}
+		}
+	})
+	return name
+}
+
+// image finds whether pods cannot have an image.
+func (p *pass) image(image string) (f findings) {
+	by := map[family]*found{}
+	workloads := map[state.Key]bool{}
+	sites := map[string]bool{}
+	for pod := range p.s.Pods("") {
+		x := faultOf(pod)
+		if x.image != image || x.cause != ImageNotPulled {
+			continue
+		}
+		n := p.s.Node(pod.Spec.NodeName)
+		if n != nil && !isReady(n) {
+			continue
+		}
+		p.add(by, ImageNotPulled, fleet.IncidentObject{Kind: imageKind, Name: image}, faultSince(pod), x.detail)
+		i := by[familyImage]
+		i.Count.Pods++
+		i.Examples = append(i.Examples, pod.Name)
+		workloads[p.workloadOfPod(pod)] = true
+		if n != nil {
+			sites[state.SiteOf(n)] = true
+			i.Site = state.SiteOf(n)
+		}
+	}
+	i := by[familyImage]
+	if i == nil {
+		return f
+	}
+	for key := range workloads {
+		if p.isShort(key) {
+			i.Count.Workloads++
+		}
+	}
+	if len(sites) > 1 {
+		i.Site = ""
+	}
+	p.finish(aboutImage(image), i)
+	f.all = append(f.all, *i)
+	return f
+}

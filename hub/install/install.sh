@@ -1,0 +1,81 @@
+#!/bin/sh
+# Puts Flotilla's agent on this device, from its hub, and joins it:
+#
+#     sh -s -- CA-FILE [TOKEN [JOIN-OPTION...]]
+#
+# CA-FILE is the hub's certificate authority, which the line on the hub's page has compared
+# with its hash. Without a token the agent is only installed, or brought to the hub's version.
+set -eu
+
+hub='@HUB@'
+agents='@AGENTS@' # that the hub has
+
+fail() { echo "flotilla: $*" >&2; exit 1; }
+
+fetch() { # PATH FILE
+	if command -v curl >/dev/null; then
+		curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1"
+	else
+		wget -q --ca-certificate="$ca" -O "$2" "$hub$1"
+	fi || fail "cannot fetch $hub$1. If a certificate is said to be not valid yet, set the clock: date -s '@DATE@'"
+}
+
+main() { # nothing is done before all of this has arrived
+	[ $# -ge 1 ] || fail "say the file of the hub's certificate authority: take the whole line from the hub's page, Add a device"
+	ca=$1
+	shift
+	[ "$(id -u)" = 0 ] || fail "installing needs root: put sudo before sh"
+	[ "$(uname -s)" = Linux ] || fail "the agent runs on Linux only"
+	case $(uname -m) in
+	x86_64) arch=amd64 ;;
+	aarch64 | arm64 | armv8*) arch=arm64 ;;
+	armv7*) arch=armv7 ;;
+	armv6*) arch=armv6 ;;
+	*) fail "there is no agent for the processor $(uname -m)" ;;
+	esac
+	# A 32-bit kernel of a 64-bit processor calls itself armv8l.
+	[ "$(uname -m)" != armv8l ] || arch=armv7
+	case " $agents " in
+	*" $arch "*) ;;
+	*) fail "the hub has no agent for $arch ($(uname -m)): put it into its --agents-dir" ;;
+	esac
+
+	bin=/usr/local/bin/flotilla-device
+	new=$bin.new
+	trap 'rm -f "$new"' EXIT
+	mkdir -p /usr/local/bin
+	fetch "/install/flotilla-device-$arch" "$new"
+	chmod 0755 "$new"
+	version=$("$new" version) || fail "the agent for $arch does not run on this machine ($(uname -m)); nothing is changed"
+	mv -f "$new" "$bin"
+	echo "flotilla: $bin is $version"
+
+	systemd=
+	if [ -d /run/systemd/system ]; then
+		systemd=yes
+		for unit in @UNITS@; do
+			fetch "/install/$unit" "/etc/systemd/system/$unit"
+		done
+		systemctl daemon-reload
+	fi
+	command -v docker >/dev/null || command -v podman >/dev/null || command -v balena-engine >/dev/null ||
+		echo "flotilla: there is no container engine here yet: apt install docker.io, or podman" >&2
+
+	if [ $# -gt 0 ]; then
+		token=$1
+		shift
+		"$bin" join "$hub" "$@" --token - <<-EOF
+			$token
+		EOF
+	fi
+	if [ -z "$systemd" ]; then
+		echo "flotilla: no systemd runs here: have your init run $bin run"
+	elif [ -n "${token-}" ]; then
+		systemctl enable flotilla-device
+		systemctl restart flotilla-device
+	else
+		systemctl try-restart flotilla-device
+	fi
+}
+
+main "$@"

@@ -1,0 +1,383 @@
+package install
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+)
+
+// agents builds the agent for some processors, once for all tests.
+var agents = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "flotilla-agents-")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range []struct{ file, arch, arm string }{{"first", runtime.GOARCH, ""}, {"second", "arm", "6"}} {
+		c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=9.8.7", "-o", filepath.Join(dir, p.file), "flotilla.dev/device")
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+p.arch, "GOARM="+p.arm)
+		if out, err := c.CombinedOutput(); err != nil {
+			return dir, fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, _ := agents(); dir != "" {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+func depot(t *testing.T) *Depot {
+	t.Helper()
+	dir, err := agents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Depot{Dir: dir, Version: "9.8.7-rc1", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+}
+
+// What a file is is what the program in it says: neither its name nor what it might be otherwise.
+func TestOnlyAgentsAreHandedOut(t *testing.T) {
+	d := depot(t)
+	if got := d.Arches(); !slices.Equal(got, []string{runtime.GOARCH, "armv6"}) {
+		t.Fatalf("there are agents for %v", got)
+	}
+	dir := t.TempDir()
+	program, err := os.ReadFile(filepath.Join(d.Dir, "first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, data []byte) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, make := range map[string]func(name string){
+		"a text":        func(name string) { put(name, []byte("no program")) },
+		"half an agent": func(name string) { put(name, program[:len(program)/1000]) },
+		"an empty file": func(name string) { put(name, nil) },
+		"another Go program": func(name string) {
+			b, err := os.ReadFile(self)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(name, b)
+		},
+		"a directory":     func(name string) { _ = os.Mkdir(filepath.Join(dir, name), 0o755) },
+		"a dangling link": func(name string) { _ = os.Symlink("nowhere", filepath.Join(dir, name)) },
+		"a device":        func(name string) { _ = os.Symlink("/dev/zero", filepath.Join(dir, name)) },
+	} {
+		make("flotilla-device-arm64")
+		other := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
+		if got := other.Arches(); len(got) != 0 {
+			t.Errorf("%s is an agent for %v", name, got)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "flotilla-device-arm64")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
+	put("x", program)
+	if got := other.Arches(); !slices.Equal(got, []string{runtime.GOARCH}) {
+		t.Errorf("an agent of any name is one for %v", got)
+	}
+	put("x", []byte("replaced"))
+	if got := other.Arches(); len(got) != 0 {
+		t.Errorf("a file that was replaced is an agent for %v", got)
+	}
+	if got := (&Depot{Dir: filepath.Join(dir, "none"), Now: time.Now, Log: d.Log}).Arches(); len(got) != 0 {
+		t.Errorf("no directory has agents for %v", got)
+	}
+}
+
+func TestADownloadIsTheFile(t *testing.T) {
+	d := depot(t)
+	s := httptest.NewServer(d.Handler())
+	defer s.Close()
+	want, err := os.ReadFile(filepath.Join(d.Dir, "second"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string, header ...string) (*http.Response, []byte) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, s.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, body
+	}
+	if _, got := get("/install/flotilla-device-armv6"); !bytes.Equal(got, want) {
+		t.Errorf("the download has %d bytes that are not the file's %d", len(got), len(want))
+	}
+	if resp, got := get("/install/flotilla-device-armv6", "Range", "bytes=1000-1999"); resp.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want[1000:2000]) {
+		t.Errorf("going on with a download: %d", resp.StatusCode)
+	}
+	for _, path := range []string{"/install/flotilla-device-mips", "/install/first", "/install/..%2f..%2fetc%2fpasswd", "/install/flotilla-device-.deb", "/install/flotilla-device-"} {
+		if resp, body := get(path); resp.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "armv6") {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+		}
+	}
+	for _, name := range []string{"flotilla-boot-helper.socket", "flotilla-boot-deadman.service"} {
+		if resp, body := get("/install/" + name); resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "[Install]") {
+			t.Errorf("the unit %s: %d", name, resp.StatusCode)
+		}
+	}
+	if resp, body := get("/install/flotilla-device.service"); resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "ExecStart=/usr/local/bin/flotilla-device run") {
+		t.Errorf("the unit: %d", resp.StatusCode)
+	}
+}
+
+// The package is one to Debian's own tools, whose files are what was put in.
+func TestThePackageIsOneToDebian(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("no dpkg here")
+	}
+	d := depot(t)
+	w := httptest.NewRecorder()
+	d.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6.deb", nil))
+	if w.Code != http.StatusOK || w.Header().Get("Content-Length") != fmt.Sprint(w.Body.Len()) {
+		t.Fatalf("%d, %s bytes said and %d sent", w.Code, w.Header().Get("Content-Length"), w.Body.Len())
+	}
+	dir := t.TempDir()
+	deb := filepath.Join(dir, "x.deb")
+	if err := os.WriteFile(deb, w.Body.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v: %s", name, args, err, out)
+		}
+		return string(out)
+	}
+	about := run("dpkg-deb", "--info", deb)
+	for _, want := range []string{"Package: flotilla-device\n", "Version: 9.8.7.rc1\n", "Architecture: armhf\n", "postinst", "prerm", "md5sums"} {
+		if !strings.Contains(about, want) {
+			t.Errorf("dpkg does not read %q: %s", want, about)
+		}
+	}
+	root := filepath.Join(dir, "root")
+	run("dpkg-deb", "--raw-extract", deb, root)
+	want, err := os.ReadFile(filepath.Join(d.Dir, "second"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(root, packageBin)); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the package's program is another one (%v)", err)
+	}
+	units := firmwareconfigs.Units()
+	for _, name := range units {
+		unit, err := os.ReadFile(filepath.Join(root, packageUnits, name))
+		if err != nil || strings.Contains(string(unit), "/usr/local/bin") || strings.HasSuffix(name, ".service") && !strings.Contains(string(unit), "ExecStart=/usr/bin/flotilla-device ") {
+			t.Errorf("the package's unit %s runs another program (%v)", name, err)
+		}
+		if gone, _ := os.ReadFile(filepath.Join(root, "DEBIAN", "prerm")); !strings.Contains(string(gone), name) {
+			t.Errorf("removing the package leaves %s enabled", name)
+		}
+	}
+	if len(units) != 5 {
+		t.Errorf("there are the units %v: one is the agent's, four are the boot helper's", units)
+	}
+	c := exec.Command("md5sum", "--check", "DEBIAN/md5sums")
+	c.Dir = root
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("the sums: %v: %s", err, out)
+	}
+	for _, script := range []string{"postinst", "prerm"} {
+		run("sh", "-n", filepath.Join(root, "DEBIAN", script))
+	}
+}
+
+func TestAVersionIsOneToDebian(t *testing.T) {
+	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~", "dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
+		if got := debianVersion(v); got != want {
+			t.Errorf("%q is %q, want %q", v, got, want)
+		}
+	}
+}
+
+// Whoever downloads slowly, or again and again, keeps neither the hub nor others busy for ever.
+func TestDownloadsAreCounted(t *testing.T) {
+	d := depot(t)
+	g := &d.gate
+	var leave []func()
+	for i := range downloadsEach {
+		l, ok := g.enter("10.0.0.1")
+		if !ok {
+			t.Fatalf("download %d of one address is refused", i+1)
+		}
+		leave = append(leave, l)
+	}
+	if _, ok := g.enter("10.0.0.1"); ok {
+		t.Error("an address has more downloads than it may")
+	}
+	for i := len(leave); i < downloads; i++ {
+		if _, ok := g.enter(fmt.Sprint("10.0.1.", i)); !ok {
+			t.Fatalf("download %d is refused", i+1)
+		}
+	}
+	if _, ok := g.enter("10.0.2.1"); ok {
+		t.Error("there are more downloads than there may be")
+	}
+	leave[0]()
+	if _, ok := g.enter("10.0.2.1"); !ok {
+		t.Error("who has ended makes no room")
+	}
+	w := httptest.NewRecorder()
+	d.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6", nil))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("one too many: %d", w.Code)
+	}
+}
+
+// The line of the page, typed into a real shell, installs and joins: in folders of the
+// test's own, with a hub that has only what the line asks for, and a systemctl that notes.
+func TestTheLineInstallsAndJoins(t *testing.T) {
+	for _, tool := range []string{"curl", "unshare", "sha256sum"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("no %s here", tool)
+		}
+	}
+	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
+		t.Skip("folders of its own need root")
+	}
+	d := depot(t)
+	var ca []byte
+	asked := make(chan string, 10)
+	mux := http.NewServeMux()
+	mux.Handle("/install", d.Handler())
+	mux.Handle("/install/", d.Handler())
+	mux.HandleFunc("GET /join/ca", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ca) })
+	mux.HandleFunc("POST /join", func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		asked <- string(b)
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"error":"the test's hub lets nobody in"}`)
+	})
+	hub := httptest.NewUnstartedServer(mux)
+	hub.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	hub.StartTLS()
+	defer hub.Close()
+	ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw})
+
+	box := t.TempDir()
+	for _, f := range []string{"bin", "sbin", "unit", "run/systemd/system", "state"} {
+		if err := os.MkdirAll(filepath.Join(box, f), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(box, "sbin", name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script("sudo", "#!/bin/sh\nexec \"$@\"\n")
+	script("systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/systemctl\n")
+	run := func(line string) (string, error) {
+		t.Helper()
+		inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd /var/lib; mount --bind %[1]s/bin /usr/local/bin; mount --bind %[1]s/unit /etc/systemd/system; mount -t tmpfs tmpfs /var/lib; mount --bind %[1]s/run/systemd /run/systemd; export PATH=%[1]s/sbin:$PATH TMPDIR=%[1]s; %[2]s", box, line)
+		out, err := exec.Command("unshare", "-m", "sh", "-c", inside).CombinedOutput()
+		return string(out), err
+	}
+
+	token := "FLT1.0123456789abcdef0123456789abcdef.abcdefghij.0123456789abcdefghijklmnop"
+	out, err := run(Line(hub.URL, ca, token))
+	if err == nil || !strings.Contains(out, "9.8.7") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want, _ := os.ReadFile(filepath.Join(d.Dir, "first"))
+	if got, err := os.ReadFile(filepath.Join(box, "bin", "flotilla-device")); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the agent was not installed (%v): %s", err, out)
+	}
+	for _, name := range firmwareconfigs.Units() {
+		if unit, err := os.ReadFile(filepath.Join(box, "unit", name)); err != nil || !bytes.Contains(unit, []byte("[Install]")) && !strings.Contains(name, "helper.service") {
+			t.Errorf("the unit %s was not installed (%v)", name, err)
+		}
+	}
+	// It joins with the token, and says what the hub says. A token of another hub's pin never leaves the device.
+	if !strings.Contains(out, "join") {
+		t.Errorf("it says nothing of joining: %s", out)
+	}
+	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\n" {
+		t.Errorf("what did not join was started: %s", calls)
+	}
+
+	// Without a token it brings the agent to the hub's version, and starts nothing that does not run.
+	line := strings.TrimSuffix(Line(hub.URL, ca, ""), " ")
+	if out, err := run(line); err != nil {
+		t.Errorf("an upgrade: %v: %s", err, out)
+	}
+	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); !strings.HasSuffix(string(calls), "daemon-reload\ntry-restart flotilla-device\n") {
+		t.Errorf("an upgrade did: %s", calls)
+	}
+
+	// Another authority than the line's is not believed, whatever it gives.
+	if err := os.Remove(filepath.Join(box, "bin", "flotilla-device")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run(Line(hub.URL, []byte("another"), token)); err == nil {
+		t.Errorf("a wrong authority is believed: %s", out)
+	}
+	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
+		t.Error("something was installed from a stranger")
+	}
+	for _, left := range []string{"bin/flotilla-device.new"} {
+		if _, err := os.Stat(filepath.Join(box, left)); err == nil {
+			t.Errorf("%s is left over", left)
+		}
+	}
+}
+
+// A hub's name is data to the shell, whatever it is.
+func TestAHubsNameIsNoCommand(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "touched")
+	d := &Depot{Dir: t.TempDir(), Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	for _, hub := range []string{"https://x';touch " + file + ";'", "https://x$(touch " + file + ")", "https://x`touch " + file + "`", "https://x\n touch " + file + "\n"} {
+		c := exec.Command("sh", "-s")
+		c.Stdin = strings.NewReader(d.Script(hub))
+		if out, err := c.CombinedOutput(); err == nil {
+			t.Errorf("without arguments it succeeds: %s", out)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Fatalf("the name %q was run", hub)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package kube
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/kube/openapi"
+)
+
+// asksForIndex tells whether a request of / is for the list of paths, as that of a program that
+// says JSON is, such as kubectl get --raw /, and not for a page.
+func asksForIndex(r *http.Request) bool {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
+		strings.Contains(accept, mediaJSON) && !strings.Contains(accept, "text/html")
+}
+
+// index answers which paths there are for the client, as a kube-apiserver does.
+func (c *call) index() error {
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if err := c.himself(); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(metav1.RootPaths{Paths: c.paths()}, "", "  ")
+	if err == nil {
+		c.send(http.StatusOK, b, mediaJSON)
+	}
+	return err
+}
+
+// paths are those that are mounted, with the groups, checks and documents below them, but not
+// the objects.
+func (c *call) paths() []string {
+	all := slices.Clone(openapi.Paths)
+	for _, p := range slices.Concat(apiPaths, healthPaths) {
+		if !strings.HasSuffix(p, "/*") && !strings.HasSuffix(p, "/") {
+			all = append(all, p)
+		}
+	}
+	for _, gv := range c.versions() {
+		if gv.Group == "" {
+			all = append(all, "/api/"+gv.Version)
+			continue
+		}
+		all = append(all, "/apis/"+gv.Group, "/apis/"+gv.String())
+	}
+	for _, at := range healthPaths {
+		for _, check := range c.health.checks {
+			all = append(all, at+"/"+check.name)
+		}
+	}
+	for _, o := range c.Others {
+		if c.Allow(c.who.Role, o.Verb, o.Resource) {
+			all = append(all, o.Path)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,269 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/kube/lines"
+)
+
+// mostMistakes is how many of an object are told.
+const mostMistakes = 20
+
+// unreadable refuses a body that is not of its kind: by its fields, in plain words and all at
+// once, where the decoder would name a Go type and only the first.
+func unreadable(b []byte, media string, kind schema.GroupVersionKind, err error) error {
+	text, causes := inWords(b, media, kind, err)
+	st := metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
+		Message: fmt.Sprintf("%s in version %q cannot be handled as a %s: %s", kind.Kind, kind.Version, kind.Kind, text),
+	}
+	if len(causes) > 0 {
+		st.Details = &metav1.StatusDetails{Group: kind.Group, Kind: kind.Kind, Causes: causes}
+	}
+	return &apierrors.StatusError{ErrStatus: st}
+}
+
+// inWords is what a decoder found wrong, in plain words: its own, where only fields are unknown,
+// as clients know these by them.
+func inWords(b []byte, media string, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
+	causes := mistakes(b, media, kind)
+	var parts []string
+	for _, c := range causes {
+		if c.Type != unknownField {
+			parts = append(parts, strings.TrimPrefix(c.Field+": ", ": ")+c.Message)
+		}
+	}
+	if len(parts) == 0 {
+		return err.Error(), causes
+	}
+	return strings.Join(parts, "; "), causes
+}
+
+const unknownField metav1.CauseType = "FieldUnknown"
+
+// mistakes are the fields of a body whose values are not of their types, or that are none.
+func mistakes(b []byte, media string, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
+	into, err := scheme.New(kind)
+	if err != nil || media == mediaProto {
+		return nil
+	}
+	var at lines.Object
+	raw := b
+	if media != mediaJSON && !json.Valid(b) { // a client that applies calls its JSON YAML
+		if raw, err = yaml.YAMLToJSON(b); err != nil {
+			return nil
+		}
+		if objects := lines.Objects(b); len(objects) > 0 {
+			at = objects[0]
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return nil
+	}
+	w := wrongs{}
+	w.value("", v, reflect.TypeOf(into).Elem())
+	for _, c := range w.found {
+		if line := at.Of(c.Field); line > 0 {
+			c.Message += fmt.Sprintf(" (line %d)", line)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// wrongs collects what of a value is not of its type.
+type wrongs struct{ found []metav1.StatusCause }
+
+func (w *wrongs) add(kind metav1.CauseType, path, text string) {
+	if len(w.found) < mostMistakes {
+		w.found = append(w.found, metav1.StatusCause{Type: kind, Field: path, Message: text})
+	}
+}
+
+func (w *wrongs) expected(path, what string, v any) {
+	w.add(metav1.CauseTypeFieldValueInvalid, path, fmt.Sprintf("expected %s, got %s", what, got(v)))
+}
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+func (w *wrongs) value(path string, v any, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case v == nil || t.Kind() == reflect.Interface:
+		return
+	case reflect.PointerTo(t).Implements(unmarshaler):
+		raw, err := json.Marshal(v)
+		if err == nil {
+			err = json.Unmarshal(raw, reflect.New(t).Interface())
+		}
+		if err != nil {
+			w.expected(path, special(t), v)
+		}
+		return
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		fields, ok := v.(map[string]any)
+		if !ok {
+			w.expected(path, "fields", v)
+			return
+		}
+		known := map[string]reflect.Type{}
+		jsonFields(t, known)
+		for _, name := range sorted(fields) {
+			if ft, is := known[name]; is {
+				w.value(join(path, name), fields[name], ft)
+			} else {
+				w.add(unknownField, join(path, name), "unknown field"+meant(name, known))
+			}
+		}
+	case reflect.Map:
+		fields, ok := v.(map[string]any)
+		if !ok {
+			w.expected(path, "names with values", v)
+			return
+		}
+		for _, name := range sorted(fields) {
+			w.value(join(path, name), fields[name], t.Elem())
+		}
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			if _, ok := v.(string); !ok {
+				w.expected(path, "text in base64", v)
+			}
+			return
+		}
+		list, ok := v.([]any)
+		if !ok {
+			w.expected(path, "a list", v)
+			return
+		}
+		for i, item := range list {
+			w.value(fmt.Sprintf("%s[%d]", path, i), item, t.Elem())
+		}
+	case reflect.String:
+		if _, ok := v.(string); !ok {
+			what := "text"
+			switch v.(type) {
+			case json.Number, bool:
+				what = "text (put it in quotes)"
+			}
+			w.expected(path, what, v)
+		}
+	case reflect.Bool:
+		if _, ok := v.(bool); !ok {
+			w.expected(path, "true or false", v)
+		}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		n, ok := v.(json.Number)
+		switch _, err := strconv.ParseInt(string(n), 10, t.Bits()); {
+		case !ok:
+			w.expected(path, "a number", v)
+		case err != nil:
+			w.expected(path, fmt.Sprintf("a whole number that fits into %d bits", t.Bits()), v)
+		}
+	case reflect.Float32, reflect.Float64:
+		if _, ok := v.(json.Number); !ok {
+			w.expected(path, "a number", v)
+		}
+	}
+}
+
+// special is what a type takes that reads itself.
+func special(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[quantity.Quantity]():
+		return "an amount such as 100m, 64Mi or 2"
+	case reflect.TypeFor[intstr.IntOrString]():
+		return "a number, or text such as a name or 25%"
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		return "a time such as 2026-01-02T15:04:05Z"
+	case reflect.TypeFor[metav1.Duration]():
+		return "a span of time such as 30s or 2m"
+	}
+	return "another form"
+}
+
+// got names a value.
+func got(v any) string {
+	switch v := v.(type) {
+	case string:
+		if r := []rune(v); len(r) > 40 {
+			v = string(r[:40]) + "…"
+		}
+		return strconv.Quote(v)
+	case map[string]any:
+		return "fields"
+	case []any:
+		return "a list"
+	case json.Number:
+		return string(v[:min(len(v), 40)])
+	}
+	return fmt.Sprint(v)
+}
+
+// jsonFields are the fields of a struct by their names in JSON.
+func jsonFields(t reflect.Type, into map[string]reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name != "":
+			into[name] = f.Type
+		case f.Anonymous:
+			inner := f.Type
+			for inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct {
+				jsonFields(inner, into)
+			}
+		}
+	}
+}
+
+// meant is the field that somebody may have meant.
+func meant(name string, known map[string]reflect.Type) string {
+	for _, have := range sorted(known) {
+		if strings.EqualFold(have, name) || have == name+"s" || have+"s" == name {
+			return fmt.Sprintf("; %s is one", have)
+		}
+	}
+	return ""
+}
+
+func sorted[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Kubernetes' own documents are written without the values that fields can have; a
+// kube-apiserver serves them, from its generated code. They are read from there.
+const enumSource = "pkg/generated/openapi/zz_generated.openapi.go"
+
+// An enum is the values of a field, or of the elements of one that is a list.
+type enum struct {
+	values []any
+	text   string // what each means, as it stands in the field's description
+	items  bool
+}
+
+// A known is every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
+type known map[string]enum
+
+// refusedValues are those that the hub refuses where Kubernetes takes them: package admission
+// says so of each, in its own words, and a test of package kube holds this list to it.
+var refusedValues = map[string][]string{
+	"core.v1.GRPCAction mode":                                    {"TLS"},
+	"apps.v1.StatefulSetUpdateStrategy type":                     {"Recreate"},
+	"core.v1.PersistentVolumeClaimSpec accessModes":              {"ReadOnlyMany", "ReadWriteMany"},
+	"core.v1.PersistentVolumeSpec accessModes":                   {"ReadOnlyMany", "ReadWriteMany"},
+	"core.v1.PersistentVolumeClaimSpec volumeMode":               {"Block"},
+	"core.v1.PersistentVolumeSpec volumeMode":                    {"Block"},
+	"core.v1.PersistentVolumeSpec persistentVolumeReclaimPolicy": {"Recycle"},
+	"core.v1.ResourceQuotaSpec scopes":                           {"VolumeAttributesClass"},
+	"core.v1.ScopedResourceSelectorRequirement scopeName":        {"VolumeAttributesClass"},
+	"core.v1.Toleration operator":                                {"Gt", "Lt"},
+	"storage.v1.StorageClass reclaimPolicy":                      {"Recycle"},
+	"storage.v1.StorageClass volumeBindingMode":                  {"Immediate"},
+}
+
+var schemaFunc = regexp.MustCompile(`^schema_k8sio_api_([a-z0-9]+)_([a-z0-9]+)_(\w+)$`)
+
+// enums reads the values of all fields out of Kubernetes' generated code.
+func enums(module string) (known, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(module, filepath.FromSlash(enumSource)), nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, fmt.Errorf("read the values of fields: %w", err)
+	}
+	all := known{}
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		m := schemaFunc.FindStringSubmatch(fn.Name.Name)
+		if m == nil {
+			continue
+		}
+		name := m[1] + "." + m[2] + "." + m[3]
+		ast.Inspect(fn, func(n ast.Node) bool {
+			p, ok := n.(*ast.KeyValueExpr)
+			if !ok {
+				return true
+			}
+			field, ok := text(p.Key)
+			if !ok {
+				return true
+			}
+			if e, ok := enumOf(p.Value); ok {
+				refused := refusedValues[name+" "+field]
+				e.values = slices.DeleteFunc(e.values, func(v any) bool { return slices.Contains(refused, v.(string)) })
+				head, lines, listed := strings.Cut(e.text, "\n - ")
+				kept := slices.DeleteFunc(strings.Split(lines, "\n - "), func(line string) bool {
+					return slices.ContainsFunc(refused, func(v string) bool { return strings.HasPrefix(line, "`"+strconv.Quote(v)+"`") })
+				})
+				if listed {
+					e.text = strings.Join(append([]string{head}, kept...), "\n - ")
+				}
+				all["io.k8s.api."+name+" "+field] = e
+			}
+			return false
+		})
+	}
+	if len(all) < 100 {
+		return nil, fmt.Errorf("%s: %d fields have values: is the code written in another way now?", enumSource, len(all))
+	}
+	return all, nil
+}
+
+// enumOf finds the values in the literal of one property.
+func enumOf(property ast.Expr) (e enum, ok bool) {
+	var walk func(n ast.Node, items bool)
+	walk = func(n ast.Node, items bool) {
+		ast.Inspect(n, func(n ast.Node) bool {
+			kv, is := n.(*ast.KeyValueExpr)
+			if !is {
+				return true
+			}
+			switch key, _ := kv.Key.(*ast.Ident); {
+			case key == nil:
+			case key.Name == "AdditionalProperties": // of a map's, which no document has a place for
+				return false
+			case key.Name == "Items":
+				walk(kv.Value, true)
+				return false
+			case key.Name == "Description" && !items:
+				said, _ := text(kv.Value)
+				if i := strings.Index(said, "\n\nPossible enum values:\n"); i >= 0 {
+					e.text = said[i:]
+				}
+			case key.Name == "Enum":
+				for _, v := range kv.Value.(*ast.CompositeLit).Elts {
+					s, _ := text(v)
+					e.values = append(e.values, s)
+				}
+				e.items, ok = items, true
+				return false
+			}
+			return true
+		})
+	}
+	walk(property, false)
+	return e, ok
+}
+
+// text is what a literal of a string says.
+func text(e ast.Expr) (string, bool) {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return "", false
+	}
+	s, err := strconv.Unquote(lit.Value)
+	return s, err == nil
+}
+
+// say adds the values to the fields of a schema.
+func (all known) say(name string, schema object) {
+	properties, _ := schema["properties"].(object)
+	for field, p := range properties {
+		e, ok := all[name+" "+field]
+		if !ok {
+			continue
+		}
+		p := p.(object)
+		if e.items {
+			p = p["items"].(object)
+		}
+		p["enum"] = e.values
+		if e.text != "" {
+			said, _ := p["description"].(string)
+			p["description"] = said + e.text
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package remote
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/moby/spdystream/spdy"
+)
+
+// A counter is a client of SPDY/3.1 that is written by hand.
+type counter struct {
+	*spdy.Framer
+	mu   sync.Mutex
+	got  map[spdy.StreamId]int // bytes of data
+	sums map[spdy.StreamId]int // of the windows that it was given
+}
+
+func (c *counter) listen() {
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		switch f := frame.(type) {
+		case *spdy.DataFrame:
+			c.got[f.StreamId] += len(f.Data)
+		case *spdy.WindowUpdateFrame:
+			c.sums[f.StreamId] += int(f.DeltaWindowSize)
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (c *counter) of(id spdy.StreamId) (got, given int) {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.got[id], c.sums[id]
+}
+
+// counting has a client that says how much may be sent at first of a stream (0: nothing) open the
+// streams 1, 3 and 5, each of which is handed to serve.
+func counting(t *testing.T, first uint32, serve func(id uint32, s flowing), client func(t *testing.T, c *counter)) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		var open []flowing
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		conn, gone, err := serveSPDY(there, func(s flowing) {
+			answer(s.Stream)
+			mu.Lock()
+			open = append(open, s)
+			mu.Unlock()
+			running.Go(func() { serve(s.Identifier(), s) })
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		framer, err := spdy.NewFramer(here, here)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &counter{Framer: framer, got: map[spdy.StreamId]int{}, sums: map[spdy.StreamId]int{}}
+		go c.listen()
+		if first > 0 {
+			if err := c.WriteFrame(&spdy.SettingsFrame{FlagIdValues: []spdy.SettingsFlagIdValue{{Id: spdy.SettingsInitialWindowSize, Value: first}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, id := range []spdy.StreamId{1, 3, 5} {
+			if err := c.WriteFrame(opens(id, http.Header{"streamtype": {"data"}})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client(t, c)
+		_ = here.Close()
+		_ = conn.Close()
+		running.Wait()
+		for _, s := range open {
+			_ = s.Reset()
+		}
+		<-gone
+	})
+}
+
+// A client that counts windows and does not read one stream is sent no more of it than its
+// window, whatever there is, and the other streams go on.
+func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
+	const first, more = 1000, 5000
+	counting(t, first, func(id uint32, s flowing) {
+		switch id {
+		case 1:
+			_, _ = s.Write(make([]byte, 64<<20))
+		case 3:
+			_, _ = io.Copy(s, bytes.NewReader(make([]byte, 1<<20)))
+		}
+	}, func(t *testing.T, c *counter) {
+		window := func(id spdy.StreamId, n uint32) {
+			if err := c.WriteFrame(&spdy.WindowUpdateFrame{StreamId: id, DeltaWindowSize: n}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		window(3, 2<<20)
+		if got, _ := c.of(3); got != 1<<20 {
+			t.Errorf("%d bytes of the stream that is read", got)
+		}
+		if got, _ := c.of(1); got != first {
+			t.Errorf("%d bytes of the stream that nobody reads", got)
+		}
+		window(1, more)
+		if got, _ := c.of(1); got != first+more {
+			t.Errorf("%d bytes of it after %d more may be sent", got, more)
+		}
+		// From now on that of all streams counts too: what was sent is more than it.
+		window(0, 1)
+		window(1, more)
+		if got, _ := c.of(1); got != first+more {
+			t.Errorf("%d bytes of it, though all streams together have no window", got)
+		}
+		window(0, 2<<20)
+		if got, _ := c.of(1); got != first+2*more {
+			t.Errorf("%d bytes of it after %d more may be sent", got, 2*more)
+		}
+	})
+}
+
+// adding counts what is written.
+type adding struct{ *atomic.Int64 }
+
+func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(p), nil }
+
+// What a client sends on a stream that nobody reads is kept up to its window, and the other streams
+// go on. A client that sends more than its window waits.
+func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
+	const little = "still here"
+	var whole, other atomic.Int64
+	counting(t, 0, func(id uint32, s flowing) {
+		switch id {
+		case 1:
+			time.Sleep(time.Hour) // nobody reads
+			_, _ = io.Copy(io.Discard, s)
+		case 3:
+			_, _ = io.Copy(adding{&whole}, s)
+		case 5:
+			_, _ = io.Copy(adding{&other}, s)
+		}
+	}, func(t *testing.T, c *counter) {
+		send := func(id spdy.StreamId, flags spdy.DataFlags, b []byte) {
+			if err := c.WriteFrame(&spdy.DataFrame{StreamId: id, Flags: flags, Data: b}); err != nil {
+				t.Error(err)
+			}
+		}
+		send(1, 0, make([]byte, firstWindow))
+		for range 300 {
+			send(3, 0, make([]byte, 1024))
+		}
+		if _, given := c.of(3); given < 300*1024-eatenEnough || whole.Load() != 300*1024 {
+			t.Errorf("%d bytes of another stream were read, and a window was given for %d", whole.Load(), given)
+		}
+		if _, given := c.of(1); given > 0 {
+			t.Errorf("%d bytes more may be sent of a stream that nobody reads", given)
+		}
+		sent := make(chan struct{})
+		go func() { // as kubectl does, which counts no windows
+			defer close(sent)
+			send(1, 0, []byte{1})
+			send(5, 0, []byte(little))
+		}()
+		synctest.Wait()
+		if other.Load() > 0 {
+			t.Error("more was kept than the window")
+		}
+		<-sent // when the first is over
+		synctest.Wait()
+		if got := other.Load(); got != int64(len(little)) {
+			t.Errorf("then %d bytes came", got)
+		}
+	})
+}
+
+// A client that counts windows is given what is read, and can send for ever.
+func TestWhatIsReadMayBeSentAgain(t *testing.T) {
+	counting(t, 0, func(id uint32, s flowing) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
+		const most = 1 << 20
+		for range most / 1024 {
+			if err := c.WriteFrame(&spdy.DataFrame{StreamId: 1, Data: make([]byte, 1024)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, given := c.of(1); given < most-eatenEnough || given > most {
+			t.Errorf("of %d bytes that were read %d were given back", most, given)
+		}
+		if _, given := c.of(0); given < most-eatenEnough || given > most {
+			t.Errorf("of %d bytes that were read %d were given back of all streams", most, given)
+		}
+	})
+}

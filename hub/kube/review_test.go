@@ -1,0 +1,64 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	authzv1 "k8s.io/api/authorization/v1"
+
+	"flotilla.dev/hub/access"
+)
+
+// Administrators ask what others may; the answer is the one rule's.
+func TestReviewsOfOthers(t *testing.T) {
+	s := newServer(seeded())
+	s.RoleOf = func(_ context.Context, user string) (access.Role, error) {
+		switch user {
+		case "kari":
+			return access.Operator, nil
+		case "ola":
+			return access.Viewer, nil
+		case "broken":
+			return "", errors.New("the disk is gone")
+		}
+		return "", nil
+	}
+	const global, local = reviews + "/subjectaccessreviews", reviews + "/namespaces/default/localsubjectaccessreviews"
+	const list = `"resourceAttributes":{"verb":"list","resource":"configmaps","namespace":"default"}`
+	const drop = `"resourceAttributes":{"verb":"delete","resource":"pods","namespace":"default"}`
+	for _, c := range []struct {
+		name, role, path, spec string
+		code                   int
+		allowed                bool
+		said                   string
+	}{
+		{"a viewer may list", "", global, `"user":"ola",` + list, 201, true, "role viewer allows it"},
+		{"a viewer may not delete", "", global, `"user":"ola",` + drop, 201, false, "role viewer does not allow it"},
+		{"an operator may delete", "", global, `"user":"kari",` + drop, 201, true, "role operator allows it"},
+		{"a group is a role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
+		{"the group allows what the name does not", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
+		{"a stranger may nothing", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "nobody of that name has a role here"},
+		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
+		{"a path that nobody reads", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
+		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},
+		{"of another namespace than its own", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
+		{"of a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},
+		{"of nobody", "", global, list, 422, false, "at least one of user or group must be specified"},
+		{"of nothing", "", global, `"user":"ola"`, 422, false, "exactly one of nonResourceAttributes or resourceAttributes must be specified"},
+		{"what people there are cannot be read", "", global, `"user":"broken",` + list, 500, false, "the disk is gone"},
+		{"an operator asks for another", "operator", global, `"user":"ola",` + list, 403, false, "does not allow it"},
+		{"a viewer asks for another", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := request{role: c.role, method: "POST", path: c.path, contentType: mediaJSON, body: `{"spec":{` + c.spec + `}}`}.do(s)
+			var r authzv1.SubjectAccessReview
+			_ = json.Unmarshal(w.Body.Bytes(), &r)
+			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.said) {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// A device verifies what it is told by the rules that both sides share: it is for this
+// node, this board and this generation, and may be tried only in its turn.
+func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := metav1.ObjectMeta{Name: "pi-1"}
+	digest := wire.FirmwareDigest(document)
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
+	profile.Spec.Match.Compatible = []string{"brcm,bcm2711"}
+	rollout := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi", Retry: 2}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}}
+	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareTurn{Rollout: "r", Digest: digest}}
+	report := &fleet.DeviceReport{ObjectMeta: named, Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"compatible":["raspberrypi,4-model-b","brcm,bcm2711"]}}`)}}
+	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{&corev1.Node{ObjectMeta: named}, rec, rollout, profile, report}, 0)
+	told := func(change func(*state.Record, *fleet.FirmwareRollout)) *wire.Firmware {
+		rec, rollout := rec.DeepCopy(), rollout.DeepCopy()
+		change(rec, rollout)
+		s, _ := state.Apply(s, []state.Change{state.Put(rec, ""), state.Put(rollout, "")})
+		d := Deliver{signing: key}.of(s, "pi-1")
+		if !bytes.Equal(d.FirmwareKey, public) {
+			t.Error("it is not told the key")
+		}
+		return d.Firmware
+	}
+	f := told(func(*state.Record, *fleet.FirmwareRollout) {})
+	if f == nil || f.Try || f.Retry != 2 || f.Generation != 7 {
+		t.Fatalf("told %+v", f)
+	}
+	config, err := f.Verify(public, "pi-1", []string{"raspberrypi,4-model-b", "brcm,bcm2711"})
+	if err != nil || config.Cmdline.Add[0] != "cgroup_enable=memory" {
+		t.Errorf("verified: %+v, %v", config, err)
+	}
+	if _, err := f.Verify(public, "pi-2", []string{"brcm,bcm2711"}); err == nil {
+		t.Error("another node takes it")
+	}
+	if _, err := f.Verify(public, "pi-1", []string{"raspberrypi,5-model-b", "brcm,bcm2712"}); err == nil {
+		t.Error("another board takes it")
+	}
+	for step, want := range map[fleet.FirmwareNodeState]bool{"": false, fleet.FirmwareDraining: false, fleet.FirmwareTrying: true, fleet.FirmwareOverdue: false} {
+		if f := told(func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Step = step }); f.Try != want {
+			t.Errorf("in the step %q it may try: %v", step, f.Try)
+		}
+		undo := func(r *state.Record, ro *fleet.FirmwareRollout) { r.Assigned.Step, ro.Status.Undoing = step, true }
+		if f := told(undo); f.Try || f.Undo != want {
+			t.Errorf("undone, in the step %q it may try: %v, and go back: %v", step, f.Try, f.Undo)
+		}
+	}
+	evil := []byte(`{"profile":"pi","revision":0,"backend":"rpi-config-txt","cmdline":{"add":["init=/bin/sh"]}}`)
+	for name, change := range map[string]func(*state.Record, *fleet.FirmwareRollout){
+		"is part of no rollout":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
+		"is part of one that is gone":    func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
+		"has been told of none":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
+		"is to have another one now":     func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
+		"has a document with other text": func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
+		"has a document that is refused": func(r *state.Record, ro *fleet.FirmwareRollout) {
+			ro.Status.Document, ro.Status.Digest = string(evil), wire.FirmwareDigest(evil)
+			r.Assigned.Digest = ro.Status.Digest
+		},
+	} {
+		if f := told(change); f != nil {
+			t.Errorf("a node that %s is told %s", name, f.Document)
+		}
+	}
+}
+
+// A raised retry changes no record: it is told all the same.
+func TestARaisedRetryIsTold(t *testing.T) {
+	named := metav1.ObjectMeta{Name: "pi-1"}
+	ro := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
+		&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, Assigned: &state.FirmwareTurn{Rollout: "r"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}}, ro}, 0)
+	raised := ro.DeepCopy()
+	raised.Spec.Retry = 1
+	s, done := state.Apply(s, []state.Change{state.Put(raised, "")})
+	if got := concerned(s, Deliver{}.Touches(done[0])); len(got) != 1 || got[0] != "pi-1" {
+		t.Errorf("it concerns %v", got)
+	}
+	paused := raised.DeepCopy()
+	paused.Spec.Paused = true
+	if _, done = state.Apply(s, []state.Change{state.Put(paused, "")}); len(Deliver{}.Touches(done[0])) != 0 {
+		t.Error("a pause makes desired states anew")
+	}
+}
+
+func TestWhatADeviceSaysOfItsBootConfigurationIsACondition(t *testing.T) {
+	for said, want := range map[string]corev1.ConditionStatus{
+		wire.FirmwareUpToDate: corev1.ConditionTrue, wire.FirmwareStaged: corev1.ConditionUnknown, wire.FirmwareVerifying: corev1.ConditionUnknown,
+		wire.FirmwareRolledBack: corev1.ConditionFalse, wire.FirmwareFailed: corev1.ConditionFalse, wire.FirmwareUnsupported: corev1.ConditionFalse,
+	} {
+		st := wire.Status{Firmware: &wire.FirmwareStatus{State: said, Message: "m", Bad: []string{"x"}}}
+		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "its own word"}}
+		rec := new(state.Record)
+		heardFirmware(rec, &st)
+		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" || reasonOf(said) != "Firmware"+said {
+			t.Errorf("%s: %+v", said, c)
+		}
+		st.Firmware = nil
+		if heardFirmware(rec, &st); rec.Firmware != nil || len(st.Status.Conditions) != 0 {
+			t.Errorf("one that says nothing of it: %+v, %v", rec.Firmware, st.Status.Conditions)
+		}
+	}
+}

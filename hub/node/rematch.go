@@ -1,0 +1,65 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Rematch decides which board profile nodes have when the profiles change: a device that says nothing new is not waited
+// for. What a device reports decides the same again (refreshLabels).
+type Rematch struct {
+	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
+}
+
+// Touches says when another profile may fit.
+func (r Rematch) Touches(c state.Applied) []state.Subject {
+	if c.Key.Kind != state.BoardProfiles || r.Profile == nil {
+		return nil
+	}
+	old, _ := c.Old.(*fleet.BoardProfile)
+	next, _ := c.New.(*fleet.BoardProfile)
+	if old != nil && next != nil && apiequality.Semantic.DeepEqual(old.Spec.Match, next.Spec.Match) && slices.Equal(old.Spec.Platforms, next.Spec.Platforms) {
+		return nil
+	}
+	return []state.Subject{{Key: c.Key}}
+}
+
+// Subjects returns none: a hub that starts remembers what it has decided.
+func (Rematch) Subjects(state.Snapshot) []state.Subject { return nil }
+
+// Decide gives every node that has reported its hardware the profile that fits it now.
+func (r Rematch) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+	if len(subjects) == 0 || r.Profile == nil {
+		return plan
+	}
+	for have := range s.Nodes() {
+		hardware := s.Report(have.Name).Text()
+		if len(hardware) == 0 {
+			continue
+		}
+		name := r.Profile(s, have.Status, hardware)
+		if name == have.Labels[fleet.LabelProfile] {
+			continue
+		}
+		n, why := state.Fork(have), fmt.Sprintf("node %s has the board profile %s", have.Name, name)
+		if name == "" {
+			delete(n.Labels, fleet.LabelProfile)
+			why = fmt.Sprintf("node %s has no board profile any more", have.Name)
+		} else {
+			if n.Labels == nil {
+				n.Labels = map[string]string{}
+			}
+			n.Labels[fleet.LabelProfile] = name
+		}
+		plan.Do(state.Put(n, why))
+	}
+	return plan
+}

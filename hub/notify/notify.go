@@ -1,0 +1,218 @@
+// Package notify tells somebody outside of incidents: a webhook, and people by e-mail.
+//
+// Each is told of the opening of an incident and of its end, once each. What was told, and when
+// a failed attempt is made again, stands in the Incident itself: a restart of the hub forgets
+// neither. Who is told, and with which secret, the administrator says in the hub's own
+// configuration, and nobody else can: the hub sends to no address that comes over the network.
+// It decides nothing about incidents: package incident does.
+package notify
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+const (
+	// settles is how long an incident must have been open before anybody is told: a site goes
+	// dark node by node, and much is over in a moment.
+	settles = 30 * time.Second
+	// looks is how often incidents are looked at.
+	looks = 2 * time.Second
+	// timeout is how long one message may take.
+	timeout = 15 * time.Second
+	// atOnce is how many messages one look sends to one target.
+	atOnce = 20
+
+	leastRetry, mostRetry = 10 * time.Second, 10 * time.Minute
+)
+
+// A Fleet is the control loop.
+type Fleet interface {
+	Snapshot() state.Snapshot
+	Do(ctx context.Context, news control.News) ([]state.Applied, error)
+}
+
+// An Event is what is told of.
+type Event string
+
+// The events.
+const (
+	Opened Event = "opened"
+	Closed Event = "closed"
+	Test   Event = "test"
+)
+
+// A Message is what one is told.
+type Message struct {
+	Event    Event           `json:"event"`
+	Hub      string          `json:"hub,omitempty"` // address of the page
+	At       metav1.Time     `json:"at"`
+	Incident *fleet.Incident `json:"incident,omitempty"`
+}
+
+// ID tells a message from others: one that comes twice, as the hub ended before it could remember
+// that it had been sent, has the same.
+func (m Message) ID() string {
+	if m.Incident == nil {
+		return string(m.Event)
+	}
+	return m.Incident.Name + "-" + string(m.Event)
+}
+
+// A Target is somebody who is told.
+type Target interface {
+	// Name is what Incidents call it: webhook or mail.
+	Name() string
+	// To is where it is, without secrets, for people.
+	To() string
+	Send(ctx context.Context, m Message) error
+}
+
+// A Notifier tells targets.
+type Notifier struct {
+	Fleet   Fleet
+	Targets []Target
+	Hub     func() string // address of the page
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// Run tells targets until ctx is done.
+func (n *Notifier) Run(ctx context.Context) error {
+	if len(n.Targets) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(looks)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for _, t := range n.Targets {
+				n.tell(ctx, t)
+			}
+		}
+	}
+}
+
+// TestTarget sends a target a message that is about nothing.
+func (n *Notifier) TestTarget(ctx context.Context, name string) error {
+	i := slices.IndexFunc(n.Targets, func(t Target) bool { return t.Name() == name })
+	if i < 0 {
+		return errNobody
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return n.Targets[i].Send(ctx, Message{Event: Test, Hub: n.Hub(), At: metav1.NewTime(n.Now())})
+}
+
+// tell sends a target what it is to know now.
+func (n *Notifier) tell(ctx context.Context, t Target) {
+	sent := 0
+	for i := range state.Each[*fleet.Incident](n.Fleet.Snapshot(), state.Incidents, "") {
+		event := due(i, t.Name(), n.Now())
+		if event == "" {
+			continue
+		}
+		if sent++; sent > atOnce || ctx.Err() != nil {
+			return
+		}
+		about := i.DeepCopy()
+		about.Told, about.ManagedFields = nil, nil
+		within, cancel := context.WithTimeout(ctx, timeout)
+		err := t.Send(within, Message{Event: event, Hub: n.Hub(), At: metav1.NewTime(n.Now()), Incident: about})
+		cancel()
+		if err != nil {
+			n.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
+		}
+		n.remember(ctx, i.Name, t.Name(), event, err)
+	}
+}
+
+// due returns what a target is to be told of an incident now, "" for nothing. One that only
+// follows from another, or is for information, is told to nobody; nor is one that was over
+// before it was told.
+func due(i *fleet.Incident, whom string, now time.Time) Event {
+	var told fleet.IncidentTold
+	if at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == whom }); at >= 0 {
+		told = i.Told[at]
+	}
+	switch {
+	case told.Next != nil && told.Next.After(now):
+		return ""
+	case i.State == fleet.IncidentOpen && told.Opened == nil && i.PartOf == "" && i.Severity != fleet.SeverityInfo && !now.Before(i.Opened.Add(settles)):
+		return Opened
+	case i.State == fleet.IncidentClosed && told.Whom != "" && told.Closed == nil:
+		return Closed
+	}
+	return ""
+}
+
+// remember writes down what came of an attempt.
+func (n *Notifier) remember(ctx context.Context, name, whom string, event Event, sent error) {
+	_, err := n.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+		if i == nil {
+			return nil, nil
+		}
+		i = i.DeepCopy()
+		at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == whom })
+		if at < 0 {
+			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: whom}), len(i.Told)
+		}
+		outcome(&i.Told[at], event, sent, now)
+		return []state.Change{state.Put(i, "")}, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		n.Log.Warn("cannot remember who was told of an incident: they may be told again", "incident", name, "err", err)
+	}
+}
+
+// outcome notes what came of an attempt.
+func outcome(t *fleet.IncidentTold, event Event, sent error, now time.Time) {
+	at := metav1.NewTime(now)
+	if sent != nil {
+		wait := min(leastRetry<<min(t.Failed, 10), mostRetry)
+		t.Failed++
+		t.Next, t.Error = new(metav1.NewTime(now.Add(wait))), short(sent.Error())
+		return
+	}
+	t.Failed, t.Next, t.Error = 0, nil, ""
+	if event == Closed {
+		t.Closed = &at
+	}
+	if t.Opened == nil {
+		t.Opened = &at
+	}
+}
+
+func short(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	if r := []rune(text); len(r) > 200 {
+		text = string(r[:200]) + "…"
+	}
+	return text
+}
+
+// Line is a message in one line, for people.
+func (m Message) Line() string {
+	i := m.Incident
+	switch {
+	case i == nil:
+		return "This is a test: the hub can reach you"
+	case m.Event == Closed:
+		return "Over: " + i.Message
+	}
+	return string(i.Severity) + ": " + i.Message
+}

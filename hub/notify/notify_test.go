@@ -1,0 +1,333 @@
+package notify
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+type memory struct {
+	mu sync.Mutex
+	s  state.Snapshot
+}
+
+func (m *memory) Snapshot() state.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.s
+}
+
+func (m *memory) Do(_ context.Context, news control.News) (done []state.Applied, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changes, err := news(m.s, time.Now())
+	m.s, done = state.Apply(m.s, changes)
+	return done, err
+}
+
+func (m *memory) put(i *fleet.Incident) {
+	_, _ = m.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) {
+		return []state.Change{state.Put(i.DeepCopy(), "")}, nil
+	})
+}
+
+func (m *memory) get(name string) *fleet.Incident {
+	return m.Snapshot().Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+}
+
+// An ear hears, unless it is deaf.
+type ear struct {
+	mu    sync.Mutex
+	deaf  bool
+	heard []string
+	tries int
+}
+
+func (*ear) Name() string { return "webhook" }
+func (*ear) To() string   { return "an ear" }
+func (e *ear) Send(_ context.Context, m Message) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tries++; e.deaf {
+		return errors.New("it is deaf")
+	}
+	e.heard = append(e.heard, m.ID())
+	return nil
+}
+
+func (e *ear) set(deaf bool) (tries int, heard string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deaf = deaf
+	return e.tries, strings.Join(e.heard, " ")
+}
+
+func incident(name string, change func(*fleet.Incident)) *fleet.Incident {
+	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, State: fleet.IncidentOpen, Severity: fleet.SeverityCritical, Message: "oslo is dark", Since: metav1.Now(), Opened: metav1.Now(), About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}}
+	if change != nil {
+		change(i)
+	}
+	return i
+}
+
+func over(i *fleet.Incident) {
+	i.State, i.Closed = fleet.IncidentClosed, new(metav1.Now())
+}
+
+// run runs a notifier in a bubble, and returns what ends it.
+func run(m *memory, e *ear) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	n := &Notifier{Fleet: m, Targets: []Target{e}, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	go func() {
+		defer close(over)
+		_ = n.Run(ctx)
+	}()
+	return func() { cancel(); <-over }
+}
+
+func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
+		end := run(m, e)
+		m.put(incident("a", nil))
+		m.put(incident("brief", nil))
+		m.put(incident("part", func(i *fleet.Incident) { i.PartOf = "a" }))
+		m.put(incident("note", func(i *fleet.Incident) { i.Severity = fleet.SeverityInfo }))
+		time.Sleep(20 * time.Second)
+		if _, heard := e.set(false); heard != "" {
+			t.Errorf("told before it has settled: %s", heard)
+		}
+		m.put(incident("brief", over))
+		time.Sleep(time.Minute)
+		if _, heard := e.set(false); heard != "a-opened" {
+			t.Errorf("told %q, want the one that is open, and has a cause of its own", heard)
+		}
+		end()
+		end = run(m, e) // the hub starts again
+		time.Sleep(time.Minute)
+		closed := m.get("a").DeepCopy()
+		over(closed)
+		m.put(closed)
+		time.Sleep(time.Hour)
+		if _, heard := e.set(false); heard != "a-opened a-closed" {
+			t.Errorf("told %q, want opening and closing once each", heard)
+		}
+		end()
+	})
+}
+
+func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{deaf: true}
+		end := run(m, e)
+		m.put(incident("a", nil))
+		time.Sleep(10 * time.Minute)
+		tries, _ := e.set(true)
+		if tries < 4 || tries > 8 {
+			t.Errorf("%d attempts in ten minutes", tries)
+		}
+		if told := m.get("a").Told[0]; told.Failed != int32(tries) || told.Error != "it is deaf" || told.Next == nil {
+			t.Errorf("it remembers %+v", told)
+		}
+		end()
+		end = run(m, e) // a hub that starts again waits as long
+		time.Sleep(10 * time.Second)
+		if again, _ := e.set(true); again > tries+1 {
+			t.Errorf("it began anew: %d attempts at once", again-tries)
+		}
+		time.Sleep(20 * time.Hour)
+		if all, _ := e.set(false); all > 20*6+tries+3 {
+			t.Errorf("%d attempts in twenty hours", all)
+		}
+		closed := m.get("a").DeepCopy()
+		over(closed)
+		m.put(closed)
+		time.Sleep(20 * time.Minute)
+		if _, heard := e.set(false); heard != "a-closed" {
+			t.Errorf("told %q, want its end: nobody is told of an opening that is over", heard)
+		}
+		end()
+	})
+}
+
+// TestATestIsSentAtOnce to the one who is meant, changes nothing that is remembered, and says
+// what went wrong to who asked for it.
+func TestATestIsSentAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
+		m.put(incident("a", nil))
+		other := &named{name: "mail"}
+		n := &Notifier{Fleet: m, Targets: []Target{e, other}, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+		if err := n.TestTarget(t.Context(), "webhook"); err != nil {
+			t.Error(err)
+		}
+		if tries, heard := e.set(true); tries != 1 || heard != "test" || other.sent != nil {
+			t.Errorf("%d attempts, heard %q, the other one %v", tries, heard, other.sent)
+		}
+		if err := n.TestTarget(t.Context(), "webhook"); err == nil || err.Error() != "it is deaf" {
+			t.Errorf("of one that is deaf: %v", err)
+		}
+		if tries, _ := e.set(true); tries != 2 {
+			t.Errorf("a test is tried again by itself: %d attempts", tries)
+		}
+		if err := n.TestTarget(t.Context(), "pigeon"); !errors.Is(err, errNobody) {
+			t.Errorf("of nobody: %v", err)
+		}
+		if told := m.get("a").Told; len(told) != 0 {
+			t.Errorf("the incident remembers a test: %+v", told)
+		}
+		if err := n.TestTarget(t.Context(), "mail"); err != nil {
+			t.Error(err)
+		}
+		got := other.sent
+		if got == nil || got.Event != Test || got.Incident != nil || got.Hub != "https://hub" || !got.At.Time.Equal(time.Now()) || !strings.Contains(got.Line(), "This is a test") {
+			t.Errorf("it was sent %+v", got)
+		}
+		other.hangs = true
+		began := time.Now()
+		if err := n.TestTarget(t.Context(), "mail"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != timeout {
+			t.Errorf("of one that hangs: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// A named target keeps what it was sent, or hangs.
+type named struct {
+	name  string
+	hangs bool
+	sent  *Message
+}
+
+func (n *named) Name() string { return n.name }
+func (n *named) To() string   { return n.name }
+func (n *named) Send(ctx context.Context, m Message) error {
+	n.sent = &m
+	if n.hangs {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
+	var body []byte
+	var head http.Header
+	code := http.StatusNoContent
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ = io.ReadAll(r.Body)
+		head = r.Header
+		if r.URL.Path == "/elsewhere" {
+			t.Error("it was led elsewhere")
+		}
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(code)
+	}))
+	defer srv.Close()
+	w := NewWebhook(srv.URL+"/services/T0/secret", []byte("key"))
+	m := Message{Event: Opened, Hub: "https://hub", Incident: incident("a", nil)}
+	if err := w.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	var got Message
+	if err := json.Unmarshal(body, &got); err != nil || got.Incident.Name != "a" || got.Event != Opened {
+		t.Errorf("it was sent %s (%v)", body, err)
+	}
+	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != "a-opened" {
+		t.Errorf("it was sent with %v", head)
+	}
+	for _, code = range []int{http.StatusFound, http.StatusTeapot, http.StatusInternalServerError} {
+		if err := w.Send(t.Context(), m); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("after %d it says: %v", code, err)
+		}
+	}
+	srv.Close()
+	if err := w.Send(t.Context(), m); err == nil || strings.Contains(err.Error(), "T0") {
+		t.Errorf("without a server it says: %v", err)
+	}
+	if strings.Contains(w.To(), "secret") {
+		t.Errorf("it shows its secret: %s", w.To())
+	}
+}
+
+// server is a mail server that takes one letter.
+func server(t *testing.T) (address string, letter chan string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	letter = make(chan string, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = l.Close()
+		defer conn.Close()
+		r := bufio.NewReader(conn)
+		say := func(s string) { fmt.Fprintf(conn, "%s\r\n", s) }
+		say("220 here")
+		for {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return
+			}
+			switch verb, _, _ := strings.Cut(strings.TrimSpace(line), " "); verb {
+			case "EHLO":
+				say("250 hello")
+			case "DATA":
+				say("354 go on")
+				var b strings.Builder
+				for line != ".\r\n" {
+					if line, err = r.ReadString('\n'); err != nil {
+						return
+					}
+					b.WriteString(line)
+				}
+				letter <- b.String()
+				say("250 taken")
+			case "QUIT":
+				say("221 bye")
+				return
+			default:
+				say("250 well")
+			}
+		}
+	}()
+	return l.Addr().String(), letter
+}
+
+func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
+	address, letter := server(t)
+	m := &Mail{Server: "smtp://" + address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
+	evil := incident("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
+	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", At: metav1.Now(), Incident: evil}); err != nil {
+		t.Fatal(err)
+	}
+	text := <-letter
+	head, body, _ := strings.Cut(text, "\r\n\r\n")
+	if strings.Contains(head, "\nBcc:") || !strings.Contains(head, "To: kari@example.org, ola@example.org") || !strings.Contains(head, "Subject: [Flotilla] Critical: oslo is dark") || !strings.Contains(body, "https://hub") {
+		t.Errorf("the letter is\n%s", text)
+	}
+	if err := m.Send(t.Context(), Message{Event: Test}); err == nil {
+		t.Error("a server that is gone has taken it")
+	}
+}

@@ -1,0 +1,213 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/smtp"
+	"net/url"
+	"strings"
+	"time"
+)
+
+var errNobody = errors.New("nobody is told: name a webhook or a mail server in the hub's configuration")
+
+// A Webhook is told by a POST of the message as JSON. Any answer of 2xx means that it was heard.
+type Webhook struct {
+	URL    string
+	Secret []byte // signs the body, as GitHub does; nil: it is not signed
+	Client *http.Client
+}
+
+// NewWebhook returns a webhook that follows no redirect: where the administrator has said is where
+// it sends, and nowhere else.
+func NewWebhook(address string, secret []byte) *Webhook {
+	return &Webhook{URL: address, Secret: secret, Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Name is webhook.
+func (*Webhook) Name() string { return "webhook" }
+
+// To is the webhook's host: what stands behind it is a secret of many services.
+func (w *Webhook) To() string {
+	u, err := url.Parse(w.URL)
+	if err != nil {
+		return "an address that cannot be read"
+	}
+	return u.Scheme + "://" + u.Host + "/…"
+}
+
+// Send posts the message.
+func (w *Webhook) Send(ctx context.Context, m Message) error {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("write the webhook's message: %w", err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("ask webhook %s: %w", w.To(), reason(err))
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "flotilla-hub")
+	r.Header.Set("Flotilla-Delivery", m.ID())
+	if w.Secret != nil {
+		r.Header.Set("Flotilla-Signature", "sha256="+Sign(w.Secret, body))
+	}
+	resp, err := w.Client.Do(r)
+	if err != nil {
+		return fmt.Errorf("ask webhook %s: %w", w.To(), reason(err))
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("webhook %s answers %s, and 2xx is that it was heard", w.To(), resp.Status)
+	}
+	return nil
+}
+
+// reason is an error without the address, which is a secret.
+func reason(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// Sign returns the HMAC-SHA256 of a body, in hexadecimal.
+func Sign(secret, body []byte) string {
+	h := hmac.New(sha256.New, secret)
+	h.Write(body)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// A Mail is people who are told by e-mail.
+type Mail struct {
+	Server   string // smtp://host:587, with STARTTLS where the server has it, or smtps://host:465
+	User     string // "": nobody logs in
+	Password string
+	From     string
+	Whom     []string
+	TLS      *tls.Config // nil: the system's authorities
+}
+
+// Name is mail.
+func (*Mail) Name() string { return "mail" }
+
+// To is who is told, and through which server.
+func (m *Mail) To() string { return strings.Join(m.Whom, ", ") + " through " + m.Server }
+
+// Send hands the message to the mail server.
+func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("send mail through %s: %w", m.Server, err)
+		}
+	}()
+	u, err := url.Parse(m.Server)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if by, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(by)
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if m.TLS != nil {
+		secure = m.TLS.Clone()
+	}
+	secure.ServerName = u.Hostname()
+	if u.Scheme == "smtps" {
+		conn = tls.Client(conn, secure)
+	}
+	c, err := smtp.NewClient(conn, u.Hostname())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if ok, _ := c.Extension("STARTTLS"); ok && u.Scheme == "smtp" {
+		if err := c.StartTLS(secure); err != nil {
+			return err
+		}
+	}
+	if m.User != "" {
+		if err := c.Auth(smtp.PlainAuth("", m.User, m.Password, u.Hostname())); err != nil { // refuses to say the password without TLS
+			return err
+		}
+	}
+	if err := c.Mail(m.From); err != nil {
+		return err
+	}
+	for _, to := range m.Whom {
+		if err := c.Rcpt(to); err != nil {
+			return err
+		}
+	}
+	w, err := c.Data()
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(m.letter(msg)); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return c.Quit()
+}
+
+// letter is a message as RFC 5322 has it. Nothing of an incident can add a line to its head.
+func (m *Mail) letter(msg Message) []byte {
+	var b bytes.Buffer
+	head := func(name, value string) {
+		fmt.Fprintf(&b, "%s: %s\r\n", name, strings.Join(strings.Fields(value), " "))
+	}
+	head("From", m.From)
+	head("To", strings.Join(m.Whom, ", "))
+	head("Subject", mime.QEncoding.Encode("utf-8", short("[Flotilla] "+strings.Join(strings.Fields(msg.Line()), " "))))
+	head("Date", msg.At.UTC().Format(time.RFC1123Z))
+	head("Message-ID", fmt.Sprintf("<%s.%d@flotilla-hub>", msg.ID(), msg.At.Unix()))
+	head("Auto-Submitted", "auto-generated")
+	head("MIME-Version", "1.0")
+	head("Content-Type", "text/plain; charset=utf-8")
+	head("Content-Transfer-Encoding", "8bit")
+	b.WriteString("\r\n")
+	line := func(text string) { b.WriteString(text + "\r\n") }
+	line(msg.Line() + ".")
+	if i := msg.Incident; i != nil {
+		line("")
+		line("Since: " + i.Since.UTC().Format(time.RFC3339))
+		if i.Closed != nil {
+			line("Over: " + i.Closed.UTC().Format(time.RFC3339))
+			line(fmt.Sprintf("At most: %d nodes, %d pods, %d workloads short; %d pods were told to leave", i.Most.Nodes, i.Most.Pods, i.Most.Workloads, i.Evicted))
+		} else {
+			line(fmt.Sprintf("Touches: %d nodes, %d pods, %d workloads short", i.Count.Nodes, i.Count.Pods, i.Count.Workloads))
+		}
+		if i.NextMove != nil {
+			line("Pods begin to move: " + i.NextMove.UTC().Format(time.RFC3339))
+		}
+		if i.Held != "" {
+			line("Pods stay: " + i.Held)
+		}
+		line("Incident: " + i.Name)
+	}
+	if msg.Hub != "" {
+		line("")
+		line(msg.Hub)
+	}
+	return b.Bytes()
+}

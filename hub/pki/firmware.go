@@ -1,0 +1,67 @@
+package pki
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/google/renameio/v2"
+)
+
+// firmwareKey is the file of the key that signs boot configurations. Like the hub's own
+// key it is not under the passphrase: alone it is good for nothing, as a configuration
+// reaches a device only over the connection to its hub.
+const firmwareKey = "firmware.key"
+
+// FirmwareKey reads the key by which the hub signs boot configurations, and makes one where
+// there is none. Devices keep the first public half that they are told, so it is never
+// made anew in the place of one that cannot be read.
+func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
+	err = a.locked(func() error {
+		text, err := os.ReadFile(a.path(firmwareKey))
+		if err == nil {
+			key, err = parseFirmwareKey(text)
+			if err != nil {
+				return fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
+			}
+			return nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("read the key that signs boot configurations: %w", err)
+		}
+		if _, key, err = ed25519.GenerateKey(rand.Reader); err != nil {
+			return err
+		}
+		if text, err = encodeKey(key); err == nil {
+			err = renameio.WriteFile(a.path(firmwareKey), text, 0o600, renameio.IgnoreUmask())
+		}
+		if err == nil {
+			err = syncDir(a.dir)
+		}
+		if err != nil {
+			return fmt.Errorf("write the key that signs boot configurations: %w; free the disk and make %s writable", err, a.dir)
+		}
+		return nil
+	})
+	return key, err
+}
+
+func parseFirmwareKey(text []byte) (ed25519.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("it holds no PEM")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("it is a %T, not an Ed25519 key", parsed)
+	}
+	return key, nil
+}

@@ -1,0 +1,47 @@
+package pki
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Devices keep the first key that they are told: the hub keeps its own, too.
+func TestTheKeyOfBootConfigurationsStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	a, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := a.FirmwareKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := b.FirmwareKey(); err != nil || !again.Equal(first) {
+		t.Fatalf("after a restart it is another one: %v", err)
+	}
+	file := filepath.Join(dir, firmwareKey)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	other, err := os.ReadFile(filepath.Join(dir, "root.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range [][]byte{nil, []byte("x"), other} {
+		if err := os.WriteFile(file, broken, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.FirmwareKey(); !errors.Is(err, ErrKey) {
+			t.Errorf("%.20q: %v", broken, err)
+		}
+		if now, _ := os.ReadFile(file); string(now) != string(broken) {
+			t.Errorf("%.20q was overwritten", broken)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// stopped says why a rollout begins nothing more although nobody paused it, "" if it goes on.
+func (p *pass) stopped(w *work) string {
+	var kept, bad []string
+	for _, node := range w.nodes {
+		switch at, _ := p.stateOf(w.r, node); at {
+		case wanted(w.r):
+			kept = append(kept, node)
+		case fleet.FirmwareBad, fleet.FirmwareOverdue:
+			bad = append(bad, node)
+		}
+	}
+	if len(bad) == 0 {
+		return ""
+	}
+	_, why := p.stateOf(w.r, bad[0])
+	first := bad[0]
+	if why != "" {
+		first += " (" + why + ")"
+	}
+	if *w.r.Spec.PauseOnFailure {
+		if w.r.Status.Undoing {
+			return fmt.Sprintf("%s did not go back: %s; look at it, and raise spec.retry, or set spec.pauseOnFailure to false", nodes(len(bad)), first)
+		}
+		return fmt.Sprintf("%s did not keep the configuration: %s; mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false", nodes(len(bad)), first)
+	}
+	if b := current(w.r); b == nil && len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)) {
+		did, mend := "kept the configuration", "mend the profile"
+		if w.r.Status.Undoing {
+			did, mend = "went back", "raise spec.retry"
+		}
+		return fmt.Sprintf("%d of %s %s, fewer than %d%%: first %s; %s, or lower spec.successThreshold", len(kept), nodes(len(kept)+len(bad)), did, w.r.Spec.SuccessThreshold, first, mend)
+	}
+	return ""
+}
+
+// current is the batch under way, nil for none.
+func current(r *fleet.FirmwareRollout) *fleet.FirmwareBatch {
+	if n := len(r.Status.Batches); n > 0 && r.Status.Batches[n-1].Ended == nil {
+		return &r.Status.Batches[n-1]
+	}
+	return nil
+}
+
+// begin ends the batch that is over, begins the next, and gives turns to as many of its
+// nodes as may be unavailable.
+func (p *pass) begin(w *work) {
+	p.endBatch(w)
+	switch {
+	case w.wrong != "" || w.r.Spec.Paused:
+		return
+	case w.stale:
+		w.wait = w.superseded() + ": that is taken up when the nodes under way have ended"
+		return
+	}
+	if w.wait = p.stopped(w); w.wait != "" {
+		return
+	}
+	b := current(w.r)
+	if b == nil {
+		if b = p.nextBatch(w); b == nil {
+			return
+		}
+	}
+	for _, node := range b.Nodes {
+		if !p.ready(w, node) {
+			continue
+		}
+		why, until := p.closed(w.r, b.Site)
+		if why == "" {
+			why = p.crowded(w.r, b.Site)
+		}
+		if why != "" {
+			w.wait = why
+			p.at(until)
+			return
+		}
+		p.start(w.r, node)
+	}
+}
+
+// endBatch leaves those out of the batch under way that cannot go on in it, and ends it
+// when nobody is left.
+func (p *pass) endBatch(w *work) {
+	b := current(w.r)
+	if b == nil {
+		return
+	}
+	kept, bad, open, turns := int32(0), int32(0), false, false
+	b.Nodes = slices.DeleteFunc(b.Nodes, func(node string) bool {
+		if !slices.Contains(w.nodes, node) {
+			return true
+		}
+		switch at, _ := p.stateOf(w.r, node); at {
+		case wanted(w.r):
+			kept++
+		case fleet.FirmwareBad:
+			bad++
+		case fleet.FirmwareUnsupported:
+		case fleet.FirmwareDraining, fleet.FirmwareTrying, fleet.FirmwareOverdue:
+			open, turns = true, true
+		default:
+			if !p.ready(w, node) {
+				return true
+			}
+			open = true
+		}
+		return false
+	})
+	b.Kept, b.Bad = kept, bad
+	if open && !turns { // nobody waits for a site that is closed while another is open
+		if why, until := p.closed(w.r, b.Site); why != "" {
+			open = false
+			p.at(until)
+			b.Nodes = slices.DeleteFunc(b.Nodes, func(node string) bool { at, _ := p.stateOf(w.r, node); return !ends(w.r, at) })
+		}
+	}
+	if !open {
+		b.Ended = &metav1.Time{Time: state.Ceil(p.now).Time}
+		if len(b.Nodes) == 0 { // nobody had a turn
+			w.r.Status.Batches = w.r.Status.Batches[:len(w.r.Status.Batches)-1]
+		}
+	}
+}
+
+// ready tells whether a node can have its turn, as far as it is its own affair.
+func (p *pass) ready(w *work, node string) bool {
+	n, turn := p.s.Node(node), p.turn(node)
+	_, ordered := n.Annotations[state.DrainAnnotation]
+	at, _ := p.stateOf(w.r, node)
+	return at == begins(w.r) && turn.Step == "" && !turn.NotBefore.After(p.now) &&
+		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered
+}
+
+// nextBatch begins the next batch: of the site at which the last one was, else of the first
+// one by name on which somebody can have a turn. Until one node has kept the configuration,
+// a batch is one node.
+func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
+	var open []string
+	proven, canary := false, w.r.Spec.Canary
+	for _, node := range w.nodes {
+		at, _ := p.stateOf(w.r, node)
+		proven = proven || at == fleet.FirmwareKept && !w.r.Status.Undoing && (canary == "" || node == canary)
+		if p.ready(w, node) {
+			open = append(open, node)
+		}
+	}
+	if w.r.Status.Undoing { // nodes that never had the configuration prove nothing; a canary that has it not, is no canary
+		proven = slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool { return b.Kept > 0 })
+		if slices.Contains(w.nodes, canary) {
+			if at, _ := p.stateOf(w.r, canary); ends(w.r, at) {
+				canary = ""
+			} else {
+				proven = false
+			}
+		}
+	}
+	size := int(w.r.Spec.BatchSize)
+	if !proven {
+		size = 1
+		if canary != "" {
+			if !slices.Contains(open, canary) {
+				w.wait = fmt.Sprintf("the canary %s goes first: %s", canary, p.canary(w))
+				return nil
+			}
+			open = []string{canary}
+		}
+	}
+	last := ""
+	if n := len(w.r.Status.Batches); n > 0 {
+		last = w.r.Status.Batches[n-1].Site
+	}
+	site := func(node string) string { return state.SiteOf(p.s.Node(node)) }
+	slices.SortFunc(open, func(a, b string) int {
+		x, y := site(a), site(b)
+		if x != y && (x == last || y == last) {
+			if x == last {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(strings.Compare(x, y), strings.Compare(a, b))
+	})
+	for len(open) > 0 {
+		here := site(open[0])
+		end := slices.IndexFunc(open, func(node string) bool { return site(node) != here })
+		if end < 0 {
+			end = len(open)
+		}
+		why, until := p.closed(w.r, here)
+		if why == "" {
+			why = p.crowded(w.r, here)
+		}
+		if why == "" {
+			b := fleet.FirmwareBatch{Number: 1, Site: here, Nodes: slices.Clone(open[:min(end, size)]), Began: metav1.NewTime(p.now)}
+			if n := len(w.r.Status.Batches); n > 0 {
+				b.Number = w.r.Status.Batches[n-1].Number + 1
+			}
+			w.r.Status.Batches = append(w.r.Status.Batches, b)
+			if more := len(w.r.Status.Batches) - fleet.MaxFirmwareBatches; more > 0 {
+				w.r.Status.Batches = slices.Clone(w.r.Status.Batches[more:])
+			}
+			return current(w.r)
+		}
+		if w.wait == "" {
+			w.wait = why
+		}
+		p.at(until)
+		open = open[end:]
+	}
+	return nil
+}
+
+// superseded says why those under way end, and nobody begins until then.
+func (w *work) superseded() string {
+	switch {
+	case w.r.Spec.Undo && !w.r.Status.Undoing:
+		return "the rollout is to be undone"
+	case w.r.Status.Undoing && !w.r.Spec.Undo:
+		return "the rollout is not to be undone any more"
+	}
+	return "the board profile says something else now"
+}
+
+// canary says why the canary cannot begin.
+func (p *pass) canary(w *work) string {
+	if !slices.Contains(w.nodes, w.r.Spec.Canary) {
+		return "it is not among the nodes of the rollout"
+	}
+	at, why := p.stateOf(w.r, w.r.Spec.Canary)
+	n := p.s.Node(w.r.Spec.Canary)
+	switch {
+	case why != "":
+	case state.ReadyOf(n) != corev1.ConditionTrue:
+		why = "it is not ready"
+	case n.Spec.Unschedulable:
+		why = "it is cordoned"
+	default:
+		why = "it is " + string(at)
+	}
+	return why
+}
+
+// crowded says why no more nodes of a site may begin: another site has nodes with a turn,
+// or too many of its own are unavailable, for whatever reason.
+func (p *pass) crowded(r *fleet.FirmwareRollout, site string) string {
+	for _, w := range p.work {
+		for _, node := range w.nodes {
+			if p.turn(node).Step == "" && !busy(p.s.Record(node).Firmware) {
+				continue
+			}
+			if at := state.SiteOf(p.s.Node(node)); at != site {
+				return fmt.Sprintf("node %s on site %s has its turn: one site at a time", node, at)
+			}
+		}
+	}
+	var out []string
+	for n := range p.s.NodesIn(site) {
+		turn := p.turn(n.Name).Step != ""
+		_, excluded := n.Labels[fleet.LabelExcludeDisruption]
+		if turn || !excluded && !state.NeverReported(n) && (n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {
+			out = append(out, n.Name)
+		}
+	}
+	if len(out) < int(r.Spec.MaxUnavailablePerSite) {
+		return ""
+	}
+	return fmt.Sprintf("site %s has %s unavailable, first %s, and at most %d may be", site, nodes(len(out)), out[0], r.Spec.MaxUnavailablePerSite)
+}
+
+func nodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}

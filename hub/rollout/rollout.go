@@ -1,0 +1,393 @@
+// Package rollout decides which device gets which boot configuration next.
+//
+// A FirmwareRollout names nodes and a board profile. Every selected node is told the
+// configuration, so that its device can stage it and say what would change; but only a node
+// that has its turn may try it. A turn cordons and drains the node as any drain does
+// (package drain), allows the device to reboot into the configuration, and ends when the
+// device has kept it or gone back. The room knows neither how a device tries nor how a
+// configuration is signed and told: the device's room firmware and package node do.
+//
+// Everything that it must know after a restart stands in objects: what a device has said
+// and where a turn is in the node's state.Record, batches in the rollout's status.
+package rollout
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A Decider carries out rollouts.
+type Decider struct{}
+
+// Moments of a turn.
+const (
+	again         = 10 * time.Minute // after a turn that ended before it began
+	afterDeadline = 30 * time.Minute // of its judgement, for a device to say how its trial ended, before it is overdue
+	undoBegins    = 5 * time.Minute  // for a device that is there to begin to go back, before it is overdue
+	lateWord      = 2 * time.Minute  // for a device that is overdue to hear that it may not begin any more
+	crowd         = 500              // nodes from which on a change of one is looked at once a second
+)
+
+// every is the subject that all rollouts together are: they share the one site that may
+// be at risk. some is that a node or a site has changed.
+var (
+	every = state.Subject{Key: state.Key{Kind: state.FirmwareRollouts}}
+	some  = []state.Subject{{Key: every.Key, Part: "Nodes"}}
+)
+
+// Touches says which changes may let a rollout go on.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.FirmwareRollouts, state.BoardProfiles:
+		return []state.Subject{every}
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		if old == nil || next == nil || old.Spec.Unschedulable != next.Spec.Unschedulable || state.ReadyOf(old) != state.ReadyOf(next) ||
+			state.DrainMarked(old) != state.DrainMarked(next) || old.Annotations[state.DrainStatusAnnotation] != next.Annotations[state.DrainStatusAnnotation] ||
+			!apiequality.Semantic.DeepEqual(old.Labels, next.Labels) || !sameConditions(old, next) {
+			return some
+		}
+	case state.Records:
+		old, _ := c.Old.(*state.Record)
+		next, _ := c.New.(*state.Record)
+		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) {
+			return some
+		}
+	case state.Sites:
+		old, _ := c.Old.(*fleet.Site)
+		next, _ := c.New.(*fleet.Site)
+		if old == nil || next == nil || old.Status.State != next.Status.State || !apiequality.Semantic.DeepEqual(old.Spec.Maintenance, next.Spec.Maintenance) ||
+			old.Annotations[fleet.AnnotationTimeZone] != next.Annotations[fleet.AnnotationTimeZone] {
+			return some
+		}
+	}
+	return nil
+}
+
+// sameConditions tells whether every condition has the same status in both.
+func sameConditions(a, b *corev1.Node) bool {
+	return len(a.Status.Conditions) == len(b.Status.Conditions) && !slices.ContainsFunc(a.Status.Conditions, func(c corev1.NodeCondition) bool {
+		d := state.NodeCondition(b, c.Type)
+		return d == nil || d.Status != c.Status
+	})
+}
+
+// Subjects returns one that stands for all.
+func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{every} }
+
+// Decide carries every rollout on.
+func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	all := slices.Contains(subjects, every)
+	if !all && s.Len(state.FirmwareRollouts) == 0 {
+		return plan
+	}
+	if !all && s.Len(state.Nodes) > crowd {
+		plan.WakeFor(every, now.Truncate(time.Second).Add(time.Second))
+		return plan
+	}
+	p := &pass{s: s, now: now, plan: &plan}
+	p.assign()
+	p.carryOn()
+	for _, w := range p.work {
+		p.begin(w)
+	}
+	for _, w := range p.work {
+		p.tell(w)
+	}
+	plan.WakeFor(every, p.wake)
+	return plan
+}
+
+// A pass is one look at all rollouts.
+type pass struct {
+	s    state.Snapshot
+	now  time.Time
+	plan *state.Plan
+	work []*work
+	wake time.Time
+}
+
+// work is one rollout with its nodes.
+type work struct {
+	r     *fleet.FirmwareRollout // its status is made anew
+	nodes []string               // that are selected, by name
+	wrong string                 // why it can do nothing
+	wait  string                 // for what it waits, the first thing that was found
+	trial time.Duration          // within which a device says how its trial ended
+	stale bool                   // its profile says something else now, which comes when nobody has a turn
+}
+
+func (p *pass) do(c ...state.Change) {
+	p.plan.Do(c...)
+	p.s, _ = state.Apply(p.s, c)
+}
+
+func (p *pass) at(t time.Time) {
+	if t.After(p.now) && (p.wake.IsZero() || t.Before(p.wake)) {
+		p.wake = t
+	}
+}
+
+// assign says which node is part of which rollout, the oldest first, and takes those out
+// that are no part of any.
+func (p *pass) assign() {
+	for r := range state.Each[*fleet.FirmwareRollout](p.s, state.FirmwareRollouts, "") {
+		r = r.DeepCopy()
+		r.Spec.Default()
+		p.work = append(p.work, &work{r: r})
+	}
+	slices.SortFunc(p.work, func(a, b *work) int {
+		return cmp.Or(a.r.CreationTimestamp.Compare(b.r.CreationTimestamp.Time), strings.Compare(a.r.Name, b.r.Name))
+	})
+	selectors := make([]labels.Selector, len(p.work))
+	for i, w := range p.work {
+		selectors[i] = labels.Nothing()
+		sel, err := metav1.LabelSelectorAsSelector(w.r.Spec.Selector)
+		switch {
+		case err != nil:
+			w.wrong = fmt.Sprintf("its selector cannot be read: %v", err)
+		case w.r.DeletionTimestamp != nil:
+			w.wrong = "it is being deleted"
+		default:
+			selectors[i] = sel
+		}
+	}
+	for n := range p.s.Nodes() {
+		rec := p.s.Record(n.Name)
+		if rec == nil {
+			continue
+		}
+		var of *work
+		for i, w := range p.work {
+			if n.DeletionTimestamp == nil && selectors[i].Matches(labels.Set(n.Labels)) && n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec) {
+				of = w
+				break
+			}
+		}
+		switch a := rec.Assigned; {
+		case of == nil && a == nil:
+		case of == nil:
+			p.release(n.Name, "it is no part of firmware rollout "+a.Rollout+" any more", time.Time{})
+			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = nil })
+		case a == nil || a.Rollout != of.r.Name:
+			if a != nil {
+				p.release(n.Name, "it is part of firmware rollout "+of.r.Name+" now", time.Time{})
+			}
+			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = &state.FirmwareTurn{Rollout: of.r.Name} })
+		}
+		if of != nil {
+			of.nodes = append(of.nodes, n.Name)
+		}
+	}
+	for _, w := range p.work {
+		p.target(w)
+		w.trial = fleet.DefaultBootDeadline + afterDeadline
+		if c, err := fleet.ParseBootConfig([]byte(w.r.Status.Document)); err == nil {
+			w.trial = c.Deadline() + afterDeadline
+		}
+	}
+}
+
+// lacks tells whether a node has what the rollout is to mend, or had it when it became part of it.
+func (p *pass) lacks(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
+	if r.Spec.Condition == "" || rec.Assigned != nil && rec.Assigned.Rollout == r.Name {
+		return true
+	}
+	c := state.NodeCondition(n, corev1.NodeConditionType(r.Spec.Condition))
+	return c != nil && c.Status == corev1.ConditionFalse
+}
+
+// target brings the configuration of a rollout in line with its profile. While a node has
+// its turn the old one stays, for that one is tried.
+func (p *pass) target(w *work) {
+	if w.wrong != "" {
+		return
+	}
+	if st := &w.r.Status; st.Undoing != w.r.Spec.Undo {
+		if w.stale = p.underWay(w); w.stale {
+			return
+		}
+		st.Undoing, st.Batches = w.r.Spec.Undo, nil
+		for _, node := range w.nodes { // what the hub gave up in the one direction may go in the other
+			if turn := p.turn(node); turn.Failed != "" || !turn.NotBefore.IsZero() {
+				p.record(node, "", func(rec *state.Record) {
+					rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
+				})
+			}
+		}
+	}
+	if w.r.Status.Undoing { // whatever the profile says by now: what was kept is what is undone
+		if w.r.Status.Digest == "" {
+			w.wrong = "there is nothing to undo: no node was told a configuration"
+		}
+		p.assigned(w)
+		return
+	}
+	profile, _ := p.s.Get(state.Key{Kind: state.BoardProfiles, Name: w.r.Spec.Profile}).(*fleet.BoardProfile)
+	if profile == nil {
+		w.wrong = fmt.Sprintf("there is no board profile %s", w.r.Spec.Profile)
+		return
+	}
+	document, _, err := firmwareconfigs.Render(profile)
+	if err != nil {
+		w.wrong = fmt.Sprintf("board profile %s: %v", w.r.Spec.Profile, err)
+		return
+	}
+	switch st := &w.r.Status; {
+	case string(document) == st.Document && digestOf(document) == st.Digest:
+	case p.underWay(w):
+		w.stale = true
+		return
+	default:
+		st.Digest, st.Document, st.Batches = digestOf(document), string(document), nil
+	}
+	p.assigned(w)
+}
+
+// underWay tells whether a node of a rollout has its turn.
+func (p *pass) underWay(w *work) bool {
+	return slices.ContainsFunc(w.nodes, func(name string) bool { return p.turn(name).Step != "" })
+}
+
+// assigned tells every node of a rollout its configuration.
+func (p *pass) assigned(w *work) {
+	for _, node := range w.nodes {
+		if p.turn(node).Digest != w.r.Status.Digest {
+			p.record(node, "", func(rec *state.Record) {
+				rec.Assigned = &state.FirmwareTurn{Rollout: w.r.Name, Digest: w.r.Status.Digest}
+				rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, p.now.Unix())
+			})
+		}
+	}
+}
+
+// digestOf is the name of a document, as package wire has it.
+func digestOf(document []byte) string {
+	sum := sha256.Sum256(document)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// turn is a node's part in its rollout.
+func (p *pass) turn(node string) state.FirmwareTurn {
+	if rec := p.s.Record(node); rec != nil && rec.Assigned != nil {
+		return *rec.Assigned
+	}
+	return state.FirmwareTurn{}
+}
+
+// record changes what is remembered of a node.
+func (p *pass) record(node, why string, change func(*state.Record)) {
+	rec := p.s.Record(node).DeepCopy()
+	change(rec)
+	p.do(state.Put(rec, why))
+}
+
+// stateOf says where a node is, and why if there is something to say.
+func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNodeState, string) {
+	rec, turn := p.s.Record(node), p.turn(node)
+	at, why := said(rec.Firmware, r)
+	switch {
+	case turn.Step != "" && !ends(r, at):
+		if busy(rec.Firmware) {
+			why = rec.Firmware.Message // it has its turn for that
+		}
+		return turn.Step, why
+	case at == begins(r) && turn.Failed != "" && turn.Retry >= r.Spec.Retry:
+		return fleet.FirmwareBad, turn.Failed
+	case at == begins(r) && turn.NotBefore.After(p.now):
+		return at, turn.Why
+	}
+	return at, why
+}
+
+// said is what a device says of a rollout's configuration, its turn aside.
+func said(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.FirmwareNodeState, string) {
+	if r.Status.Undoing {
+		return saidBack(f, r.Status.Digest)
+	}
+	return saidOf(f, r.Status.Digest)
+}
+
+// saidBack is what a device says of going back from a configuration.
+func saidBack(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
+	switch {
+	case f == nil:
+		return saidOf(nil, digest)
+	case f.State == "Unsupported" && f.Digest == "": // nobody can ask its boot helper
+		return fleet.FirmwareUnsupported, f.Message
+	case f.Digest == digest && f.State == "Failed" && f.Candidate == "":
+		return fleet.FirmwareBad, f.Message
+	case f.Digest == digest:
+		return fleet.FirmwareKept, ""
+	case busy(f):
+		return fleet.FirmwareWaiting, "its device is at its boot configuration: " + f.Message
+	}
+	return fleet.FirmwareUndone, ""
+}
+
+// saidOf is what a device says of a configuration that it is to have.
+func saidOf(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
+	switch {
+	case f == nil:
+		return fleet.FirmwareWaiting, "its device says nothing of its boot configuration: its agent may be too old"
+	case digest == "":
+		return fleet.FirmwareWaiting, ""
+	case f.Digest == digest:
+		return fleet.FirmwareKept, ""
+	case slices.Contains(f.Bad, digest) && !(f.Candidate == digest && anew(f)):
+		return fleet.FirmwareBad, f.Message
+	case f.State == "Unsupported":
+		return fleet.FirmwareUnsupported, f.Message
+	case f.State == "Failed" && (f.Candidate == digest || f.Candidate == ""):
+		return fleet.FirmwareBad, f.Message
+	case busy(f):
+		return fleet.FirmwareWaiting, "its device tries a configuration, and has no turn: a rollout that is gone began that"
+	case f.Candidate == digest:
+		return fleet.FirmwareStaged, f.Message
+	}
+	return fleet.FirmwareWaiting, f.Message
+}
+
+// anew tells whether a device is at a configuration although it may have gone back from it
+// before: its retry was raised. What it went back from stays in its list.
+func anew(f *state.FirmwareReport) bool { return idle(f) || busy(f) || f.State == "Draining" }
+
+// busy tells whether a device says that it is booted for a trial.
+func busy(f *state.FirmwareReport) bool {
+	return f != nil && (f.State == "Trial" || f.State == "Verifying")
+}
+
+// begins is where a node is that can have its turn, and wanted where it is after it.
+func begins(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
+	if r.Status.Undoing {
+		return fleet.FirmwareKept
+	}
+	return fleet.FirmwareStaged
+}
+
+func wanted(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
+	if r.Status.Undoing {
+		return fleet.FirmwareUndone
+	}
+	return fleet.FirmwareKept
+}
+
+// ends tells whether a node is where its rollout is over for it.
+func ends(r *fleet.FirmwareRollout, s fleet.FirmwareNodeState) bool {
+	return s == wanted(r) || s == fleet.FirmwareBad || s == fleet.FirmwareUnsupported
+}

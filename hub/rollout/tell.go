@@ -1,0 +1,199 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// tell brings a rollout's status in line with what it has come to.
+func (p *pass) tell(w *work) {
+	have := p.s.Rollout(w.r.Name)
+	if have.DeletionTimestamp != nil {
+		return
+	}
+	st := &w.r.Status
+	st.ObservedGeneration = w.r.Generation
+	p.count(w)
+	was := have.Status.Phase
+	st.Phase, st.Sentence = p.phase(w)
+	p.conditions(w)
+	if apiequality.Semantic.DeepEqual(have.Status, *st) {
+		return
+	}
+	next := have.DeepCopy()
+	next.Status = *st
+	c := state.Put(next, "")
+	begun := current(next)
+	switch before := current(have); {
+	case st.Phase != was && st.Phase == fleet.RolloutStopped:
+		c.Why = fmt.Sprintf("firmware rollout %s stopped: %s", next.Name, st.Sentence)
+		c = c.Warning("FirmwareRolloutStopped")
+	case st.Phase != was && st.Phase == fleet.RolloutComplete:
+		c.Why = fmt.Sprintf("firmware rollout %s is complete: %s", next.Name, st.Sentence)
+		c = c.Event("FirmwareRolloutComplete")
+	case begun != nil && (before == nil || before.Number != begun.Number || before.Began != begun.Began):
+		c.Why = fmt.Sprintf("firmware rollout %s begins batch %d on site %s: %s", next.Name, begun.Number, begun.Site, strings.Join(begun.Nodes[:min(len(begun.Nodes), 5)], ", "))
+		c = c.Event("FirmwareBatch")
+	}
+	p.do(c)
+}
+
+// rank orders the nodes of a status by how much somebody wants to know of them.
+var rank = map[fleet.FirmwareNodeState]int{
+	fleet.FirmwareOverdue: 0, fleet.FirmwareTrying: 1, fleet.FirmwareDraining: 2, fleet.FirmwareBad: 3, fleet.FirmwareUnsupported: 4,
+	fleet.FirmwareStaged: 5, fleet.FirmwareWaiting: 6, fleet.FirmwareKept: 7, fleet.FirmwareUndone: 8,
+}
+
+// count counts the nodes, and shows the first of them and what would change on them.
+func (p *pass) count(w *work) {
+	st := &w.r.Status
+	st.Nodes, st.Kept, st.Bad, st.Unsupported, st.Trying, st.Staged, st.Waiting, st.Undone = int32(len(w.nodes)), 0, 0, 0, 0, 0, 0, 0
+	st.NodeStates, st.Changes = nil, nil
+	diffs := map[string]*fleet.FirmwareChange{}
+	for _, node := range w.nodes {
+		at, why := p.stateOf(w.r, node)
+		one := fleet.FirmwareNode{Name: node, Site: state.SiteOf(p.s.Node(node)), State: at, Message: why}
+		switch at {
+		case fleet.FirmwareKept:
+			st.Kept++
+		case fleet.FirmwareBad:
+			st.Bad++
+		case fleet.FirmwareUndone:
+			st.Undone++
+		case fleet.FirmwareUnsupported:
+			st.Unsupported++
+		case fleet.FirmwareStaged:
+			st.Staged++
+		case fleet.FirmwareWaiting:
+			st.Waiting++
+		default:
+			st.Trying++
+			since := p.turn(node).Since
+			one.Since = &since
+		}
+		st.NodeStates = append(st.NodeStates, one)
+		if f := p.s.Record(node).Firmware; f != nil && f.Diff != "" && f.Candidate == st.Digest && !ends(w.r, at) && !st.Undoing {
+			if diffs[f.Diff] == nil {
+				diffs[f.Diff] = &fleet.FirmwareChange{Diff: f.Diff, First: node}
+			}
+			diffs[f.Diff].Nodes++
+		}
+	}
+	slices.SortStableFunc(st.NodeStates, func(a, b fleet.FirmwareNode) int {
+		return cmp.Or(rank[a.State]-rank[b.State], strings.Compare(a.Name, b.Name))
+	})
+	st.NodeStates = slices.Clone(st.NodeStates[:min(len(st.NodeStates), fleet.MaxFirmwareNodes)])
+	for _, d := range diffs {
+		st.Changes = append(st.Changes, *d)
+	}
+	slices.SortFunc(st.Changes, func(a, b fleet.FirmwareChange) int {
+		return cmp.Or(int(b.Nodes-a.Nodes), strings.Compare(a.First, b.First))
+	})
+	st.Changes = slices.Clone(st.Changes[:min(len(st.Changes), fleet.MaxFirmwareChanges)])
+}
+
+// phase says where the rollout is, in a word and in a sentence.
+func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
+	st := &w.r.Status
+	switch {
+	case w.wrong != "":
+		return fleet.RolloutPending, w.wrong
+	case st.Nodes == 0:
+		return fleet.RolloutPending, fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
+	case w.over():
+		text := fmt.Sprintf("%d of %s kept the configuration", st.Kept, nodes(int(st.Nodes)))
+		if st.Undoing {
+			text = fmt.Sprintf("undone: %d of %s %s what %s before", st.Undone, nodes(int(st.Nodes)), verb(st.Undone, "has", "have"), verb(st.Undone, "it had", "they had"))
+		}
+		if st.Bad > 0 {
+			text += fmt.Sprintf(", %d %s", st.Bad, map[bool]string{false: "went back", true: "did not go back"}[st.Undoing])
+		}
+		if st.Unsupported > 0 {
+			text += fmt.Sprintf(", %d cannot do it", st.Unsupported)
+		}
+		if st.Bad > 0 && *w.r.Spec.PauseOnFailure {
+			return fleet.RolloutStopped, p.stopped(w)
+		}
+		return fleet.RolloutComplete, text
+	case w.r.Spec.Paused && st.Trying > 0:
+		return fleet.RolloutPaused, fmt.Sprintf("paused: %s under way %s, then nothing begins", nodes(int(st.Trying)), verb(st.Trying, "ends", "end"))
+	case w.r.Spec.Paused:
+		return fleet.RolloutPaused, "paused: nothing begins until spec.paused is false"
+	}
+	if why := p.stopped(w); why != "" {
+		return fleet.RolloutStopped, why
+	}
+	switch {
+	case st.Trying > 0:
+		first := st.NodeStates[0]
+		text := fmt.Sprintf("%s %s on site %s, first %s: %s", nodes(int(st.Trying)), verb(st.Trying, "has its turn", "have their turn"), first.Site, first.Name, first.State)
+		if first.State == fleet.FirmwareOverdue {
+			return fleet.RolloutWaiting, text
+		}
+		return fleet.RolloutProgressing, text
+	case w.wait != "":
+		return fleet.RolloutWaiting, w.wait
+	}
+	for _, n := range st.NodeStates {
+		if !ends(w.r, n.State) {
+			text := fmt.Sprintf("%s can have %s turn, first %s is %s", "none of the nodes left", "its", n.Name, n.State)
+			if n.Message != "" {
+				text += ": " + n.Message
+			}
+			return fleet.RolloutWaiting, text
+		}
+	}
+	return fleet.RolloutWaiting, ""
+}
+
+// over tells whether every node has its end, in the direction that is wanted.
+func (w *work) over() bool {
+	st := &w.r.Status
+	done := st.Kept
+	if st.Undoing {
+		done = st.Undone
+	}
+	return st.Undoing == w.r.Spec.Undo && done+st.Bad+st.Unsupported == st.Nodes
+}
+
+func verb(n int32, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// conditions says the phase in the words of kubectl wait.
+func (p *pass) conditions(w *work) {
+	st := &w.r.Status
+	is := func(phases ...fleet.RolloutPhase) metav1.ConditionStatus {
+		if slices.Contains(phases, st.Phase) {
+			return metav1.ConditionTrue
+		}
+		return metav1.ConditionFalse
+	}
+	for _, next := range []metav1.Condition{
+		metav1.Condition{Type: "Complete", Status: is(fleet.RolloutComplete)},
+		metav1.Condition{Type: "Progressing", Status: is(fleet.RolloutProgressing, fleet.RolloutWaiting)},
+		metav1.Condition{Type: "Stopped", Status: is(fleet.RolloutStopped)},
+	} {
+		next.Reason, next.Message, next.ObservedGeneration, next.LastTransitionTime = string(st.Phase), st.Sentence, st.ObservedGeneration, metav1.NewTime(p.now)
+		i := slices.IndexFunc(st.Conditions, func(have metav1.Condition) bool { return have.Type == next.Type })
+		if i < 0 {
+			st.Conditions = append(st.Conditions, next)
+			continue
+		}
+		if st.Conditions[i].Status == next.Status {
+			next.LastTransitionTime = st.Conditions[i].LastTransitionTime
+		}
+		st.Conditions[i] = next
+	}
+}

@@ -1,0 +1,224 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// by is who asks for the drain of a turn.
+func by(rollout string) string { return "firmware rollout " + rollout }
+
+// start gives a node its turn: it is cordoned and drained as by anybody.
+func (p *pass) start(r *fleet.FirmwareRollout, node string) {
+	n := p.s.Node(node).DeepCopy()
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	n.Annotations[state.DrainAnnotation] = state.DrainOrder{By: by(r.Name)}.String()
+	n.Spec.Unschedulable = true
+	p.do(state.Put(n, fmt.Sprintf("node %s has its turn in %s", node, by(r.Name))).Event("FirmwareTurn"))
+	p.record(node, "", func(rec *state.Record) {
+		rec.Assigned = &state.FirmwareTurn{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining, Since: metav1.NewTime(p.now)}
+	})
+}
+
+// release ends a node's turn, whatever of it there is, and puts the node into use again. A
+// moment says that it ended before the device began, and when the next may come.
+func (p *pass) release(node, why string, notBefore time.Time) {
+	turn := p.turn(node)
+	if turn.Step == "" {
+		return
+	}
+	if n := p.s.Node(node); n != nil {
+		n = n.DeepCopy()
+		if o, err := state.ParseDrainOrder(n.Annotations[state.DrainAnnotation]); err == nil && o.By == by(turn.Rollout) {
+			delete(n.Annotations, state.DrainAnnotation)
+		}
+		if _, others := n.Annotations[state.DrainAnnotation]; !others { // else somebody drains it now
+			n.Spec.Unschedulable = false
+			delete(n.Annotations, state.DrainStatusAnnotation)
+		}
+		p.do(state.Put(n, fmt.Sprintf("the turn of node %s in %s ended: %s", node, by(turn.Rollout), why)).Event("FirmwareTurnEnded"))
+	}
+	p.record(node, "", func(rec *state.Record) {
+		rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
+		if !notBefore.IsZero() {
+			rec.Assigned.NotBefore, rec.Assigned.Why = state.Ceil(notBefore), why
+		}
+	})
+}
+
+// step takes a turn one step on.
+func (p *pass) step(node string, to fleet.FirmwareNodeState) {
+	p.record(node, "", func(rec *state.Record) { rec.Assigned.Step, rec.Assigned.Since = to, metav1.NewTime(p.now) })
+}
+
+// carryOn takes every turn as far as it goes.
+func (p *pass) carryOn() {
+	for _, w := range p.work {
+		for _, node := range w.nodes {
+			for range 3 { // a turn has no more steps
+				if !p.advance(w, node) {
+					break
+				}
+			}
+		}
+	}
+}
+
+// advance takes one turn one step on, and tells whether it did.
+func (p *pass) advance(w *work, node string) bool {
+	turn, n := p.turn(node), p.s.Node(node)
+	if turn.Step == "" {
+		p.at(turn.NotBefore.Time)
+		return false
+	}
+	since := turn.Since.Time
+	f := p.s.Record(node).Firmware
+	switch at, why := said(f, w.r); {
+	case at == wanted(w.r):
+		done := "its device has kept the configuration"
+		if w.r.Status.Undoing {
+			done = "its device has what it had before"
+		}
+		p.release(node, done, time.Time{})
+		return true
+	case at == fleet.FirmwareBad && w.r.Status.Undoing: // without its turn it will say that all is well
+		p.giveUp(w, node, "its device cannot go back: "+or(why, "it does not say why"))
+		return true
+	case at == fleet.FirmwareBad:
+		p.release(node, "its device does not keep the configuration: "+or(why, "it does not say why"), time.Time{})
+		return true
+	case at == fleet.FirmwareUnsupported:
+		p.release(node, "its device cannot do it: "+or(why, "it does not say why"), time.Time{})
+		return true
+	case turn.Step == fleet.FirmwareDraining:
+		if why, until := p.mayNot(w, node, at); why != "" {
+			p.release(node, why, p.now.Add(again))
+			p.at(until)
+			return true
+		}
+		st := state.DrainStatusOf(n)
+		_, ordered := n.Annotations[state.DrainAnnotation]
+		switch {
+		case ordered || st.Going():
+			return false // package drain ends it in time
+		case st == nil || !n.Spec.Unschedulable:
+			p.release(node, "somebody has uncordoned it", p.now.Add(again))
+		case st.State != state.Drained:
+			p.release(node, fmt.Sprintf("it could not be drained: %s: %s", st.State, st.Why), p.now.Add(again))
+		default:
+			may := "may try the configuration of"
+			if w.r.Status.Undoing {
+				may = "may go back to what it had before"
+			}
+			p.do(p.about(n, fmt.Sprintf("node %s %s %s", node, may, by(w.r.Name))).Event("FirmwareTrialAllowed"))
+			p.step(node, fleet.FirmwareTrying)
+		}
+		return true
+	case turn.Step == fleet.FirmwareTrying:
+		within := w.trial
+		if w.r.Status.Undoing && idle(f) && state.ReadyOf(n) == corev1.ConditionTrue {
+			within = undoBegins
+		}
+		if p.now.Before(since.Add(within)) {
+			p.at(since.Add(within))
+			return false
+		}
+		p.do(p.about(n, fmt.Sprintf("node %s has not said within %s how its turn in %s ended", node, within, by(w.r.Name))).Warning("FirmwareOverdue"))
+		p.step(node, fleet.FirmwareOverdue)
+		return true
+	case !p.now.Before(since.Add(lateWord)) && state.ReadyOf(n) == corev1.ConditionTrue && idle(p.s.Record(node).Firmware):
+		p.giveUp(w, node, "its device did not begin in time")
+		return true
+	}
+	p.at(since.Add(lateWord))
+	return false
+}
+
+// giveUp ends a node's turn, and lets it have no other until the rollout's retry is raised.
+func (p *pass) giveUp(w *work, node, why string) {
+	p.release(node, why, time.Time{})
+	p.record(node, "", func(rec *state.Record) { rec.Assigned.Failed, rec.Assigned.Retry = why, w.r.Spec.Retry })
+}
+
+// about is a change of a node that only tells something.
+func (p *pass) about(n *corev1.Node, why string) state.Change {
+	c := state.Put(p.s.Record(n.Name).DeepCopy(), why)
+	c.About = n
+	return c
+}
+
+// idle tells whether a device says that it is not trying anything.
+func idle(f *state.FirmwareReport) bool {
+	return f == nil || f.State == "Staged" || f.State == "AwaitingWindow" || f.State == "UpToDate"
+}
+
+// mayNot says why a node whose turn has begun may not try now, "" if it may, and when that
+// may change.
+func (p *pass) mayNot(w *work, node string, at fleet.FirmwareNodeState) (string, time.Time) {
+	n := p.s.Node(node)
+	switch {
+	case w.wrong != "":
+		return w.wrong, time.Time{}
+	case w.r.Spec.Paused:
+		return "the rollout is paused", time.Time{}
+	case w.stale:
+		return w.superseded(), time.Time{}
+	case at != begins(w.r):
+		return "its device has not staged the configuration any more", time.Time{}
+	case state.ReadyOf(n) != corev1.ConditionTrue:
+		return "it is not ready", time.Time{}
+	}
+	if why := p.stopped(w); why != "" {
+		return why, time.Time{}
+	}
+	return p.closed(w.r, state.SiteOf(n))
+}
+
+// closed says why no node of a site may begin now, "" if one may, and when that changes.
+func (p *pass) closed(r *fleet.FirmwareRollout, name string) (why string, until time.Time) {
+	site := p.s.Site(name)
+	switch {
+	case site == nil || site.Status.State == "":
+		return fmt.Sprintf("nothing is known of site %s yet", name), time.Time{}
+	case site.Status.State != fleet.SiteNormal:
+		return fmt.Sprintf("site %s is in %s", name, site.Status.State), time.Time{}
+	}
+	if m := site.Spec.Maintenance; m != nil && m.Until.After(p.now) {
+		return fmt.Sprintf("site %s is in maintenance until %s", name, m.Until.UTC().Format(time.RFC3339)), m.Until.Time
+	}
+	if w := r.Spec.Window; w != nil {
+		zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone])
+		if err != nil {
+			return fmt.Sprintf("the time zone of site %s is not known: its annotation %s says %q", name, fleet.AnnotationTimeZone, site.Annotations[fleet.AnnotationTimeZone]), time.Time{}
+		}
+		open, next := w.Open(p.now.In(zone))
+		p.at(next)
+		if !open {
+			return fmt.Sprintf("the window on site %s opens %s", name, when(next)), next
+		}
+	}
+	return "", time.Time{}
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format("Mon 2006-01-02 15:04 MST")
+}
+
+func or(s, other string) string {
+	if s = strings.TrimSpace(s); s == "" {
+		return other
+	}
+	return s
+}

@@ -1,0 +1,295 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"flotilla.dev/hub/state"
+)
+
+// An ObjectionKind is what a node can have against a pod.
+type ObjectionKind string
+
+// The kinds of objections.
+const (
+	NodeUnschedulable    ObjectionKind = "NodeUnschedulable"    // it is cordoned
+	NodeNotReady         ObjectionKind = "NodeNotReady"         // the hub's taint on one that is not ready, or silent
+	NodePressure         ObjectionKind = "NodePressure"         // another taint that the hub gives, and takes away by itself
+	UntoleratedTaint     ObjectionKind = "UntoleratedTaint"     // one that people have given
+	NodeAffinity         ObjectionKind = "NodeAffinity"         // it has not the label
+	NodeName             ObjectionKind = "NodeName"             // the pod is for other nodes, by name
+	NodePorts            ObjectionKind = "NodePorts"            // a port of the device is taken
+	TooManyPods          ObjectionKind = "TooManyPods"          // it has as many pods as it may
+	InsufficientResource ObjectionKind = "InsufficientResource" // too little is free of something
+	TopologySpread       ObjectionKind = "TopologySpread"       // its domain has too many of the pod's like
+	TopologyLabel        ObjectionKind = "TopologyLabel"        // it has not the label by which pods are to be spread
+	PodAffinity          ObjectionKind = "PodAffinity"          // the pods that it must be near are not there
+	PodAntiAffinity      ObjectionKind = "PodAntiAffinity"      // pods are there that it must be away from
+	Repelled             ObjectionKind = "Repelled"             // pods are there that must be away from it
+	VolumeElsewhere      ObjectionKind = "VolumeElsewhere"      // its volume is on another node
+	VolumeInUse          ObjectionKind = "VolumeInUse"          // a pod there has the volume for itself alone
+)
+
+// costs say how much it takes to mend an objection: what one click mends comes first, what
+// only a device's return or another fleet mends comes last.
+var costs = map[ObjectionKind]int{
+	NodeUnschedulable: 2, UntoleratedTaint: 3, NodeAffinity: 4, InsufficientResource: 5, TooManyPods: 5, NodePorts: 6,
+	TopologySpread: 7, TopologyLabel: 7, PodAntiAffinity: 7, PodAffinity: 9, Repelled: 9,
+	NodePressure: 12, NodeNotReady: 13, VolumeInUse: 15, VolumeElsewhere: 20, NodeName: 40,
+}
+
+// An Objection is one thing that a node has against a pod. Which fields are set follows
+// from its kind.
+type Objection struct {
+	Kind  ObjectionKind
+	Taint corev1.Taint                   // NodeNotReady, NodePressure, UntoleratedTaint
+	Label corev1.NodeSelectorRequirement // NodeAffinity; no Key: it is written so that no node can match
+
+	Resource   corev1.ResourceName // InsufficientResource, TooManyPods
+	Want, Free quantity
+	None       bool // the node has nothing of the resource at all
+
+	Port  state.HostPort // NodePorts
+	Key   string         // the topology key
+	Where []string       // the nodes that there are instead
+
+	// Ways each take the objection away, by themselves; of a Candidate only.
+	Ways []Way
+
+	label int // which of the labels, from 1
+}
+
+// An objectionKey is the same for objections that are the same on several nodes.
+type objectionKey struct {
+	kind      ObjectionKind
+	of, value string
+	n         int
+}
+
+func (o *Objection) key() objectionKey {
+	switch k := (objectionKey{kind: o.Kind, of: o.Key}); o.Kind {
+	case NodeNotReady, NodePressure, UntoleratedTaint:
+		k.of, k.value, k.n = o.Taint.Key, o.Taint.Value, len(o.Taint.Effect)
+		return k
+	case NodeAffinity:
+		k.n = o.label
+		return k
+	case InsufficientResource:
+		k.of = string(o.Resource)
+		return k
+	case NodePorts:
+		k.of, k.value, k.n = o.Port.IP, string(o.Port.Protocol), int(o.Port.Port)
+		return k
+	default:
+		return k
+	}
+}
+
+// said is for ordering.
+func (o *Objection) said() string { return fmt.Sprint(o.key()) }
+
+// ours tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
+func ours(key string) bool {
+	domain, _, ok := strings.Cut(key, "/")
+	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" || strings.HasSuffix(domain, ".flotilla.dev"))
+}
+
+func taintKind(t *corev1.Taint) ObjectionKind {
+	switch {
+	case t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable:
+		return NodeNotReady
+	case ours(t.Key):
+		return NodePressure
+	}
+	return UntoleratedTaint
+}
+
+func (p *pass) infoOf(node *corev1.Node) *info {
+	if n := p.infos[node.Name]; n != nil {
+		return n
+	}
+	return &info{node: node, usage: p.s.Usage(node.Name)}
+}
+
+// objections adds all that a node has against the pod; there is none exactly where against
+// has nothing, too.
+func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection {
+	cordoned := t.cordoned(node)
+	if cordoned {
+		all = append(all, Objection{Kind: NodeUnschedulable})
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		if t.minds(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) { // which a cordon brings, and takes along
+			kind := taintKind(taint)
+			if taint.Key == corev1.TaintNodeUnschedulable {
+				kind = NodeUnschedulable
+			}
+			all = append(all, Objection{Kind: kind, Taint: *taint})
+		}
+	}
+	if ok, err := t.fits.Match(node); err != nil || !ok {
+		all = l.missing(node, all)
+	}
+	n := t.infoOf(node)
+	usage := t.withNominated(n)
+	for _, port := range t.ports {
+		if clash(usage.Ports, []state.HostPort{port}) {
+			all = append(all, Objection{Kind: NodePorts, Port: port})
+		}
+	}
+	all = t.shortages(node, usage, all)
+	if t.links != nil {
+		all = t.links.objections(node, all)
+	}
+	if t.claims.taken[node.Name] {
+		all = append(all, Objection{Kind: VolumeInUse})
+	}
+	if t.claims.elsewhere(node.Name) {
+		all = append(all, Objection{Kind: VolumeElsewhere, Where: sorted(t.claims.at)})
+	}
+	return all
+}
+
+func (t try) shortages(node *corev1.Node, usage state.Usage, all []Objection) []Objection {
+	for _, r := range t.short(node, usage) {
+		o := Objection{Kind: InsufficientResource, Resource: corev1.ResourceName(r.of)}
+		if r.kind == tooManyPods {
+			o.Kind, o.Resource = TooManyPods, corev1.ResourcePods
+			o.Want.Set(1)
+			o.Free = node.Status.Allocatable[corev1.ResourcePods].DeepCopy()
+			o.Free.Sub(*resource.NewQuantity(usage.Pods, resource.DecimalSI))
+			all = append(all, o)
+			continue
+		}
+		at := slices.IndexFunc(t.needs, func(n need) bool { return n.name == o.Resource })
+		o.Want = t.needs[at].amount
+		free, ok := freeOf(node, usage, o.Resource)
+		o.Free, o.None = free, !ok
+		all = append(all, o)
+	}
+	return all
+}
+
+func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
+	for _, sp := range l.spread {
+		switch sp.against(n) {
+		case unlabeled:
+			all = append(all, Objection{Kind: TopologyLabel, Key: sp.TopologyKey})
+		case wrongSpread:
+			all = append(all, Objection{Kind: TopologySpread, Key: sp.TopologyKey})
+		}
+	}
+	for i, tm := range l.near {
+		if l.far(i, n) {
+			all = append(all, Objection{Kind: PodAffinity, Key: tm.key})
+		}
+	}
+	for _, tm := range l.apart {
+		if l.avoids(tm, n) {
+			all = append(all, Objection{Kind: PodAntiAffinity, Key: tm.key})
+		}
+	}
+	for key := range l.keys {
+		if l.shunned(key, n) {
+			all = append(all, Objection{Kind: Repelled, Key: key})
+		}
+	}
+	return all
+}
+
+// asked is what a pod asks of its node's labels, one by one.
+type asked struct {
+	all      []label
+	selector []int   // those of the node selector, in all
+	terms    [][]int // those of each term of the required node affinity, of which one must hold
+}
+
+type label struct {
+	corev1.NodeSelectorRequirement
+	holds *nodeaffinity.NodeSelector // nil: it cannot be read, and never holds
+}
+
+func asksOf(pod *corev1.Pod) (l asked) {
+	add := func(r corev1.NodeSelectorRequirement, field bool) int {
+		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}}
+		if field {
+			term = corev1.NodeSelectorTerm{MatchFields: term.MatchExpressions}
+		}
+		holds, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}})
+		if err != nil {
+			holds = nil
+		}
+		l.all = append(l.all, label{r, holds})
+		return len(l.all) - 1
+	}
+	keys := make([]string, 0, len(pod.Spec.NodeSelector))
+	for k := range pod.Spec.NodeSelector {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		l.selector = append(l.selector, add(corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{pod.Spec.NodeSelector[k]}}, false))
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			var of []int
+			for _, r := range term.MatchExpressions {
+				of = append(of, add(r, false))
+			}
+			for _, r := range term.MatchFields {
+				of = append(of, add(r, true))
+			}
+			l.terms = append(l.terms, of)
+		}
+	}
+	return l
+}
+
+// missing adds what a node has not that does not match: of the terms of which one must hold,
+// the one of which the least is missing.
+func (l asked) missing(n *corev1.Node, all []Objection) []Objection {
+	before := len(all)
+	lacks := func(i int) bool { return l.all[i].holds == nil || !l.all[i].holds.Match(n) }
+	add := func(i int) {
+		o := Objection{Kind: NodeAffinity, Label: l.all[i].NodeSelectorRequirement, label: i + 1}
+		if o.Label.Key == metav1.ObjectNameField {
+			o.Kind, o.Where = NodeName, o.Label.Values
+		}
+		all = append(all, o)
+	}
+	for _, i := range l.selector {
+		if lacks(i) {
+			add(i)
+		}
+	}
+	best, least := -1, 0
+	for at, of := range l.terms {
+		n := 0
+		for _, i := range of {
+			if lacks(i) {
+				n++
+			}
+		}
+		if len(of) > 0 && (best < 0 || n < least) {
+			best, least = at, n
+		}
+	}
+	if best >= 0 {
+		for _, i := range l.terms[best] {
+			if lacks(i) {
+				add(i)
+			}
+		}
+	}
+	if len(all) == before {
+		all = append(all, Objection{Kind: NodeAffinity})
+	}
+	return all
+}

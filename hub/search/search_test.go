@@ -1,0 +1,127 @@
+package search
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sites is what Known tells in these tests.
+func sites(key, value string) (bool, []string) {
+	have := []string{"bergen", "oslo", "two words"}
+	return key != "site" || slices.Contains(have, value), have
+}
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		rule, list, text string
+		want             string // as a query writes itself
+		wrong            string // in what it says; "": nothing
+	}{
+		{"nothing finds all", Nodes, "  \t ", "", ""},
+		{"words are words", Nodes, "Pi 4", "pi 4", ""},
+		{"a key has a value", Nodes, "SITE:Oslo status:attention", "site:oslo status:attention", ""},
+		{"a minus is not", Nodes, "-site:oslo -pi", "-site:oslo -pi", ""},
+		{"a minus alone is a word", Nodes, "-", `"-"`, ""},
+		{"quotes keep spaces", Nodes, `site:"two words" "a b"`, `site:"two words" "a b"`, ""},
+		{"quotes keep colons", Events, `"docker.io/nginx:1"`, `"docker.io/nginx:1"`, ""},
+		{"quotes keep a minus", Nodes, `"-x"`, `"-x"`, ""},
+		{"label takes = and :", Nodes, "label=room=kitchen label:room", "label:room=kitchen label:room", ""},
+		{"a value may have colons", Pods, "image:nginx:1.27", "image:nginx:1.27", ""},
+		{"an unknown key is said, and the rest is searched", Nodes, "pi room:kitchen", "pi", "There is no key “room:”; there is site:, status:, condition:, label:, ip:, board:, image:, node:. For a label write label:room=kitchen"},
+		{"a key of another list is said", Sites, "board:pi", "", "The list of sites does not know “board:”; it knows site:, status:, label:."},
+		{"a key without value is said", Nodes, "board: pi", "pi", "“board:” wants a value: a part of the board's name, as in board:raspberry."},
+		{"a value that is not there is said", Nodes, "-site:olso pi", "pi", "There is no site “olso” here; there is bergen, oslo, two words."},
+		{"a pattern needs nobody", Nodes, "site:x*", "site:x*", ""},
+		{"an open quote is said", Nodes, `pi "a b`, "pi", `The quote in "a b is not closed.`},
+		{"no address", Nodes, "ip:oslo", "", "“oslo” is no address"},
+		{"no label", Nodes, "label:=x", "", "names no label"},
+		{"Kubernetes' != is a minus here", Nodes, "label:room!=x", "", "a minus before it"},
+		{"the first that is wrong is said", Nodes, "a:1 b:2", "", "“a:”"},
+		{"long", Nodes, strings.Repeat("x", MaxText+1), "", "longer than 500"},
+		{"many", Nodes, strings.Repeat("x ", MaxTerms+1), "", "more than 20 terms"},
+	} {
+		q := Parse(c.list, c.text, sites)
+		if q.String() != c.want || (q.Wrong == "") != (c.wrong == "") || !strings.Contains(q.Wrong, c.wrong) {
+			t.Errorf("%s: %q is %q, %q; want %q, %q", c.rule, c.text, q, q.Wrong, c.want, c.wrong)
+		}
+	}
+}
+
+func TestIs(t *testing.T) {
+	for _, c := range []struct {
+		term, value string
+		want        bool
+	}{
+		{"site:oslo", "oslo", true}, {"site:oslo", "OSLO", true}, {"site:oslo", "oslo-2", false}, {"site:os", "oslo", false},
+		{"site:os*", "oslo", true}, {"site:*lo", "oslo", true}, {"site:o*l*o", "oslo", true}, {"site:o*x*o", "oslo", false}, {"site:oslo*oslo", "oslo", false}, {"site:*", "", true},
+		{"board:pi", "raspberrypi4", true}, {"board:PI4", "RaspberryPi4", true}, {"board:pi5", "raspberrypi4", false},
+		{"ip:10.0.0.1", "10.0.0.1", true}, {"ip:10.0.0.1", "10.0.0.10", false}, {"ip:10.0.0.0/24", "10.0.0.200", true}, {"ip:10.0.0.7/24", "10.0.0.200", true},
+		{"ip:10.0.0.0/24", "10.0.1.1", false}, {"ip:10.0.", "10.0.1.1", true}, {"ip:10.0.", "10.10.1.1", false}, {"ip:fd00::/8", "fd00::1", true}, {"ip:FD00:0:0::1", "fd00::1", true},
+		{"ip:10.0.0.0/8", "none", false}, {"ip:::ffff:10.0.0.1", "10.0.0.1", true},
+	} {
+		q := Parse(Nodes, c.term, nil)
+		if len(q.Terms) != 1 || q.Terms[0].Is(c.value) != c.want {
+			t.Errorf("%s is %q: want %v (%q)", c.term, c.value, c.want, q.Wrong)
+		}
+	}
+}
+
+func TestHas(t *testing.T) {
+	labels := map[string]string{"flotilla.dev/board": "raspberrypi4", "room": "", "Zone": "North-1"}
+	for term, want := range map[string]bool{
+		"label:board": true, "label:flotilla.dev/board": true, "label:dev/board": false, "label:board=raspberrypi4": true, "label:board=raspberry": false, "label:board=raspberry*": true,
+		"label:room": true, "label:room=": true, "label:board=": false, "label:zone=north-1": true, "label:none": false,
+	} {
+		if q := Parse(Nodes, term, nil); len(q.Terms) != 1 || q.Terms[0].Has(labels) != want {
+			t.Errorf("%s: want %v (%q)", term, want, q.Wrong)
+		}
+	}
+}
+
+func TestLast(t *testing.T) {
+	for _, c := range []struct{ text, head, key, value, with string }{
+		{"", "", "", "", "v"}, {"pi ", "pi ", "", "", "v"}, {"pi si", "pi ", "", "si", "v"},
+		{"pi site:", "pi ", "site", "", "site:v"}, {"-site:os", "", "site", "os", "-site:v"}, {`a site:"two w`, "a ", "site", "two w", "site:v"}, {"label=ro", "", "label", "ro", "label:v"},
+	} {
+		s := Last(c.text)
+		if s.Head != c.head || s.Key != c.key || s.Value != c.value || s.With("v") != c.with {
+			t.Errorf("%q ends in %+v, with v %q; want %+v", c.text, s, s.With("v"), c)
+		}
+	}
+	if s := Last("site:t"); s.With("two words") != `site:"two words"` {
+		t.Errorf("a value with a space is %s", s.With("two words"))
+	}
+}
+
+// FuzzParse holds that whatever is typed is bounded and means what it is written back as,
+// that only a minus turns a term around, and that what is wrong is said.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"", `pi -site:oslo "a b"`, `label=room=kit*en`, "ip:10.0.0.0/8", `"`, "-", `x"y z"w:`, "site:\u0130", "a:\xff", `-"-x"`, `""`, `"" -""`, "-:x", ":", `label="a b"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, list := range []string{Nodes, Pods, Sites} {
+			q := Parse(list, text, nil)
+			if len(q.Terms) > MaxTerms || len(q.Wrong) > 3*MaxText {
+				t.Fatalf("%q: %d terms, %d letters of what is wrong", text, len(q.Terms), len(q.Wrong))
+			}
+			again := Parse(list, q.String(), nil)
+			if len(q.String()) <= MaxText && (again.Wrong != "" || !slices.Equal(again.Terms, q.Terms)) {
+				t.Fatalf("%q is %+v, written %q, and that is %+v, %q", text, q.Terms, q, again.Terms, again.Wrong)
+			}
+			for _, x := range q.Terms {
+				if x.Key == "" && !x.In(x.Value) {
+					t.Fatalf("%q: the word %q is not in itself", text, x.Value)
+				}
+				if x.Key == "site" && !strings.Contains(x.Value, "*") && !x.Is(x.Value) {
+					t.Fatalf("%q: %q is not itself", text, x.Value)
+				}
+			}
+		}
+		s := Last(text)
+		if len(text) <= MaxText && !strings.HasPrefix(strings.ToValidUTF8(text, "\ufffd"), s.Head) {
+			t.Fatalf("%q does not begin with %q", text, s.Head)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/notify"
+)
+
+// maxSecret is how long a file with a secret may be.
+const maxSecret = 4 << 10
+
+// newNotifier makes whoever is to be told of incidents, as the configuration says.
+func (h *Hub) newNotifier() (*notify.Notifier, error) {
+	n := &notify.Notifier{Fleet: h.Loop, Hub: h.url, Now: h.Loop.Now, Log: h.log}
+	var err error
+	if n.Targets, err = targets(h.cfg); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// told are those who are told, for the page's settings.
+func (h *Hub) told() (all []admin.Told) {
+	for _, t := range h.notifier.Targets {
+		all = append(all, admin.Told{Name: t.Name(), To: t.To()})
+	}
+	return all
+}
+
+func targets(cfg config.Config) (all []notify.Target, err error) {
+	if cfg.IncidentWebhook != "" {
+		var secret []byte
+		if cfg.IncidentWebhookSecretFile != "" {
+			if secret, err = firstLine(cfg.IncidentWebhookSecretFile); err != nil {
+				return nil, fmt.Errorf("incident-webhook-secret-file: %w", err)
+			}
+		}
+		all = append(all, notify.NewWebhook(cfg.IncidentWebhook, secret))
+	}
+	if cfg.IncidentMailServer != "" {
+		m := &notify.Mail{Server: cfg.IncidentMailServer, From: cfg.IncidentMailFrom, Whom: cfg.IncidentMailTo, User: cfg.IncidentMailUser}
+		if cfg.IncidentMailPasswordFile != "" {
+			password, err := firstLine(cfg.IncidentMailPasswordFile)
+			if err != nil {
+				return nil, fmt.Errorf("incident-mail-password-file: %w", err)
+			}
+			m.Password = string(password)
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// firstLine is the first line of a file, which is a secret and may not be empty.
+func firstLine(file string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	if line = bytes.TrimSpace(line); len(line) == 0 || len(line) > maxSecret {
+		return nil, fmt.Errorf("the first line of %s is empty or longer than %d bytes: write the secret there", file, maxSecret)
+	}
+	return line, nil
+}

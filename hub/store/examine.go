@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Examination is a look at the database of a hub, which may run, be down or have
+// been killed. It changes nothing there, repairs nothing, and opens no secret.
+type Examination struct {
+	Running bool // a hub has the lock of the directory
+	Bytes   int64
+	Schema  int // of the database
+	Newest  int // that this program works with
+	Version string
+	// Damage is what SQLite's quick_check says, "" when that is "ok".
+	Damage  string
+	Changed time.Time // the database or its log
+	Paused  *Recovery // that nobody has resumed yet
+	URL     string    // of the hub, as it last said
+
+	db   *sql.DB
+	copy string // of the files that a killed hub left; "": they are read where they are
+}
+
+// Examine looks at the database of a data directory. ErrNotFound: there is none.
+func Examine(ctx context.Context, dir string) (e *Examination, err error) {
+	file := filepath.Join(dir, database)
+	e = &Examination{Running: running(dir), Newest: latest()}
+	defer func() {
+		if err != nil {
+			e.Close()
+		}
+	}()
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, fmt.Errorf("%s: %w", file, ErrNotFound)
+	}
+	if err != nil {
+		return e, err
+	}
+	e.Bytes, e.Changed = info.Size(), info.ModTime()
+	log, err := os.Stat(file + "-wal")
+	if err == nil && log.ModTime().After(e.Changed) {
+		e.Changed = log.ModTime()
+	}
+	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "query_only(1)", "trusted_schema(0)"}}
+	switch {
+	case e.Running: // its log and index are there already
+	case err == nil && log.Size() > 0: // a killed hub left it: who opens it puts it into the database
+		if e.copy, err = os.MkdirTemp("", "flotilla-examine-"); err != nil {
+			return e, err
+		}
+		for _, end := range []string{"", "-wal"} {
+			if err := copyFile(file+end, filepath.Join(e.copy, database+end)); err != nil {
+				return e, fmt.Errorf("copy %s, which a killed hub left: %w; make room in %s or set TMPDIR", file+end, err, os.TempDir())
+			}
+		}
+		file = filepath.Join(e.copy, database)
+		q.Set("mode", "rw")
+	default:
+		q.Set("immutable", "1")
+	}
+	if e.db, err = sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()); err != nil {
+		return e, err
+	}
+	if err := e.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&e.Schema); err != nil {
+		e.Damage = err.Error()
+		return e, nil
+	}
+	if err := e.db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&e.Damage); err != nil {
+		e.Damage = err.Error()
+	}
+	if e.Damage == "ok" {
+		e.Damage = ""
+	}
+	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL} {
+		_ = e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(into) // of a damaged one, what there is
+	}
+	var paused string
+	if e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaRecovered).Scan(&paused) == nil {
+		e.Paused = new(Recovery)
+		_ = json.Unmarshal([]byte(paused), e.Paused)
+	}
+	return e, nil
+}
+
+// Each hands over the objects of a kind as they are stored. Of a kind whose rows are
+// sealed it knows nothing.
+func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error) error {
+	if sealedKind(kind) || e.db == nil {
+		return nil
+	}
+	c, err := e.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	kinds, err := listKinds(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, have := range kinds {
+		if have == kind {
+			return (&Store{}).loadKind(ctx, c, kind, fn)
+		}
+	}
+	return nil
+}
+
+// Close ends the look.
+func (e *Examination) Close() {
+	if e.db != nil {
+		_ = e.db.Close()
+	}
+	if e.copy != "" {
+		_ = os.RemoveAll(e.copy)
+	}
+}
+
+// running tells whether a hub has the lock of a data directory.
+func running(dir string) bool {
+	f, err := os.OpenFile(filepath.Join(dir, "hub.lock"), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // and with it the lock, if it was free
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// NewestBackup is when the newest backup of a data directory was made; zero: there is none.
+func NewestBackup(dir string) (time.Time, error) {
+	files, err := backups(dir)
+	for _, file := range files {
+		if at, err := time.Parse(backupForm, filepath.Base(file)); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, err
+}

@@ -1,0 +1,302 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+var quotaKey = state.Key{Kind: state.ResourceQuotas, Namespace: "default", Name: "q"}
+
+// limited is a fleet whose namespace has a quota, with the rules that the API has.
+func limited(t *testing.T, pairs ...string) *fleet {
+	f := newFleet(t)
+	f.d.Complete, f.d.Charge = admission.Complete, admission.Charge
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}}
+	q.Spec.Hard = amounts(pairs...)
+	q.Status, _ = state.QuotaStatus(f.s, q, f.now)
+	nodes(f, 3)
+	return f.put(q)
+}
+
+func amounts(pairs ...string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return list
+}
+
+// raise changes what the quota limits; the status follows as the decider before has it.
+func (f *fleet) raise(pairs ...string) {
+	f.edit(quotaKey, func(o state.Object) {
+		q := o.(*corev1.ResourceQuota)
+		q.Spec.Hard = amounts(pairs...)
+		q.Status, _ = state.QuotaStatus(f.s, q, f.now)
+	})
+}
+
+// within settles, and holds what the quota says against what there is and may be.
+func (f *fleet) within() *fleet {
+	f.t.Helper()
+	f.settle().quiet()
+	q := f.s.Get(quotaKey).(*corev1.ResourceQuota)
+	want, _ := state.QuotaStatus(f.s, q, f.now)
+	for name, used := range want.Used {
+		says, hard := q.Status.Used[name], q.Spec.Hard[name]
+		if says.Cmp(used) != 0 || used.Cmp(hard) > 0 {
+			f.t.Errorf("of %s %s are used, the status says %s, the quota %s\n%s", name, used.String(), says.String(), hard.String(), strings.Join(f.log, "\n"))
+		}
+	}
+	return f
+}
+
+// refusals are what was told of pods and claims that were not made.
+func (f *fleet) refusals() (all []string) {
+	for _, c := range f.told {
+		if c.Reason == failedCreate {
+			all = append(all, fmt.Sprintf("%s %s: %s", c.Source, state.KindOf(c.Object), c.Message))
+		}
+	}
+	return all
+}
+
+func (f *fleet) claimNames() (names []string) {
+	for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "default") {
+		names = append(names, c.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Of every workload as many pods are made as the quota has room for; that it is full is told once, it is tried again
+// later and later, and what is missing comes when there is room, without anybody asking.
+func TestAFullQuotaHoldsEveryWorkload(t *testing.T) {
+	three := new(int32(3))
+	for name, c := range map[string]struct {
+		workload state.Object
+		source   string
+		wait     time.Duration // until its first pod is made
+	}{
+		"Deployment":            {deployment(3), "replicaset-controller replicasets", 0},
+		"ReplicationController": {&corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1}, Spec: corev1.ReplicationControllerSpec{Replicas: three, Selector: selector.MatchLabels, Template: new(template("kiosk:1"))}}, "replication-controller replicationcontrollers", 0},
+		"DaemonSet":             {daemonSet(), "daemonset-controller daemonsets", 0},
+		"StatefulSet":           {aSet(3, parallel), "statefulset-controller statefulsets", 0},
+		"Job":                   {aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = three, three }), "job-controller jobs", 0},
+		"Job with indexes":      {aJob(indexedJob(3, 3)), "job-controller jobs", 0},
+		"CronJob": {aCronJob("0 */6 * * *", func(s *batchv1.CronJobSpec) {
+			s.JobTemplate.Spec.Completions, s.JobTemplate.Spec.Parallelism = three, three
+		}), "job-controller jobs", 6 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := limited(t, "pods", "1").put(c.workload)
+			f.pass(c.wait).within()
+			if got := f.pods(); len(got) != 1 {
+				t.Fatalf("pods %v, want one", got)
+			}
+			passes, decided := 0, f.d.Complete
+			f.d.Complete = func(o state.Object, s state.Snapshot) error {
+				passes++
+				return decided(o, s)
+			}
+			f.pass(2 * time.Hour).within()
+			// 10 s, 10 s, 20 s, 40 s … 10 min: some twenty times, and a few questions each.
+			if f.d.Complete = decided; passes < 5 || passes > 150 {
+				t.Errorf("it is tried %d times in two hours", passes)
+			}
+			told := f.refusals()
+			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": Error creating: pods ") ||
+				!strings.HasSuffix(told[0], "is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1") {
+				t.Errorf("told %q", told)
+			}
+			f.raise("pods", "2")
+			if f.pass(10 * time.Minute).within(); len(f.pods()) != 2 {
+				t.Errorf("with room for another one there are %v", f.pods())
+			}
+			f.raise("pods", "10")
+			if f.pass(10 * time.Minute).within(); len(f.pods()) != 3 {
+				t.Errorf("with room for all there are %v", f.pods())
+			}
+			for o := range f.s.All(state.KindOf(c.workload), "default") {
+				if text := fmt.Sprint(o); strings.Contains(text, "ReplicaFailure") || strings.Contains(text, failedCreate) {
+					t.Errorf("it still says that it may not: %s", text)
+				}
+			}
+		})
+	}
+}
+
+// The claims of a StatefulSet are counted and refused in the same step in which they are made, and its pods wait for them.
+func TestAFullQuotaHoldsAStatefulSetsClaims(t *testing.T) {
+	of := func(size string, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
+		return aSet(3, append(change, func(s *appsv1.StatefulSetSpec) {
+			withClaims(keepClaims, keepClaims)(s)
+			s.VolumeClaimTemplates[0].Spec.Resources.Requests = amounts("storage", size)
+			s.VolumeClaimTemplates[0].Spec.StorageClassName = new("local")
+		})...)
+	}
+	for name, c := range map[string]struct {
+		hard, more []string
+		set        *appsv1.StatefulSet
+		refused    string // of the second
+	}{
+		"their number":  {[]string{"persistentvolumeclaims", "1"}, []string{"persistentvolumeclaims", "3"}, of("1Gi"), "requested: persistentvolumeclaims=1, used: persistentvolumeclaims=1, limited: persistentvolumeclaims=1"},
+		"their storage": {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi"), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
+		"all at once":   {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi", parallel), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
+		"their number of a class": {[]string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "1"}, []string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "9"}, of("2Gi"),
+			"requested: local.storageclass.storage.k8s.io/persistentvolumeclaims=1, used: local.storageclass.storage.k8s.io/persistentvolumeclaims=1, limited: local.storageclass.storage.k8s.io/persistentvolumeclaims=1"},
+		"by the general name": {[]string{"count/persistentvolumeclaims", "1"}, []string{"count/persistentvolumeclaims", "4"}, of("2Gi"), "requested: count/persistentvolumeclaims=1, used: count/persistentvolumeclaims=1, limited: count/persistentvolumeclaims=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := limited(t, c.hard...).put(c.set)
+			serve := func() {
+				for range 5 {
+					f.within().run("pi-1", "pi-2", "pi-3")
+				}
+			}
+			serve()
+			if got := f.claimNames(); !slices.Equal(got, []string{"data-db-0"}) {
+				t.Fatalf("claims %v", got)
+			}
+			f.has("db-0")
+			f.pass(2 * time.Hour).within()
+			want := `statefulset-controller statefulsets: Error creating: persistentvolumeclaims "data-db-1" is forbidden: exceeded quota: q, ` + c.refused
+			if got := f.refusals(); len(got) != 1 || got[0] != want {
+				t.Errorf("told %q, want %q", got, want)
+			}
+			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate {
+				t.Errorf("conditions %+v", got)
+			}
+			f.raise(c.more...)
+			for range 3 {
+				f.pass(10 * time.Minute)
+				serve()
+			}
+			if got := f.claimNames(); !slices.Equal(got, []string{"data-db-0", "data-db-1", "data-db-2"}) {
+				t.Errorf("claims %v", got)
+			}
+			f.has("db-0", "db-1", "db-2")
+			if got := f.set().Status.Conditions; len(got) > 0 {
+				t.Errorf("conditions %+v", got)
+			}
+		})
+	}
+	t.Run("another has its claim from before", func(t *testing.T) {
+		kept := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-db-2", Namespace: "default"}}
+		f := limited(t, "persistentvolumeclaims", "2").put(kept)
+		f.raise("persistentvolumeclaims", "2")
+		f.put(of("1Gi", parallel)).within().has("db-0", "db-2")
+	})
+	t.Run("a limit range", func(t *testing.T) {
+		f := limited(t, "pods", "9").put(&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+			{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "1Gi")}}}})
+		f.put(of("2Gi")).within().has()
+		if got := f.refusals(); len(got) != 1 || !strings.Contains(got[0], "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi") {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+// A claim that is missing beside a pod that waits for it is refused and told as well.
+func TestAFullQuotaHoldsTheClaimOfAPodThatWaits(t *testing.T) {
+	f := limited(t, "persistentvolumeclaims", "1").put(aSet(1, withClaims(keepClaims, keepClaims))).within().has("db-0")
+	f.raise("persistentvolumeclaims", "0")
+	f.remove(state.Key{Kind: state.Claims, Namespace: "default", Name: "data-db-0"})
+	f.raise("persistentvolumeclaims", "0")
+	f.within().has("db-0")
+	if len(f.claimNames()) > 0 || len(f.refusals()) != 1 {
+		t.Errorf("claims %v, told %q", f.claimNames(), f.refusals())
+	}
+	f.raise("persistentvolumeclaims", "1")
+	if f.pass(10 * time.Minute).within(); len(f.claimNames()) != 1 {
+		t.Errorf("claims %v", f.claimNames())
+	}
+}
+
+// A quota with scopes counts the pods of workloads that are in all of them, and no others.
+func TestScopesOfAQuotaAreThoseOfWorkloadsPods(t *testing.T) {
+	selects := func(op corev1.ScopeSelectorOperator, values ...string) func(*corev1.ResourceQuota) {
+		return func(q *corev1.ResourceQuota) {
+			q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: op, Values: values}}}
+		}
+	}
+	scopes := func(of ...corev1.ResourceQuotaScope) func(*corev1.ResourceQuota) {
+		return func(q *corev1.ResourceQuota) { q.Spec.Scopes = of }
+	}
+	ends := func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = new(int64(60)) }
+	asks := func(s *corev1.PodSpec) { s.Containers[0].Resources.Requests = amounts("cpu", "100m") }
+	high := func(s *corev1.PodSpec) { s.PriorityClassName, s.Priority = "high", new(int32(1000)) }
+	for name, c := range map[string]struct {
+		quota func(*corev1.ResourceQuota)
+		pod   func(*corev1.PodSpec)
+		held  bool
+	}{
+		"Terminating, of a Job with a deadline":    {scopes(corev1.ResourceQuotaScopeTerminating), ends, true},
+		"Terminating, of one without":              {scopes(corev1.ResourceQuotaScopeTerminating), nil, false},
+		"NotTerminating, of one without":           {scopes(corev1.ResourceQuotaScopeNotTerminating), nil, true},
+		"NotTerminating, of a Job with a deadline": {scopes(corev1.ResourceQuotaScopeNotTerminating), ends, false},
+		"BestEffort":                                  {scopes(corev1.ResourceQuotaScopeBestEffort), nil, true},
+		"BestEffort, of who asks for something":       {scopes(corev1.ResourceQuotaScopeBestEffort), asks, false},
+		"NotBestEffort":                               {scopes(corev1.ResourceQuotaScopeNotBestEffort), asks, true},
+		"NotBestEffort, of who asks for nothing":      {scopes(corev1.ResourceQuotaScopeNotBestEffort), nil, false},
+		"two scopes, of which it is in one":           {scopes(corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating), ends, false},
+		"PriorityClass in":                            {selects(corev1.ScopeSelectorOpIn, "low", "high"), high, true},
+		"PriorityClass in others":                     {selects(corev1.ScopeSelectorOpIn, "low"), high, false},
+		"PriorityClass not in":                        {selects(corev1.ScopeSelectorOpNotIn, "low"), high, true},
+		"PriorityClass not in, and it is":             {selects(corev1.ScopeSelectorOpNotIn, "high"), high, false},
+		"PriorityClass exists":                        {selects(corev1.ScopeSelectorOpExists), high, true},
+		"PriorityClass exists, of who has none":       {selects(corev1.ScopeSelectorOpExists), nil, false},
+		"PriorityClass does not exist":                {selects(corev1.ScopeSelectorOpDoesNotExist), nil, true},
+		"PriorityClass does not exist, of who has it": {selects(corev1.ScopeSelectorOpDoesNotExist), high, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := limited(t, "pods", "1")
+			f.edit(quotaKey, func(o state.Object) { c.quota(o.(*corev1.ResourceQuota)) })
+			f.put(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000})
+			f.put(aJob(func(s *batchv1.JobSpec) {
+				s.Completions, s.Parallelism = new(int32(3)), new(int32(3))
+				if c.pod != nil {
+					c.pod(&s.Template.Spec)
+				}
+			}))
+			want := 3
+			if c.held {
+				want = 1
+			}
+			if got := f.within().pods(); len(got) != want || (len(f.refusals()) > 0) != c.held {
+				t.Errorf("pods %v, want %d; told %q", got, want, f.refusals())
+			}
+		})
+	}
+}
+
+// A claim that gets its class later is counted for that from then on.
+func TestAClaimsClassIsCounted(t *testing.T) {
+	f := limited(t, "local.storageclass.storage.k8s.io/requests.storage", "9Gi")
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: "default"}}
+	claim.Spec.Resources.Requests = amounts("storage", "2Gi")
+	for _, want := range []string{"0", "2Gi"} {
+		f.put(claim)
+		f.apply(Quotas{}.Decide(f.s, state.Touched(Quotas{}.Touches, f.recent), f.now).Changes...)
+		f.recent = nil
+		used := f.s.Get(quotaKey).(*corev1.ResourceQuota).Status.Used["local.storageclass.storage.k8s.io/requests.storage"]
+		if used.String() != want {
+			t.Errorf("%s are used, want %s", used.String(), want)
+		}
+		claim = claim.DeepCopy()
+		claim.Spec.StorageClassName = new("local")
+	}
+}
