@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"strings"
@@ -102,6 +103,16 @@ func TestManual(t *testing.T) {
 		t.Error("README.md does not say what unclaimed.txt says: go test ./hub/conformance -update")
 		if *update {
 			err = os.WriteFile("README.md", []byte(doc), 0o644)
+		}
+	}
+	behind, wrong := tellers("../..", doc)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	for file, text := range behind {
+		t.Errorf("%s does not say how many passed, as the table does: go test ./hub/conformance -update", file)
+		if *update {
+			err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
 		}
 	}
 	for _, engine := range []string{"docker", "podman"} {

@@ -108,6 +108,9 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 		return f, err
 	}
 	f.nodes, f.socket = 2, socket
+	if err := os.WriteFile(filepath.Join(r.work, socketFile), []byte(socket), 0o600); err != nil {
+		return f, err
+	}
 	for i := range f.nodes {
 		node := fmt.Sprintf("conformance-%d-%d", os.Getpid(), i+1)
 		state := filepath.Join(f.dir, node)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -189,15 +188,15 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	}
 	defer log.Close()
 	file := string(l) + ".json"
-	cmd := exec.CommandContext(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs), "--timeout="+longest.String(), "--no-color", "--succinct",
+	cmd, err := guarded(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs), "--timeout="+longest.String(), "--no-color", "--succinct",
 		"--poll-progress-after=0", "--output-dir="+r.logs, "--json-report="+file, "--focus="+strings.Join(names, "|"), r.suite.program("e2e.test"), "--",
 		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", f.nodes), "--allowed-not-ready-nodes=1", "--dump-logs-on-failure=false")
+	if err != nil {
+		return err
+	}
 	cmd.Dir, cmd.Env = f.dir, r.environment()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // of this run's own group
-	cmd.WaitDelay = patience
-	ended := cmd.Run() // its code says that specs failed, as the report does
+	ended := finish(cmd) // its code says that specs failed, as the report does
 	reports, err := read(filepath.Join(r.logs, file))
 	if err != nil {
 		return fmt.Errorf("%s: the suite left no report (%w, %w): see %s", l, ended, err, log.Name())

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -116,6 +117,18 @@ func (s *spec) track(looks bool) lane {
 		return placement
 	}
 	return api
+}
+
+// slow are the specs of api that take more than five seconds, and are not in -quick.
+var slow = regexp.MustCompile(`issue 500 podspec updates|capture the life of|with terminating scopes|chunks of results|Watchers should observe|support rollover|pods created by rc|have those defaults applied|dependency circle|promptly calculated`)
+
+// quick tells whether a spec is one of those that every change can wait for.
+func (s *spec) quick() bool { return s.lane == api && !slow.MatchString(s.name) }
+
+// on tells whether a spec is to be seen on an engine. Podman has what looks into
+// containers; the rest has no engine, and is seen once.
+func (s *spec) on(o string) bool {
+	return o == "docker" || strings.HasPrefix(string(s.lane), string(engine))
 }
 
 // lines are those that say something.

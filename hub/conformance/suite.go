@@ -144,6 +144,7 @@ func (s suite) tool(ctx context.Context, env []string, args ...string) ([]byte, 
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should we be killed
 	if err := cmd.Run(); err != nil {
 		text := strings.TrimSpace(said.String() + out.String())
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, text[max(0, len(text)-1000):])

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -62,7 +64,9 @@ func (t table) text() string {
 	b.WriteString("| SIG | conformance specs | claimed | passed |\n|---|--:|--:|--:|\n")
 	for _, r := range t.rows {
 		passed := fmt.Sprint(r.passed)
-		if r.chosen < r.claimed {
+		if r.chosen == 0 && r.claimed > 0 {
+			passed = "–"
+		} else if r.chosen < r.claimed {
 			passed = fmt.Sprintf("%d of %d that ran", r.passed, r.chosen)
 		}
 		fmt.Fprintf(&b, "| %s | %d | %d | %s |\n", r.sig, r.total, r.claimed, passed)
@@ -101,18 +105,58 @@ func rewrite(engine, text string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(manual, []byte(doc), 0o644)
+	if err := os.WriteFile(manual, []byte(doc), 0o644); err != nil {
+		return err
+	}
+	behind, err := tellers(".", doc)
+	for file, text := range behind {
+		err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
+	}
+	return err
+}
+
+// tellers returns the files below root that say, too, how many specs passed with Docker,
+// if they say something else than the manual's table, with what they should say.
+func tellers(root, doc string) (behind map[string]string, err error) {
+	_, row, _ := strings.Cut(doc, "\n| all |")
+	var total, claimed, passed int
+	if _, err := fmt.Sscanf(row, "%d | %d | %d", &total, &claimed, &passed); err != nil {
+		return nil, fmt.Errorf("%s has no row of all specs: %w", manual, err)
+	}
+	behind = map[string]string{}
+	for name, says := range map[string]string{
+		"README.md":                 fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests ([why not all](hub/conformance/README.md)).\n", passed, total),
+		"web/manual/conformance.md": fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests; %d are claimed.\n", passed, total, claimed),
+	} {
+		file := filepath.Join(root, name)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		text, err := replaceIn(name, string(b), "conformance", says)
+		if err != nil {
+			return nil, err
+		}
+		if text != string(b) {
+			behind[file] = text
+		}
+	}
+	return behind, nil
 }
 
 // replace puts a text between the two marks of a name.
 func replace(doc, name, text string) (string, error) {
+	return replaceIn(manual, doc, name, "\n"+text+"\n")
+}
+
+func replaceIn(file, doc, name, text string) (string, error) {
 	begin, end := fmt.Sprintf("<!-- %s: begin -->\n", name), fmt.Sprintf("<!-- %s: end -->", name)
 	head, rest, ok := strings.Cut(doc, begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		return "", fmt.Errorf("%s has no lines %q and %q", manual, strings.TrimSpace(begin), end)
+		return "", fmt.Errorf("%s has no lines %q and %q", file, strings.TrimSpace(begin), end)
 	}
-	return head + begin + "\n" + text + "\n" + end + tail, nil
+	return head + begin + text + end + tail, nil
 }
 
 // reasons says why how many lines of specs are not claimed, in order of the file.

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,10 +50,14 @@ func main() {
 	}
 }
 
-// shell becomes busybox's, whose words specs compare, or, where the environment has
-// variables such as data-1, which Debian's busybox does not pass on, bash.
+// shell becomes busybox's, whose words specs compare, or bash: where the environment has
+// variables such as data-1, which Debian's busybox does not pass on, and where a script
+// runs nc, which to busybox's shell is its own, that knows no UDP.
 func shell() error {
 	program := "/bin/busybox"
+	if slices.ContainsFunc(os.Args[1:], netcat.MatchString) {
+		program = "/bin/bash"
+	}
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); !variable.MatchString(name) {
 			program = "/bin/bash"
@@ -60,6 +65,9 @@ func shell() error {
 	}
 	return syscall.Exec(program, append([]string{"/bin/sh"}, os.Args[1:]...), os.Environ())
 }
+
+// netcat is a script that runs nc.
+var netcat = regexp.MustCompile(`(^|[\s;|&])nc\s`)
 
 // variable is what is the name of a variable in a shell.
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

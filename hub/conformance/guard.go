@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A run that is killed (-9) ends nothing itself: the kernel ends its children, the guards of the suite end all that this
+// has started, and the next run removes what agents of such a run have left on an engine.
+
+// guardWord is the first argument of a guard.
+const guardWord = "guard"
+
+// guarded is a command in a process group of its own, all of which ends with this process.
+func guarded(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{guardWord, name}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // of this run's own group
+	cmd.WaitDelay = patience
+	return cmd, nil
+}
+
+// finish runs a guarded command to its end, and ends whatever of it is left.
+func finish(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // there is hardly ever anybody
+	return err
+}
+
+// guard runs a command, and ends its own process group when who has started it is gone. It returns the command's exit code.
+func guard(words []string) int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		for s := range signals {
+			if s == syscall.SIGTERM { // an interrupt has come to the whole group
+				_ = syscall.Kill(0, syscall.SIGKILL)
+			}
+		}
+	}()
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		return 1
+	}
+	return max(cmd.ProcessState.ExitCode(), 0)
+}
+
+// Names below a run's directory by which the next one knows what it was.
+const (
+	workPrefix = "flotilla-conformance-"
+	lockFile   = "run.lock"   // held as long as the run lives
+	socketFile = "run.socket" // of the engine that its agents have containers on
+)
+
+// hold takes the lock of a run's directory. An error that is EWOULDBLOCK: somebody has it.
+func hold(dir string, flags int) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	return lock, nil
+}
+
+// sweep removes what runs have left that were killed: of each directory in which nobody holds the lock the agents'
+// containers, networks and mounts, which reset knows by its labels, and then the directory.
+func sweep(ctx context.Context, in, device string) error {
+	dirs, err := filepath.Glob(filepath.Join(in, workPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for _, dir := range dirs {
+		lock, err := hold(dir, 0)
+		if err != nil { // it runs, or is none of ours
+			continue
+		}
+		wrong = append(wrong, clear(ctx, dir, device), lock.Close())
+	}
+	return errors.Join(wrong...)
+}
+
+func clear(ctx context.Context, dir, device string) error {
+	socket, err := os.ReadFile(filepath.Join(dir, socketFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	states, err := filepath.Glob(filepath.Join(dir, "*", "conformance-*"))
+	if err != nil {
+		return err
+	}
+	for _, state := range states {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		_, err := output(exec.CommandContext(ctx, device, "reset", "--yes", "--state-dir", state, "--engine", strings.TrimSpace(string(socket))))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("remove what a run that was killed has left in %s: %w", dir, err)
+		}
+	}
+	fmt.Printf("removed what a run that was killed had left in %s\n", dir)
+	return os.RemoveAll(dir)
+}
