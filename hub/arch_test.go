@@ -30,31 +30,39 @@ var mayImport = map[string][]string{
 	"hub/lifecycle":    {"shared/fleet", "hub/state"},
 	"hub/eviction":     {"shared/fleet", "hub/state"},
 	"hub/drain":        {"hub/state"},
+	"hub/preview":      {"hub/state", "hub/control", "hub/drain"},
+	"hub/rollout":      {"shared/fleet", "hub/state", "firmware-configs"},
 	"hub/approval":     {"hub/state"},
 	"hub/address":      {"shared/fleet", "hub/state"},
+	"hub/install":      {"firmware-configs"},
 	"hub/inventory":    {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/volume":       {"hub/state"},
 	"hub/publish":      {"hub/state"},
 	"hub/workload":     {"shared/fleet", "hub/state"},
 	"hub/schedule":     {"shared/fleet", "hub/state"},
+	"hub/incident":     {"shared/fleet", "hub/state"},
 	"hub/admission":    {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
-	"hub/cli":          {"hub/access", "hub/cli/socket", "hub/config", "hub/pki", "hub/store"},
+	"hub/notify":       {"shared/fleet", "hub/state", "hub/control"},
+	"hub/cli":          {"firmware-configs", "shared/fleet", "hub/access", "hub/cli/socket", "hub/config", "hub/doctor", "hub/pki", "hub/store"},
+	"hub/doctor":       {"shared/fleet", "hub/config", "hub/state", "hub/store"},
 	"hub/cli/socket":   {"hub/listen"},
 	"hub/control":      {"shared/fleet", "hub/state", "hub/panics"},
-	"hub/node":         {"shared/fleet", "shared/wire", "shared/bound", "hub/state", "hub/control", "hub/panics"},
+	"hub/node":         {"firmware-configs", "shared/fleet", "shared/wire", "shared/bound", "hub/state", "hub/control", "hub/panics"},
 	"hub/broker":       {"shared/fleet", "shared/wire", "hub/listen", "hub/panics"},
 	"hub/store":        {"shared/bound", "hub/state", "hub/panics"},
 	"hub/access":       {"shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":       {"shared/fleet", "shared/bound", "shared/policy"},
-	"hub/kube":         {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/listen", "hub/panics"},
+	"hub/history":      {"hub/state"},
+	"hub/kube":         {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/kube/lines", "hub/listen", "hub/panics"},
 	"hub/kube/remote":  {"hub/ask", "hub/panics"},
 	"hub/kube/table":   {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/kube/openapi": {"shared/fleet"},
 	"hub/ask":          {"shared/wire", "hub/panics"},
-	"hub/admin":        {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/panics"},
+	"hub/admin":        {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
 
 	"device/agent":             {"device/agent/pause", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
 	"device/signature":         {"shared/policy"},
+	"device/firmware":          {"shared/fleet", "shared/wire", "shared/bound"},
 	"device/memory":            {"shared/fleet", "shared/wire", "shared/bound"},
 	"device/engine/enginetest": {"device/engine"},
 	"device/link":              {"shared/fleet", "shared/wire"},
@@ -65,7 +73,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/admission", "hub/kube/table"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/search"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 
@@ -83,6 +91,7 @@ var only = map[string][]string{
 	"github.com/google/go-containerre": {"device/signature"},
 	"k8s.io/pod-security-admission":    {"hub/admission"},
 	"github.com/prometheus/client_gol": {"hub/serve"},
+	"github.com/yuin/goldmark":         {"web/manual"},
 }
 
 // clock is what a package that is told the time must not ask.
