@@ -124,7 +124,7 @@ func newDevice(t testing.TB) *device {
 // anyDisk lets copies of images onto the disk of the machine that tests run on, however
 // full it is: what a device has is what its board says.
 func anyDisk(t testing.TB) hardware.Limits {
-	hard, err := hardware.ParseThresholds("nodefs.available<0")
+	hard, err := hardware.ParseThresholds("nodefs.available<0,outofdisk.available<0")
 	if err != nil {
 		t.Fatal(err)
 	}
