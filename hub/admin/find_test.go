@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -265,6 +266,8 @@ func TestOnlyListsAreViews(t *testing.T) {
 	g := c.Views
 	c = configOf(newMemory(sample()...))
 	c.Views = g
+	var done []string
+	c.Audit = func(_ context.Context, a store.Audit) { done = append(done, fmt.Sprint(deed(a), " ", a.Code)) }
 	srv := start(t, c)
 	for what, form := range map[string]url.Values{
 		"another page": {"action": {"save"}, "name": {"x"}, "href": {"/settings"}}, "no such person": {"action": {"save"}, "name": {"x"}, "href": {"/nodes"}},
@@ -277,6 +280,18 @@ func TestOnlyListsAreViews(t *testing.T) {
 	}
 	if resp, _ := srv.ask(t, "viewer", "POST", "/views", url.Values{"action": {"save"}, "name": {"x"}, "href": {"/nodes"}}); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("without the form's token: %d", resp.StatusCode)
+	}
+	done = nil
+	if err := g.(*access.Guard).CreateUser(t.Context(), access.NewUser{Name: "test-viewer", Password: "four words are good", Role: access.Viewer}); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []url.Values{{"action": {"save"}, "name": {" dark  ones "}}, {"action": {"save"}, "name": {""}}, {"action": {"delete"}, "name": {"dark ones"}}} {
+		form.Set("csrf", csrf)
+		form.Set("href", "/nodes?q=site:oslo")
+		srv.ask(t, "viewer", "POST", "/views", form)
+	}
+	if want := []string{"saved view dark ones 200", "wanted to save view 400", "deleted view dark ones 200"}; !slices.Equal(done, want) {
+		t.Errorf("the audit says %q, want %q", done, want)
 	}
 }
 

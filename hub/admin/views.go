@@ -99,19 +99,23 @@ func (c *call) viewFinds(asked string) (all []find) {
 // changeViews saves or deletes a view, and leads back to the list.
 func (c *call) changeViews() error {
 	href, name, ctx := viewHref(c.FormValue("href")), c.FormValue("name"), c.Request().Context()
+	act := store.Audit{Verb: "update", Resource: "views", Name: strings.Join(strings.Fields(name), " "), Message: href, Code: http.StatusOK}
 	var err error
 	switch action := c.FormValue("action"); {
 	case c.Views == nil || href == "" || action != "save" && action != "delete":
 		return c.message(http.StatusBadRequest, "Not saved", "Only a list's search can be saved: go to the list and save it there.")
 	case action == "delete":
+		act.Verb = "delete"
 		err = c.Views.DeleteView(ctx, c.user.Name, name)
 	default:
 		err = c.Views.SaveView(ctx, c.user.Name, store.View{Name: name, Href: href})
 	}
 	if err != nil {
-		code, text := c.tell(err)
-		return c.message(code, "Not saved", text)
+		act.Code, act.Message = c.tell(err)
+		c.did(act)
+		return c.message(act.Code, "Not saved", act.Message)
 	}
+	c.did(act)
 	return c.Redirect(http.StatusSeeOther, href)
 }
 
