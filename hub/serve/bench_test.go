@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +30,7 @@ import (
 type benchHub struct {
 	*node.Devices
 	b    *testing.B
+	dir  string
 	cfg  config.Config
 	stop func()
 	mu   sync.Mutex
@@ -48,11 +52,11 @@ func (h *benchHub) Disconnect(string) {}
 func startBench(b *testing.B, change func(*config.Config), objects ...state.Object) (h *benchHub, began time.Time) {
 	b.Helper()
 	log := slog.New(slog.DiscardHandler)
-	st, err := store.Open(b.Context(), store.Options{Dir: b.TempDir(), Version: "bench", Log: log})
+	h = &benchHub{b: b, dir: b.TempDir(), cfg: config.Default(), told: map[string]bool{}}
+	st, err := store.Open(b.Context(), store.Options{Dir: h.dir, Version: "bench", Log: log})
 	if err != nil {
 		b.Fatal(err)
 	}
-	h = &benchHub{b: b, cfg: config.Default(), told: map[string]bool{}}
 	h.cfg.ClusterCIDR, h.cfg.NodeCIDRMaskSize = netip.MustParsePrefix("10.0.0.0/8"), 26
 	change(&h.cfg)
 	began = time.Now()
@@ -117,10 +121,23 @@ func (h *benchHub) join(n int) {
 		})
 	}
 	all.Wait()
+	renewed, seq := time.Now(), uint64(1)
 	h.await("desired state for everybody", func(state.Snapshot) bool {
+		var untold []string
 		h.mu.Lock()
-		defer h.mu.Unlock()
-		return len(h.told) == n
+		for i := 0; len(h.told) < n && i < n; i++ {
+			if name := benchName(i); !h.told[name] {
+				untold = append(untold, name)
+			}
+		}
+		h.mu.Unlock()
+		if len(untold) > 0 && time.Since(renewed) > h.cfg.LeaseInterval { // a hub that is busy hears it from the next lease
+			renewed, seq = time.Now(), seq+1
+			for _, name := range untold {
+				h.Lease(node.Caller{Node: name}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
+			}
+		}
+		return len(untold) == 0
 	})
 }
 
@@ -227,4 +244,59 @@ func BenchmarkSilent(b *testing.B) {
 			b.ReportMetric(float64(late.Microseconds())/1000/float64(b.N), "ms-late")
 		})
 	}
+}
+
+// BenchmarkStart is a hub that starts with a fleet in its database, until it serves;
+// MB-heap is what it then holds. CPU is that of all goroutines.
+func BenchmarkStart(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			h, _ := startBench(b, func(c *config.Config) { c.AllocateNodeCIDRs = true })
+			h.join(n)
+			h.stop()
+			cfg, log := h.cfg, slog.New(slog.DiscardHandler)
+			cfg.DataDir = h.dir
+			h = nil
+			began := cpuTime(b)
+			heap := uint64(0)
+			for b.Loop() {
+				mqtt, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					b.Fatal(err)
+				}
+				hub, err := New(b.Context(), Options{Config: cfg, Version: "bench", Log: log, Listeners: Listeners{Dev: mqtt}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(b.Context())
+				over := make(chan error)
+				go func() { over <- hub.Run(ctx) }()
+				<-hub.Up()
+				b.StopTimer()
+				if got := hub.Loop.Snapshot().Len(state.Nodes); got != n {
+					b.Fatalf("there are %d nodes", got)
+				}
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				heap = m.HeapAlloc
+				cancel()
+				if err := <-over; err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64((cpuTime(b)-began).Milliseconds())/float64(b.N), "ms-cpu/op")
+			b.ReportMetric(float64(heap)/1e6, "MB-heap")
+		})
+	}
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -22,7 +23,7 @@ func JSON(data []byte, into any) error {
 	if !suspicious(data, false) {
 		return nil
 	}
-	w := walk{json: json.NewDecoder(bytes.NewReader(data)), types: map[reflect.Type]map[string]reflect.Type{}}
+	w := walk{json: json.NewDecoder(bytes.NewReader(data))}
 	w.json.UseNumber()
 	if err := w.value(typeOf(into)); err != nil && err != errNoJSON {
 		return err
@@ -120,9 +121,27 @@ func typeOf(into any) reflect.Type {
 var errNoJSON = errors.New("no JSON")
 
 // A walk goes through a text and the type that it is for, side by side.
-type walk struct {
-	json  *json.Decoder
-	types map[reflect.Type]map[string]reflect.Type // a struct's fields by their folded names
+type walk struct{ json *json.Decoder }
+
+// A shape is what a walk knows of a type; shapes are those that it has met, by type.
+type shape struct {
+	opaque bool                    // it reads itself, and has no members
+	fields map[string]reflect.Type // a struct's, by their folded names
+}
+
+var shapes sync.Map
+
+func shapeOf(t reflect.Type) *shape {
+	if known, ok := shapes.Load(t); ok {
+		return known.(*shape)
+	}
+	s := &shape{opaque: t != quantityType && reflect.PointerTo(t).Implements(unmarshaler)}
+	if t.Kind() == reflect.Struct && !s.opaque {
+		s.fields = map[string]reflect.Type{}
+		members(t, s.fields)
+	}
+	shapes.Store(t, s)
+	return s
 }
 
 // value reads one value. A type of nil has no quantities.
@@ -177,21 +196,17 @@ var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
 // member is the type of what stands under a name in an object.
 func (w *walk) member(t reflect.Type, name string) reflect.Type {
-	switch {
-	case t == nil, t != quantityType && reflect.PointerTo(t).Implements(unmarshaler):
+	if t == nil {
+		return nil
+	}
+	switch s := shapeOf(t); {
+	case s.opaque:
 		return nil
 	case t.Kind() == reflect.Map:
 		return t.Elem()
-	case t.Kind() != reflect.Struct:
-		return nil
+	default:
+		return s.fields[fold(name)]
 	}
-	fields, ok := w.types[t]
-	if !ok {
-		fields = map[string]reflect.Type{}
-		members(t, fields)
-		w.types[t] = fields
-	}
-	return fields[fold(name)]
 }
 
 func members(t reflect.Type, into map[string]reflect.Type) {

@@ -22,7 +22,7 @@ func Mend(data []byte, into any) (mended []byte, places []string) {
 	if d.Decode(&tree) != nil {
 		return data, nil // the decoder will say so
 	}
-	m := mender{walk: walk{types: map[reflect.Type]map[string]reflect.Type{}}}
+	var m mender
 	tree = m.value(tree, typeOf(into), "")
 	if len(m.places) == 0 {
 		return data, nil
