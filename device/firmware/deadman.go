@@ -3,12 +3,10 @@ package firmware
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 
 	"flotilla.dev/shared/fleet"
-	"flotilla.dev/shared/wire"
 )
 
 // A deadman tries on boards that cannot boot anything once: the files are replaced, and the
@@ -16,22 +14,6 @@ import (
 // back, Settle puts the old files back, which an early unit asks for (boot-helper
 // --restore). So a board must come as far as that unit with what is tried: a
 // configuration with which it does not is not undone.
-
-// replaceAgain puts the files of the trial into their places, the first time or again, and
-// reboots.
-func (h *Helper) replaceAgain(f *wire.Firmware) error {
-	s := h.state
-	if s.Candidate != f.Digest {
-		return fmt.Errorf("%.80s is about to be tried: that is to be given back first", s.Candidate)
-	}
-	if _, err := h.verify(f); err != nil {
-		return err
-	}
-	if err := h.swap(s.From, s.To); err != nil {
-		return err
-	}
-	return h.Board.Reboot("")
-}
 
 // wake is the first look at an armed trial in a boot that is not the one in which it was armed.
 func (h *Helper) wake() error {
@@ -72,6 +54,9 @@ func (h *Helper) giveBack() error {
 
 func (h *Helper) finishReturn() error {
 	s := h.state
+	if err := h.direct(); err != nil {
+		return err
+	}
 	live, err := h.live()
 	if err != nil {
 		return err
@@ -151,13 +136,10 @@ func (h *Helper) one(name string, text []byte) error {
 	if len(text) > 0 {
 		return replace(h.Disk, name, text)
 	}
-	if _, err := h.Disk.Read(name); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err := h.Disk.Remove(name); err != nil {
 		return err
 	}
-	return h.Disk.SyncDir(filepath.Dir(name))
+	return h.Disk.SyncDir(filepath.Dir(name)) // also where it is gone already: it may be so only in memory
 }
 
 // swapOne is swap for boards that boot by one file.

@@ -1,6 +1,7 @@
 package firmware
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +19,6 @@ const (
 	Verifying = "verifying" // the trial runs
 	Keeping   = "keeping"   // it is good
 	Back      = "back"      // it is not, or has not come
-	Undoing   = "undoing"
 )
 
 const (
@@ -31,6 +31,7 @@ const (
 type Journal struct {
 	Phase     string        `json:"phase,omitempty"`
 	Candidate string        `json:"candidate,omitempty"`
+	Undoes    string        `json:"undoes,omitempty"`   // digest that is left; empty: the trial is of something new
 	Boot      string        `json:"boot,omitempty"`     // boot id at which the phase began
 	At        time.Duration `json:"at,omitempty"`       // uptime at which it was last asked for a reboot
 	Attempts  int           `json:"attempts,omitempty"` // of the candidate
@@ -56,6 +57,7 @@ type BadDigest struct {
 	Digest string `json:"digest"`
 	Retry  int64  `json:"retry,omitempty"` // a higher one of the hub's lets it be tried again
 	Why    string `json:"why"`
+	Undo   bool   `json:"undo,omitempty"` // it is good, and what was there before it has failed
 }
 
 // Facts are what is so now.
@@ -82,7 +84,6 @@ const (
 	Arm     = "arm"
 	Keep    = "keep"
 	Restore = "restore"
-	Undo    = "undo"
 )
 
 // Decide says what to remember and then to do, and what the hub is told. It is asked again
@@ -106,7 +107,7 @@ func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journa
 	d.st.Digest, d.st.Since = f.Helper.Kept, d.j.Since
 	d.st.Backend, d.st.Trial = f.Helper.Backend, f.Helper.Trial
 	for _, b := range slices.Backward(d.j.Bad) {
-		if len(d.st.Bad) < wire.MaxFirmwareBad {
+		if len(d.st.Bad) < wire.MaxFirmwareBad && !b.Undo {
 			d.st.Bad = append(d.st.Bad, b.Digest)
 		}
 	}
@@ -122,6 +123,9 @@ type decider struct {
 
 func (d *decider) say(state, format string, args ...any) {
 	d.st = &wire.FirmwareStatus{State: state, Candidate: d.j.Candidate, Message: bound.Text(fmt.Sprintf(format, args...), wire.MaxFirmwareMessage)}
+	if d.j.Undoes != "" { // what was there before has no name that the hub knows
+		d.st.Candidate = ""
+	}
 }
 
 func (d *decider) decide() string {
@@ -134,9 +138,8 @@ func (d *decider) decide() string {
 		return d.keeping()
 	case Back:
 		return d.back()
-	case Undoing:
-		return d.undoing()
 	}
+	d.j.Phase = Idle // or one that this agent does not know
 	return d.idle()
 }
 
@@ -158,13 +161,49 @@ func (d *decider) rest() {
 	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Candidate: d.j.Candidate, Retry: d.j.Retry}
 }
 
+// kept tells whether the helper has kept what was tried.
+func (d *decider) kept() bool {
+	h := d.f.Helper
+	if d.j.Undoes != "" {
+		return h.Phase == PhaseIdle && h.Kept != d.j.Undoes
+	}
+	return h.Phase == PhaseIdle && h.Kept == d.j.Candidate && h.Kept != ""
+}
+
+// wanted tells whether the hub still wants what is about to be tried.
+func (d *decider) wanted() bool {
+	w := d.want
+	return w != nil && w.Undo == (d.j.Undoes != "") && w.Digest == cmp.Or(d.j.Undoes, d.j.Candidate)
+}
+
+// try begins a trial, by the checks of a configuration.
+func (d *decider) try(candidate string, b *fleet.BootConfig) {
+	if d.j.Candidate != candidate || d.j.Retry != d.want.Retry {
+		d.j.Attempts = 0
+	}
+	d.j.Candidate, d.j.Retry = candidate, d.want.Retry
+	d.j.Was, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Was, b.Deadline(), b.StableFor(), b.Checks()
+	d.enter(Arming)
+}
+
+// failed is what this board has found of a digest: of itself, or of going back from it.
+func (d *decider) failed(digest string, undo bool) (why string, yes bool) {
+	i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool { return b.Digest == digest && b.Undo == undo && b.Retry >= d.want.Retry })
+	if i < 0 {
+		return "", false
+	}
+	return d.j.Bad[i].Why, true
+}
+
 func (d *decider) idle() string {
 	h := d.f.Helper
 	switch h.Phase {
 	case PhaseArmed: // the journal was lost: nobody knows how the board fared before
-		d.j.Candidate = h.Candidate
+		if d.j.Candidate = h.Candidate; h.Candidate == undoOf(h.Kept) {
+			d.j.Undoes = h.Kept
+		}
 		return d.goBack(true, "the trial was not remembered")
-	case PhaseKeeping, PhaseRestoring, PhaseReturning, PhaseLeaving:
+	case PhaseKeeping, PhaseReturning, PhaseLeaving:
 		d.say(wire.FirmwareVerifying, "the boot helper is %s", h.Phase)
 		if h.Phase == PhaseLeaving {
 			return d.reboot(Restore)
@@ -180,23 +219,15 @@ func (d *decider) idle() string {
 		return Wait
 	}
 	if want.Undo {
-		if h.Kept == want.Digest && h.Undoable {
-			d.j.Candidate = ""
-			d.enter(Undoing)
-			d.say(wire.FirmwareTrial, "going back to what was kept before")
-			return Wait
-		}
-		d.say(wire.FirmwareUpToDate, "it is undone")
-		d.st.Candidate = ""
-		return Wait
+		return d.undo()
 	}
 	if h.Kept == want.Digest {
 		d.say(wire.FirmwareUpToDate, "it is kept")
 		d.st.Candidate = ""
 		return Wait
 	}
-	if i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool { return b.Digest == want.Digest && b.Retry >= want.Retry }); i >= 0 {
-		d.say(wire.FirmwareRolledBack, "%s", d.j.Bad[i].Why)
+	if why, yes := d.failed(want.Digest, false); yes {
+		d.say(wire.FirmwareRolledBack, "%s", why)
 		d.st.Candidate = want.Digest
 		return Wait
 	}
@@ -213,15 +244,38 @@ func (d *decider) idle() string {
 	case !want.Try:
 		d.say(wire.FirmwareStaged, "it waits for the hub's permission to try it")
 	default:
-		if d.j.Candidate != want.Digest || d.j.Retry != want.Retry {
-			d.j.Attempts = 0
-		}
-		d.j.Candidate, d.j.Retry = want.Digest, want.Retry
-		d.j.Was, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Was, d.f.Config.Deadline(), d.f.Config.StableFor(), d.f.Config.Checks()
-		d.enter(Arming)
+		d.try(want.Digest, d.f.Config)
 		d.say(wire.FirmwareTrial, "the board is about to boot it once")
 	}
 	d.st.Candidate, d.st.Diff = want.Digest, bound.Text(d.f.Diff, wire.MaxFirmwareDiff)
+	return Wait
+}
+
+// undo begins the trial of what was there before what is kept: that may be as bad for the
+// board as it is now, such as words that a newer kernel needs. What is kept has said by what
+// a board is judged, and does so still.
+func (d *decider) undo() string {
+	h, want := d.f.Helper, d.want
+	why, tried := d.failed(want.Digest, true)
+	switch {
+	case h.Kept != want.Digest:
+		d.say(wire.FirmwareUpToDate, "it is undone")
+	case tried:
+		d.say(wire.FirmwareFailed, "%s", why)
+	case !h.Undoable:
+		d.say(wire.FirmwareFailed, "the boot helper does not remember what was there before: roll out what is wanted instead")
+	case h.Refused != "":
+		d.say(wire.FirmwareFailed, "%s", h.Refused)
+	default:
+		b, err := fleet.ParseBootConfig(want.Document)
+		if err != nil { // an older agent has kept it; by the default checks then
+			b = new(fleet.BootConfig)
+		}
+		d.j.Undoes = want.Digest
+		d.try(undoOf(want.Digest), b)
+		d.say(wire.FirmwareTrial, "the board is about to boot once what it had before")
+	}
+	d.st.Candidate = ""
 	return Wait
 }
 
@@ -238,7 +292,7 @@ func (d *decider) arming() string {
 	h := d.f.Helper
 	d.say(wire.FirmwareTrial, "the board is about to boot it once")
 	switch {
-	case h.Phase == PhaseIdle && h.Kept == d.j.Candidate: // it was so already
+	case d.kept(): // it was so already
 		d.rest()
 		return Wait
 	case h.Phase == PhaseIdle && h.Left == d.j.Candidate && h.BootID != d.j.Boot:
@@ -246,7 +300,7 @@ func (d *decider) arming() string {
 	case h.Phase == PhaseArmed && h.Candidate != d.j.Candidate || h.Phase != PhaseIdle && h.Phase != PhaseArmed:
 		return d.goBack(false, "the boot helper was at something else")
 	case h.BootID == d.j.Boot:
-		if d.want == nil || d.want.Digest != d.j.Candidate || d.want.Undo {
+		if !d.wanted() {
 			return d.goBack(false, "the hub wants something else")
 		}
 		if d.f.Failed != "" {
@@ -313,10 +367,14 @@ func (d *decider) keeping() string {
 func (d *decider) keepingOrBack() string {
 	h := d.f.Helper
 	switch {
-	case h.Phase == PhaseIdle && h.Kept == d.j.Candidate:
+	case d.kept():
+		what := "it is kept"
+		if d.j.Undoes != "" {
+			what = "it is undone"
+		}
 		d.rest()
 		d.j.Bad = slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == h.Kept })
-		d.say(wire.FirmwareUpToDate, "it is kept")
+		d.say(wire.FirmwareUpToDate, "%s", what)
 		d.st.Candidate = ""
 		return Wait
 	case h.Phase == PhaseKeeping:
@@ -331,34 +389,23 @@ func (d *decider) back() string {
 	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
 	switch h.Phase {
 	case PhaseIdle:
-		why, failed, digest, retry := d.j.Why, d.j.Failed, d.j.Candidate, d.j.Retry
-		if h.Kept == digest && digest != "" { // it was kept after all
+		if d.kept() { // after all
 			return d.keepingOrBack()
 		}
+		undo, failed := d.j.Undoes != "", d.j.Failed
+		bad := BadDigest{Digest: cmp.Or(d.j.Undoes, d.j.Candidate), Retry: d.j.Retry, Why: d.j.Why, Undo: undo}
 		d.rest()
 		if failed {
-			d.j.Bad = append(slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == digest }), BadDigest{digest, retry, why})
+			d.j.Bad = append(slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == bad.Digest && b.Undo == undo }), bad)
 			d.j.Bad = d.j.Bad[max(0, len(d.j.Bad)-wire.MaxFirmwareBad):]
 			d.j.Attempts = 0
-			d.say(wire.FirmwareRolledBack, "%s", why)
-			d.st.Candidate = digest
+			if d.say(wire.FirmwareRolledBack, "%s", bad.Why); undo { // what is kept is as good as it was
+				d.st.State, d.st.Candidate = wire.FirmwareFailed, ""
+			}
 		}
 		return Wait
 	case PhaseKeeping, PhaseReturning:
 		return Wait // the helper ends it
 	}
 	return d.reboot(Restore)
-}
-
-func (d *decider) undoing() string {
-	h := d.f.Helper
-	d.say(wire.FirmwareTrial, "going back to what was kept before")
-	if h.Phase == PhaseIdle && (!h.Undoable || d.want == nil || !d.want.Undo || h.Kept != d.want.Digest) {
-		d.rest()
-		return Wait
-	}
-	if d.f.Failed != "" {
-		d.say(wire.FirmwareFailed, "%s", d.f.Failed)
-	}
-	return d.reboot(Undo)
 }

@@ -81,10 +81,14 @@ func (Kernel) Remove(name string) error {
 	return nil
 }
 
-// replace puts a whole file in the place of another one.
+// replace puts a whole file in the place of another one. One that is there already may be so
+// only in memory: whoever wrote it was killed before it was durable.
 func replace(d Disk, name string, text []byte) error {
 	if old, err := d.Read(name); err == nil && bytes.Equal(old, text) {
-		return nil
+		if err = d.Sync(name); err == nil {
+			err = d.SyncDir(filepath.Dir(name))
+		}
+		return err
 	}
 	err := d.Write(name+".new", text)
 	if err == nil {
@@ -110,6 +114,7 @@ type Slots struct {
 	Name string
 	seq  uint64
 	next int
+	read bool // what is newest was written by another process: nobody knows whether it is durable
 }
 
 const sealed = "flotilla-%s v1 seq:%020d sha256:%s\n"
@@ -128,7 +133,7 @@ func (s *Slots) seal(seq uint64, text []byte) []byte {
 // Load returns the newest text that is whole; nil where there has never been one.
 func (s *Slots) Load() (newest []byte, err error) {
 	var bad []error
-	s.seq, s.next = 0, 0
+	s.seq, s.next, s.read = 0, 0, false
 	for i := range 2 {
 		file, err := s.Disk.Read(s.path(i))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(file) == 0 {
@@ -147,7 +152,7 @@ func (s *Slots) Load() (newest []byte, err error) {
 			continue
 		}
 		if seq > s.seq {
-			newest, s.seq, s.next = text, seq, 1-i
+			newest, s.seq, s.next, s.read = text, seq, 1-i, true
 		}
 	}
 	if newest == nil && len(bad) == 2 {
@@ -161,10 +166,30 @@ func (s *Slots) Load() (newest []byte, err error) {
 	return newest, nil
 }
 
-// Save is durable when it returns.
+// Sync makes what Load has returned durable: whoever wrote it may have been killed before
+// it was. It comes before anything is done that goes by it.
+func (s *Slots) Sync() error {
+	if !s.read {
+		return nil
+	}
+	err := s.Disk.Sync(s.path(1 - s.next))
+	if err == nil {
+		err = s.Disk.SyncDir(s.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("remember the state of the boot: %w", err)
+	}
+	s.read = false
+	return nil
+}
+
+// Save is durable when it returns. Until then what was there before is.
 func (s *Slots) Save(text []byte) error {
 	name := s.path(s.next)
-	err := s.Disk.Write(name, append(s.seal(s.seq+1, text), text...))
+	err := s.Sync()
+	if err == nil {
+		err = s.Disk.Write(name, append(s.seal(s.seq+1, text), text...))
+	}
 	if err == nil {
 		err = s.Disk.Sync(name)
 	}

@@ -2,6 +2,7 @@ package firmware
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,6 @@ const (
 	PhaseIdle      = ""
 	PhaseArmed     = "armed"     // the files of a trial are there
 	PhaseKeeping   = "keeping"   // what was tried takes the place of what was there
-	PhaseRestoring = "restoring" // what was there before takes the place of what was kept
 	PhaseReturning = "returning" // what was there takes its place again, of what a deadman has tried
 	PhaseLeaving   = "leaving"   // the board runs what it is to run no more, until the next boot
 )
@@ -87,6 +87,8 @@ type helperState struct {
 	From         Files         `json:"from,omitzero"`      // of the phase
 	To           Files         `json:"to,omitzero"`
 	Kept         string        `json:"kept,omitempty"`
+	KeptWay      string        `json:"keptWay,omitempty"` // how Kept was tried, and its deadline
+	KeptDeadline time.Duration `json:"keptDeadline,omitempty"`
 	Previous     *Files        `json:"previous,omitempty"` // what was there before Kept
 	PreviousKept string        `json:"previousKept,omitempty"`
 	Current      Files         `json:"current,omitzero"` // what was kept
@@ -123,6 +125,11 @@ func (h *Helper) save(s helperState) error {
 
 // Settle ends what can only be ended one way: what the power has interrupted.
 func (h *Helper) Settle() error {
+	if h.state.Phase != PhaseIdle {
+		if err := h.Slots.Sync(); err != nil {
+			return err
+		}
+	}
 	switch s := h.state; {
 	case s.Phase == PhaseArmed && s.Way == fleet.TrialDeadman && s.Boot != h.Board.BootID():
 		return h.wake()
@@ -135,8 +142,6 @@ func (h *Helper) Settle() error {
 			return h.idle()
 		}
 		return h.finishKeep()
-	case s.Phase == PhaseRestoring:
-		return h.finishUndo()
 	case s.Phase == PhaseLeaving && s.Boot != h.Board.BootID():
 		return h.idle()
 	}
@@ -357,12 +362,15 @@ func (h *Helper) stage(f *wire.Firmware) (b *fleet.BootConfig, from, to Files, e
 		err = errors.New("this board's firmware does not say whether it tries anything (tryboot): update its bootloader with rpi-eeprom-update, or let the profile's trial be auto")
 		return
 	}
-	if err = h.refuses(way, int64(3*(len(from.Config)+len(from.Cmdline))+1<<20)); err != nil {
+	if err = h.refuses(way, space(from)); err != nil {
 		return
 	}
 	to, err = render(from, b)
 	return
 }
+
+// space is how many bytes a change of these files needs.
+func space(f Files) int64 { return int64(3*(len(f.Config)+len(f.Cmdline)) + 1<<20) }
 
 // Inspect says what a configuration would change.
 func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
@@ -373,62 +381,163 @@ func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 	return Changes(b.Backend, from, to), nil
 }
 
+// viaTry are the lines that name another file as the command line.
+const viaTry = "[all]\ncmdline=" + tryCmdline + "\n"
+
 // via is config.txt with another file as the command line.
 func via(config []byte) []byte {
 	out := bytes.Clone(config)
 	if n := len(out); n > 0 && out[n-1] != '\n' {
 		out = append(out, '\n')
 	}
-	return append(out, "[all]\ncmdline="+tryCmdline+"\n"...)
+	return append(out, viaTry...)
+}
+
+// direct ends what a swap has begun that was cut off: where config.txt names the other file
+// that takes the place of cmdline.txt, and is named no more. Nobody may write to that file
+// or remove it before.
+func (h *Helper) direct() error {
+	backend, dir, err := h.Board.Boots()
+	if err != nil || backend != fleet.BootConfigTxt {
+		return err
+	}
+	if err := h.Disk.SyncDir(dir); err != nil { // what is read is what the firmware would read
+		return err
+	}
+	text, err := h.Disk.Read(h.path(dir, configTxt))
+	if err != nil {
+		return err
+	}
+	config, named := bytes.CutSuffix(text, []byte(viaTry))
+	if !named {
+		return nil
+	}
+	line, err := h.Disk.Read(h.path(dir, tryCmdline))
+	if err == nil {
+		err = replace(h.Disk, h.path(dir, cmdlineTxt), line)
+	}
+	if err == nil {
+		err = replace(h.Disk, h.path(dir, configTxt), config)
+	}
+	return err
 }
 
 // Arm writes the files of a trial and reboots into it. It is the same whether it is asked
 // once or again.
 func (h *Helper) Arm(f *wire.Firmware) error {
-	if h.state.Phase != PhaseIdle && h.trying() {
-		return errors.New("the board is in a trial: keep it or go back first")
-	}
-	if p := h.state.Phase; p != PhaseIdle && p != PhaseArmed {
-		return fmt.Errorf("the helper is %s %s: that is to end first", p, h.state.Candidate)
-	}
-	if h.state.Phase == PhaseArmed && h.state.Way == fleet.TrialDeadman {
-		return h.replaceAgain(f)
+	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's
+		if _, err := h.verify(f); err != nil {
+			return err
+		}
+		return h.arm(h.state)
 	}
 	b, from, to, err := h.stage(f)
 	if err != nil {
 		return err
 	}
+	s := h.state
+	s.Generation = f.Generation
+	if s.Phase == PhaseIdle && s.Kept == f.Digest && from.equal(to) {
+		return h.save(s)
+	}
+	s.Candidate, s.Way, s.Deadline, s.From, s.To = f.Digest, h.way(b.Backend, b.Trial), b.Deadline(), from, to
+	return h.arm(s)
+}
+
+// undoOf is the name of what was there before a digest: no document has it.
+func undoOf(digest string) string { return wire.FirmwareDigest([]byte("undo " + digest)) }
+
+// Undo arms the trial of what was there before what is kept. It needs no signature: the hub
+// has once signed that, or the board came with it.
+func (h *Helper) Undo(digest string) error {
+	s := h.state
+	if s.Phase != PhaseIdle && s.Candidate == undoOf(digest) {
+		return h.arm(s)
+	}
+	if s.Previous == nil || s.Kept != digest || digest == "" {
+		return fmt.Errorf("there is nothing to undo: %.80q is not what is kept here, or what was there before is not known", digest)
+	}
+	backend, _, err := h.Board.Boots()
+	if err != nil {
+		return err
+	}
+	live, err := h.live()
+	if err != nil {
+		return err
+	}
+	if s.Phase == PhaseIdle && !live.equal(s.Current) {
+		return errors.New("somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
+	}
+	if s.KeptWay == "" {
+		s.KeptWay = h.way(backend, "")
+	}
+	if err := h.refuses(s.KeptWay, space(live)); err != nil {
+		return err
+	}
+	s.Candidate, s.Way, s.Deadline, s.From, s.To = undoOf(digest), s.KeptWay, cmp.Or(s.KeptDeadline, fleet.DefaultBootDeadline), s.Current, *s.Previous
+	return h.arm(s)
+}
+
+// arm writes the files of a state's candidate, the first time or again, and reboots.
+func (h *Helper) arm(s helperState) error {
+	switch was := h.state; {
+	case was.Phase != PhaseIdle && h.trying():
+		return errors.New("the board is in a trial: keep it or go back first")
+	case was.Phase != PhaseIdle && was.Phase != PhaseArmed:
+		return fmt.Errorf("the helper is %s %s: that is to end first", was.Phase, was.Candidate)
+	case was.Phase == PhaseArmed && was.Candidate != s.Candidate:
+		return fmt.Errorf("%.80s is about to be tried: that is to be given back first", was.Candidate)
+	case was.Phase == PhaseArmed:
+		if err := h.unchanged(s); err != nil {
+			return err
+		}
+	case s.From.equal(s.To): // it is so already: there is nothing to try
+		return h.save(s.kept())
+	}
 	_, dir, err := h.Board.Boots()
 	if err != nil {
 		return err
 	}
-	s := h.state
-	s.Way, s.Trial = h.way(b.Backend, b.Trial), ""
-	s.Generation, s.Boot, s.Candidate, s.Deadline, s.From, s.To = f.Generation, h.Board.BootID(), f.Digest, b.Deadline(), from, to
-	if from.equal(to) { // it is so already: there is nothing to try
-		s.Phase, s.Candidate, s.Kept, s.Way = PhaseIdle, "", f.Digest, ""
-		return h.save(s)
-	}
-	s.Phase, s.Left = PhaseArmed, ""
+	s.Phase, s.Left, s.Boot, s.Trial = PhaseArmed, "", h.Board.BootID(), ""
 	if err := h.save(s); err != nil {
 		return err
 	}
 	switch s.Way {
 	case fleet.TrialDeadman:
-		return h.replaceAgain(f)
+		if err := h.swap(s.From, s.To); err != nil {
+			return err
+		}
+		return h.Board.Reboot("")
 	case fleet.TrialGrub:
 		return h.armGrub(dir)
 	}
-	text := to.Config
-	if !bytes.Equal(from.Cmdline, to.Cmdline) {
-		text = via(to.Config)
-		err = replace(h.Disk, h.path(dir, tryCmdline), to.Cmdline)
+	text := s.To.Config
+	if !bytes.Equal(s.From.Cmdline, s.To.Cmdline) {
+		text = via(s.To.Config)
+		err = replace(h.Disk, h.path(dir, tryCmdline), s.To.Cmdline)
 	}
 	if err == nil {
-		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+f.Digest+"\n"), text...))
+		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), text...))
 	}
 	if err == nil {
 		err = h.Board.Reboot("0 tryboot")
+	}
+	return err
+}
+
+// unchanged looks whether nobody else has written what is written again.
+func (h *Helper) unchanged(s helperState) error {
+	live, err := h.live()
+	if err != nil {
+		return err
+	}
+	if s.Way != fleet.TrialDeadman {
+		err = h.refuses(s.Way, space(live))
+	} else if live.equal(s.To) || bytes.Equal(live.Config, via(s.To.Config)) {
+		return nil
+	}
+	if err == nil && !live.equal(s.From) {
+		err = errors.New("somebody has changed the boot files since the trial was armed")
 	}
 	return err
 }
@@ -467,55 +576,26 @@ func (h *Helper) finishKeep() error {
 	if err := h.swap(h.state.From, h.state.To); err != nil {
 		return err
 	}
-	s := h.state
-	previous := s.From
-	s.Previous, s.PreviousKept, s.Current = &previous, s.Kept, s.To
-	s.Kept, s.Phase, s.Candidate, s.From, s.To, s.Way, s.Trial = s.Candidate, PhaseIdle, "", Files{}, Files{}, "", ""
-	return h.save(s)
+	return h.save(h.state.kept())
 }
 
-// Undo puts back what was there before what is kept, and reboots.
-func (h *Helper) Undo() error {
-	s := h.state
-	if s.Phase == PhaseLeaving {
-		return h.Board.Reboot("")
+// kept is a state once its candidate has taken the place of what was there.
+func (s helperState) kept() helperState {
+	if s.Candidate == undoOf(s.Kept) { // there is no second step back
+		s.Kept, s.Previous, s.PreviousKept, s.KeptWay, s.KeptDeadline = s.PreviousKept, nil, "", "", 0
+	} else {
+		previous := s.From
+		s.Previous, s.PreviousKept = &previous, s.Kept
+		s.Kept, s.KeptWay, s.KeptDeadline = s.Candidate, s.Way, s.Deadline
 	}
-	if s.Phase != PhaseIdle || s.Previous == nil {
-		return errors.New("there is nothing to undo: nothing was kept here, or something else is under way")
-	}
-	live, err := h.live()
-	if err != nil {
-		return err
-	}
-	if !live.equal(s.Current) {
-		return errors.New("somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
-	}
-	s.Phase, s.Boot, s.From, s.To = PhaseRestoring, h.Board.BootID(), s.Current, *s.Previous
-	if err := h.save(s); err != nil {
-		return err
-	}
-	if err := h.finishUndo(); err != nil {
-		return err
-	}
-	return h.Board.Reboot("")
+	s.Current = s.To
+	return s.idle()
 }
 
-func (h *Helper) finishUndo() error {
-	s := h.state
-	live, err := h.live()
-	if err == nil {
-		err = h.swap(s.From, s.To)
-	}
-	if err != nil {
-		return err
-	}
-	done := s.Boot != h.Board.BootID() && !live.equal(s.From) // the power was cut, and the board has booted what it is to run
-	s.Kept, s.Current = s.PreviousKept, s.To
-	s.Phase, s.Boot, s.Candidate, s.Previous, s.PreviousKept, s.From, s.To = PhaseLeaving, h.Board.BootID(), "", nil, "", Files{}, Files{}
-	if done {
-		s.Phase, s.Boot = PhaseIdle, ""
-	}
-	return h.save(s)
+// idle is a state in which nothing is tried.
+func (s helperState) idle() helperState {
+	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial = PhaseIdle, "", "", 0, Files{}, Files{}, "", ""
+	return s
 }
 
 // Restore ends a trial: its files go, and where it runs the board reboots into the old ones.
@@ -550,9 +630,7 @@ func (h *Helper) idle() error {
 	if err := h.clean(); err != nil {
 		return err
 	}
-	s := h.state
-	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial = PhaseIdle, "", "", 0, Files{}, Files{}, "", ""
-	return h.save(s)
+	return h.save(h.state.idle())
 }
 
 func (h *Helper) clean() error {
@@ -563,7 +641,10 @@ func (h *Helper) clean() error {
 	case backend == fleet.BootGrub:
 		return h.cleanGrub(dir)
 	case backend != fleet.BootConfigTxt:
-		return nil
+		return h.Disk.SyncDir(dir)
+	}
+	if err := h.direct(); err != nil {
+		return err
 	}
 	text, err := h.Disk.Read(h.path(dir, tryTxt))
 	if err == nil && bytes.HasPrefix(text, []byte(trialMark)) {
@@ -586,12 +667,15 @@ func (h *Helper) swap(from, to Files) error {
 	if err != nil {
 		return err
 	}
+	if backend != fleet.BootConfigTxt {
+		return h.swapOne(backend, dir, from, to)
+	}
+	if err := h.direct(); err != nil {
+		return err
+	}
 	live, err := h.live()
 	if err != nil {
 		return err
-	}
-	if backend != fleet.BootConfigTxt {
-		return h.swapOne(backend, dir, from, to)
 	}
 	if !live.equal(to) {
 		type file struct {
@@ -599,7 +683,7 @@ func (h *Helper) swap(from, to Files) error {
 			text []byte
 		}
 		list := []file{{configTxt + ".prev", from.Config}, {cmdlineTxt + ".prev", from.Cmdline}}
-		if !bytes.Equal(from.Cmdline, to.Cmdline) {
+		if !bytes.Equal(live.Cmdline, to.Cmdline) {
 			list = append(list, file{tryCmdline, to.Cmdline}, file{configTxt, via(to.Config)}, file{cmdlineTxt, to.Cmdline})
 		}
 		for _, f := range append(list, file{configTxt, to.Config}) {

@@ -36,6 +36,22 @@ type cut struct {
 
 var cuts = []cut{{}, {names: true}, {names: true, text: 1}, {names: true, text: 2}, {text: 1}, {text: 2}, {last: true, text: 2}}
 
+// A stop ends everything at a call.
+type stop struct {
+	after int
+	what  error // errPower or errCrash
+	cut   cut
+}
+
+// next makes the next stop the one that comes.
+func (w *world) next() {
+	w.stopAt = 0
+	if len(w.then) > 0 {
+		s := w.then[0]
+		w.then, w.stopAt, w.stop, w.cut = w.then[1:], w.calls+s.after, s.what, s.cut
+	}
+}
+
 var (
 	errPower = errors.New("the power is cut")
 	errCrash = errors.New("the process is killed")
@@ -54,6 +70,7 @@ type world struct {
 	stopAt int   // call at which stop happens; 0: never
 	stop   error // errPower or errCrash
 	cut    cut
+	then   []stop // after that, so many calls after the one before
 
 	boot   int
 	uptime time.Duration
@@ -67,6 +84,7 @@ type world struct {
 	way    string
 	args   string           // the kernel's command line, where GRUB gives it
 	dies   func(Files) bool // after the early units
+	kept   bool             // new is what the board has, and old is what may befall it
 	boots  int
 }
 
@@ -162,7 +180,7 @@ func (w *world) lose(c cut) {
 // start is what the firmware of a Raspberry Pi does, or another boot loader.
 func (w *world) start() {
 	w.boots++
-	for {
+	for tries := 1; ; tries++ {
 		w.boot++
 		w.uptime, w.early = 20*time.Second, true
 		w.trying = false
@@ -184,7 +202,7 @@ func (w *world) start() {
 		if w.hangs == nil || !w.hangs(w.runs) {
 			return
 		}
-		if w.runs.like(w.old) {
+		if tries > 2 { // what hangs is booted again
 			w.t.Fatal("the board does not boot")
 		}
 	}
@@ -252,12 +270,13 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 				switch p := recover(); {
 				case p == nil:
 				case p == errPower:
-					w.stopAt = 0
-					w.lose(w.cut)
+					c := w.cut
+					w.next()
+					w.lose(c)
 				case p == errDies:
 					w.lose(cuts[w.boot%len(cuts)])
 				case p == errCrash:
-					w.stopAt = 0
+					w.next()
 				case p == errReboot:
 					for _, i := range w.names {
 						i.durable = bytes.Clone(i.text)
@@ -313,8 +332,11 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 
 func well(*world) Fares { return Fares{Hub: true, Disk: fine} }
 
-// worse: the new configuration takes the network away.
-func worse(w *world) Fares { return Fares{Disk: fine, Hub: !w.runs.like(w.new)} }
+// worse: what is tried takes the network away.
+func worse(w *world) Fares { return Fares{Disk: fine, Hub: !w.tried(w.runs)} }
+
+// tried tells what is on trial here from what the board had.
+func (w *world) tried(f Files) bool { return f.like(w.new) != w.kept }
 
 func trialProfile() *fleet.BootConfig {
 	b := memoryProfile()
@@ -332,7 +354,7 @@ func (w *world) check(st *wire.FirmwareStatus, j Journal, h HelperStatus, want .
 		w.t.Fatalf("it is still %q, the helper %q", j.Phase, h.Phase)
 	}
 	files, state := w.old, "old"
-	if st.State == wire.FirmwareUpToDate && h.Kept != "" {
+	if h.Kept != "" {
 		files, state = w.new, "new"
 	}
 	if live := w.files(); !live.equal(files) || w.trialsLeft() {
@@ -400,55 +422,166 @@ func TestWhereverThePowerFails(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-// TestWhereverThePowerFailsTwice does so with a second stop soon after the first.
+// TestWhereverThePowerFailsTwice stops what recovers from the first stop, too, and now and
+// then what recovers from the second.
 func TestWhereverThePowerFailsTwice(t *testing.T) {
-	for _, way := range ways {
-		step := 1
-		if way != byTryboot {
-			step = 4
+	runs := 0
+	stops := func(n, m int) []stop {
+		out := []stop{{n, errPower, cuts[(n+m)%len(cuts)]}, {m, errPower, cuts[(n+2*m)%len(cuts)]}}
+		if (n+m)%2 == 0 { // what a process has written that was killed is there, until the power is cut
+			out[0].what = errCrash
 		}
-		for n := 1; n < 80; n += step {
-			for m := 1; m < 14; m++ {
-				w, f := newWorldOf(t, way, profileOf(way))
-				w.stopAt, w.stop, w.cut = n, errPower, cuts[(n+m)%len(cuts)]
-				second := false
-				st, j, h := w.live(f, func(w *world) Fares {
-					if w.stopAt == 0 && !second {
-						second = true
-						w.stopAt = w.calls + m
-					}
-					return well(w)
-				})
-				w.check(st, j, h, wire.FirmwareUpToDate, wire.FirmwareRolledBack)
-			}
+		if m%4 == 0 {
+			out[1].what = errCrash
 		}
+		if (n+m)%3 == 0 {
+			out = append(out, stop{1 + (n+m)%7, errPower, cuts[m%len(cuts)]})
+		}
+		return out
 	}
-}
-
-func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
-	for _, way := range ways {
-		for _, how := range append(cuts, cut{text: -1}) {
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		for undo := range 2 {
 			for n := 1; n < 500; n++ {
-				w, f := newWorldOf(t, way, profileOf(way))
-				st, j, h := w.live(f, well)
-				w.check(st, j, h, wire.FirmwareUpToDate)
-				undo := *f
-				undo.Undo = true
-				w.stopAt, w.stop, w.cut = w.calls+n, errPower, how
-				if how.text < 0 {
-					w.stop = errCrash
+				last := 0 // call of which the first stop has come
+				for m := 1; m < 40; m++ {
+					if m > 8 && (n+2*m)%5 > 0 { // the first calls are those of the recovery
+						continue
+					}
+					var w *world
+					var f *wire.Firmware
+					if undo > 0 {
+						w, f = undoing(t, way, o)
+					} else {
+						w, f = newWorldOf(t, way, profileOf(way))
+						o.befall(w)
+					}
+					w.then = stops(n, m)
+					w.next()
+					st, j, h := w.live(f, o.fares)
+					runs++
+					left := len(w.then)
+					if w.stopAt != 0 {
+						left++
+					}
+					switch {
+					case undo == 0 && o.want == wire.FirmwareUpToDate:
+						w.check(st, j, h, wire.FirmwareUpToDate, wire.FirmwareRolledBack)
+					case undo == 0:
+						w.check(st, j, h, wire.FirmwareRolledBack)
+					case o.want == wire.FirmwareUpToDate:
+						w.goneBack(st, j, h, wire.FirmwareUpToDate, wire.FirmwareFailed)
+					default:
+						w.goneBack(st, j, h, wire.FirmwareFailed)
+					}
+					if left < len(stops(n, m)) {
+						last = n
+					} else {
+						break // there is no call n
+					}
+					if left == len(stops(n, m))-1 {
+						break // nor a call m after it
+					}
 				}
-				st, j, h = w.live(&undo, well)
-				w.check(st, j, h, wire.FirmwareUpToDate)
-				if h.Kept != "" {
-					t.Fatalf("it is still kept: %+v", h)
-				}
-				if w.stopAt != 0 {
+				if last < n {
+					if n < 20 {
+						t.Fatalf("only %d calls", n)
+					}
 					break
 				}
 			}
 		}
+	})
+	t.Logf("%d runs", runs)
+}
+
+// undoing is a board that has kept a configuration, and is to have what it had before:
+// from here on that is what an outcome befalls.
+func undoing(t *testing.T, way string, o outcome) (*world, *wire.Firmware) {
+	w, f := newWorldOf(t, way, profileOf(way))
+	st, j, h := w.live(f, well)
+	w.check(st, j, h, wire.FirmwareUpToDate)
+	if h.Kept != f.Digest {
+		t.Fatalf("it is not kept: %+v", h)
 	}
+	w.kept = true
+	o.befall(w)
+	undo := *f
+	undo.Undo = true
+	return w, &undo
+}
+
+// goneBack checks that an undo has come to its end, and which.
+func (w *world) goneBack(st *wire.FirmwareStatus, j Journal, h HelperStatus, want ...string) {
+	w.t.Helper()
+	w.check(st, j, h, want...)
+	if (st.State == wire.FirmwareUpToDate) != (h.Kept == "") || st.Candidate != "" || len(st.Bad) > 0 || st.Digest != h.Kept {
+		w.t.Fatalf("it ends as %+v, and %q is kept", st, h.Kept)
+	}
+}
+
+func undone(o outcome) string {
+	if o.want == wire.FirmwareRolledBack {
+		return wire.FirmwareFailed
+	}
+	return o.want
+}
+
+// What was there before is tried like anything else: it may be what does not work any more.
+func TestAnUndoIsATrial(t *testing.T) {
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		w, f := undoing(t, way, o)
+		st, j, h := w.live(f, o.fares)
+		w.goneBack(st, j, h, undone(o))
+		if o.want != wire.FirmwareRolledBack {
+			return
+		}
+		if st.Message == "" {
+			t.Errorf("it says %+v", st)
+		}
+		boots := w.boots
+		if st, j, h = w.live(f, well); w.boots != boots {
+			t.Error("what has failed is tried again by itself")
+		}
+		w.goneBack(st, j, h, wire.FirmwareFailed)
+		keep := *f
+		keep.Undo = false
+		if st, _, _ = w.live(&keep, well); st.State != wire.FirmwareUpToDate || w.boots != boots {
+			t.Errorf("where it is not to be undone any more it says %+v", st)
+		}
+		again := *f
+		again.Retry, w.hangs, w.dies = 1, nil, nil
+		st, j, h = w.live(&again, well)
+		w.goneBack(st, j, h, wire.FirmwareUpToDate)
+	})
+}
+
+func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
+	runs := 0
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		for _, how := range append(cuts, cut{text: -1}) {
+			for n := 1; n < 500; n++ {
+				w, f := undoing(t, way, o)
+				w.stopAt, w.stop, w.cut = w.calls+n, errPower, how
+				if how.text < 0 {
+					w.stop = errCrash
+				}
+				st, j, h := w.live(f, o.fares)
+				runs++
+				if w.stopAt != 0 { // there is no call n
+					if n < 20 {
+						t.Fatalf("only %d calls", n)
+					}
+					break
+				}
+				want := []string{undone(o)}
+				if o.want == wire.FirmwareUpToDate && w.stop == errPower {
+					want = append(want, wire.FirmwareFailed)
+				}
+				w.goneBack(st, j, h, want...)
+			}
+		}
+	})
+	t.Logf("%d runs", runs)
 }
 
 func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {

@@ -134,6 +134,9 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 			r.Log.Error("the journal of boot configurations is lost and begun anew", "err", err)
 			r.journal = Journal{}
 		}
+		if err := r.slots.Sync(); err != nil && r.journal.Phase != Idle {
+			return true, err
+		}
 		r.loaded = true
 	}
 	if want == nil && len(key) == 0 && r.journal.Phase == Idle && r.told == nil {
@@ -223,18 +226,20 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 		}
 		return nil
 	case Arm:
-		r.say(false, "the board reboots to try boot configuration %s", want.Digest)
-		_, err := r.Ask(ctx, Request{Op: OpArm, Firmware: want})
+		q := Request{Op: OpArm, Firmware: want}
+		if of := r.journal.Undoes; of != "" {
+			q = Request{Op: OpUndo, Digest: of}
+			r.say(false, "the board reboots to try what it had before boot configuration %s", of)
+		} else {
+			r.say(false, "the board reboots to try boot configuration %s", want.Digest)
+		}
+		_, err := r.Ask(ctx, q)
 		return err
 	case Keep:
 		_, err := r.Ask(ctx, Request{Op: OpKeep, Digest: r.journal.Candidate})
 		return err
 	case Restore:
 		_, err := r.Ask(ctx, Request{Op: OpRestore})
-		return err
-	case Undo:
-		r.say(false, "the board reboots to undo boot configuration %s", r.facts.Helper.Kept)
-		_, err := r.Ask(ctx, Request{Op: OpUndo})
 		return err
 	}
 	return fmt.Errorf("unknown step %q", do)
@@ -297,7 +302,7 @@ const (
 type Request struct {
 	Op       string         `json:"op"`
 	Firmware *wire.Firmware `json:"firmware,omitempty"` // inspect, arm
-	Digest   string         `json:"digest,omitempty"`   // keep
+	Digest   string         `json:"digest,omitempty"`   // keep, undo
 	Node     string         `json:"node,omitempty"`     // pin
 	Key      []byte         `json:"key,omitempty"`      // pin
 }
@@ -334,7 +339,7 @@ func (h *Helper) Do(r Request) (a Reply) {
 	case r.Op == OpRestore:
 		err = h.Restore()
 	case r.Op == OpUndo:
-		err = h.Undo()
+		err = h.Undo(r.Digest)
 	default:
 		err = fmt.Errorf("unknown operation %.40q", r.Op)
 	}
