@@ -138,6 +138,9 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
+	if priority(pod) >= systemCritical { // as by the kubelet: what the system needs is not kept away by what it lacks
+		return nil
+	}
 	var under []string
 	if p.o.Pressure.Memory && isBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
 		under = append(under, "MemoryPressure")
@@ -147,6 +150,9 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	}
 	if p.o.Pressure.PID && !tolerates(pod, corev1.TaintNodePIDPressure) {
 		under = append(under, "PIDPressure")
+	}
+	if p.o.Pressure.Heat && !tolerates(pod, fleet.TaintTooHot) { // unlike memory, of which one can ask for a part: every pod warms the board
+		under = append(under, "TemperatureOK=False")
 	}
 	if len(under) > 0 {
 		return &Verdict{"Evicted", "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}

@@ -48,6 +48,11 @@ func TestAdmission(t *testing.T) {
 		{"another node's pod", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.NodeName = "pi-2" }), nil, "NodeName: "},
 		{"a best-effort pod under memory pressure", nil, makePod("b", "wait"), func(w *world) { w.o.Pressure.Memory = true }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		{"a pod with requests under memory pressure", nil, asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Memory = true }, ""},
+		{"a pod with requests in the heat", nil, asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Heat = true }, "Evicted: Pod was rejected: The node had condition: [TemperatureOK=False]. "},
+		{"what the system needs, under every pressure", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(systemCritical); p.Spec.Priority = &n }),
+			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, ""},
+		{"what is nearly critical", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(systemCritical - 1); p.Spec.Priority = &n }),
+			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure, DiskPressure, PIDPressure, TemperatureOK=False]. "},
 		{"a privileged pod", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), nil, "PolicyForbidden: spec.containers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},

@@ -103,10 +103,13 @@ func (a *Agent) limits() hardware.Limits {
 func (a *Agent) weigh(now time.Time) {
 	l := &a.loop
 	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits(), l.heldP, now)
-	is := func(t corev1.NodeConditionType) bool {
-		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
+	is := func(t corev1.NodeConditionType, s corev1.ConditionStatus) bool {
+		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == s })
 	}
-	l.o.Pressure = Pressure{Memory: is(corev1.NodeMemoryPressure), Disk: is(corev1.NodeDiskPressure), PID: is(corev1.NodePIDPressure)}
+	l.o.Pressure = Pressure{
+		Memory: is(corev1.NodeMemoryPressure, corev1.ConditionTrue), Disk: is(corev1.NodeDiskPressure, corev1.ConditionTrue),
+		PID: is(corev1.NodePIDPressure, corev1.ConditionTrue), Heat: is(fleet.ConditionTemperatureOK, corev1.ConditionFalse),
+	}
 	a.relieve(now)
 }
 

@@ -88,8 +88,8 @@ type Facts struct {
 	Engine      engine.Info
 }
 
-// Pressure says what the device is short of.
-type Pressure struct{ Memory, Disk, PID bool }
+// Pressure says what the device is short of, and whether it is too hot.
+type Pressure struct{ Memory, Disk, PID, Heat bool }
 
 // A Doing is a step in flight.
 type Doing struct {

@@ -70,3 +70,90 @@ func TestPodsGoByHardAndSoftThresholds(t *testing.T) {
 		})
 	}
 }
+
+// While a threshold is crossed, also a soft one whose time has not come, nothing new starts here that the taint keeps away:
+// the hub may have bound it before it knew. What runs goes on, also over a reboot.
+func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
+	const mi = 1 << 20
+	tolerant := func(key string) corev1.Pod {
+		return with(makePod("tolerant", "wait"), func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		})
+	}
+	critical := with(makePod("critical", "wait"), func(p *corev1.Pod) { n := int32(systemCritical); p.Spec.Priority = &n })
+	memory := func(b *board) { b.stats.Memory = hardware.Amount{Available: 150 * mi, Capacity: 2 << 30} }
+	for _, c := range []struct {
+		rule     string
+		is       func(*board)
+		key      string // that is tolerated; empty with Exists: each
+		asks     bool   // a pod that asks for memory is admitted
+		says     string // of the others
+		evicting bool   // the hard threshold evicts what runs, one at a time
+	}{
+		{"soft heat", func(b *board) { b.stats.Temperature = hardware.Amount{Available: 83_000, Capacity: 1} }, fleet.TaintTooHot, false, "[TemperatureOK=False]", false},
+		{"hard heat", func(b *board) { b.stats.Temperature = hardware.Amount{Available: 89_000, Capacity: 1} }, fleet.TaintTooHot, false, "[TemperatureOK=False]", true},
+		{"soft memory", memory, corev1.TaintNodeMemoryPressure, true, "[MemoryPressure]", false},
+		{"soft memory and heat", func(b *board) { memory(b); b.stats.Temperature = hardware.Amount{Available: 83_000, Capacity: 1} }, "", false, "[MemoryPressure, TemperatureOK=False]", false},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				profile := &fleet.BoardProfile{}
+				profile.Spec.Resources = fleet.BoardResources{
+					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi", fleet.SignalTemperature: "88"},
+					EvictionSoft: map[string]fleet.SoftThreshold{
+						fleet.SignalMemoryAvailable: {Value: "200Mi", For: metav1.Duration{Duration: time.Hour}},
+						fleet.SignalTemperature:     {Value: "82", For: metav1.Duration{Duration: time.Hour}},
+					},
+				}
+				generation := int64(0)
+				wanted := func(pods ...corev1.Pod) {
+					generation++
+					if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods, Profile: profile}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(20 * time.Second)
+				}
+				old := makePod("old", "wait")
+				wanted(old)
+				d.board.set(c.is)
+				time.Sleep(15 * time.Second)
+				best, asked := makePod("best-effort", "wait"), asking("asked", "100m", "64Mi")
+				wanted(old, best, asked, tolerant(c.key), critical)
+				refused := func(name string) {
+					t.Helper()
+					if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, "The node had condition: "+c.says+". ") {
+						t.Errorf("%s is refused with %q", name, st.Message)
+					}
+				}
+				refused("best-effort")
+				if c.asks {
+					d.wantPhase("asked", corev1.PodRunning, "")
+				} else if st := d.wantPhase("asked", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, "TemperatureOK=False") {
+					t.Errorf("what asks for memory is refused with %q", st.Message)
+				}
+				d.wantPhase("critical", corev1.PodRunning, "")
+				if c.evicting {
+					return
+				}
+				d.wantPhase("old", corev1.PodRunning, "")
+				d.wantPhase("tolerant", corev1.PodRunning, "")
+				d.end()
+				d.twin.PowerCut()
+				d.board.set(func(b *board) { b.boot = "boot-2" })
+				d.start()
+				time.Sleep(time.Minute)
+				d.wantPhase("old", corev1.PodRunning, "")
+				refused("best-effort")
+				// It is over.
+				d.board.set(func(b *board) {
+					b.stats.Memory = hardware.Amount{Available: 1 << 30, Capacity: 2 << 30}
+					b.stats.Temperature = hardware.Amount{Available: 60_000, Capacity: 1}
+				})
+				time.Sleep(hardware.PressureHold + time.Minute)
+				again := makePod("again", "wait")
+				wanted(old, again)
+				d.wantPhase("again", corev1.PodRunning, "")
+			})
+		})
+	}
+}
