@@ -327,7 +327,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAgent()
 	g.Go(func() error { return a.Run(agentCtx) })
-	beat := watch(agentCtx, a, log)
+	beat := watch(agentCtx, a, stuckAfter, log)
 	defer beat()
 	var l *link.Link
 	if p.server != "" {

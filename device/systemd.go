@@ -17,9 +17,9 @@ func notify(state string) { _, _ = daemon.SdNotify(false, state) } // without sy
 // longer fed. The loop turns at least every 15 s and never waits for anything.
 const stuckAfter = 45 * time.Second
 
-// watch feeds systemd's watchdog while the agent's loop turns. A timer alone would
-// keep a stuck agent alive for ever. The returned function ends it.
-func watch(ctx context.Context, a *agent.Agent, log *slog.Logger) (stop func()) {
+// watch feeds systemd's watchdog while the agent's loop has turned within a time. A timer
+// alone would keep a stuck agent alive for ever. The returned function ends it.
+func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.Logger) (stop func()) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
 		return func() {}
@@ -39,7 +39,7 @@ func watch(ctx context.Context, a *agent.Agent, log *slog.Logger) (stop func()) 
 			if last.Before(began) {
 				last = began
 			}
-			if late := time.Since(last); late > stuckAfter {
+			if late := time.Since(last); late > within {
 				log.Error("the agent's loop is stuck, so the watchdog is not fed", "since", late)
 				continue
 			}
