@@ -45,6 +45,11 @@ var (
 		"boot/uEnv.txt": "uname_r=5.10.168-ti-r71\ncmdline=coherent_pool=1M quiet\n", "proc/mounts": "/dev/mmcblk0p1 / ext4 rw,noatime 0 0\n",
 		restoreUnit: "x",
 	}
+	efi = map[string]string{
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(emptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"proc/mounts":                  "/dev/sda2 / ext4 rw,relatime 0 0\n/dev/sda1 /boot/efi vfat rw,relatime 0 0\nefivarfs /sys/firmware/efi/efivars efivarfs rw 0 0\n",
+		"boot/efi/EFI/debian/grub.cfg": "search.fs_uuid 1 root\nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n",
+	}
 	oldPi = map[string]string{
 		"boot/firmware/config.txt": "arm_64bit=1\n", "boot/firmware/cmdline.txt": "root=/dev/mmcblk0p2\n",
 		"proc/mounts": "/dev/mmcblk0p2 / ext4 rw 0 0\n/dev/mmcblk0p1 /boot/firmware vfat rw 0 0\n", restoreUnit: "x",
@@ -86,6 +91,20 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		{"/boot on ZFS", pc, map[string]string{"proc/mounts": "rpool/x / ext4 rw 0 0\nbpool/BOOT /boot zfs rw 0 0\n"}, "/boot is on zfs"},
 		{"/boot read-only", pc, map[string]string{"proc/mounts": "/dev/sda1 / ext4 ro,relatime 0 0\n"}, "mounted read-only"},
 		{"an unknown /boot", pc, map[string]string{"proc/mounts": "overlay / overlay rw 0 0\n"}, "file system overlay"},
+		{"/boot on a RAID by its number", pc, map[string]string{"proc/mounts": "/dev/md127p1 / ext4 rw 0 0\n"}, "/dev/md127p1"},
+		{"/boot on f2fs", pc, map[string]string{"proc/mounts": "/dev/sda1 / f2fs rw 0 0\n"}, "/boot is on f2fs"},
+		{"/boot/grub on a subvolume of its own", pc, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda3 /boot/grub btrfs rw,subvol=/@/grub 0 0\n"}, "/boot is on btrfs"},
+		{"an encrypted /boot, by UEFI", pc, map[string]string{"proc/mounts": "/dev/mapper/luks-1 / ext4 rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, "an encrypted disk"},
+		{"UEFI, all on one ext4", efi, nil, ""},
+		{"UEFI, / on LVM and a plain /boot", efi, map[string]string{"proc/mounts": "/dev/mapper/vg-root / ext4 rw 0 0\n/dev/sda2 /boot ext4 rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, ""},
+		{"UEFI, / on btrfs and a plain /boot", efi, map[string]string{"proc/mounts": "/dev/sda3 / btrfs rw 0 0\n/dev/sda2 /boot ext4 rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, ""},
+		{"UEFI, / on ZFS and /boot on xfs", efi, map[string]string{"proc/mounts": "rpool/root / zfs rw 0 0\n/dev/sda2 /boot xfs rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, ""},
+		{"UEFI, the system partition is /boot", efi, map[string]string{"proc/mounts": "/dev/sda2 / btrfs rw 0 0\n/dev/sda1 /boot vfat rw 0 0\n"}, ""},
+		{"UEFI, the system partition is read-only, which nothing writes to", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda1 /boot/efi vfat ro 0 0\n"}, ""},
+		{"UEFI, a newer /boot is mounted over the older one", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda3 /boot ext4 rw 0 0\n/dev/sda3 /boot ext4 ro 0 0\n"}, "mounted read-only"},
+		{"UEFI, GRUB by its variable", efi, map[string]string{"sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": "\x06\x00\x00\x00G\x00R\x00U\x00B\x00 \x002\x00"}, ""},
+		{"UEFI, systemd-boot installed beside GRUB and not booted", efi, map[string]string{"boot/efi/loader/loader.conf": "timeout 3\n"}, ""},
+
 		{"BLS", pc, map[string]string{"boot/grub/grub.cfg": debianCfg + "blscfg\n"}, "blscfg"},
 		{"no drop-in", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, " ${flotilla_args}", "", 1)}, "90-flotilla.cfg"},
 		{"no custom.cfg", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, "custom.cfg", "x", 1)}, "41_custom"},
@@ -147,5 +166,22 @@ func TestTooLittleSpaceIsRefused(t *testing.T) {
 	}
 	if err := m.Refuses(1 << 60); err == nil || !strings.Contains(err.Error(), "KiB are needed: remove old kernels") {
 		t.Errorf("more than there is: %v", err)
+	}
+}
+
+// A grubenv that is elsewhere, as Fedora's on the EFI system partition, is not replaced by a file of ours, nor is a custom.cfg.
+func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
+	for _, name := range []string{"grubenv", "custom.cfg", "grub.cfg"} {
+		m := machine(t, efi, map[string]string{"boot/efi/elsewhere": string(emptyEnv())})
+		link := filepath.Join(m.Root, "boot/grub", name)
+		if err := os.Remove(link); err != nil && name != "custom.cfg" {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../efi/elsewhere", link); err != nil {
+			t.Fatal(err)
+		}
+		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") && !strings.Contains(s.Refused, "is no regular file") {
+			t.Errorf("%s is a link, and is refused with %q", name, s.Refused)
+		}
 	}
 }

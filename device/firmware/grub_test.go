@@ -13,34 +13,47 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A grubDisk is a disk from which the BIOS boots GRUB, with an ext4 that has our files.
+// A grubDisk is a disk from which the BIOS boots GRUB, or a UEFI by an EFI system partition
+// beside it, with an ext4 that has our files.
 type grubDisk struct {
 	t    *testing.T
+	efi  bool
 	root string // what is on the file system
 	dir  string
 }
 
-const grubModules = "/usr/lib/grub/i386-pc"
+const (
+	grubModules = "/usr/lib/grub/i386-pc"
+	efiModules  = "/usr/lib/grub/x86_64-efi"
+	efiFirmware = "/usr/share/ovmf/OVMF.fd"
+	rootUUID    = "6d1f9c52-94a5-4b7e-9a61-3f2f8f0f5a10"
+)
 
 // newGrubDisk has a grub.cfg as grub-mkconfig writes it, but an entry that prints the
 // command line and halts where Debian's starts Linux.
-func newGrubDisk(t *testing.T) *grubDisk {
+func newGrubDisk(t *testing.T, efi bool) *grubDisk {
 	t.Helper()
-	for _, need := range []string{"qemu-system-x86_64", "grub-mkimage", "mke2fs", "debugfs", grubModules + "/boot.img", "/etc/grub.d/41_custom"} {
+	modules, needs := grubModules, []string{"qemu-system-x86_64", "grub-mkimage", "mke2fs", "debugfs", "/etc/grub.d/41_custom"}
+	if efi {
+		modules, needs = efiModules, append(needs, efiFirmware, efiModules+"/loadenv.mod")
+	} else {
+		needs = append(needs, grubModules+"/boot.img")
+	}
+	for _, need := range needs {
 		_, err := exec.LookPath(need)
 		if strings.HasPrefix(need, "/") {
 			_, err = os.Stat(need)
 		}
 		if err != nil {
-			t.Skipf("SKIPPED: GRUB was not booted: this test needs %s (packages qemu-system-x86, grub-pc-bin, grub2-common, e2fsprogs): %v", need, err)
+			t.Skipf("SKIPPED: GRUB was not booted: this test needs %s (packages qemu-system-x86, grub-pc-bin, grub-efi-amd64-bin, ovmf, grub2-common, e2fsprogs): %v", need, err)
 		}
 	}
-	d := &grubDisk{t: t, dir: t.TempDir()}
+	d := &grubDisk{t: t, efi: efi, dir: t.TempDir()}
 	d.root = filepath.Join(d.dir, "root")
 	if err := os.MkdirAll(filepath.Join(d.root, "boot/grub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(filepath.Join(d.root, "boot/grub/i386-pc"), os.DirFS(grubModules)); err != nil {
+	if err := os.CopyFS(filepath.Join(d.root, "boot/grub", filepath.Base(modules)), os.DirFS(modules)); err != nil {
 		t.Fatal(err)
 	}
 	custom, err := exec.Command("sh", "/etc/grub.d/41_custom").Output()
@@ -77,8 +90,21 @@ func (d *grubDisk) make(kind string) (disk string) {
 	part, core := filepath.Join(d.dir, "part.img"), filepath.Join(d.dir, "core.img")
 	disk = filepath.Join(d.dir, "disk.img")
 	_ = os.Remove(part)
-	d.run("mke2fs", "-q", "-t", kind, "-d", d.root, part, "40M")
-	d.run("grub-mkimage", "-O", "i386-pc", "-o", core, "-p", "(hd0,msdos1)/boot/grub", "biosdisk", "part_msdos", "ext2", "normal", "loadenv", "echo", "test", "configfile", "halt", "serial", "terminal")
+	d.run("mke2fs", "-q", "-t", kind, "-U", rootUUID, "-d", d.root, part, "40M")
+	modules := []string{"part_msdos", "ext2", "normal", "loadenv", "echo", "test", "configfile", "halt", "serial", "terminal"}
+	if d.efi { // as Debian has it: a grub.cfg beside the program that looks for the one in /boot/grub
+		boot := filepath.Join(d.dir, "esp/EFI/BOOT")
+		if err := os.MkdirAll(boot, 0o755); err != nil {
+			d.t.Fatal(err)
+		}
+		stub := "search.fs_uuid " + rootUUID + " root\nset prefix=($root)/boot/grub\nconfigfile $prefix/grub.cfg\n"
+		if err := os.WriteFile(filepath.Join(boot, grubCfg), []byte(stub), 0o644); err != nil {
+			d.t.Fatal(err)
+		}
+		d.run("grub-mkimage", append([]string{"-O", "x86_64-efi", "-o", filepath.Join(boot, "BOOTX64.EFI"), "-p", "/EFI/BOOT", "fat", "search", "search_fs_uuid"}, modules...)...)
+	} else {
+		d.run("grub-mkimage", append([]string{"-O", "i386-pc", "-o", core, "-p", "(hd0,msdos1)/boot/grub", "biosdisk"}, modules...)...)
+	}
 	read := func(name string) []byte {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -89,8 +115,10 @@ func (d *grubDisk) make(kind string) (disk string) {
 	const first = 2048 // sector of the partition
 	content := read(part)
 	image := make([]byte, first*512+len(content))
-	copy(image, read(grubModules + "/boot.img")[:440])
-	copy(image[512:], read(core))
+	if !d.efi {
+		copy(image, read(grubModules + "/boot.img")[:440])
+		copy(image[512:], read(core))
+	}
 	copy(image[first*512:], content)
 	entry := image[446:]
 	entry[0], entry[4] = 0x80, 0x83
@@ -115,7 +143,11 @@ func (d *grubDisk) boot(drive string) (args, said string) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), 4*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg", "-m", "64", "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none", "-drive", drive).CombinedOutput()
+	qemu := []string{"-accel", "tcg", "-m", "64", "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none", "-drive", drive}
+	if d.efi {
+		qemu = append(qemu, "-m", "256", "-bios", efiFirmware, "-drive", "format=raw,readonly=on,if=virtio,file=fat:"+filepath.Join(d.dir, "esp"))
+	}
+	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", qemu...).CombinedOutput()
 	if err != nil {
 		d.t.Fatalf("qemu: %v\n%s", err, out)
 	}
@@ -145,7 +177,11 @@ func grubFiles(t *testing.T) (from, to Files) {
 // The real GRUB reads what we write: the trial once, then the old words, and where it cannot
 // write to its environment block no trial at all.
 func TestGRUBTriesOnce(t *testing.T) {
-	d := newGrubDisk(t)
+	t.Run("BIOS", func(t *testing.T) { triesOnce(t, newGrubDisk(t, false)) })
+	t.Run("UEFI", func(t *testing.T) { triesOnce(t, newGrubDisk(t, true)) })
+}
+
+func triesOnce(t *testing.T, d *grubDisk) {
 	from, to := grubFiles(t)
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	trial, err := grubTrial(from, to, digest)
