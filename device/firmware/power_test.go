@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -70,7 +72,8 @@ type world struct {
 	stopAt int   // call at which stop happens; 0: never
 	stop   error // errPower or errCrash
 	cut    cut
-	then   []stop // after that, so many calls after the one before
+	fails  func(call int, dir string, frees bool) error // what the disk answers instead
+	then   []stop                                       // after that, so many calls after the one before
 
 	boot   int
 	uptime time.Duration
@@ -86,6 +89,18 @@ type world struct {
 	dies   func(Files) bool // after the early units
 	kept   bool             // new is what the board has, and old is what may befall it
 	boots  int
+}
+
+// fault is what the disk answers to the call that comes.
+func (w *world) fault(dir string, frees bool) error {
+	if w.fails == nil {
+		return nil
+	}
+	err := w.fails(w.calls+1, dir, frees)
+	if err != nil {
+		w.calls++
+	}
+	return err
 }
 
 func (w *world) call() error {
@@ -109,12 +124,20 @@ func (w *world) Write(name string, text []byte) error {
 		i = &inode{}
 		w.names[name] = i
 	}
+	if err := w.fault(path.Dir(name), false); err != nil {
+		i.text = bytes.Clone(text[:len(text)/2])
+		return err
+	}
 	i.text = bytes.Clone(text)
 	return w.call()
 }
 
 func (w *world) Sync(name string) error {
-	if err := w.call(); err != nil {
+	err := w.fault(path.Dir(name), false)
+	if err == nil {
+		err = w.call()
+	}
+	if err != nil {
 		return err
 	}
 	w.names[name].durable = bytes.Clone(w.names[name].text)
@@ -122,7 +145,11 @@ func (w *world) Sync(name string) error {
 }
 
 func (w *world) SyncDir(dir string) error {
-	if err := w.call(); err != nil {
+	err := w.fault(dir, false)
+	if err == nil {
+		err = w.call()
+	}
+	if err != nil {
 		return err
 	}
 	w.renamed = ""
@@ -136,6 +163,9 @@ func (w *world) SyncDir(dir string) error {
 }
 
 func (w *world) Rename(from, to string) error {
+	if err := w.fault(path.Dir(to), false); err != nil {
+		return err
+	}
 	w.names[to] = w.names[from]
 	delete(w.names, from)
 	w.renamed = to
@@ -143,6 +173,9 @@ func (w *world) Rename(from, to string) error {
 }
 
 func (w *world) Remove(name string) error {
+	if err := w.fault(path.Dir(name), true); err != nil {
+		return err
+	}
 	delete(w.names, name)
 	return w.call()
 }
@@ -292,7 +325,11 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 				w.t.Fatal(err)
 			}
 			if w.early { // the early unit, and then whatever else the system starts
-				if err := errors.Join(helper.Settle(), helper.Leave()); err != nil {
+				err := helper.Settle() // as Server.Restore
+				if err == nil {
+					err = helper.Leave()
+				}
+				if err != nil && w.fails == nil { // with a disk that fails the unit fails, and the boot goes on
 					w.t.Fatal(err)
 				}
 				if w.early = false; w.dies != nil && w.dies(w.runs) {
@@ -313,7 +350,7 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 				}
 				w.uptime += 20 * time.Second
 				quiet++
-				if again {
+				if again || st != nil && st.State == wire.FirmwareUnsupported { // the helper is asked again
 					quiet = 0
 				}
 				if w.uptime > 3*time.Hour {
@@ -578,6 +615,71 @@ func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
 					want = append(want, wire.FirmwareFailed)
 				}
 				w.goneBack(st, j, h, want...)
+			}
+		}
+	})
+	t.Logf("%d runs", runs)
+}
+
+// TestWhereverTheDiskFails lets calls fail, one or some after the other: a full disk, on which files can still be removed; one
+// that is read-only; one that gives errors; each for the boot files, for what is remembered, or for all.
+func TestWhereverTheDiskFails(t *testing.T) {
+	runs := 0
+	kinds := []struct {
+		name string
+		err  error
+		full bool
+	}{{"full", unix.ENOSPC, true}, {"read-only", unix.EROFS, false}, {"gives errors", unix.EIO, false}}
+	eachWay(t, func(t *testing.T, way string, o outcome) {
+		for undo := range 2 {
+			for n := 1; n < 500; n++ {
+				beyond := true // there is no call n
+				for k, calls := range []int{1, 4, 30} {
+					kind := kinds[(n+k)%len(kinds)]
+					var w *world
+					var f *wire.Firmware
+					if undo > 0 {
+						w, f = undoing(t, way, o)
+					} else {
+						w, f = newWorldOf(t, way, profileOf(way))
+						o.befall(w)
+					}
+					where := []string{"", w.dir(), "/var/helper", "/var/agent"}[(n/2)%4]
+					from, failed := w.calls+n, 0
+					w.fails = func(call int, dir string, frees bool) error {
+						if call >= from {
+							beyond = false
+						}
+						if call < from || failed >= calls || where != "" && dir != where || frees && kind.full {
+							return nil
+						}
+						failed++
+						return kind.err
+					}
+					st, j, h := w.live(f, o.fares)
+					runs++
+					want := []string{o.want}
+					if o.want == wire.FirmwareUpToDate {
+						want = append(want, wire.FirmwareRolledBack, wire.FirmwareFailed)
+					}
+					if undo > 0 {
+						if want = append(want, wire.FirmwareFailed); o.want == wire.FirmwareRolledBack {
+							want = []string{wire.FirmwareFailed}
+						}
+						w.goneBack(st, j, h, want...)
+					} else {
+						w.check(st, j, h, want...)
+					}
+					if t.Failed() {
+						t.Fatalf("undo %d: call %d and %d more, %s: %s", undo, n, calls, where, kind.name)
+					}
+				}
+				if beyond {
+					if n < 20 {
+						t.Fatalf("only %d calls", n)
+					}
+					break
+				}
 			}
 		}
 	})

@@ -3,6 +3,7 @@ package firmware
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -158,7 +159,9 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		f.HelperErr, err = err.Error(), nil
 	} else {
 		f.Helper = *status.Status
-		r.pin(ctx, key)
+		if err := r.pin(ctx, key); err != nil { // it is asked again
+			f.HelperErr = err.Error()
+		}
 	}
 	f.Was = Was{Hub: fares.Hub, Running: fares.Running}
 	f.Failing = nil
@@ -245,19 +248,22 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 	return fmt.Errorf("unknown step %q", do)
 }
 
-// pin gives the helper the first key of this node's hub.
-func (r *Runner) pin(ctx context.Context, key []byte) {
+// pin gives the helper the first key of this node's hub. The error is one that may pass.
+func (r *Runner) pin(ctx context.Context, key []byte) error {
 	h := r.facts.Helper
 	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.foreign == string(key) {
-		return
+		return nil
 	}
-	if _, err := r.Ask(ctx, Request{Op: OpPin, Node: r.Node, Key: key}); err != nil {
+	if _, err := r.Ask(ctx, Request{Op: OpPin, Node: r.Node, Key: key}); err != nil && h.Node == "" && len(key) == ed25519.PublicKeySize {
+		return fmt.Errorf("it does not take its first key: %w", err)
+	} else if err != nil { // it has another one, for good
 		r.foreign = string(key)
 		r.say(true, "the hub's key for boot configurations is not taken: %v", err)
-		return
+		return nil
 	}
 	r.facts.Inspected = ""
 	r.say(false, "boot configurations are taken from now on that this hub has signed for node %s", r.Node)
+	return nil
 }
 
 func (r *Runner) tell(st *wire.FirmwareStatus) {
