@@ -61,10 +61,10 @@ func (Kernel) Write(name string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-func (Kernel) Sync(name string) error    { return sync(name, os.O_RDWR) }
-func (Kernel) SyncDir(name string) error { return sync(name, os.O_RDONLY) }
+func (Kernel) Sync(name string) error    { return fsync(name, os.O_RDWR) }
+func (Kernel) SyncDir(name string) error { return fsync(name, os.O_RDONLY) }
 
-func sync(name string, flags int) error {
+func fsync(name string, flags int) error {
 	f, err := os.OpenFile(name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -90,7 +90,10 @@ func replace(d Disk, name string, text []byte) error {
 		}
 		return err
 	}
-	err := d.Write(name+".new", text)
+	err := d.Remove(name + ".new") // whoever has linked it to something else: that is not written to
+	if err == nil {
+		err = d.Write(name+".new", text)
+	}
 	if err == nil {
 		err = d.Sync(name + ".new")
 	}

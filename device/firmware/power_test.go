@@ -72,6 +72,7 @@ type world struct {
 	stopAt int   // call at which stop happens; 0: never
 	stop   error // errPower or errCrash
 	cut    cut
+	clock  func(*world) time.Time                       // the wall clock
 	fails  func(call int, dir string, frees bool) error // what the disk answers instead
 	then   []stop                                       // after that, so many calls after the one before
 
@@ -344,7 +345,11 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 				Tell:    func(s *wire.FirmwareStatus) { st = s },
 			}
 			for quiet = 0; quiet < 5; {
-				again, err := r.Step(w.t.Context(), time.Unix(int64(w.boot)*1e6, 0).Add(w.uptime))
+				now := time.Unix(int64(w.boot)*1e6, 0).Add(w.uptime)
+				if w.clock != nil {
+					now = w.clock(w)
+				}
+				again, err := r.Step(w.t.Context(), now)
 				if err != nil && !again {
 					w.t.Log(err)
 				}
