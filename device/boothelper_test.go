@@ -635,3 +635,96 @@ func TestTheHelperUnderAttack(t *testing.T) {
 		}
 	}
 }
+
+// The real helper is killed at any moment, again and again, while it arms a deadman's trial and gives it back: what the board
+// would boot is always the old files or the new ones, and in the end it has the old ones.
+func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
+	dir, err := os.MkdirTemp("", "board") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &bootBoard{t: t, program: buildDevice(t), dir: dir, root: filepath.Join(dir, "root"), helperDir: filepath.Join(dir, "helper"), said: &safeBuffer{}, way: "deadman"}
+	for _, sub := range []string{"proc", "sys", "etc", "boot"} {
+		if err := os.CopyFS(filepath.Join(b.root, sub), os.DirFS(filepath.Join("../firmware-configs/testdata/raspberrypi-4/root", sub))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.furnish()
+	socket := filepath.Join(dir, "helper.sock")
+	f := signedBoot(t, 1, bootConfig("psi=1", "cgroup_enable=memory"))
+	// boots is what the firmware would read, without what says by which name.
+	boots := func() (string, string) {
+		config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
+		if before, ok := strings.CutSuffix(config, "[all]\ncmdline=cmdline-flotilla.txt\n"); ok {
+			config, cmdline = before, b.read("cmdline-flotilla.txt")
+		}
+		return strings.TrimRight(config, "\n"), cmdline
+	}
+	oldConfig, oldCmdline := boots()
+	newConfig, newCmdline, moments := "", "", 0
+	pinned, reached := false, map[string]bool{}
+	for n := range 60 {
+		helper := b.run("boot-helper", "--root", b.root, "--state-dir", b.helperDir, "--socket", socket)
+		var r firmware.Request
+		for _, r = range []firmware.Request{{Op: firmware.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}, {Op: firmware.OpStatus}} {
+			if r.Op == firmware.OpPin && pinned {
+				continue
+			}
+			for range 200 {
+				a, err := firmware.Ask(t.Context(), socket, r)
+				if err == nil {
+					pinned = true
+					if s := a.Status; s != nil {
+						reached[s.Phase] = true
+					}
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		r = firmware.Request{Op: firmware.OpArm, Firmware: f}
+		if n%2 == 1 {
+			r = firmware.Request{Op: firmware.OpRestore}
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := firmware.Ask(context.Background(), socket, r)
+			done <- err
+		}()
+		if n > 1 { // the first two come to their end
+			time.Sleep(time.Duration(n*n%97) * 100 * time.Microsecond)
+			_ = helper.Process.Kill()
+			if <-done != nil {
+				moments++
+			}
+		} else if err := <-done; err != nil {
+			t.Fatalf("%s: %v", r.Op, err)
+		}
+		_ = helper.Process.Kill()
+		_ = helper.Wait() // it was killed
+		config, cmdline := boots()
+		switch {
+		case n == 0:
+			if newConfig, newCmdline = config, cmdline; !strings.Contains(cmdline, "psi=1") {
+				t.Fatalf("nothing is armed: %q", cmdline)
+			}
+		case config == oldConfig && cmdline == oldCmdline, config == newConfig && cmdline == newCmdline:
+		default:
+			t.Fatalf("killed at %s, the board would boot neither old nor new files:\n%q\n%q", r.Op, config, cmdline)
+		}
+	}
+	if moments < 10 || !reached[firmware.PhaseArmed] {
+		t.Errorf("%d requests were cut off, and %v reached", moments, reached)
+	}
+	for n := range 3 { // then the board is booted as it is, and again
+		b.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("00000000-0000-4000-8000-%012d\n", 100+n))
+		if err := b.run("boot-helper", "--restore", "--root", b.root, "--state-dir", b.helperDir).Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	if config, cmdline := boots(); config != oldConfig || cmdline != oldCmdline || b.read("cmdline-flotilla.txt") != "" {
+		t.Errorf("in the end the board boots %q", cmdline)
+	}
+	t.Logf("%d requests were cut off, phases seen: %v", moments, reached)
+}
