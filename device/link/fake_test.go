@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,10 +47,30 @@ type hub struct {
 	events   []wire.Event
 	replies  []wire.Reply
 	presence []wire.Presence
-	frozen   atomic.Bool // packets vanish, both ways
-	deaf     atomic.Bool // the hub reads nothing: writes to it block
-	rate     int         // bytes per second on the way to the hub; 0: any
-	buffer   int         // bytes that wait on that way before a write blocks
+	frozen   atomic.Bool  // packets vanish, both ways
+	deaf     atomic.Bool  // the hub reads nothing: writes to it block
+	rate     int          // bytes per second on the way to the hub; 0: any
+	buffer   int          // bytes that wait on that way before a write blocks
+	fail     func() error // of every dial
+	log      paper        // the link's
+}
+
+// A paper takes what a link logs.
+type paper struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (p *paper) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *paper) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
 }
 
 // heard is a message with the moment at which it came.
@@ -68,6 +89,9 @@ func (h *hub) dial(context.Context) (net.Conn, error) {
 	defer h.mu.Unlock()
 	if h.losing("dial") {
 		return nil, errors.New("no route to host")
+	}
+	if h.fail != nil {
+		return nil, h.fail()
 	}
 	a, b := net.Pipe()
 	h.conn = b
@@ -439,7 +463,7 @@ func bubble(t *testing.T, h *hub, test func(t *testing.T, l *Link, a *agent)) {
 		a := &agent{load: "first", pod: "first"}
 		l, err := New(Config{
 			Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://hub:1883", Dial: h.dial,
-			Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -83,6 +83,7 @@ const (
 	backoffMin    = 200 * time.Millisecond
 	backoffMax    = 7 * time.Second  // well inside of any grace, however long the hub was away
 	steady        = 30 * time.Second // a session of this length ends the back-off
+	newCause      = time.Minute      // between two lines of the log about one outage
 	maxEvents     = 256
 	maxRequests   = 64
 	maxWaiting    = 1 << 20 // bytes of requests that wait; one alone may have more
@@ -188,7 +189,8 @@ func (l *Link) Run(ctx context.Context) error {
 	wg.Go(func() { l.deliverAll(serving) })
 	defer wg.Wait()
 	defer stop()
-	var said string
+	var said string // the last cause that the log was told
+	var saidAt time.Time
 	for try := 0; ; try++ {
 		began := time.Now()
 		err := l.connectOnce(ctx)
@@ -206,12 +208,14 @@ func (l *Link) Run(ctx context.Context) error {
 			try = 0
 		}
 		if time.Since(began) >= steady {
-			try = 0
+			try, saidAt = 0, time.Time{}
 		}
 		pause := l.backoff(try)
-		level := slog.LevelDebug // the same thing every minute is no news
-		if said != err.Error() {
-			level, said = slog.LevelWarn, err.Error()
+		// The same thing every minute is no news; and as an error may name the port that was
+		// called from, another one at every try, what is news is told once a minute at most.
+		level := slog.LevelDebug
+		if said != err.Error() && time.Since(saidAt) >= newCause || saidAt.IsZero() {
+			level, said, saidAt = slog.LevelWarn, err.Error(), time.Now()
 		}
 		l.log.Log(ctx, level, "hub is out of reach; workloads run on", "node", l.cfg.Node, "hub", l.cfg.Server, "err", err, "again", pause.Round(time.Millisecond))
 		select {

@@ -305,6 +305,23 @@ func TestReconnectsBackOffWithFullJitter(t *testing.T) {
 	})
 }
 
+// Whoever is away for a day must not fill a card with it: the causes of failed tries have
+// ports in them, and no two are the same.
+func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
+	tries := 0
+	h := &hub{fail: func() error {
+		tries++
+		return fmt.Errorf("read tcp 10.0.0.7:%d->10.0.0.1:8883: connection reset by peer", 1024+tries)
+	}}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(2 * time.Hour)
+		said := h.log.String()
+		if n := strings.Count(said, "out of reach"); n < 1 || n > 121 || tries < 1000 {
+			t.Errorf("%d lines of the log about %d tries in two hours, wants one a minute at most", n, tries)
+		}
+	})
+}
+
 func TestARefusedDeviceSaysWhy(t *testing.T) {
 	h := &hub{refuse: 5}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
