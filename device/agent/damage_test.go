@@ -40,10 +40,10 @@ var faults = map[string]func(path string) error{
 func TestNoFaultOfAFileTakesThePods(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		runs []string // after the reboot, of "first" (in both copies), "second" (in the newer one) and "job", which has ended
+		runs []string // after the reboot, of "first", "second" (which came later) and "job", which has ended
 		says bool
 	}{
-		{"desired.0.state", []string{"first"}, true}, // the newer one
+		{"desired.0.state", []string{"first", "second"}, true},
 		{"desired.1.state", []string{"first", "second"}, true},
 		{"journal.0.state", []string{"first", "second"}, true},
 		{"journal.1.state", []string{"first", "second"}, true},

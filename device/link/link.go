@@ -88,10 +88,10 @@ const (
 	maxRequests   = 64
 	maxWaiting    = 1 << 20 // bytes of requests that wait; one alone may have more
 
-	// Each desired state that differs is written to flash. A hub that sends 4 MiB of
+	// Each desired state that differs is written to flash, twice. A hub that sends 4 MiB of
 	// another one every second is held to 1.4 GB a day; the newest waits.
-	desiredBurst = 64 << 20
-	desiredRate  = 16 << 10 // bytes a second
+	desiredBurst = 32 << 20
+	desiredRate  = 8 << 10 // bytes a second
 )
 
 // ErrOffline says that the hub cannot be reached now.

@@ -161,11 +161,15 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		if err == nil {
 			err = m.slots.write(full)
 		}
-		if err != nil {
+		once := errors.Is(err, errOnce)
+		switch {
+		case once:
+			err = fmt.Errorf("store the desired state of generation %d: %w; the device lives by the other", d.Generation, err)
+		case err != nil:
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has", d.Generation, err)
 		}
 		m.note(desiredFile, err)
-		if err != nil {
+		if err != nil && !once {
 			return err
 		}
 		m.dropOlder(desiredFile)
@@ -217,7 +221,7 @@ func (m *Memory) SetNotes(notes []Note) error {
 		if err != nil {
 			err = fmt.Errorf("write the journal: %w; a pod that has ended would run again after a restart of the agent", err)
 		}
-		if m.note(journalFile, err); err != nil {
+		if m.note(journalFile, err); err != nil && !errors.Is(err, errOnce) {
 			return err
 		}
 		m.dropOlder(journalFile)

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Slots keep one text in two files that are written in turn, in place. A write that is
-// cut off, a block that went bad and a disk that is full cost at most the newer text: the
-// older one stays where it is, and room for the next one is there already.
+// Slots keep one text in two files that are written one after the other, in place. A write
+// that is cut off and a disk that is full cost at most the newer text: the older one stays
+// where it is, and room for the next one is there already. A block that goes bad later
+// costs nothing, for the other file has the same text.
 type slots struct {
 	dir, name string
 	seq       uint64 // of the newest text; 0: there is none
@@ -133,15 +134,21 @@ func readSlot(path string) (seq uint64, body []byte, err error) {
 	return seq, body, nil
 }
 
-// write stores a text durably, the first one twice. Where it fails, the one before is
-// still there, and is never what the next one is written over.
+// errOnce: the text is stored, but one of its files is not as it should be.
+var errOnce = errors.New("only one of the two copies could be written")
+
+// write stores a text durably, and twice. Where the first of the two fails, the text before
+// is still there, and is never what the next one is written over; where the second fails,
+// the new one is there, and errOnce says so. The one before is no good second copy: who
+// lived by it would stop what has begun since.
 func (s *slots) write(body []byte) error {
-	if s.seq == 0 {
-		if err := s.turn(body); err != nil {
-			return err
-		}
+	if err := s.turn(body); err != nil {
+		return err
 	}
-	return s.turn(body)
+	if err := s.turn(body); err != nil {
+		return fmt.Errorf("%w: %w", errOnce, err)
+	}
+	return nil
 }
 
 // turn writes a text to the slot whose turn it is.
