@@ -216,8 +216,11 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 	}
 	if e.Paused != nil {
 		from := "a backup, " + filepath.Base(e.Paused.From)
-		if e.Paused.From == "" {
+		switch {
+		case e.Paused.From == "":
 			from = "an empty one"
+		case e.Paused.From == filepath.Join(p.Config.DataDir, "hub.db"):
+			from = "an older state of itself"
 		}
 		all = append(all, Finding{Warn, "database", fmt.Sprintf("it was replaced by %s, at %s (%s): devices with a newer desired state keep it", from, e.Paused.At.Format(time.RFC3339), e.Paused.Cause), "see that what the hub has is right, then `flotilla-hub resume`"})
 	}

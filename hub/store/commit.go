@@ -96,6 +96,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}
 	s.rev = c.Rev
+	s.witness.saw(s.rev)
 	if s.full {
 		s.shrink(ctx)
 	}

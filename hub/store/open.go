@@ -57,6 +57,10 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := s.witness.open(s.dir); err != nil {
+		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
+	}
+	s.witness.saw(s.rev)
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
@@ -119,8 +123,13 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	}); err != nil {
 		return err
 	}
-	s.rev, err = s.Revision(ctx)
-	return err
+	if s.rev, err = s.Revision(ctx); err != nil {
+		return err
+	}
+	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && saw > s.rev {
+		return s.outlived(ctx, o, saw)
+	}
+	return nil
 }
 
 // notLost refuses to begin with an empty database where there was a full one:
@@ -134,6 +143,9 @@ func (s *Store) notLost() error {
 	}
 	if list, _ := backups(s.dir); len(list) > 0 {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
+	}
+	if saw := witnessed(s.dir); saw > 0 {
+		return fmt.Errorf("%w: %s is empty or missing although it was of revision %d", errCorrupt, s.file, saw)
 	}
 	return nil
 }

@@ -66,6 +66,8 @@ type Store struct {
 	auditKept             time.Duration
 	auditRows, auditBytes int64
 
+	witness witness // of the revision; nothing where this store is shared
+
 	written time.Time // when the database was last written before this store opened it
 
 	mu    sync.Mutex // guards everything below: one writer at a time
@@ -211,7 +213,7 @@ func (s *Store) Close() error {
 		s.closing = true
 		err = s.txLocked(context.Background(), func(context.Context, *sql.Conn) error { return nil })
 	}
-	err = errors.Join(err, s.disconnect())
+	err = errors.Join(err, s.disconnect(), s.witness.close())
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
