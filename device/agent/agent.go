@@ -149,6 +149,8 @@ type loop struct {
 	listing    bool
 	dirty      bool // something may have changed since the list was asked for
 	listAt     time.Time
+	pinging    bool
+	pingAt     time.Time
 	seen       bool              // the engine has been listed since the start
 	resorted   bool              // see resort
 	messages   map[string]string // what containers that have ended said, by id; never changed

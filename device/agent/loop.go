@@ -13,6 +13,7 @@ import (
 
 const (
 	relist      = 60 * time.Second      // look again although no event came
+	pingTime    = 10 * time.Second      // between two questions to a silent engine whether it is there
 	settle      = 50 * time.Millisecond // events come in bunches
 	askTimeout  = 10 * time.Second      // for questions to the engine
 	holdFailed  = 5 * time.Second       // before a step that failed is tried again
@@ -21,7 +22,7 @@ const (
 	plugTime    = time.Second           // from news of something plugged in to a look: it comes in pieces
 	imagesTime  = 5 * time.Minute       // between two looks at the images
 	maxIdle     = 15 * time.Second      // between two turns of the loop
-	graceDown   = 30 * time.Second      // an engine that has been away so long makes the node not ready
+	graceDown   = 30 * time.Second      // an engine that has not answered for so long makes the node not ready
 	retryEngine = 2 * time.Second       // between two tries to reach the engine
 )
 

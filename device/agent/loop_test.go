@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -664,6 +665,65 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 			t.Errorf("the engine is back and Ready is %s (%s)", c.Status, c.Message)
 		}
 		d.wantContainers("web/c0#0 running")
+	})
+}
+
+// A hung engine takes every question and answers none.
+type hung struct {
+	engine.Engine
+	hangs atomic.Bool
+}
+
+func (h *hung) Ping(ctx context.Context) error {
+	if h.hangs.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.Engine.Ping(ctx)
+}
+
+func (h *hung) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+	if h.hangs.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return h.Engine.Containers(ctx, label)
+}
+
+// An engine that hangs ends no connection and sends no event: it is asked.
+func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		h := &hung{Engine: d.twin}
+		d.engine = h
+		d.start()
+		d.desire(1, makePod("web", "wait"))
+		for _, into := range []time.Duration{time.Minute, 61 * time.Second, 75 * time.Second, 100 * time.Second} {
+			time.Sleep(into)
+			ready := func() corev1.NodeCondition {
+				cs := d.agent.Status().Status.Conditions
+				return cs[len(cs)-1]
+			}
+			if c := ready(); c.Status != corev1.ConditionTrue {
+				t.Fatalf("Ready is %s (%s), want True", c.Status, c.Message)
+			}
+			h.hangs.Store(true)
+			time.Sleep(29 * time.Second)
+			if c := ready(); c.Status != corev1.ConditionTrue {
+				t.Errorf("after 29 s Ready is %s (%s), want True", c.Status, c.Message)
+			}
+			time.Sleep(11*time.Second + 100*time.Millisecond)
+			if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
+				t.Errorf("after 40 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
+			}
+			h.hangs.Store(false)
+			time.Sleep(15 * time.Second)
+			if c := ready(); c.Status != corev1.ConditionTrue {
+				t.Errorf("it answers again and Ready is %s (%s)", c.Status, c.Message)
+			}
+			d.wantContainers("web/c0#0 running")
+		}
+		d.end()
 	})
 }
 

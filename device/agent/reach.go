@@ -50,11 +50,34 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 			}
 			return func() {
 				l.messages = messages
-				a.listed(list, err)
+				a.listed(list, now, err)
 			}
 		})
 	}
+	if !l.listing && !l.pinging && l.engineErr == nil && !now.Before(l.pingAt) {
+		l.pinging = true
+		e := l.engine
+		a.async(askTimeout, func(ctx context.Context) func() {
+			err := e.Ping(ctx)
+			return func() { a.pinged(now, err) }
+		})
+	}
+	if l.pingAt.Before(l.listAt) && !l.pinging && l.engineErr == nil {
+		return l.pingAt
+	}
 	return l.listAt
+}
+
+// pinged takes in whether the engine answered what it was asked at a moment. One that hangs
+// says nothing by itself, and is not listed for a minute.
+func (a *Agent) pinged(asked time.Time, err error) {
+	l := &a.loop
+	l.pinging = false
+	l.pingAt = time.Now().Add(pingTime)
+	if err != nil {
+		l.dirty = true
+		a.lost(err, asked)
+	}
 }
 
 func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
@@ -76,17 +99,17 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	a.work.Go(func() { a.follow(l.ctx, e) })
 }
 
-// lost notes that the engine does not answer.
-func (a *Agent) lost(err error, now time.Time) {
+// lost notes that the engine does not answer what it was asked at a moment.
+func (a *Agent) lost(err error, asked time.Time) {
 	l := &a.loop
 	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // else it is us who stop
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err
 	if l.downSince.IsZero() {
-		l.downSince = now
+		l.downSince = asked
 		if !l.seen {
-			l.downSince = now.Add(-graceDown) // it has not been there at all yet
+			l.downSince = asked.Add(-graceDown) // it has not been there at all yet
 		}
 	}
 }
@@ -107,14 +130,14 @@ func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 	}
 }
 
-// listed takes in what the engine holds.
-func (a *Agent) listed(list []engine.Container, err error) {
+// listed takes in what the engine holds, or why what it was asked at a moment has no answer.
+func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	l := &a.loop
 	now := time.Now()
 	l.listing = false
 	if err != nil {
 		l.dirty, l.listAt = true, now.Add(retryEngine)
-		a.lost(err, now)
+		a.lost(err, asked)
 		return
 	}
 	if l.engineErr != nil {
@@ -122,6 +145,7 @@ func (a *Agent) listed(list []engine.Container, err error) {
 	}
 	first := !l.seen
 	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
+	l.pingAt = now.Add(pingTime)
 	l.o.See(list, now)
 	if first {
 		a.recall()

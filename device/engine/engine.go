@@ -202,6 +202,8 @@ type Size struct{ Width, Height uint16 }
 type Engine interface {
 	// Info asks the engine who it is; ErrUnavailable where it does not answer.
 	Info(ctx context.Context) (Info, error)
+	// Ping asks whether the engine answers at all, which costs it next to nothing.
+	Ping(ctx context.Context) error
 	// Containers lists every container, running or not, that carries the label.
 	Containers(ctx context.Context, label string) ([]Container, error)
 	// Create makes a container and returns its id. ErrNoImage when the image is not there.

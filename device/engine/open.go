@@ -50,6 +50,11 @@ func (a *api) podman() bool           { return a.current.Load().info.Name == "po
 
 func (a *api) Close() error { return a.client().Close() }
 
+func (a *api) Ping(ctx context.Context) error {
+	_, err := a.client().Ping(ctx, client.PingOptions{})
+	return explain(err, "ask the container engine at", a.socket)
+}
+
 func (a *api) Info(ctx context.Context) (Info, error) {
 	s := a.current.Load()
 	if s == nil {

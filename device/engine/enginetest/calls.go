@@ -23,6 +23,15 @@ func (t *Twin) Info(ctx context.Context) (engine.Info, error) {
 	return t.info, nil
 }
 
+// Ping implements engine.Engine.
+func (t *Twin) Ping(ctx context.Context) error {
+	if err := t.enter(ctx, "Ping", "engine"); err != nil {
+		return err
+	}
+	t.mu.Unlock()
+	return nil
+}
+
 // Containers implements engine.Engine.
 func (t *Twin) Containers(ctx context.Context, label string) ([]engine.Container, error) {
 	if err := t.enter(ctx, "Containers", label); err != nil {
