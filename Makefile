@@ -5,7 +5,7 @@ GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build agents run check test test-static test-cross test-go test-long attack conformance bench bench-fleet fuzz clean
+.PHONY: build agents run check test test-static test-cross test-go test-long attack faults conformance bench bench-fleet fuzz clean
 
 build:
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-hub ./hub
@@ -88,6 +88,12 @@ bench-fleet:
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
 	go run ./hub/attack
+
+# What happens in the field, to real hubs, agents and engines: kills, power cuts, broken lines,
+# full disks, torn files. A table of what held. Half an hour; FAULTS='-run ^F2$$' for a row.
+faults:
+	@.ci/services .ci/services.env
+	@set -a && . ./.ci/services.env && set +a && go run ./hub/faults $(FAULTS)
 
 # Kubernetes' own conformance suite: every spec that we claim, on simulated devices and on
 # agents with Docker (CONFORMANCE='-engine podman': with Podman; go run ./hub/conformance -help).

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -22,10 +23,15 @@ import (
 	"flotilla.dev/hub/kube/kubectltest"
 )
 
-const (
-	kills   = 20
-	writers = 3
-)
+const writers = 3
+
+// kills is how often the hub is killed: make faults has the patience for more.
+func kills() int {
+	if os.Getenv("FAULTS") != "" {
+		return 200
+	}
+	return 20
+}
 
 // A notary writes down, outside the hub, what the hub has acknowledged.
 type notary struct {
@@ -47,7 +53,7 @@ func (n *notary) gone(name string) {
 	n.deleted[name], n.acks = true, n.acks+1
 }
 
-// TestKillingTheHubLosesNothing kills the hub twenty times in the middle of writes.
+// TestKillingTheHubLosesNothing kills the hub again and again in the middle of writes.
 // What was acknowledged is there afterwards, and no container has noticed.
 func TestKillingTheHubLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -71,13 +77,13 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 		g.Go(func() { h.write(ctx, n, w) })
 	}
 	g.Go(func() { h.apply(ctx, t, n) })
-	var slowest time.Duration
-	for range kills {
+	var starts []time.Duration
+	for range kills() {
 		time.Sleep(time.Duration(50+dice.IntN(500)) * time.Millisecond)
 		h.kill()
 		began := time.Now()
 		h.start()
-		slowest = max(slowest, time.Since(began))
+		starts = append(starts, time.Since(began))
 	}
 	cancel()
 	g.Wait()
@@ -85,10 +91,18 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	sound(t, h.dir)
 	h.start()
 	h.checkNotes(n)
-	t.Logf("%d kills, %d acknowledged writes to %d objects, slowest start %s", kills+1, n.acks, len(n.counts), slowest.Round(time.Millisecond))
-	if n.acks < kills {
+	slices.Sort(starts)
+	usual, slowest := starts[len(starts)*9/10], starts[len(starts)-1]
+	if usual > 3*time.Second {
+		t.Errorf("one start in ten takes %s or more, wants 3 s", usual)
+	}
+	if n.acks < kills() {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
 	}
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
+		t.Errorf("a node became NotReady for a hub that was away for a moment:\n%s", events)
+	}
+	seen(t, fmt.Sprintf("%d kills, none of %d acknowledged writes to %d objects lost, database sound; nine starts of ten within %.2f s, all within %.2f s; no node NotReady", kills()+1, n.acks, len(n.counts), usual.Seconds(), slowest.Seconds()))
 
 	h.allReady(4)
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })

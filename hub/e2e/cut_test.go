@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// withSign is a hub with one device whose engine runs two pods, which nobody may move
+// within five minutes, and the line between them.
+func withSign(t *testing.T, e *engine, args ...string) (*hub, *device, *line, []container) {
+	t.Helper()
+	h := newHub(t, args...)
+	d := h.join("oslo", e)
+	n := d.over(t)
+	d.run()
+	await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before, err := e.containers(d.node)
+	if err != nil || len(before) < 2 {
+		t.Fatalf("%d containers, %v", len(before), err)
+	}
+	return h, d, n, before
+}
+
+// right is nil once a node is ready, its pods are available and a lease is newer than
+// a moment.
+func (h *hub) right(d *device, since time.Time) error {
+	if err := errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2)); err != nil {
+		return err
+	}
+	if !h.lastSeen(d.node).After(since) {
+		return errors.New("no lease since then")
+	}
+	return nil
+}
+
+// A partition is noticed by the lease alone, and costs no container anything; what was
+// wanted meanwhile is done when it is over.
+func TestAPartition(t *testing.T) { brokenLines(t, both) }
+
+// A line that carries one way only is as bad as none: a device that hears no answer
+// leaves it, so that no node looks well that takes nothing.
+func TestALineThatCarriesOneWay(t *testing.T) { brokenLines(t, oneWay) }
+
+type fault struct {
+	name     string
+	up, down flow
+	cut      bool
+}
+
+var (
+	both = []fault{
+		{"everything is lost, nothing says so", lost, lost, false},
+		{"nothing moves, buffers fill up", stands, stands, false},
+		{"every connection is reset and refused", passes, passes, true},
+	}
+	oneWay = []fault{
+		{"only what the hub says arrives", lost, passes, false},
+		{"only what the device says arrives", passes, lost, false},
+		{"what the device says gets stuck", stands, passes, false},
+		{"what the hub says gets stuck", passes, stands, false},
+	}
+)
+
+func brokenLines(t *testing.T, faults []fault) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	h, d, n, before := withSign(t, e)
+	var noticed, healed time.Duration
+	for i, f := range faults {
+		began := time.Now()
+		n.set(f.up, f.down, f.cut)
+		await(t, "with "+f.name+" the node becomes Unknown", 30*time.Second+grace+patience, func() error { return h.ready(d.node, corev1.ConditionUnknown) })
+		after := time.Since(began)
+		noticed = max(noticed, after)
+		if after > 20*time.Second+2*grace {
+			t.Errorf("%s: the node is Unknown after %s, wants the link's 20 s and the grace of %s", f.name, after.Round(time.Millisecond), grace)
+		}
+		h.kubectl("create", "configmap", fmt.Sprint("meanwhile-", i))
+		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"round":"%d"}}`, i))
+		time.Sleep(2 * grace) // a while of it
+		e.same(t, d.node, before, f.name)
+		n.heal()
+		began = time.Now()
+		await(t, "after "+f.name+" all is right again", patience, func() error { return h.right(d, began) })
+		after = time.Since(began)
+		healed = max(healed, after)
+		// The link dials again after 7 s at the most; a try that hangs is given up after its timeout.
+		if after > 20*time.Second {
+			t.Errorf("%s: right again %s after the end of it, wants 20 s", f.name, after.Round(time.Millisecond))
+		}
+		e.same(t, d.node, before, "the end of: "+f.name)
+	}
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
+		t.Errorf("somebody was evicted:\n%s", events)
+	}
+	seen(t, fmt.Sprintf("%d kinds of it; Unknown after at most %.1f s (grace %s), right again %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
+}
+
+// A link that comes and goes evicts nobody and restarts nothing, and neither the node
+// nor the logs follow its every turn.
+func TestAFlappingLine(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	h, d, n, before := withSign(t, e)
+	hubSaid, deviceSaid := len(h.said.String()), len(d.said.String())
+	const rounds = 20
+	turns := map[time.Time]bool{} // of Ready
+	for range rounds {
+		for _, down := range []bool{true, false} {
+			n.set(passes, passes, down)
+			for end := time.Now().Add(grace / 3); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+				is, err := h.node(d.node)
+				if err != nil {
+					t.Fatal(err)
+				}
+				turns[ready(is).LastTransitionTime.Time] = true
+			}
+		}
+	}
+	began := time.Now()
+	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	if len(turns)-1 > rounds/4 {
+		t.Errorf("Ready turned %d times while the link turned %d times", len(turns)-1, 2*rounds)
+	}
+	e.same(t, d.node, before, "a flapping line")
+	hubLines := strings.Count(h.said.String()[hubSaid:], "\n")
+	deviceLines := strings.Count(d.said.String()[deviceSaid:], "\n")
+	if hubLines > 4*rounds || deviceLines > 4*rounds {
+		t.Errorf("%d rounds cost %d lines of the hub's log and %d of the device's", rounds, hubLines, deviceLines)
+	}
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
+		t.Errorf("somebody was evicted:\n%s", events)
+	}
+	seen(t, fmt.Sprintf("down %s and up %s, %d times: Ready turned %d times, no container restarted; lines of log: hub %d, device %d", grace/3, grace/3, rounds, len(turns)-1, hubLines, deviceLines))
+}

@@ -1,0 +1,265 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// smallDisk mounts a file system of its own over a directory.
+func smallDisk(t testing.TB, dir, size string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("flotilla-e2e", dir, "tmpfs", 0, "size="+size+",mode=0700"); err != nil {
+		need(t, "a disk that fills up needs root, to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+}
+
+// filler takes all the room that is left on a disk, as somebody else's log does.
+func filler(t testing.TB, dir string) string {
+	t.Helper()
+	file := filepath.Join(dir, "filler")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, size := range []int{1 << 20, 4 << 10} {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Somebody else fills the hub's disk. It reads, shows, hears leases and deletes, says 507
+// and why to what adds something, starts again on it, and heals by itself.
+func TestAFullDiskOfTheHub(t *testing.T) {
+	t.Parallel()
+	long(t)
+	h := &hub{t: t, dir: filepath.Join(t.TempDir(), "disk", "hub"), https: freePort(t), dev: freePort(t)}
+	disk := filepath.Dir(h.dir)
+	smallDisk(t, disk, "48m")
+	h.args = []string{"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", h.dev,
+		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", (2 * grace).String()}
+	h.start()
+	h.simulate(6, 2)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before := h.lives()
+
+	const base = "/api/v1/namespaces/default/configmaps"
+	create := func(i int) error {
+		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("pad-%04d", i)},
+			"data": map[string]string{"count": "1", "pad": strings.Repeat("x", 200<<10)}})
+		_, err := h.ask(context.Background(), http.MethodPost, base, "application/json", b)
+		return err
+	}
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	added := 0
+	for ; added < 5; added++ {
+		if err := create(added); err != nil {
+			t.Fatal(err)
+		}
+		n.note(fmt.Sprintf("pad-%04d", added), 1)
+	}
+	full := filler(t, disk)
+	var refused refusal
+	for i := added; ; i++ {
+		err := create(i)
+		if err == nil && i < 500 {
+			n.note(fmt.Sprintf("pad-%04d", i), 1)
+			added++
+			continue
+		}
+		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage || !strings.Contains(refused.text, "full") {
+			t.Fatalf("on a full disk what is new is answered with %v, wants 507 and why", err)
+		}
+		break
+	}
+	alive := func(when string) {
+		t.Helper()
+		for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			for node := 1; node <= 6; node++ {
+				if err := h.ready(fmt.Sprintf("sim-%04d", node), corev1.ConditionTrue); err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+		}
+		if age := time.Since(h.lastSeen("sim-0001")); age > grace {
+			t.Errorf("%s: the newest lease is %s old", when, age)
+		}
+		h.checkNotes(n)
+		for _, page := range []string{"/healthz", "/metrics", "/api/v1/pods"} {
+			if _, err := h.get(page); err != nil {
+				t.Errorf("%s: %s: %v", when, page, err)
+			}
+		}
+	}
+	alive("on a full disk")
+	h.kill()
+	began := time.Now()
+	h.start()
+	started := time.Since(began)
+	h.allReady(6)
+	alive("started on a full disk")
+	if err := create(9000); !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage {
+		t.Errorf("after its start on a full disk what is new is answered with %v", err)
+	}
+	for i := range 3 { // people can make room
+		name := fmt.Sprintf("pad-%04d", i)
+		if _, err := h.ask(context.Background(), http.MethodDelete, base+"/"+name, "", nil); err != nil {
+			t.Errorf("deleting on a full disk: %v", err)
+			continue
+		}
+		n.gone(name)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	await(t, "there is room again and what is new is taken", time.Minute, func() error { return create(9001) })
+	healed := time.Since(began)
+	n.note("pad-9001", 1)
+	h.checkNotes(n)
+	h.kill()
+	sound(t, h.dir)
+	h.start()
+	h.allReady(6)
+	h.checkNotes(n)
+	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
+	if after := h.lives(); strings.Join(before, "\n") != strings.Join(after, "\n") {
+		t.Errorf("the containers were\n%v and are\n%v", before, after)
+	}
+	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s after there was room; database sound", started.Seconds(), healed.Seconds()))
+}
+
+// A device whose state directory is on a full or read-only disk keeps its lease and its
+// containers, says it, and takes what is wanted as soon as it can.
+func TestAFullDiskOfTheDevice(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	h := newHub(t)
+	d := h.join("oslo", e)
+	whole, err := os.ReadFile(filepath.Join(d.dir, "identity.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	smallDisk(t, d.dir, "512m") // half of it is less than new containers are made with
+	if err := os.WriteFile(filepath.Join(d.dir, "identity.json"), whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.run()
+	await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before, err := e.containers(d.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remount := func(flags uintptr) {
+		t.Helper()
+		if err := syscall.Mount("", d.dir, "", syscall.MS_REMOUNT|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var figures []string
+	for _, c := range []struct {
+		name        string
+		spoil, mend func()
+		takes       bool // the next desired state: room is kept for it
+	}{
+		{"full", func() { filler(t, d.dir) }, func() { _ = os.Remove(filepath.Join(d.dir, "filler")) }, true},
+		{"read-only", func() { // no kernel makes it so while files are open, unless the disk fails
+			d.kill()
+			remount(syscall.MS_RDONLY)
+			d.run()
+			await(t, "the agent starts on a read-only disk", patience, func() error { return h.right(d, time.Now().Add(-time.Second)) })
+		}, func() {
+			remount(0)
+		}, false},
+	} {
+		c.spoil()
+		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
+		if c.takes {
+			await(t, "what is wanted now is stored", patience, func() error { return d.stores("was " + c.name) })
+			await(t, "the node says that its disk is full", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
+		} else {
+			await(t, "the node says that it cannot store", patience, func() error { return h.condition(d.node, "StateStored", corev1.ConditionFalse) })
+		}
+		for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			if age := time.Since(h.lastSeen(d.node)); age > grace {
+				t.Fatalf("%s: the lease is %s old", c.name, age)
+			}
+			if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+		}
+		e.same(t, d.node, before, "the disk was "+c.name)
+		d.kill() // and a start on it
+		d.run()
+		began := time.Now()
+		await(t, "it starts on a disk that is "+c.name, patience, func() error {
+			if !h.lastSeen(d.node).After(began) {
+				return errors.New("no lease yet")
+			}
+			return h.ready(d.node, corev1.ConditionTrue)
+		})
+		c.mend()
+		began = time.Now()
+		await(t, "all is stored when the disk is well", patience, func() error {
+			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.available("sign", 2), d.stores("was "+c.name))
+		})
+		figures = append(figures, fmt.Sprintf("%s: right %.1f s after it was mended", c.name, time.Since(began).Seconds()))
+		e.same(t, d.node, before, "the disk was mended that was "+c.name)
+	}
+	seen(t, strings.Join(figures, ", ")+"; leases went on, no container restarted")
+}
+
+// stores is nil when a text is in the desired state on a device's disk.
+func (d *device) stores(text string) error {
+	for i := range 2 {
+		body, err := os.ReadFile(filepath.Join(d.dir, fmt.Sprintf("desired.%d.state", i)))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(body), text) {
+			return fmt.Errorf("copy %d does not have %q", i, text)
+		}
+	}
+	return nil
+}
+
+// condition is nil when a node's condition is as wanted.
+func (h *hub) condition(node, kind string, want corev1.ConditionStatus) error {
+	n, err := h.node(node)
+	if err != nil {
+		return err
+	}
+	for _, c := range n.Status.Conditions {
+		if string(c.Type) == kind {
+			if c.Status != want {
+				err = fmt.Errorf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message)
+			}
+			return err
+		}
+	}
+	return fmt.Errorf("there is no condition %s", kind)
+}

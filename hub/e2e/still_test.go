@@ -1,0 +1,299 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// still is SIGSTOP for a while: a process that exists and does nothing, as on a machine
+// that swaps, or is paused and moved.
+func (p *process) still(long time.Duration) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		p.t.Fatal(err)
+	}
+	time.Sleep(long)
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// A hub that stood still for five graces has heard nobody: that is its own fault and no
+// device's, and not one of them is called Unknown for it.
+func TestAHubThatStandsStill(t *testing.T) {
+	t.Parallel()
+	long(t)
+	h := newHub(t)
+	h.simulate(20, 4)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before := h.lives()
+	const times, long = 3, 5 * grace
+	var right time.Duration
+	for range times {
+		h.still(long)
+		began := time.Now()
+		for time.Since(began) < 3*grace { // in which it would be called Unknown
+			var l corev1.NodeList
+			if err := h.read("/api/v1/nodes", &l); err != nil {
+				time.Sleep(50 * time.Millisecond) // our own connection may have had enough
+				continue
+			}
+			for _, n := range l.Items {
+				if c := ready(n); c.Status != corev1.ConditionTrue {
+					t.Errorf("%s after it went on Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name, c.Status, c.Reason)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			if right == 0 {
+				right = time.Since(began)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	h.allReady(20)
+	for _, n := range []int{1, 20} {
+		node := fmt.Sprintf("sim-%04d", n)
+		await(t, node+" has a lease", patience, func() error {
+			if time.Since(h.lastSeen(node)) > grace {
+				return errors.New("not since it went on")
+			}
+			return nil
+		})
+	}
+	if after := h.lives(); strings.Join(before, "\n") != strings.Join(after, "\n") {
+		t.Errorf("the containers were\n%v and are\n%v", before, after)
+	}
+	seen(t, fmt.Sprintf("stood still %d times for %s (grace %s): none of 20 nodes was called Unknown, it answered %.1f s after", times, long, grace, right.Seconds()))
+}
+
+// An agent that stands still is silent, and no more: its containers run, and it goes on
+// where it was.
+func TestAnAgentThatStandsStill(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	h, d, _, before := withSign(t, e)
+	began := time.Now()
+	d.still(5 * grace)
+	if err := h.ready(d.node, corev1.ConditionUnknown); err != nil {
+		t.Errorf("the node of an agent that stood still for %s: %v", time.Since(began), err)
+	}
+	began = time.Now()
+	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	after := time.Since(began)
+	if after > 20*time.Second {
+		t.Errorf("right again after %s, wants 20 s", after)
+	}
+	e.same(t, d.node, before, "the agent stood still")
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
+		t.Errorf("somebody was evicted:\n%s", events)
+	}
+	seen(t, fmt.Sprintf("an agent stood still for %s: Unknown meanwhile, right again %.1f s after, no container restarted", 5*grace, after.Seconds()))
+}
+
+// An engine that takes a question and never answers is no engine: the node says so within
+// 40 s, lives on, and deletes nothing; so does the node of an engine that is gone.
+func TestAnEngineThatHangs(t *testing.T) {
+	engines(t, func(t *testing.T, e *engine) {
+		long(t)
+		h := newHub(t)
+		d := h.join("oslo", e)
+		n := newLine(t, e.socket)
+		behind := *d
+		behind.engine = engineAt(e.name, n.addr())
+		behind.run()
+		d.process = behind.process
+		await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+		h.kubectlWith(signYAML, "apply", "-f", "-")
+		await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+		before, err := e.containers(d.node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var noticed, healed time.Duration
+		for _, f := range []fault{
+			{"it does not take what it is asked", stands, passes, false},
+			{"it does not answer", passes, stands, false},
+			{"its socket refuses", passes, passes, true},
+		} {
+			began := time.Now()
+			n.set(f.up, f.down, f.cut)
+			await(t, "where "+f.name+" the node is not ready", patience, func() error {
+				node, err := h.node(d.node)
+				if c := ready(node); err == nil && (c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" && !strings.Contains(c.Message, "engine")) {
+					err = fmt.Errorf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
+				}
+				return err
+			})
+			after := time.Since(began)
+			noticed = max(noticed, after)
+			if after > 45*time.Second { // it is asked every 10 s, and has 30 s to answer; and a report
+				t.Errorf("%s: NotReady after %s, wants 40 s", f.name, after)
+			}
+			for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(time.Second) {
+				if age := time.Since(h.lastSeen(d.node)); age > grace {
+					t.Errorf("%s: the lease is %s old", f.name, age)
+				}
+			}
+			e.same(t, d.node, before, f.name)
+			n.heal()
+			began = time.Now()
+			await(t, "after: "+f.name+", all is right again", patience, func() error { return h.right(d, began) })
+			healed = max(healed, time.Since(began))
+			e.same(t, d.node, before, "the end of: "+f.name)
+		}
+		seen(t, fmt.Sprintf("%s: NotReady after at most %.1f s, leases went on, right again after %.1f s, no container restarted", e.name, noticed.Seconds(), healed.Seconds()))
+	})
+}
+
+// A thousand devices whose hub was killed are back before any of them could be called
+// Unknown, and the hub stays small.
+func TestAHerdComesBack(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const devices = 1000
+	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--log-level", "warn")
+	h.simulate(devices, 10)
+	h.kill()
+	time.Sleep(time.Minute) // longer than the grace
+	h.start()
+	began := time.Now()
+	var all time.Duration
+	unknown := map[string]bool{}
+	await(t, "everybody's lease", 2*time.Minute, func() error {
+		var l corev1.NodeList
+		if err := h.read("/api/v1/nodes", &l); err != nil {
+			return err
+		}
+		for _, n := range l.Items {
+			if ready(n).Status != corev1.ConditionTrue {
+				unknown[n.Name] = true
+			}
+		}
+		leases := struct {
+			Items []struct {
+				Spec struct {
+					RenewTime *string `json:"renewTime"`
+				} `json:"spec"`
+			} `json:"items"`
+		}{}
+		if err := h.read("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", &leases); err != nil {
+			return err
+		}
+		fresh := 0
+		for _, lease := range leases.Items {
+			if lease.Spec.RenewTime == nil {
+				continue
+			}
+			if at, err := time.Parse(time.RFC3339, *lease.Spec.RenewTime); err == nil && at.After(began.Add(-time.Second)) {
+				fresh++
+			}
+		}
+		if fresh < devices {
+			return fmt.Errorf("%d of %d", fresh, devices)
+		}
+		return nil
+	})
+	all = time.Since(began)
+	time.Sleep(time.Minute) // a whole grace, and what comes after a start
+	h.allReady(devices)
+	peak := field(t, fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid), "VmHWM:") / 1024
+	if all > time.Minute {
+		t.Errorf("everybody has a lease after %s, wants 60 s", all)
+	}
+	if len(unknown) > 0 {
+		t.Errorf("%d nodes were not ready: %v", len(unknown), unknown)
+	}
+	if peak > 128 {
+		t.Errorf("the hub grew to %.0f MiB, wants 128", peak)
+	}
+	seen(t, fmt.Sprintf("%d devices had their lease %.1f s after the hub's start, none was called Unknown, the hub's most was %.0f MiB", devices, all.Seconds(), peak))
+}
+
+// 64 MiB are enough for an agent; one that the kernel kills takes no container along.
+func TestAnAgentWithoutMemory(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	const root = "/sys/fs/cgroup/memory"
+	group := filepath.Join(root, fmt.Sprintf("flotilla-e2e-%d", os.Getpid()))
+	if _, err := os.Stat(filepath.Join(root, "memory.limit_in_bytes")); err != nil {
+		t.Skipf("the kernel's memory controller (cgroup v1) is needed to be short of memory: %v", err)
+	}
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Skipf("only root can be short of memory on purpose: %v", err)
+	}
+	t.Cleanup(func() { _ = os.Remove(group) })
+	write := func(file string, v int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(group, file), []byte(strconv.Itoa(v)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := newHub(t)
+	d := h.join("oslo", e)
+	write("memory.limit_in_bytes", 64<<20)
+	run := func() {
+		cmd := exec.Command("sh", "-c", `echo $$ > "$0"/cgroup.procs && exec "$@"`, group, program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk)
+		cmd.Env = environment()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		d.process = startCommand(t, cmd)
+	}
+	run()
+	await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before, err := e.containers(d.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // some work
+		_, _ = e.ask(http.MethodGet, "/images/json")
+		h.kubectl("logs", "deployment/sign")
+	}
+	peak, err := os.ReadFile(filepath.Join(group, "memory.max_usage_in_bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, _ := strconv.Atoi(strings.TrimSpace(string(peak)))
+	if d.ended() {
+		t.Fatal("64 MiB are not enough")
+	}
+	// Somebody else takes it all, and the kernel takes the agent for whom to kill.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.cmd.Process.Pid), []byte("1000"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hog := exec.Command("sh", "-c", `echo $$ > "$0"/cgroup.procs && exec tail /dev/zero`, group)
+	hog.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := hog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the kernel kills the agent", time.Minute, func() error {
+		if !d.ended() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	_ = hog.Process.Kill() // the kernel may have been faster
+	_ = hog.Wait()
+	e.same(t, d.node, before, "the agent was killed for want of memory")
+	began := time.Now()
+	run()
+	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	e.same(t, d.node, before, "its next start")
+	seen(t, fmt.Sprintf("most memory in a group of 64 MiB: %d MiB; killed by the kernel, right again %.1f s after its next start, no container restarted", most>>20, time.Since(began).Seconds()))
+}

@@ -1,0 +1,250 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What becomes of a file whose power failed at the wrong moment, or whose card is old.
+var tears = []struct {
+	name string
+	do   func(file string) error
+}{
+	{"empty", func(file string) error { return os.Truncate(file, 0) }},
+	{"half", func(file string) error {
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		return os.Truncate(file, info.Size()/2)
+	}},
+	{"flipped", func(file string) error {
+		body, err := os.ReadFile(file)
+		if err != nil || len(body) == 0 {
+			return err
+		}
+		for i := len(body) / 3; i < min(len(body), len(body)/3+64); i++ {
+			body[i] ^= 0x55
+		}
+		return os.WriteFile(file, body, 0o600)
+	}},
+	{"zeroes", func(file string) error { // what some file systems leave of what was not synced
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(file, make([]byte, info.Size()), 0o600)
+	}},
+	{"gone", os.Remove},
+}
+
+// files are those below a directory that hold something, by their path in it.
+func files(t testing.TB, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if info, err := d.Info(); err != nil || info.Size() == 0 || strings.HasSuffix(path, "lock") {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		out = append(out, name)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Whatever a file of the hub's has become, the next hub starts with all that it knew, or
+// says loudly what is lost, or refuses and names the file. It never forgets in silence.
+func TestTornFilesOfTheHub(t *testing.T) {
+	t.Parallel()
+	long(t)
+	h := newHub(t)
+	h.simulate(2, 1)
+	h.kubectl("create", "configmap", "before", "--from-literal=count=1")
+	h.backedUp(2 * time.Minute)
+	h.kubectl("create", "configmap", "after", "--from-literal=count=2")
+	h.kill() // its log has not been folded in: that is what a power cut leaves
+	kept := filepath.Join(t.TempDir(), "kept")
+	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // is no file to copy
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(kept, os.DirFS(h.dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := private(kept); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := map[string]int{}
+	tried := 0
+	for _, file := range files(t, kept) {
+		if strings.HasSuffix(file, "-shm") { // is made anew by every start
+			continue
+		}
+		for _, tear := range tears {
+			what := fmt.Sprintf("%s %s", file, tear.name)
+			tried++
+			if err := errors.Join(os.RemoveAll(h.dir), os.CopyFS(h.dir, os.DirFS(kept)), private(h.dir), tear.do(filepath.Join(h.dir, file))); err != nil {
+				t.Fatal(err)
+			}
+			outcome := h.afterTear(t, file, what)
+			outcomes[outcome]++
+			t.Logf("%s: %s", what, outcome)
+		}
+	}
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that said what is lost, %d refusals that named the file", tried, outcomes[knew], outcomes[lostLoudly], outcomes[refuses]))
+}
+
+// How a hub took a torn file.
+const (
+	knew       = "started with everything"
+	lostLoudly = "said what is lost"
+	refuses    = "refused"
+	silent     = "FORGOT IN SILENCE"
+)
+
+// private is who may read the hub's files: os.CopyFS leaves more.
+func private(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return os.Chmod(path, 0o600)
+	})
+}
+
+func (h *hub) afterTear(t *testing.T, file, what string) string {
+	t.Helper()
+	h.client = nil // what it trusts may be new
+	h.launch()
+	defer h.kill()
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if h.ended() {
+			said := h.said.String()
+			if code := h.cmd.ProcessState.ExitCode(); code != 1 && code != 2 {
+				t.Errorf("%s: the hub ended with code %d:\n%s", what, code, tail(said, 10))
+			}
+			if !strings.Contains(said, filepath.Base(file)) {
+				t.Errorf("%s: the hub refuses and does not name the file:\n%s", what, tail(said, 10))
+			}
+			return refuses
+		}
+		if err = h.triesToAnswer(t); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("%s: the hub runs and does not answer: %v\n%s", what, err, tail(h.said.String(), 10))
+		return silent
+	}
+	var missing []string
+	for _, name := range []string{"before", "after"} {
+		if _, err := h.get("/api/v1/namespaces/default/configmaps/" + name); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	said := h.said.String()
+	loud := strings.Contains(said, "DATABASE ") // LOST, RESTORED, IS OLDER
+	switch {
+	case loud:
+		return lostLoudly
+	case len(missing) > 0:
+		t.Errorf("%s: %v are forgotten, and nobody was told:\n%s", what, missing, tail(said, 10))
+		return silent
+	}
+	return knew
+}
+
+// triesToAnswer is answers of a hub that may have ended.
+func (h *hub) triesToAnswer(t testing.TB) error {
+	if h.client == nil {
+		r := command{path: program(t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir}}.run(t)
+		if r.code != 0 {
+			return errors.New(r.err)
+		}
+		if err := h.login([]byte(r.out)); err != nil {
+			return err
+		}
+	}
+	_, err := h.get("/readyz")
+	return err
+}
+
+// Whatever a file of the agent's has become, its next start keeps the containers and is
+// right again; without its identity it runs what was wanted last, and says to join again.
+func TestTornFilesOfTheDevice(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	h, d, _, before := withSign(t, e)
+	outcomes := map[string]int{}
+	tried := 0
+	var slowest time.Duration
+	for _, file := range files(t, d.dir) {
+		if strings.HasPrefix(file, "pods") || strings.HasPrefix(file, "volatile") {
+			continue // the pods' own
+		}
+		for _, tear := range tears {
+			path := filepath.Join(d.dir, file)
+			what := fmt.Sprintf("%s %s", file, tear.name)
+			tried++
+			d.kill()
+			whole, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tear.do(path); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			d.run()
+			outcome := knew
+			await(t, "after "+what+" all is right", patience, func() error {
+				if d.ended() || strings.Contains(d.said.String(), "does not know its hub any more") {
+					outcome = refuses
+					return nil
+				}
+				return h.right(d, began)
+			})
+			if outcome == refuses {
+				time.Sleep(2 * time.Second) // in which it would do harm
+				if said := d.said.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
+					t.Errorf("%s: the agent does not say where it looked, or what to do:\n%s", what, tail(said, 10))
+				}
+				e.same(t, d.node, before, what)
+				d.kill()
+				if err := os.WriteFile(path, whole, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				began = time.Now()
+				d.run()
+				await(t, "with "+file+" whole again all is right", patience, func() error { return h.right(d, began) })
+			} else {
+				slowest = max(slowest, time.Since(began))
+			}
+			outcomes[outcome]++
+			e.same(t, d.node, before, what)
+			t.Logf("%s: %s", what, outcome)
+		}
+	}
+	if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
+		t.Error(err)
+	}
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts, right again after %.1f s at most; %d without an identity ran on alone and said to join again; no container restarted", tried, outcomes[knew], slowest.Seconds(), outcomes[refuses]))
+}

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestASoak: five hundred devices, and workloads that come and go all the time: after a
+// while nothing of the hub's or the devices' grows any more.
+func TestASoak(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const devices = 500
+	h := newHub(t, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "40s", "--log-level", "warn")
+	p := h.simulate(devices, 5)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	round := func(i int) {
+		h.kubectl("scale", "deployment/sign", fmt.Sprint("--replicas=", 50+100*(i%2)))
+		time.Sleep(10 * time.Second)
+	}
+	for i := range 6 { // whatever grows only once has grown
+		round(i)
+	}
+	before := []size{h.size(t), p.size(t)}
+	began := time.Now()
+	for i := range 12 {
+		round(i)
+	}
+	after := []size{h.size(t), p.size(t)}
+	var figures []string
+	for i, name := range []string{"hub", "devices"} {
+		b, a := before[i], after[i]
+		figures = append(figures, fmt.Sprintf("%s: files %d → %d, threads %d → %d, memory %d → %d MB", name, b.files, a.files, b.threads, a.threads, b.memory>>20, a.memory>>20))
+		if a.files > b.files+10 || a.threads > b.threads+6 || a.memory > b.memory*5/4+(8<<20) {
+			t.Errorf("it grows: %s", figures[i])
+		}
+	}
+	h.allReady(devices)
+	seen(t, fmt.Sprintf("%d devices and a deployment of 50 to 150 pods for %s: %s", devices, time.Since(began).Round(time.Second), strings.Join(figures, "; ")))
+}
+
+// A size is what a process holds.
+type size struct{ files, threads, memory int }
+
+func (p *process) size(t testing.TB) size {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)
+	open, err := os.ReadDir(dir + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size{len(open), int(field(t, dir+"status", "Threads:")), int(field(t, dir+"status", "VmRSS:")) << 10}
+}
+
+// TestWear counts what a hub with a hundred idle nodes, and an idle agent with an engine,
+// write to their disks.
+func TestWear(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	long(t)
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		need(t, "strace is needed to count what the hub syncs: %v", err)
+	}
+	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s")
+	h.simulate(100, 5)
+	d := h.join("oslo", e)
+	d.run()
+	await(t, "the node is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	h.backedUp(2 * time.Minute)
+	time.Sleep(30 * time.Second)
+
+	log := filepath.Join(t.TempDir(), "syncs")
+	watch := exec.Command(strace, "-f", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", log, "-p", strconv.Itoa(h.cmd.Process.Pid))
+	watch.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	written := func(p *process) int64 {
+		return int64(field(t, fmt.Sprintf("/proc/%d/io", p.cmd.Process.Pid), "write_bytes:"))
+	}
+	hubBefore, agentBefore := written(h.process), written(d.process)
+	if hubBefore == 0 {
+		t.Skip("the test's directory is on no disk (tmpfs): what reaches one is not counted")
+	}
+	began := time.Now()
+	time.Sleep(4 * time.Minute)
+	hours := time.Since(began).Hours()
+	hubMB, agentMB := float64(written(h.process)-hubBefore)/1e6/hours, float64(written(d.process)-agentBefore)/1e6/hours
+	_ = watch.Process.Signal(syscall.SIGINT) // it lets go of the hub
+	_ = watch.Wait()                         // how it ended is of no interest
+	body, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syncs := float64(strings.Count(string(body), "sync(")) / hours
+	if hubMB > 20 || syncs > 240 || agentMB > 1 {
+		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; wants 20, 240 and 1", hubMB, syncs, agentMB)
+	}
+	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent with two pods %.2f MB", hubMB, syncs, agentMB))
+}

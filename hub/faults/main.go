@@ -1,0 +1,89 @@
+// Command faults is `make faults`: it runs the tests that do to Flotilla what happens to
+// it in the field, and prints, row by row, what had to hold, what was seen, and whether
+// it held.
+//
+// The rows name tests of other rooms, most of which run in `make test` as well; those of
+// hub/e2e that take minutes run here only. It builds each room's tests and both programs
+// once. It has no tests of faults of its own, and knows the others by their names and by
+// what they say with t.Attr("seen", …).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// longest is how long the tests of a room may take.
+const longest = 25 * time.Minute
+
+func main() {
+	only := flag.String("run", "", "only rows whose id matches this expression, as in '^F1$'")
+	list := flag.Bool("list", false, "list the rows and the tests that hold them, and end")
+	logs := flag.String("logs", "", "directory for what the tests say (default: a temporary one, kept where something failed)")
+	update := flag.Bool("update", false, "write the rows into "+manual+", and end")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	if err := faults(ctx, *only, *logs, *list, *update); err != nil {
+		fmt.Fprintln(os.Stderr, "faults:", err)
+		os.Exit(1)
+	}
+}
+
+func faults(ctx context.Context, only, logs string, list, update bool) error {
+	want, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-run: %w", err)
+	}
+	if update {
+		return rewrite()
+	}
+	var chosen []row
+	for _, r := range rows {
+		if want.MatchString(r.id) {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(chosen) == 0 {
+		return fmt.Errorf("-run %s: no row has such an id; they are F1 to F%d", only, len(rows))
+	}
+	if list {
+		for _, r := range chosen {
+			fmt.Printf("%-4s %s\n", r.id, r.fault)
+			for _, t := range r.tests {
+				fmt.Printf("     %s\n", t)
+			}
+		}
+		return nil
+	}
+	b, err := newBench(ctx, logs, chosen)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	b.run(ctx, chosen)
+	if ctx.Err() != nil {
+		return errors.Join(ctx.Err(), b.close(true))
+	}
+	results := make([]result, 0, len(chosen))
+	failed := 0
+	for _, r := range chosen {
+		res := b.result(r)
+		if results = append(results, res); res.held() == no {
+			failed++
+		}
+	}
+	text := table(results)
+	fmt.Printf("\n%s\n%d rows in %s\n", text, len(results), time.Since(began).Round(time.Second))
+	if failed > 0 {
+		err = fmt.Errorf("%d of %d rows did not hold; what the tests said is in %s", failed, len(results), b.logs)
+	}
+	return errors.Join(err, b.close(failed > 0))
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// What became of a row.
+const (
+	yes  = "yes"
+	part = "in part" // a test was skipped, for a reason that the table names
+	no   = "NO"
+	none = "–" // nobody looks at it
+)
+
+// A result is how a row went; its outcomes are in the order of its tests.
+type result struct {
+	row      row
+	outcomes []*outcome
+}
+
+// result is how a row went whose tests have run.
+func (b *bench) result(r row) result {
+	res := result{row: r}
+	for _, t := range r.tests {
+		res.outcomes = append(res.outcomes, b.known[t])
+	}
+	return res
+}
+
+func (r result) held() string {
+	held := yes
+	for _, o := range r.outcomes {
+		switch o.state {
+		case "pass":
+		case "skip", "part":
+			held = part
+		default:
+			return no
+		}
+	}
+	if len(r.outcomes) == 0 {
+		return none
+	}
+	return held
+}
+
+// seen says what the tests saw, which of them were skipped or failed, and what nobody
+// looks at.
+func (r result) seen() string {
+	var out []string
+	passed := 0
+	for i, o := range r.outcomes {
+		if o.state == "pass" || o.state == "part" {
+			passed++
+		}
+		if o.state != "pass" {
+			out = append(out, fmt.Sprintf("%s: %s: %s", r.row.tests[i].name, o.state, o.why))
+		}
+		out = append(out, o.seen...)
+	}
+	if len(r.outcomes) > 0 {
+		out = append(out, fmt.Sprintf("%d of %d tests", passed, len(r.outcomes)))
+	}
+	if r.row.gap != "" {
+		out = append(out, "not tested: "+r.row.gap)
+	}
+	return strings.Join(out, "; ")
+}
+
+// table is what make faults prints.
+func table(results []result) string {
+	var b strings.Builder
+	b.WriteString("| Row | Fault | What has to hold | Seen | Held |\n|---|---|---|---|---|\n")
+	for _, r := range results {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.row.id, r.row.fault, r.row.criterion, r.seen(), r.held())
+	}
+	return b.String()
+}
+
+// manual is where the rows stand, from the repository's root.
+const manual = "web/manual/faults.md"
+
+const begin, end = "<!-- faults: begin -->\n", "<!-- faults: end -->"
+
+// contents is what the manual says of the rows: what was seen is the run's to print, and
+// another machine's tomorrow.
+func contents() string {
+	var b strings.Builder
+	b.WriteString("| Row | Fault | What has to hold | Tests |\n|---|---|---|---|\n")
+	for _, r := range rows {
+		var held []string
+		for i, t := range r.tests {
+			if i == 0 || r.tests[i-1].room != t.room {
+				held = append(held, "`"+t.room+"`:")
+			}
+			held = append(held, t.name)
+		}
+		if r.gap != "" {
+			held = append(held, "Not tested: "+r.gap+".")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.id, r.fault, r.criterion, strings.Join(held, " "))
+	}
+	return b.String()
+}
+
+// renewed is a page with the rows as they are.
+func renewed(page string) (string, error) {
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", fmt.Errorf("%s has no lines %q and %q", manual, strings.TrimSpace(begin), end)
+	}
+	return head + begin + "\n" + contents() + "\n" + end + tail, nil
+}
+
+// rewrite brings the manual up to date.
+func rewrite() error {
+	page, err := os.ReadFile(manual)
+	if err != nil {
+		return err
+	}
+	text, err := renewed(string(page))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(manual, []byte(text), 0o644)
+}
