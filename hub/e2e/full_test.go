@@ -185,16 +185,18 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		name        string
 		spoil, mend func()
 		takes       bool // the next desired state: room is kept for it
+		ready       corev1.ConditionStatus
 	}{
-		{"full", func() { filler(t, d.dir) }, func() { _ = os.Remove(filepath.Join(d.dir, "filler")) }, true},
+		{"full", func() { filler(t, d.dir) }, func() { _ = os.Remove(filepath.Join(d.dir, "filler")) }, true, corev1.ConditionTrue},
 		{"read-only", func() { // no kernel makes it so while files are open, unless the disk fails
 			d.kill()
 			remount(syscall.MS_RDONLY)
 			d.run()
-			await(t, "the agent starts on a read-only disk", patience, func() error { return h.right(d, time.Now().Add(-time.Second)) })
-		}, func() {
+		}, func() { // as a reboot does: while it runs, the agent looks at its disks every five minutes
+			d.kill()
 			remount(0)
-		}, false},
+			d.run()
+		}, false, corev1.ConditionFalse},
 	} {
 		c.spoil()
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
@@ -202,13 +204,15 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 			await(t, "what is wanted now is stored", patience, func() error { return d.stores("was " + c.name) })
 			await(t, "the node says that its disk is full", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
 		} else {
-			await(t, "the node says that it cannot store", patience, func() error { return h.condition(d.node, "StateStored", corev1.ConditionFalse) })
+			await(t, "the node says that it cannot store", patience, func() error {
+				return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionFalse), h.ready(d.node, c.ready))
+			})
 		}
 		for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 			if age := time.Since(h.lastSeen(d.node)); age > grace {
 				t.Fatalf("%s: the lease is %s old", c.name, age)
 			}
-			if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
+			if err := h.ready(d.node, c.ready); err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
 		}
@@ -220,12 +224,12 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 			if !h.lastSeen(d.node).After(began) {
 				return errors.New("no lease yet")
 			}
-			return h.ready(d.node, corev1.ConditionTrue)
+			return h.ready(d.node, c.ready)
 		})
 		c.mend()
 		began = time.Now()
 		await(t, "all is stored when the disk is well", patience, func() error {
-			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.available("sign", 2), d.stores("was "+c.name))
+			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2), d.stores("was "+c.name))
 		})
 		figures = append(figures, fmt.Sprintf("%s: right %.1f s after it was mended", c.name, time.Since(began).Seconds()))
 		e.same(t, d.node, before, "the disk was mended that was "+c.name)

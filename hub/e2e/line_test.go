@@ -21,7 +21,6 @@ type line struct {
 	up, down flow // from the caller to the called, and back
 	cut      bool // callers are hung up on
 	conns    []net.Conn
-	calls    int
 }
 
 // A flow is what becomes of what goes one way.
@@ -63,7 +62,6 @@ func (n *line) serve() {
 			return
 		}
 		n.mu.Lock()
-		n.calls++
 		cut := n.cut
 		n.mu.Unlock()
 		if cut {
@@ -141,12 +139,6 @@ func (n *line) set(up, down flow, cut bool) {
 }
 
 func (n *line) heal() { n.set(passes, passes, false) }
-
-func (n *line) dialled() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.calls
-}
 
 // over lets a device reach its hub over a line.
 func (d *device) over(t testing.TB) *line {

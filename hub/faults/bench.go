@@ -116,7 +116,7 @@ func (b *bench) run(ctx context.Context, rows []row) {
 func (b *bench) room(ctx context.Context, room string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", b.binary(room), "-test.v=test2json", "-test.run", "^("+strings.Join(names, "|")+")$",
+	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(room), "-test.v=test2json", "-test.run", "^("+strings.Join(names, "|")+")$",
 		"-test.parallel", "4", "-test.timeout", longest.String()) // most of what takes long here waits
 	cmd.Dir = room
 	cmd.Env = append(os.Environ(), "FAULTS=1", "E2E_PROGRAMS="+b.work)
