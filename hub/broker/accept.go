@@ -12,6 +12,7 @@ import (
 
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/line"
 )
 
 // A listener is one of the broker's listeners.
@@ -44,12 +45,12 @@ func (b *Broker) accept(ctx context.Context, l listener) error {
 			continue
 		}
 		pause = shortest
-		b.admit(c, l)
+		b.admit(line.New(c, writeTimeout), l)
 	}
 }
 
 // admit starts a connection, unless there are too many.
-func (b *Broker) admit(c net.Conn, l listener) {
+func (b *Broker) admit(c *line.Conn, l listener) {
 	ip := listen.IP(c)
 	if err := b.addresses.Enter(ip); err != nil {
 		b.refused(c, &refusal{why: perAddress, err: err})
@@ -119,9 +120,9 @@ func (b *Broker) connections() int {
 }
 
 // welcome takes a connection up to its accepted CONNECT, and returns nil if it was refused.
-func (b *Broker) welcome(c net.Conn, l listener) *session {
+func (b *Broker) welcome(c *line.Conn, l listener) *session {
 	defer func() { <-b.greeting }()
-	_ = c.SetDeadline(time.Now().Add(connectTimeout))
+	_ = c.SetDeadline(time.Now().Add(b.greetFor))
 	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
 	if _, err := io.ReadFull(c, first); err != nil {
 		b.refused(c, &refusal{why: silent, err: fmt.Errorf("nothing came: %w", err)})

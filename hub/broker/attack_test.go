@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,46 +261,73 @@ func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
 	}
 }
 
-func TestS6FiveThousandIdleConnectionsCostLittleAndEnd(t *testing.T) {
-	const idle = 5000
+const idle = 5000 // connections of S6
+
+// How long it takes to dial so many says nothing, on a machine that has other work: here
+// they have as long as that takes. That they end is the next test.
+func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
 	d := &recorder{}
-	b := start(t, Config{Handler: d, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
-	good := dialDev(t, dev.Addr(), "pi-1", nil)
-	conns := make([]net.Conn, 0, idle)
-	defer func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}()
-	before := memory()
-	for range idle {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatalf("after %d connections: %v", len(conns), err)
-		}
-		conns = append(conns, c)
+	b, err := New(Config{Handler: d, Log: quiet, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	await(t, "5,000 connections", func() bool { return b.Stats().Connections >= idle })
+	b.greetFor = 10 * patience
+	started(t, b)
+	good := dialDev(t, dev.Addr(), "pi-1", nil)
+	before := memory()
+	for range idle { // sockets, and nothing of this process's memory
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err == nil {
+			defer syscall.Close(fd)
+			err = syscall.Connect(fd, &syscall.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "5,000 connections", func() bool { return b.Stats().Connections == idle+1 })
 	began := time.Now()
 	good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
 	if took := time.Since(began); took > 2*time.Second || d.count("lease pi-1") != 1 {
 		t.Errorf("a good node's lease took %s", took)
 	}
 	grown := memory() - before
-	t.Logf("%d idle connections, both ends in this process: %.1f MiB", idle, float64(grown)/(1<<20))
+	t.Logf("%d idle connections: %.1f MiB", idle, float64(grown)/(1<<20))
 	if grown > 32<<20 {
-		t.Errorf("5,000 idle connections made the process grow by %d MiB, both ends counted", grown>>20)
+		t.Errorf("5,000 idle connections made the process grow by %d MiB", grown>>20)
 	}
-	if testing.Short() {
-		return
-	}
-	for end := time.Now().Add(connectTimeout + 3*time.Second); b.Stats().Connections > 1; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections are still open", b.Stats().Connections)
+}
+
+func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, d := pipe.New(), &recorder{}
+		b := start(t, Config{Handler: d, DevListen: n, Limits: Limits{Greeting: idle}})
+		good := dialPipe(t, n, "pi-1", nil)
+		for range idle {
+			c, err := n.Dial(t.Context(), "idle")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
 		}
-	}
+		time.Sleep(connectTimeout - time.Millisecond)
+		synctest.Wait()
+		if got := b.Stats().Connections; got != idle+1 {
+			t.Fatalf("%d connections before the end of %s, want %d", got, connectTimeout, idle+1)
+		}
+		began := time.Now()
+		good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
+		if took := time.Since(began); took != 0 || d.count("lease pi-1") != 1 {
+			t.Errorf("a good node's lease took %s", took)
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if got := b.Stats(); got.Connections != 1 || got.Refused["silent"] != idle {
+			t.Errorf("%d connections after %s, and %d were cut for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idle)
+		}
+	})
 }
 
 func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {

@@ -71,7 +71,7 @@ var (
 // How long things may take.
 const (
 	connectTimeout  = 10 * time.Second // from accept to the end of CONNECT
-	writeTimeout    = 2 * time.Second  // for writeChunk bytes to a device
+	writeTimeout    = 5 * time.Second  // in which a device takes nothing of what is written to it
 	rememberTimeout = 30 * time.Second // for the Handler to remember something
 	closeTimeout    = 5 * time.Second  // for everything to end after Run's context has
 	farewellTimeout = 5 * time.Second  // for one who is only told something
@@ -91,6 +91,7 @@ type Broker struct {
 	greeting  chan struct{} // a slot for each connection before CONNECT
 	parsers   chan struct{} // a slot for each payload that is being decoded
 	closing   atomic.Bool
+	greetFor  time.Duration // connectTimeout
 	handlers  sync.WaitGroup
 
 	mu       sync.Mutex
@@ -119,6 +120,7 @@ func New(cfg Config) (*Broker, error) {
 		log:      cfg.Log,
 		greeting: make(chan struct{}, cfg.Limits.Greeting),
 		parsers:  make(chan struct{}, runtime.GOMAXPROCS(0)),
+		greetFor: connectTimeout,
 		open:     map[net.Conn]bool{},
 		sessions: map[string]*session{},
 	}

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
 // Limits of an outbox.
 const (
-	writeChunk  = 16 << 10 // bytes that must pass within writeTimeout
+	oneWrite    = 16 << 10 // bytes up to which a message is one write, header and payload
 	maxRequests = 256      // requests that wait for the network
 	maxWaiting  = 64 << 10 // bytes of acknowledgements that wait for the network
 )
@@ -28,11 +29,15 @@ type message struct {
 // A conn is a device's connection once CONNECT has been judged. It gives back the bytes
 // that were read for that, sets the deadlines, and shares the way out between
 // acknowledgements and the messages of the hub. Nobody who has something to send to a device that does not
-// read waits for it: the hub's messages wait in the outbox, and a device that takes
-// no 16 KiB in 2 s is cut.
+// read waits for it: the hub's messages wait in the outbox.
+//
+// A slow line is not a dead one: whoever takes nothing for 5 s, or sends nothing for one
+// and a half times the keep-alive, is cut, however small the packet; whoever takes or
+// sends something has for a whole packet as much time more as it takes at 1 KiB/s. So a
+// packet that comes slowly is life, as MQTT has it only for one that is complete.
 type conn struct {
-	net.Conn          // encrypted, where it is
-	raw      net.Conn // what is below
+	net.Conn            // encrypted, where it is
+	raw      *line.Conn // what is below
 	session  *session
 	stats    *counters
 	idle     time.Duration // without a byte from the device, then it is cut
@@ -47,6 +52,13 @@ type conn struct {
 	desired  *message
 }
 
+// newConn gives a connection the ends that it has from now on.
+func newConn(c net.Conn, raw *line.Conn, seen []byte, idle time.Duration) *conn {
+	_ = raw.SetDeadline(time.Time{}) // that of CONNECT
+	raw.Listen(func() time.Duration { return idle })
+	return &conn{Conn: c, raw: raw, seen: seen, idle: idle}
+}
+
 // Read first gives back what greet has read.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.seen) > 0 {
@@ -56,10 +68,16 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
-	if err := c.raw.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
-		return 0, err
-	}
 	return c.Conn.Read(p)
+}
+
+// expect bounds the reading of a packet of so many bytes, all of it; 0: it has come.
+func (c *conn) expect(size int) {
+	var until time.Time
+	if size > 0 {
+		until = time.Now().Add(c.idle + line.Takes(size))
+	}
+	_ = c.raw.SetReadDeadline(until)
 }
 
 // Close cuts the connection without a farewell that could block.
@@ -160,21 +178,13 @@ func (c *conn) drain() {
 	}
 }
 
-// put writes in chunks, each with its own deadline. After an error the stream is
-// broken in the middle of a packet, so the connection is closed.
+// put writes a packet. After an error the stream is broken in the middle of it, so the
+// connection is closed.
 func (c *conn) put(p []byte) error {
-	for len(p) > 0 {
-		chunk := p[:min(len(p), writeChunk)]
-		if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			_ = c.Close()
-			return err
-		}
-		if _, err := c.Conn.Write(chunk); err != nil {
-			_ = c.Close()
-			return err
-		}
-		p = p[len(chunk):]
+	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))
+	if _, err := c.Conn.Write(p); err != nil {
+		_ = c.Close()
+		return err
 	}
-	_ = c.raw.SetWriteDeadline(time.Time{}) // or its timer would wake the process for nothing, for each answer
 	return nil
 }

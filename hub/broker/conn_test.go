@@ -4,6 +4,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"flotilla.dev/shared/line"
 )
 
 // noted is a connection that takes everything and knows its write deadline.
@@ -23,7 +25,8 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 // device a second time, which costs more than the answer.
 func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	n := &noted{}
-	c := &conn{Conn: n, raw: n, stats: &counters{}}
+	raw := line.New(n, writeTimeout)
+	c := &conn{Conn: raw, raw: raw, stats: &counters{}}
 	if _, err := c.Write(pingresp); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -50,7 +51,7 @@ func (r *refusal) Error() string { return r.err.Error() }
 // 4 KiB, version, identity, client id, will, and the Handler's own word. Everything
 // that the CONNECT says has been checked here. The first byte has
 // been read already.
-func (b *Broker) greet(raw net.Conn, first []byte, l listener) (*session, *refusal) {
+func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *refusal) {
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
 	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
 	var stream net.Conn = limited
@@ -76,7 +77,8 @@ func (b *Broker) greet(raw net.Conn, first []byte, l listener) (*session, *refus
 		return nil, ref
 	}
 	limited.left = -1
-	s.conn = &conn{Conn: stream, raw: raw, session: s, stats: &b.stats, seen: seen, idle: time.Duration(s.keepAlive) * time.Second * 3 / 2}
+	s.conn = newConn(stream, raw, seen, time.Duration(s.keepAlive)*time.Second*3/2)
+	s.conn.session, s.conn.stats = s, &b.stats
 	return s, nil
 }
 

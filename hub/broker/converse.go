@@ -32,7 +32,7 @@ func (b *Broker) converse(s *session) (err error) {
 		apart(func() { b.cfg.Handler.Connected(s.peer) })
 		s.established.Store(true)
 	}
-	r := &packetReader{from: s.conn}
+	r := &packetReader{from: s.conn, expect: s.conn.expect}
 	for err == nil {
 		var head byte
 		var body []byte

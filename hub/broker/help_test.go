@@ -103,12 +103,21 @@ func (d *recorder) Offence(n, what string) { d.note("offence %s %s", n, what) }
 func start(t testing.TB, cfg Config) *Broker {
 	t.Helper()
 	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		cfg.Log = quiet
 	}
 	b, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	started(t, b)
+	return b
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// started runs a broker that was made until the test ends.
+func started(t testing.TB, b *Broker) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
@@ -118,7 +127,6 @@ func start(t testing.TB, cfg Config) *Broker {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return b
 }
 
 // loopback listens on a port of its own.

@@ -25,7 +25,8 @@ var (
 // which is enough for a lease; a larger packet gets memory as it comes, not as it says.
 type packetReader struct {
 	from     io.Reader
-	at, have int // what is in buf, and not yet read
+	expect   func(size int) // hears of a packet of which not all is there, and, with 0, that it is; nil: nobody
+	at, have int            // what is in buf, and not yet read
 	buf      [smallPacket]byte
 }
 
@@ -52,6 +53,10 @@ func (r *packetReader) next() (head byte, body []byte, err error) {
 		return 0, nil, errTooLarge
 	}
 	head = r.buf[r.at]
+	if r.have-r.at < size && r.expect != nil {
+		r.expect(size)
+		defer r.expect(0)
+	}
 	if size > len(r.buf) {
 		body, err = r.large(header, size)
 		return head, body, err
@@ -175,7 +180,7 @@ func publishPacket(m message) [][]byte {
 	head := binary.AppendUvarint([]byte{packets.Publish << 4}, uint64(2+len(m.topic)+len(m.payload)))
 	head = binary.BigEndian.AppendUint16(head, uint16(len(m.topic)))
 	head = append(head, m.topic...)
-	if len(head)+len(m.payload) <= writeChunk {
+	if len(head)+len(m.payload) <= oneWrite {
 		return [][]byte{append(head, m.payload...)}
 	}
 	return [][]byte{head, m.payload}

@@ -1,0 +1,260 @@
+package line
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/shared/line/linetest"
+)
+
+const slow = 20_000 / 8 // bytes a second of a line of 20 kbit/s
+
+// ends are the two ends of a connection over a slow line; what is written to the first
+// one waits in a small queue.
+func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
+	t.Helper()
+	there := linetest.Listen(t)
+	defer there.Close()
+	l = linetest.New(t, there.Addr().String(), rate, rate)
+	near, err := linetest.Dial(context.Background(), l.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if far, err = there.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far, l
+}
+
+// The kernel says that there is room again when a third of its queue is, which takes longer
+// than the patience; the other end acknowledges all the while.
+func TestAWriteOverASlowLineLivesAsLongAsSomethingMoves(t *testing.T) {
+	t.Parallel()
+	near, far, _ := ends(t, 4*slow)
+	if err := near.(*net.TCPConn).SetWriteBuffer(48 << 10); err != nil {
+		t.Fatal(err)
+	}
+	sent := bytes.Repeat([]byte("0123456789abcdef"), 8000)
+	got := make(chan []byte, 1)
+	go func() {
+		all := make([]byte, len(sent))
+		_, _ = io.ReadFull(far, all)
+		got <- all
+	}()
+	began := time.Now()
+	n, err := New(near, 3*time.Second/2).Write(sent)
+	if n != len(sent) || err != nil {
+		t.Fatalf("after %s: %d bytes of %d: %v", time.Since(began), n, len(sent), err)
+	}
+	if !bytes.Equal(<-got, sent) {
+		t.Error("the other end got something else")
+	}
+}
+
+func TestAWriteToWhoTakesNothingEnds(t *testing.T) {
+	const patience = time.Second
+	t.Parallel()
+	near, _, l := ends(t, slow)
+	l.Up.Set(0)
+	began := time.Now()
+	n, err := New(near, patience).Write(make([]byte, 1<<20))
+	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < patience || took > 2*patience+time.Second {
+		t.Errorf("after %s: %v; want the end of the patience, %s", took, err, patience)
+	}
+	if n == 0 || !strings.Contains(err.Error(), "nothing was taken for") || !strings.Contains(err.Error(), "bytes wait") {
+		t.Errorf("%d bytes; the error says %q", n, err)
+	}
+}
+
+func TestAWriteWhoseLineDiesOnTheWayEnds(t *testing.T) {
+	const patience = 2 * time.Second
+	t.Parallel()
+	near, far, l := ends(t, slow)
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+	time.AfterFunc(3*time.Second, func() { l.Up.Set(0) })
+	began := time.Now()
+	_, err := New(near, patience).Write(make([]byte, 1<<20))
+	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < 3*time.Second || took > 3*time.Second+5*patience {
+		t.Errorf("after %s: %v", took, err)
+	}
+}
+
+// Whoever acknowledges a byte now and then ends with the deadline of the whole packet.
+func TestADeadlineOfThoseAboveHoldsHoweverMuchMoves(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Conn, time.Time)
+	}{
+		{"set before", func(c *Conn, at time.Time) { _ = c.SetWriteDeadline(at) }},
+		{"set meanwhile", func(c *Conn, at time.Time) {
+			time.AfterFunc(200*time.Millisecond, func() { _ = c.SetWriteDeadline(at) })
+		}},
+		{"both set meanwhile", func(c *Conn, at time.Time) {
+			time.AfterFunc(200*time.Millisecond, func() { _ = c.SetDeadline(at) })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := net.Pipe()
+				defer b.Close()
+				go func() {
+					for one := make([]byte, 1); ; time.Sleep(100 * time.Millisecond) {
+						if _, err := b.Read(one); err != nil {
+							return
+						}
+					}
+				}()
+				conn := New(a, time.Second)
+				began := time.Now()
+				c.set(conn, began.Add(5*time.Second))
+				_, err := conn.Write(make([]byte, 1<<20))
+				if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != 5*time.Second {
+					t.Errorf("after %s: %v", took, err)
+				}
+				b.Close()
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		conn := New(a, time.Second)
+		var silence atomic.Int64
+		silence.Store(int64(3 * time.Second))
+		conn.Listen(func() time.Duration { return time.Duration(silence.Load()) })
+		go func() {
+			for range 10 {
+				time.Sleep(2 * time.Second)
+				_, _ = b.Write([]byte{1})
+			}
+		}()
+		began := time.Now()
+		if n, err := io.ReadFull(conn, make([]byte, 10)); n != 10 {
+			t.Fatalf("%d bytes of ten: %v", n, err)
+		}
+		if took := time.Since(began); took != 20*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		// Ten bytes take ten thousandths of a second on the slowest line.
+		if got := conn.Received(); got < 9*time.Millisecond || got > 10*time.Millisecond {
+			t.Errorf("something was coming for %s", got)
+		}
+		began = time.Now()
+		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line is slower than it was thought
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("after %s of silence: %v", time.Since(began), err)
+		}
+		for _, meanwhile := range []bool{false, true} {
+			began = time.Now()
+			if meanwhile {
+				time.AfterFunc(time.Second/2, func() { _ = conn.SetReadDeadline(began.Add(time.Second)) })
+			} else {
+				_ = conn.SetReadDeadline(began.Add(time.Second))
+			}
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Second {
+				t.Errorf("a deadline of those above, after %s: %v", time.Since(began), err)
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+		}
+		began = time.Now() // taking a deadline back does not take the silence away
+		time.AfterFunc(time.Second, func() { _ = conn.SetReadDeadline(time.Time{}) })
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("after %s of silence: %v", time.Since(began), err)
+		}
+	})
+}
+
+// noted is a connection that takes everything and knows its write deadline.
+type noted struct {
+	net.Conn
+	set      int
+	deadline time.Time
+}
+
+func (n *noted) Write(p []byte) (int, error) { return len(p), nil }
+func (n *noted) SetWriteDeadline(until time.Time) error {
+	n.set, n.deadline = n.set+1, until
+	return nil
+}
+
+// A deadline that is left behind wakes the process when it passes: for each answer to a
+// device a second time, which costs more than the answer.
+func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
+	n := &noted{}
+	c := New(n, time.Second)
+	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if n.set != 2 || !n.deadline.IsZero() {
+		t.Errorf("%d deadlines were set, the last is %v", n.set, n.deadline)
+	}
+}
+
+// full is a connection whose queue has no room, as long as it is not empty.
+type full struct {
+	*net.TCPConn
+	until atomic.Pointer[time.Time]
+}
+
+func (f *full) SetWriteDeadline(t time.Time) error { f.until.Store(&t); return nil }
+func (f *full) Write(p []byte) (int, error) {
+	for New(f.TCPConn, 0).queued() > 0 {
+		if time.Sleep(10 * time.Millisecond); time.Now().After(*f.until.Load()) {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+	return len(p), nil
+}
+
+// No room appears for many times the patience; what was written before is acknowledged.
+func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no queue to ask")
+	}
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		dies bool
+	}{{"and in the end there is room", false}, {"until the line dies", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			near, far, l := ends(t, 4*slow)
+			go func() { _, _ = io.Copy(io.Discard, far) }()
+			_ = near.(*net.TCPConn).SetWriteBuffer(64 << 10)
+			_ = near.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			waits, _ := near.Write(make([]byte, 50<<10))
+			_ = near.SetWriteDeadline(time.Time{})
+			if c.dies {
+				time.AfterFunc(2*time.Second, func() { l.Up.Set(0) })
+			}
+			began := time.Now()
+			n, err := New(&full{TCPConn: near.(*net.TCPConn)}, time.Second).Write([]byte("x"))
+			took := time.Since(began)
+			switch {
+			case took < 2*time.Second:
+				t.Errorf("%d bytes were on their way, and it took %s: nothing was tried: %v", waits, took, err)
+			case c.dies && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > 5*time.Second):
+				t.Errorf("after %s: %d, %v; want the end of the patience", took, n, err)
+			case !c.dies && (n != 1 || err != nil):
+				t.Errorf("after %s: %d, %v", took, n, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,155 @@
+// Package linetest is a slow line between two programs of a test: a TCP proxy on loopback
+// that passes on so many bytes a second each way, or none, and whose buffers are small, so
+// that what is not passed on waits in the sender's own queue, as on a real line.
+package linetest
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Buffer is what the sockets of a line, and of Listen, hold; the kernel doubles it.
+const Buffer = 4 << 10
+
+// segment is what TCP acknowledges at a time on a radio line. That of loopback is larger
+// than the buffers: windows would open in jumps of seconds.
+const segment = 536
+
+// A Line passes on what comes in at Addr, and what is answered.
+type Line struct {
+	Addr     string
+	Up, Down Way
+	Dials    atomic.Int64 // connections that came
+
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu   sync.Mutex
+	open map[net.Conn]bool
+}
+
+// A Way is one direction of a line.
+type Way struct {
+	rate   atomic.Int64 // bytes a second; 0: nothing is taken
+	Passed atomic.Int64 // bytes
+}
+
+// Set changes how many bytes a second pass; 0 stops the reading.
+func (w *Way) Set(rate int64) { w.rate.Store(rate) }
+
+// New makes a line to a TCP address, and ends it with the test.
+func New(t testing.TB, to string, up, down int64) *Line {
+	t.Helper()
+	l := &Line{open: map[net.Conn]bool{}, l: Listen(t)}
+	l.Addr = l.l.Addr().String()
+	l.Up.Set(up)
+	l.Down.Set(down)
+	l.wg.Go(func() {
+		for {
+			c, err := l.l.Accept()
+			if err != nil {
+				return
+			}
+			l.Dials.Add(1)
+			l.wg.Go(func() { l.carry(c, to) })
+		}
+	})
+	t.Cleanup(func() {
+		l.l.Close()
+		l.mu.Lock()
+		for c := range l.open {
+			c.Close()
+		}
+		l.open = nil
+		l.mu.Unlock()
+		l.wg.Wait()
+	})
+	return l
+}
+
+// Listen listens on loopback, with small buffers in what it accepts.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := (&net.ListenConfig{Control: small}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Dial dials with small buffers.
+func Dial(ctx context.Context, to string) (net.Conn, error) {
+	return (&net.Dialer{Control: small}).DialContext(ctx, "tcp", to)
+}
+
+func small(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) // the least that there is, 2,304
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, Buffer)
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment)
+	})
+}
+
+func (l *Line) carry(from net.Conn, to string) {
+	defer from.Close()
+	there, err := Dial(context.Background(), to)
+	if err != nil {
+		return
+	}
+	defer there.Close()
+	l.mu.Lock()
+	if l.open == nil {
+		l.mu.Unlock()
+		return
+	}
+	l.open[from], l.open[there] = true, true
+	l.mu.Unlock()
+	ended := make(chan struct{}, 2)
+	end := func() {
+		from.Close()
+		there.Close()
+		ended <- struct{}{} // for the other way
+	}
+	var both sync.WaitGroup
+	both.Go(func() { defer end(); l.Up.pass(there, from, ended) })
+	both.Go(func() { defer end(); l.Down.pass(from, there, ended) })
+	both.Wait()
+	l.mu.Lock()
+	delete(l.open, from)
+	delete(l.open, there)
+	l.mu.Unlock()
+}
+
+// pass copies at the rate, in pieces of a twentieth of a second; its end is the end of
+// the other one.
+func (w *Way) pass(to, from net.Conn, ended <-chan struct{}) {
+	const tick = 50 * time.Millisecond
+	buf := make([]byte, 64<<10)
+	for {
+		rate := w.rate.Load()
+		if rate == 0 {
+			select {
+			case <-ended:
+				return
+			case <-time.After(tick):
+			}
+			continue
+		}
+		n, err := from.Read(buf[:min(max(rate/20, 1), int64(len(buf)))])
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+			w.Passed.Add(int64(n))
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(rate))
+		}
+		if err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package line
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// queued is how many bytes the peer has not acknowledged; -1: there is nobody to ask.
+func (c *Conn) queued() int {
+	n := -1
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				if q, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+					n = q
+				}
+			})
+		}
+	}
+	return n
+}
