@@ -27,7 +27,7 @@ type underWay struct {
 	token paho.Token
 	size  int // bytes
 	since time.Time
-	until time.Time // then it counts as lost
+	until patience
 }
 
 // more is where the next chunk comes from, nil while there is no room for it.
@@ -64,7 +64,7 @@ func (s *session) settleAnswers(now time.Time) {
 		default:
 		}
 	}
-	for ; settled < len(a.underWay) && !now.Before(a.underWay[settled].until); settled++ {
+	for ; settled < len(a.underWay) && !now.Before(s.ends(a.underWay[settled].until)); settled++ {
 		a.room = 1
 	}
 	if a.underWay = a.underWay[settled:]; len(a.underWay) == 0 {

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flotilla.dev/shared/line"
 )
 
 // Times of a connection.
@@ -23,8 +24,7 @@ const (
 	// paho looks every quarter of the keep-alive, so a ping goes out at the latest
 	// 12.5 s after the last byte came, and 5 s later the link counts as half open.
 	silence      = keepAlive + keepAlive/4 + pingTimeout
-	writeTimeout = 5 * time.Second // for writeChunk bytes to the hub
-	writeChunk   = 4 << 10
+	writeTimeout = 5 * time.Second // in which the hub takes nothing of what is written to it
 )
 
 // settleDial checks Server and makes Dial a function that ends with TLS, where
@@ -70,13 +70,14 @@ func (c *Config) settleDial() error {
 }
 
 // open dials, and shakes hands where TLS is used.
-func (c *Config) open(ctx context.Context, inFlight *atomic.Int64) (net.Conn, error) {
+func (c *Config) open(ctx context.Context, inFlight *atomic.Int64) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	raw, err := c.Dial(ctx)
+	dialled, err := c.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+	raw := line.New(dialled, writeTimeout)
 	if c.TLS == nil {
 		return newConn(raw, raw, inFlight), nil
 	}
@@ -89,28 +90,29 @@ func (c *Config) open(ctx context.Context, inFlight *atomic.Int64) (net.Conn, er
 }
 
 // A conn notices by itself when the other end is gone: no byte for 17.5 s and the
-// time that what was written takes on the slowest link, or 4 KiB that do not get
-// away in 5 s. paho counts packets instead: a desired state
-// that takes a minute to come over a slow line would be taken for silence, and a
-// ping on a dead line would be written for ever.
+// time that what was written takes on the slowest link, 5 s in which it takes nothing of
+// what is written, or a packet that goes out at less than 1 KiB/s. paho counts packets
+// instead: a desired state that takes a minute to come over a slow line would be taken for
+// silence, and a ping on a dead line would be written for ever.
 type conn struct {
 	net.Conn               // encrypted, where it is
-	raw      net.Conn      // what is below
+	raw      *line.Conn    // what is below
 	turn     chan struct{} // taken by who writes: paho has two that do
-	inFlight *atomic.Int64 // bytes that the hub has not acknowledged; an answer to a ping comes behind them
 
-	mu       sync.Mutex
-	deadline time.Time // paho's, for CONNECT; zero: ours
-	closed   bool      // by paho
-	broken   error     // why we have closed it
+	mu     sync.Mutex
+	closed bool  // by paho
+	broken error // why we have closed it
 }
 
-func newConn(c, raw net.Conn, inFlight *atomic.Int64) *conn {
-	return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1), inFlight: inFlight}
+// newConn gives a connection the ends that it has from now on. inFlight are the bytes that
+// the hub has not acknowledged: an answer to a ping comes behind them.
+func newConn(c net.Conn, raw *line.Conn, inFlight *atomic.Int64) *conn {
+	raw.Listen(func() time.Duration { return silence + line.Takes(int(inFlight.Load())) })
+	return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1)}
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.read(p)
+	n, err := c.Conn.Read(p)
 	if err == nil {
 		return n, nil
 	}
@@ -131,31 +133,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read waits for bytes, on a slow link longer than it had thought at first.
-func (c *conn) read(p []byte) (int, error) {
-	for began := time.Now(); ; {
-		c.mu.Lock()
-		until := c.deadline
-		c.mu.Unlock()
-		own := until.IsZero()
-		if own {
-			until = began.Add(silence + takes(int(c.inFlight.Load())))
-		}
-		if err := c.raw.SetReadDeadline(until); err != nil {
-			return 0, err
-		}
-		n, err := c.Conn.Read(p)
-		if !own || n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) ||
-			!time.Now().Before(began.Add(silence+takes(int(c.inFlight.Load())))) {
-			return n, err
-		}
-	}
-}
-
 // pingreq asks the hub for a sign of life.
 var pingreq = []byte{0xc0, 0}
 
-// Write sends one whole packet; a ping must not get between the chunks of another.
+// Write sends one whole packet; a ping must not get into the middle of another.
 //
 // A ping of its own wakes the hub once more for each node and lease interval, which costs
 // the hub more than the lease. So each lease, the only packet at QoS 0, takes one along,
@@ -170,19 +151,15 @@ func (c *conn) Write(p []byte) (int, error) {
 
 const publish0 = 0x30 // the first byte of a PUBLISH at QoS 0
 
-func (c *conn) write(p []byte) (done int, err error) {
+func (c *conn) write(p []byte) (int, error) {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
-	for done < len(p) {
-		if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			return done, err
-		}
-		n, err := c.Conn.Write(p[done:min(len(p), done+writeChunk)])
-		if done += n; err != nil {
-			return done, c.breakOff(err) // the stream is broken inside a packet
-		}
+	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		err = c.breakOff(err) // the stream is broken inside a packet
 	}
-	return done, nil
+	return n, err
 }
 
 // breakOff closes the connection after a failed write. The reader gets to know
@@ -206,14 +183,9 @@ func (c *conn) Close() error {
 }
 
 // SetDeadline is paho's, around CONNECT.
-func (c *conn) SetDeadline(t time.Time) error {
-	c.mu.Lock()
-	c.deadline = t
-	c.mu.Unlock()
-	return c.raw.SetReadDeadline(t)
-}
+func (c *conn) SetDeadline(t time.Time) error { return c.raw.SetReadDeadline(t) }
 
-// SetWriteDeadline is paho's around each packet; ours are around each chunk.
+// SetWriteDeadline is paho's around each packet, whatever its size; ours knows that.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
 // clip shortens a text to at most n bytes, at a character's end.

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+
+	"flotilla.dev/shared/line"
 )
 
 // A lease takes a ping along, in the same write; no other packet does.
@@ -21,7 +23,7 @@ func TestALeaseTakesAPingAlong(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			near, far := net.Pipe()
 			defer far.Close()
-			c := newConn(near, near, new(atomic.Int64))
+			c := newConn(near, line.New(near, writeTimeout), new(atomic.Int64))
 			go func() {
 				buffer := append(make([]byte, 0, 64), tt.sent...)
 				if n, err := c.Write(buffer); n != len(tt.sent) || err != nil {

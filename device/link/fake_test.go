@@ -101,7 +101,7 @@ func (h *hub) dial(context.Context) (net.Conn, error) {
 	if h.rate == 0 {
 		return c, nil
 	}
-	return narrow(c, h.rate, h.buffer), nil
+	return narrow(c, h.rate, max(h.buffer, 4<<10)), nil
 }
 
 // A narrowed connection sends so many bytes per second, and has a buffer before that,
@@ -143,25 +143,33 @@ func (n *narrowed) takes(bytes int) time.Duration {
 	return time.Duration(bytes) * time.Second / time.Duration(n.rate)
 }
 
-func (n *narrowed) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	now := time.Now()
-	if n.free.Before(now) {
-		n.free = now
+func (n *narrowed) Write(p []byte) (done int, err error) {
+	for {
+		n.mu.Lock()
+		now := time.Now()
+		if n.free.Before(now) {
+			n.free = now
+		}
+		waits := int(n.free.Sub(now).Seconds() * float64(n.rate))
+		if some := min(len(p)-done, n.buffer-waits); some > 0 {
+			n.free = n.free.Add(n.takes(some))
+			n.queue <- dated{n.free, append([]byte(nil), p[done:done+some]...)}
+			done += some
+		}
+		left := len(p) - done
+		until := now.Add(n.takes(min(left, max(n.buffer/4, 1))) + time.Microsecond) // then there is room again
+		late := !n.until.IsZero() && n.until.Before(until)
+		if late {
+			until = n.until
+		}
+		n.mu.Unlock()
+		if left == 0 {
+			return done, nil
+		}
+		if time.Sleep(time.Until(until)); late {
+			return done, os.ErrDeadlineExceeded
+		}
 	}
-	n.free = n.free.Add(n.takes(len(p)))
-	n.queue <- dated{n.free, append([]byte(nil), p...)}
-	wait := n.free.Sub(now) - n.takes(n.buffer)
-	late := !n.until.IsZero() && now.Add(wait).After(n.until)
-	if late {
-		wait = n.until.Sub(now)
-	}
-	n.mu.Unlock()
-	time.Sleep(wait)
-	if late {
-		return 0, os.ErrDeadlineExceeded
-	}
-	return len(p), nil
 }
 
 func (n *narrowed) SetWriteDeadline(t time.Time) error {

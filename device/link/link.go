@@ -77,7 +77,6 @@ const (
 	leaseRetry    = 200 * time.Millisecond // doubles
 	leaseRetryMax = 7 * time.Second
 	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
-	slowest       = 1 << 10          // bytes a second; a link that carries less is given up
 	maxUnacked    = 3                // lost in a row: then the connection counts as broken
 	longPause     = time.Second      // after a list of pods that is longer as text than a message
 	backoffMin    = 200 * time.Millisecond

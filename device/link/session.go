@@ -13,6 +13,7 @@ import (
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -21,6 +22,7 @@ import (
 type session struct {
 	l      *Link
 	client paho.Client
+	raw    *line.Conn // below all of it; nil before CONNECT
 	lost   chan error
 	done   chan struct{} // closed with the session
 
@@ -46,8 +48,26 @@ type tracked struct {
 	token paho.Token // in flight
 	size  int        // bytes of it
 	sent  time.Time
-	until time.Time // then it counts as lost
+	until patience
 	after time.Time // no other one before
+}
+
+// patience is when something that was sent counts as lost: at a moment, and as much later
+// as the hub has sent something meanwhile. Its acknowledgement comes behind that, which on
+// a slow line can be a desired state of a minute.
+type patience struct {
+	at       time.Time
+	received time.Duration // until then
+}
+
+// ends is when a patience ends, as far as is known now.
+func (s *session) ends(p patience) time.Time { return p.at.Add(s.received() - p.received) }
+
+func (s *session) received() time.Duration {
+	if s.raw == nil {
+		return 0
+	}
+	return s.raw.Received()
 }
 
 // acked returns a channel that is ready when the one in flight is.
@@ -94,7 +114,14 @@ func (s *session) options(ctx context.Context) *paho.ClientOptions {
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
-		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, &s.l.inFlight) }).
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
+			opened, err := c.open(ctx, &s.l.inFlight)
+			if err != nil {
+				return nil, err
+			}
+			s.raw = opened.raw
+			return opened, nil
+		}).
 		SetClientID(wire.ClientID(c.Node, c.Machine)).
 		SetProtocolVersion(4).
 		SetCleanSession(true).
@@ -233,7 +260,7 @@ func (s *session) settle(now time.Time) error {
 			continue
 		default:
 		}
-		if now.Before(t.until) {
+		if now.Before(s.ends(t.until)) {
 			continue
 		}
 		t.token, t.due = nil, true
@@ -296,8 +323,8 @@ func (s *session) sendDue(now time.Time) {
 func (s *session) earliest() time.Time {
 	next := s.nextStatus
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
-		if t.token != nil && t.until.Before(next) {
-			next = t.until
+		if t.token != nil {
+			next = earlier(next, s.ends(t.until))
 		}
 	}
 	switch {
@@ -310,8 +337,8 @@ func (s *session) earliest() time.Time {
 	if s.lease == nil && s.nextLease.Before(next) {
 		next = s.nextLease
 	}
-	if w := s.answers.underWay; len(w) > 0 && w[0].until.Before(next) {
-		next = w[0].until
+	if w := s.answers.underWay; len(w) > 0 {
+		next = earlier(next, s.ends(w[0].until))
 	}
 	if s.answers.held != nil {
 		next = time.Now().Add(heldFor)
@@ -417,8 +444,15 @@ func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 }
 
 // lostAt is when something of so many bytes that goes out now counts as lost.
-func (s *session) lostAt(bytes int) time.Time {
-	return time.Now().Add(ackTimeout + takes(s.inFlight()+bytes))
+func (s *session) lostAt(bytes int) patience {
+	return patience{time.Now().Add(ackTimeout + line.Takes(s.inFlight()+bytes)), s.received()}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // inFlight is how many bytes are on the line and not acknowledged.
@@ -433,9 +467,6 @@ func (s *session) inFlight() (bytes int) {
 	}
 	return bytes
 }
-
-// takes is how long so many bytes are under way on the slowest link.
-func takes(bytes int) time.Duration { return time.Duration(bytes) * time.Second / slowest }
 
 // farewell ends the session in order: a last status, presence, DISCONNECT.
 func (s *session) farewell() {

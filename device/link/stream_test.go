@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -152,30 +154,37 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 // large packet would end the connection.
 func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line := &slowLine{}
-		c := newConn(line, line, new(atomic.Int64))
-		large := bytes.Repeat([]byte("a"), 5*writeChunk)
+		under := &slowLine{}
+		raw := line.New(under, writeTimeout)
+		c := newConn(raw, raw, new(atomic.Int64))
+		large := bytes.Repeat([]byte("a"), 5*atOnce)
 		go func() { _, _ = c.Write(large) }()
 		time.Sleep(2500 * time.Millisecond)
 		_, _ = c.Write([]byte("b"))
-		if want := string(large) + "b"; string(line.got) != want {
-			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(line.got, 'b'), len(line.got))
+		if want := string(large) + "b"; string(under.got) != want {
+			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(under.got, 'b'), len(under.got))
 		}
 	})
 }
 
-// slowLine takes a second for each write.
+// slowLine takes 4 KiB a second.
 type slowLine struct {
 	net.Conn
 	mu  sync.Mutex
 	got []byte
 }
 
+const atOnce = 4 << 10
+
+func (s *slowLine) SetReadDeadline(time.Time) error  { return nil }
 func (s *slowLine) SetWriteDeadline(time.Time) error { return nil }
 func (s *slowLine) Write(p []byte) (int, error) {
 	time.Sleep(time.Second)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.got = append(s.got, p...)
-	return len(p), nil
+	n := min(len(p), atOnce)
+	if s.got = append(s.got, p[:n]...); n < len(p) {
+		return n, os.ErrDeadlineExceeded
+	}
+	return n, nil
 }

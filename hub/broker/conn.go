@@ -13,9 +13,10 @@ import (
 
 // Limits of an outbox.
 const (
-	oneWrite    = 16 << 10 // bytes up to which a message is one write, header and payload
-	maxRequests = 256      // requests that wait for the network
-	maxWaiting  = 64 << 10 // bytes of acknowledgements that wait for the network
+	oneWrite    = 16 << 10     // bytes up to which a message is one write, header and payload
+	maxRecord   = 16<<10 + 512 // bytes of a record of TLS
+	maxRequests = 256          // requests that wait for the network
+	maxWaiting  = 64 << 10     // bytes of acknowledgements that wait for the network
 )
 
 // A message waits to be published to a node at QoS 0.
@@ -41,6 +42,7 @@ type conn struct {
 	session  *session
 	stats    *counters
 	idle     time.Duration // without a byte from the device, then it is cut
+	until    time.Time     // for the packet that is being read; zero: none is
 	seen     []byte        // read by greet, behind the CONNECT
 
 	closed atomic.Bool
@@ -68,16 +70,20 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
+	until := c.until
+	if until.IsZero() {
+		until = time.Now().Add(c.idle + line.Takes(maxRecord))
+	}
+	_ = c.raw.SetReadDeadline(until)
 	return c.Conn.Read(p)
 }
 
-// expect bounds the reading of a packet of so many bytes, all of it; 0: it has come.
+// expect bounds the reading of a packet of so many bytes, all of it; 0: it has come. As
+// long as none is known, TLS may be waiting for the rest of a record.
 func (c *conn) expect(size int) {
-	var until time.Time
-	if size > 0 {
-		until = time.Now().Add(c.idle + line.Takes(size))
+	if c.until = (time.Time{}); size > 0 {
+		c.until = time.Now().Add(c.idle + line.Takes(size))
 	}
-	_ = c.raw.SetReadDeadline(until)
 }
 
 // Close cuts the connection without a farewell that could block.

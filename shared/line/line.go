@@ -109,6 +109,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	if silence == nil {
 		return c.Conn.Read(p)
 	}
+	defer c.end(&c.read, func(time.Time) error { return nil }) // the next read sets it
 	for {
 		if err := c.begin(&c.read, began.Add(silence()), c.Conn.SetReadDeadline); err != nil {
 			return 0, err
@@ -159,7 +160,9 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.read.until = t
+	if c.read.until = t; c.silence != nil && !c.read.busy {
+		return nil // the next read sets it
+	}
 	return c.Conn.SetReadDeadline(earlier(c.read.look, t))
 }
 
