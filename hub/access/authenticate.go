@@ -115,6 +115,9 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 		}
 		return u, nil
 	}
+	if h.Role == pki.Observer {
+		return User{}, fmt.Errorf("%w: the certificate of %s is for MQTT tools only; get one for kubectl with `flotilla-hub kubeconfig`", ErrUnauthenticated, h.Name)
+	}
 	before, err := g.Store.ClientsRevokedBefore(ctx, h.Name)
 	if err != nil {
 		return User{}, err

@@ -133,7 +133,7 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 		b.refused(c, ref)
 		return nil
 	}
-	if s.farewell != nil {
+	if s.farewell != nil || s.watching != nil {
 		return s
 	}
 	if err := b.claim(s); err != nil {
@@ -147,8 +147,13 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 
 // attend is the part of a connection's life after its CONNECT was accepted.
 func (b *Broker) attend(c net.Conn, s *session) {
-	if s.farewell != nil {
+	switch {
+	case s.farewell != nil:
 		b.sayFarewell(s)
+		return
+	case s.watching != nil:
+		err := b.observe(s)
+		b.log.Debug("observer disconnected", "name", s.watching.Name, "addr", s.watching.Addr, "err", err)
 		return
 	}
 	defer b.release(s)

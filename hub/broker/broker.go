@@ -6,7 +6,7 @@
 // a session is one goroutine with a small stack and 384 bytes; what goes out to a device
 // goes through an outbox that never blocks the sender. Nothing is retained, nothing is
 // queued for one who is away, nothing is passed on from device to device, and there are
-// no wildcards and no QoS 2. The package decides nothing about nodes: what it hears it
+// no wildcards and no QoS 2. Only observers, of whom there are few, may look on. The package decides nothing about nodes: what it hears it
 // tells the Handler, which hub/serve provides, in the words of shared/wire.
 package broker
 
@@ -42,6 +42,9 @@ type Config struct {
 	// DevListen is for development and simulation: no TLS, the user name is the
 	// node, loopback or in memory only.
 	DevListen net.Listener
+
+	// Observers says which operators' tools may look on; nil: none.
+	Observers Observers
 
 	Prefix string // of all topics; empty: wire.DefaultPrefix
 
@@ -87,6 +90,7 @@ type Broker struct {
 
 	stats     counters
 	offences  offences
+	observers observers
 	addresses listen.Addresses
 	greeting  chan struct{} // a slot for each connection before CONNECT
 	parsers   chan struct{} // a slot for each payload that is being decoded
@@ -210,7 +214,7 @@ func (b *Broker) Request(node, id string, r wire.Request) error {
 	if err != nil {
 		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
 	}
-	return b.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(b.cfg.Prefix, node, id), payload: payload})
+	return b.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(b.cfg.Prefix, node, id), payload: payload, kind: string(r.Type)})
 }
 
 func (b *Broker) send(node string, m message) error {

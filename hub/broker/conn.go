@@ -19,11 +19,15 @@ const (
 	maxWaiting  = 64 << 10     // bytes of acknowledgements that wait for the network
 )
 
+// observed is the channel of what goes to an observer.
+const observed wire.Channel = "observed"
+
 // A message waits to be published to a node at QoS 0.
 type message struct {
 	channel wire.Channel
 	topic   string
 	payload []byte
+	kind    string   // of a request
 	more    [][]byte // parts after the first one
 }
 
@@ -37,13 +41,14 @@ type message struct {
 // sends something has for a whole packet as much time more as it takes at 1 KiB/s. So a
 // packet that comes slowly is life, as MQTT has it only for one that is complete.
 type conn struct {
-	net.Conn            // encrypted, where it is
-	raw      *line.Conn // what is below
-	session  *session
-	stats    *counters
-	idle     time.Duration // without a byte from the device, then it is cut
-	until    time.Time     // for the packet that is being read; zero: none is
-	seen     []byte        // read by greet, behind the CONNECT
+	net.Conn             // encrypted, where it is
+	raw       *line.Conn // what is below
+	session   *session
+	stats     *counters
+	observers *observers    // of what goes to a device
+	idle      time.Duration // without a byte from the device, then it is cut
+	until     time.Time     // for the packet that is being read; zero: none is
+	seen      []byte        // read by greet, behind the CONNECT
 
 	closed atomic.Bool
 
@@ -51,6 +56,7 @@ type conn struct {
 	busy     bool // somebody writes
 	replies  []byte
 	requests []message
+	waiting  int // bytes of them
 	desired  *message
 }
 
@@ -132,9 +138,10 @@ func (c *conn) send(m message) bool {
 			c.stats.superseded.Add(1)
 		}
 		c.desired = &m
-	case len(c.requests) >= maxRequests:
+	case len(c.requests) >= maxRequests, m.channel == observed && c.waiting+len(m.payload) > maxObserved:
 		return false
 	default:
+		c.waiting += len(m.payload)
 		c.requests = append(c.requests, m)
 	}
 	if !c.busy {
@@ -153,17 +160,22 @@ func (c *conn) drain() {
 	for {
 		c.mu.Lock()
 		var out [][]byte
+		var shown message
 		switch {
 		case len(c.replies) > 0:
 			out, c.replies = [][]byte{c.replies}, nil
 		case len(c.requests) > 0:
-			out = publishPacket(c.requests[0])
+			m := c.requests[0]
+			out, c.waiting = publishPacket(m), c.waiting-len(m.payload)
+			if m.channel == wire.ChannelRequest {
+				c.stats.heard[requests].Add(1)
+				shown = m
+			}
 			if c.requests = c.requests[1:]; len(c.requests) == 0 {
 				c.requests = nil
 			}
-			c.stats.heard[requests].Add(1)
 		case c.desired != nil:
-			out = publishPacket(*c.desired)
+			out, shown = publishPacket(*c.desired), *c.desired
 			if next := c.desired; len(next.more) > 0 { // something else may go out before the next part
 				c.desired = &message{channel: next.channel, topic: next.topic, payload: next.more[0], more: next.more[1:]}
 			} else {
@@ -176,6 +188,9 @@ func (c *conn) drain() {
 			return
 		}
 		c.mu.Unlock()
+		if shown.topic != "" && c.observers.any() {
+			c.observers.withhold(shown.topic, shown.kind, len(shown.payload))
+		}
 		for _, p := range out {
 			if c.put(p) != nil {
 				return

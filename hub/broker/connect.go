@@ -55,12 +55,15 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
 	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
 	var stream net.Conn = limited
+	var observer *Observer
 	if l.tls != nil {
 		secure := tls.Server(limited, l.tls)
 		if err := secure.HandshakeContext(context.Background()); err != nil {
 			return nil, &refusal{why: badTLS, err: fmt.Errorf("TLS handshake: %w", err)}
 		}
-		if err := identify(secure.ConnectionState(), &peer); err != nil {
+		if observer = b.observer(secure.ConnectionState(), peer.Addr); observer != nil {
+			// neither a device nor in its place
+		} else if err := identify(secure.ConnectionState(), &peer); err != nil {
 			return nil, &refusal{why: badIdentity, code: notAuthorized, err: err}
 		}
 		stream = secure
@@ -70,16 +73,40 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 		ref.node = peer.Node
 		return nil, ref
 	}
-	s, ref := b.judge(connect, peer)
+	var s *session
+	if observer != nil {
+		s, ref = b.judgeObserver(connect, *observer)
+	} else {
+		s, ref = b.judge(connect, peer)
+	}
 	if ref != nil {
 		ref.node = s.peer.Node
 		refuse(stream, connect.ProtocolVersion, ref.code)
 		return nil, ref
 	}
 	limited.left = -1
-	s.conn = newConn(stream, raw, seen, time.Duration(s.keepAlive)*time.Second*3/2)
+	idle := time.Duration(s.keepAlive) * time.Second * 3 / 2
+	if idle == 0 {
+		idle = neverPings
+	}
+	s.conn = newConn(stream, raw, seen, idle)
 	s.conn.session, s.conn.stats = s, &b.stats
+	if observer == nil {
+		s.conn.observers = &b.observers
+	}
 	return s, nil
+}
+
+// observer is who has the certificate of one, nil if it is another's.
+func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
+	if b.cfg.Observers == nil || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	leaf := state.PeerCertificates[0]
+	if !slices.Equal(leaf.Subject.Organization, []string{ObserverOrganization}) || leaf.Subject.CommonName == "" {
+		return nil
+	}
+	return &Observer{Name: leaf.Subject.CommonName, Addr: addr, Chain: state.PeerCertificates}
 }
 
 // identify reads who the client certificate speaks of.

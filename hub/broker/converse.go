@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -48,6 +49,11 @@ func (b *Broker) converse(s *session) (err error) {
 		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent what is %v; the connection was closed", err))
 	}
 	if !errors.Is(err, errOrderly) && s.will != nil && s.farewell == nil && !b.closing.Load() {
+		if b.observers.any() {
+			if payload, err := json.Marshal(s.will); err == nil {
+				b.observers.show(s.base+string(wire.ChannelPresence), payload)
+			}
+		}
 		b.cfg.Handler.Presence(s.peer, *s.will)
 	}
 	return err
@@ -105,25 +111,23 @@ func (b *Broker) lease(s *session, body []byte) bool {
 	}
 	s.rate.take(1)
 	b.stats.heard[leases].Add(1)
+	if b.observers.any() {
+		b.observers.show(s.lease, bytes.Clone(body[n:]))
+	}
 	b.cfg.Handler.Lease(s.peer, l)
 	return true
 }
 
 // subscribe grants the node's own two filters, and refuses all others.
 func (b *Broker) subscribe(s *session, head byte, body []byte) error {
-	p := &packets.SubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Subscribe, Qos: 1, RemainingLength: len(body)}}
-	if err := unpack(head, body, p); err != nil {
+	p, err := parseSubscribe(head, body)
+	if err != nil {
 		return err
-	}
-	if len(p.Topics) == 0 || p.MessageID == 0 {
-		return fmt.Errorf("%w: SUBSCRIBE has no filter, or no packet identifier", errMalformed)
 	}
 	s.spend(len(body), len(p.Topics))
 	codes, refused, first := make([]byte, len(p.Topics)), 0, ""
 	for i, f := range p.Topics {
 		switch {
-		case p.Qoss[i] > 2:
-			return fmt.Errorf("%w: SUBSCRIBE at QoS %d", errMalformed, p.Qoss[i])
 		case f == s.filters[0], f == s.filters[1]:
 			codes[i] = min(p.Qoss[i], 1)
 			if s.farewell == nil {
@@ -151,18 +155,15 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 }
 
 func (b *Broker) unsubscribe(s *session, head byte, body []byte) error {
-	p := &packets.UnsubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Unsubscribe, Qos: 1, RemainingLength: len(body)}}
-	if len(body) < 2 {
-		return fmt.Errorf("%w: UNSUBSCRIBE has no packet identifier", errMalformed)
-	}
-	if err := unpack(head, body, p); err != nil {
+	p, err := parseUnsubscribe(head, body)
+	if err != nil {
 		return err
 	}
 	s.spend(len(body), len(p.Topics))
 	for _, f := range p.Topics {
 		s.listen(f, false)
 	}
-	_, err := s.conn.Write(ack(packets.Unsuback, p.MessageID))
+	_, err = s.conn.Write(ack(packets.Unsuback, p.MessageID))
 	return err
 }
 
@@ -244,6 +245,7 @@ func (b *Broker) hear(s *session, p publication) error {
 		}
 		return nil // what else it says is of no interest any more
 	}
+	b.showHeard(string(p.topic), c, payload)
 	switch c {
 	case wire.ChannelLease:
 		return tell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error { handler.Lease(peer, v); return nil })

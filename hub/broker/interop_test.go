@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"net"
@@ -103,7 +104,10 @@ func port(l net.Listener) string {
 
 // pemFiles writes a device's certificate and returns Mosquitto's flags for it.
 func pemFiles(t *testing.T, dir string, ca *authority, node string) []string {
-	cert := ca.device(node)
+	return pemOf(t, dir, ca, ca.device(node))
+}
+
+func pemOf(t *testing.T, dir string, ca *authority, cert tls.Certificate) []string {
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	if err != nil {
 		t.Fatal(err)

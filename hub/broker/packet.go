@@ -152,6 +152,30 @@ func parsePublish(head byte, body []byte) (p publication, err error) {
 	return p, nil
 }
 
+func parseSubscribe(head byte, body []byte) (*packets.SubscribePacket, error) {
+	p := &packets.SubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Subscribe, Qos: 1, RemainingLength: len(body)}}
+	if err := unpack(head, body, p); err != nil {
+		return nil, err
+	}
+	if len(p.Topics) == 0 || p.MessageID == 0 {
+		return nil, fmt.Errorf("%w: SUBSCRIBE has no filter, or no packet identifier", errMalformed)
+	}
+	for _, q := range p.Qoss {
+		if q > 2 {
+			return nil, fmt.Errorf("%w: SUBSCRIBE at QoS %d", errMalformed, q)
+		}
+	}
+	return p, nil
+}
+
+func parseUnsubscribe(head byte, body []byte) (*packets.UnsubscribePacket, error) {
+	p := &packets.UnsubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Unsubscribe, Qos: 1, RemainingLength: len(body)}}
+	if len(body) < 2 {
+		return nil, fmt.Errorf("%w: UNSUBSCRIBE has no packet identifier", errMalformed)
+	}
+	return p, unpack(head, body, p)
+}
+
 // unpack decodes a body with paho's codec, which takes what is cut short for zeroes and
 // passes over what is too much: only a packet that is written as it was read is one.
 func unpack(head byte, body []byte, into packets.ControlPacket) error {

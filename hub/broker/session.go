@@ -18,8 +18,9 @@ type session struct {
 	lease     string    // topic of its leases
 	filters   [2]string // its own two subscriptions
 	will      *wire.Presence
-	farewell  []byte // not nil: all that there is to tell; the session is not its node's
-	keepAlive uint16 // seconds
+	watching  *watching // not nil: an observer's, and no node's
+	farewell  []byte    // not nil: all that there is to tell; the session is not its node's
+	keepAlive uint16    // seconds
 	rate      bucket
 
 	established atomic.Bool    // CONNACK is sent

@@ -80,6 +80,8 @@ type Stats struct {
 	Offences     map[string]uint64 // dropped messages and refused filters, by kind
 	Unremembered uint64            // messages left unacknowledged because the Handler could not remember them
 	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
+	Observers    int               // connected now
+	Observed     map[string]uint64 // messages for observers: sent, and dropped because one reads too slowly
 }
 
 // Stats returns the counters.
@@ -99,6 +101,10 @@ func (b *Broker) Stats() Stats {
 	for i, n := range sinNames {
 		s.Offences[n] = c.offences[i].Load()
 	}
+	s.Observed = map[string]uint64{"sent": b.observers.sent.Load(), "dropped": b.observers.dropped.Load()}
+	b.observers.mu.RLock()
+	s.Observers = len(b.observers.all)
+	b.observers.mu.RUnlock()
 	b.mu.Lock()
 	s.Connections, s.Sessions = len(b.open), len(b.sessions)
 	b.mu.Unlock()

@@ -28,6 +28,7 @@ const (
 	Admin    Role = "admin"
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
+	Observer Role = "observer" // an MQTT tool that looks on; good for nothing else
 )
 
 // organizations is how a role stands in a certificate's subject.
@@ -36,6 +37,7 @@ var organizations = map[Role]string{
 	Admin:    "flotilla:admins",
 	Operator: "flotilla:operators",
 	Viewer:   "flotilla:viewers",
+	Observer: "flotilla:observers",
 }
 
 // ErrRequest: a certificate request cannot be signed; its sender has to change it.
@@ -110,7 +112,7 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 	return Certificate{encodeCert(leaf, by), leaf.NotAfter}, nil
 }
 
-// IssueClient makes a key and a certificate for a person's kubectl.
+// IssueClient makes a key and a certificate for a person's kubectl, or MQTT tool.
 func (a *Authority) IssueClient(role Role, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
 	org, ok := organizations[role]
 	switch {

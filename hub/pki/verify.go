@@ -82,8 +82,8 @@ func (a *Authority) HTTPS(server *Server) *tls.Config {
 	return a.tls(server, tls.RequestClientCert)
 }
 
-// MQTT is the TLS side of the MQTT listener: only a device whose certificate
-// may passes the handshake. may is asked for each connection and refuses
+// MQTT is the TLS side of the MQTT listener: only a device or an observer whose
+// certificate may passes the handshake. may is asked for each connection and refuses
 // revoked ones.
 func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	c := a.tls(server, tls.RequireAnyClientCert)
@@ -92,7 +92,7 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 		if err != nil {
 			return err
 		}
-		if h.Role != Device {
+		if h.Role != Device && h.Role != Observer {
 			return fmt.Errorf("%w: MQTT is for devices, and %s is a person", ErrUntrusted, h.Name)
 		}
 		return may(h)

@@ -38,6 +38,8 @@ var (
 	metricRefused   = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.", []string{"reason"}, nil)
 	metricOffences  = prometheus.NewDesc("flotilla_mqtt_offences_total", "Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
 	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
+	metricObservers = prometheus.NewDesc("flotilla_mqtt_observers", "MQTT observers connected now.", nil, nil)
+	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total", "MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
 	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
 	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news took longest.", []string{"sender"}, nil)
 	metricHeld      = prometheus.NewDesc("flotilla_device_messages_held_total", "Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
@@ -46,7 +48,7 @@ var (
 	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
 	metricIncident  = prometheus.NewDesc("flotilla_incident_open", "1 for each incident that is open. part_of names the one that it follows from.", []string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident}
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
@@ -114,10 +116,11 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	send(metricSessions, gauge, float64(st.Sessions))
 	send(metricConns, gauge, float64(st.Connections))
 	send(metricUnstored, counting, float64(st.Unremembered))
+	send(metricObservers, gauge, float64(st.Observers))
 	for _, each := range []struct {
 		d      *prometheus.Desc
 		values map[string]uint64
-	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences}, {metricDropped, st.Dropped}} {
+	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences}, {metricDropped, st.Dropped}, {metricObserved, st.Observed}} {
 		for k, v := range each.values {
 			send(each.d, counting, float64(v), k)
 		}

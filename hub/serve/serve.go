@@ -145,7 +145,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
 	if h.Broker, err = broker.New(broker.Config{
-		Handler: &devices{Devices: h.Loop, ask: h.Ask, log: log}, Log: log, Listen: o.MQTT, DevListen: o.Dev, TLS: h.deviceTLS(),
+		Handler: &devices{Devices: h.Loop, ask: h.Ask, log: log}, Observers: observers{h.Guard, log}, Log: log, Listen: o.MQTT, DevListen: o.Dev, TLS: h.deviceTLS(),
 	}); err != nil {
 		return nil, err
 	}
@@ -162,9 +162,12 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	return h, nil
 }
 
-// deviceTLS lets in who has a certificate of a device that is enrolled.
+// deviceTLS lets in who has a certificate of a device that is enrolled, or of an observer.
 func (h *Hub) deviceTLS() *tls.Config {
 	c := h.authority.MQTT(h.server, func(holder pki.Holder) error {
+		if holder.Role == pki.Observer {
+			return nil // the broker asks, at CONNECT and from then on
+		}
 		err := h.Guard.MayConnect(holder)
 		if errors.Is(err, access.ErrForbidden) {
 			h.Guard.Note(store.Audit{Who: holder.Name, Via: "certificate", Verb: "connect", Resource: "nodes", Name: holder.Name, Code: http.StatusForbidden, Message: err.Error()})

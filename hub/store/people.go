@@ -144,6 +144,11 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 	})
 }
 
+// RevokeClients ends the certificates of a name that were issued until now.
+func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
+	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error { return revokeClients(ctx, c, name, now) })
+}
+
 // ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
 func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
 	var before string
