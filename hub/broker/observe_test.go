@@ -327,3 +327,23 @@ func TestMosquittoSubObserves(t *testing.T) {
 		t.Errorf("mosquitto_sub shows\n%swant\n%s", &out, want)
 	}
 }
+
+func TestAnObserverWhoReadsMissesNothing(t *testing.T) {
+	observing(t, func(w *world) {
+		dev := w.device("pi-1")
+		o, _ := w.observer("kari", nil)
+		o.subscribe("fleet/v1/+/+/status")
+		status := `{"boot":"b1","seq":1,"x":"` + strings.Repeat("x", 200<<10) + `"}`
+		for i := range 10 { // 2 MB in all
+			dev.ping()
+			o.ping()
+			dev.publish1(topicOf("pi-1", wire.ChannelStatus), status, false)
+			if got := o.next(); len(got) != 1 || !strings.HasSuffix(got[0], status) {
+				t.Fatalf("status %d: %d messages", i, len(got))
+			}
+		}
+		if s := w.b.Stats().Observed; s["sent"] != 10 || s["dropped"] != 0 {
+			t.Errorf("%v", s)
+		}
+	})
+}
