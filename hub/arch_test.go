@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"hub/incident":     {"shared/fleet", "hub/state"},
 	"hub/admission":    {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
 	"hub/notify":       {"shared/fleet", "hub/state", "hub/control"},
-	"hub/cli":          {"firmware-configs", "shared/fleet", "hub/access", "hub/cli/socket", "hub/config", "hub/doctor", "hub/pki", "hub/store"},
+	"hub/cli":          {"firmware-configs", "shared/fleet", "hub/access", "hub/cli/socket", "hub/config", "hub/doctor", "hub/monitoring", "hub/pki", "hub/store"},
 	"hub/doctor":       {"shared/fleet", "hub/config", "hub/state", "hub/store"},
 	"hub/cli/socket":   {"hub/listen"},
 	"hub/control":      {"shared/fleet", "hub/state", "hub/panics"},

@@ -54,7 +54,7 @@ var kinds = []struct {
 	{name: "change", text: "Changes", notVerbs: []string{"get", "list", "watch", "connect", "renew"}},
 	{name: "secret", text: "Secrets read", verbs: []string{"get", "list", "watch"}, resources: []string{"secrets"}},
 	{name: "enter", text: "Commands in pods", resources: []string{"pods/exec", "pods/attach", "pods/portforward"}},
-	{name: "login", text: "Logins, people, tokens", resources: []string{"sessions", "users", "apitokens", "jointokens", "kubeconfigs", "account"}},
+	{name: "login", text: "Logins, people, tokens", resources: []string{"sessions", "users", "apitokens", "jointokens", "kubeconfigs", "clientcertificates", "account"}},
 	{name: "device", text: "Joins and certificates", resources: []string{"enrolments", "jointokens", "authority"}},
 	{name: "hub", text: "Backups and the hub", resources: []string{"backups", "audit", "settings", "authority"}},
 }
@@ -180,7 +180,7 @@ var (
 		"create enrolments": {"joined as node", "join as node"}, "create pods/exec": {"ran a command in pod", "run a command in pod"},
 		"create pods/attach": {"attached to pod", "attach to pod"}, "create pods/portforward": {"forwarded a port to pod", "forward a port to pod"},
 		"create pods/eviction": {"evicted pod", "evict pod"}, "create jointokens": {"made a join token", "make a join token"}, "create apitokens": {"made an API token:", "make an API token:"},
-		"update views": {"saved view", "save view"}, "update account": {"changed their own password", "change their own password"}, "create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"},
+		"update views": {"saved view", "save view"}, "update account": {"changed their own password", "change their own password"}, "create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"}, "create clientcertificates": {"made a client certificate of", "make a client certificate of"},
 	}
 	things = map[string]string{"authority": "the certificate authority", "jointokens": "join token", "apitokens": "API token", string(state.JoinRequests): "request to join"}
 )

@@ -134,6 +134,13 @@ func (s *Server) Names() []string {
 	return inside(s.current.Leaf)
 }
 
+// Expires is the end of the certificate that is served now.
+func (s *Server) Expires() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current.Leaf.NotAfter
+}
+
 func inside(cert *x509.Certificate) []string {
 	names := slices.Clone(cert.DNSNames)
 	for _, ip := range cert.IPAddresses {

@@ -6,21 +6,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
 // metrics are what the hub tells Prometheus, read from what it keeps anyway: a
 // counter of its own could only be wrong.
 type metrics struct {
-	loop   *node.Devices
-	broker *broker.Broker
-	list   *inventory.Reader // nil: there is none
+	version   string
+	loop      *node.Devices
+	broker    *broker.Broker
+	store     *store.Store
+	authority *pki.Authority
+	server    *pki.Server
+	list      *inventory.Reader // nil: there is none
 }
 
 var (
@@ -47,8 +54,19 @@ var (
 	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
 	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
 	metricIncident  = prometheus.NewDesc("flotilla_incident_open", "1 for each incident that is open. part_of names the one that it follows from.", []string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
+	metricBuild     = prometheus.NewDesc("flotilla_build_info", "1, with the version of the hub that runs.", []string{"version"}, nil)
+	metricPods      = prometheus.NewDesc("flotilla_pods", "Pods by phase.", []string{"phase"}, nil)
+	metricUnplaced  = prometheus.NewDesc("flotilla_pods_unscheduled", "Pods that wait for a node.", nil, nil)
+	metricBehind    = prometheus.NewDesc("flotilla_nodes_behind", "Connected nodes that have not stored the newest desired state yet.", nil, nil)
+	metricExpiry    = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds", "When a certificate of the hub ends: root, intermediate or server. The hub renews the last two by itself.", []string{"certificate"}, nil)
+	metricFull      = prometheus.NewDesc("flotilla_disk_full", "1 while the hub remembers nothing new because the disk of its data directory is full.", nil, nil)
+	metricFree      = prometheus.NewDesc("flotilla_data_free_bytes", "What the disk of the data directory leaves to the hub.", nil, nil)
+	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
+	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident}
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
+		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricFree, metricDatabase, metricBackup}
+	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
@@ -73,11 +91,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	}
 	for site := range state.Each[*fleet.Site](s, state.Sites, "") {
 		for _, st := range allSiteStates {
-			v := 0.0
-			if site.Status.State == st {
-				v = 1
-			}
-			send(metricSite, gauge, v, site.Name, string(st))
+			send(metricSite, gauge, number(site.Status.State == st), site.Name, string(st))
 		}
 	}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
@@ -85,6 +99,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 			send(metricIncident, gauge, 1, i.Name, string(i.Cause), string(i.Severity), i.Site, i.About.Kind, i.About.Namespace, i.About.Name, i.PartOf)
 		}
 	}
+	m.sendWork(s, send)
+	m.sendKeeping(send)
 	for _, k := range state.Kinds() {
 		send(metricObjects, gauge, float64(s.Len(k)), string(k))
 	}
@@ -101,11 +117,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	send(metricUnsettled, counting, float64(m.loop.Unsettled()))
 	if m.list != nil {
 		if h, ok := m.list.Health(); ok {
-			readable := 0.0
-			if h.Readable {
-				readable = 1
-			}
-			send(metricReadable, gauge, readable)
+			send(metricReadable, gauge, number(h.Readable))
 			send(metricMachines, gauge, float64(h.Machines))
 			if !h.Read.IsZero() {
 				send(metricRead, gauge, float64(h.Read.Unix()))
@@ -127,9 +139,55 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	}
 }
 
+type sender func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string)
+
+// sendWork tells of pods, and of what devices have not taken yet.
+func (m metrics) sendWork(s state.Snapshot, send sender) {
+	phases, unplaced, behind := map[corev1.PodPhase]int{}, 0, 0
+	for p := range s.Pods("") {
+		phase := p.Status.Phase
+		if phase == "" {
+			phase = corev1.PodPending
+		}
+		phases[phase]++
+		if p.Spec.NodeName == "" {
+			unplaced++
+		}
+	}
+	for n := range s.Nodes() {
+		if v := m.loop.Liveness(n.Name); v.Connected && v.Stored < v.Wanted {
+			behind++
+		}
+	}
+	for _, phase := range allPhases {
+		send(metricPods, gauge, float64(phases[phase]), string(phase))
+	}
+	send(metricUnplaced, gauge, float64(unplaced))
+	send(metricBehind, gauge, float64(behind))
+}
+
+// sendKeeping tells of what an operator has to keep: space, backups, certificates, a version.
+func (m metrics) sendKeeping(send sender) {
+	send(metricBuild, gauge, 1, m.version)
+	send(metricFull, gauge, number(m.store.Full()))
+	if taken, free, err := m.store.Space(); err == nil {
+		send(metricDatabase, gauge, float64(taken))
+		send(metricFree, gauge, float64(free))
+	}
+	if copies, _, err := m.store.Copies(); err == nil && len(copies) > 0 {
+		send(metricBackup, gauge, float64(copies[0].At.Unix()))
+	}
+	st := m.authority.Status()
+	send(metricExpiry, gauge, float64(st.Root.NotAfter.Unix()), "root")
+	if st.Intermediate != nil {
+		send(metricExpiry, gauge, float64(st.Intermediate.NotAfter.Unix()), "intermediate")
+	}
+	send(metricExpiry, gauge, float64(m.server.Expires().Unix()), "server")
+}
+
 // metrics answers what the hub tells Prometheus.
 func (h *Hub) metrics() http.Handler {
-	m := metrics{h.Loop, h.Broker, h.inventory}
+	m := metrics{h.o.Version, h.Loop, h.Broker, h.Store, h.authority, h.server, h.inventory}
 	r := prometheus.NewRegistry()
 	r.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})

@@ -49,6 +49,7 @@ func (h *Hub) newWeb() *web {
 	others := []other{
 		{kube.Other{Path: exportPath, Verb: "list", Resource: "audit"}, http.HandlerFunc(h.exportAudit)},
 		{kube.Other{Path: "/metrics", Verb: "get", Resource: "metrics"}, h.metrics()},
+		{kube.Other{Path: nodeMetricsPath, Verb: "get", Resource: "metrics"}, h.nodeMetrics()},
 	}
 	others = append(others, profiles()...)
 	api := kube.New(kube.Config{

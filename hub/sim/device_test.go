@@ -317,6 +317,7 @@ type simBoard struct {
 	machine string
 	bootID  int
 	pids    bool // it is short of process ids
+	sensors bool // it measures what a good board measures
 }
 
 func newSimBoard(node, machine string) *simBoard {
@@ -333,7 +334,7 @@ func (b *simBoard) set(f func(*simBoard)) {
 func (b *simBoard) Probe(context.Context, string) (hardware.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return hardware.Report{
+	r := hardware.Report{
 		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: "arm64", Variant: "v8", Kernel: "6.12", Image: "Debian GNU/Linux 12 (bookworm)",
 			MachineID: b.machine, BootID: fmt.Sprint(b.node, "-", b.bootID), PageSize: 4096},
 		Board:        hardware.Board{Name: "raspberrypi4", Model: "Raspberry Pi 4 Model B Rev 1.4", Compatible: []string{"raspberrypi,4-model-b"}, Serial: b.machine},
@@ -341,7 +342,12 @@ func (b *simBoard) Probe(context.Context, string) (hardware.Report, error) {
 		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: b.node}},
 		Clock:        &hardware.Clock{Synced: true},
 		MemoryLimits: true,
-	}, nil
+	}
+	if b.sensors {
+		r.Temperatures = []hardware.Temperature{{Name: "cpu", Celsius: 51}}
+		r.Voltages = []hardware.Voltage{{Name: "EXT5V_V", Volts: 5.1}}
+	}
+	return r, nil
 }
 
 // Measure implements agent.Hardware.
@@ -356,6 +362,9 @@ func (b *simBoard) Measure(context.Context, string) hardware.Stats {
 	s := hardware.Stats{Memory: half(4 << 30), NodeFs: half(29 << 30), ImageFs: half(29 << 30), NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15)}
 	if b.pids {
 		s.PIDs.Available = 1
+	}
+	if b.sensors {
+		s.Busy = time.Since(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))
 	}
 	return s
 }

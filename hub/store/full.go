@@ -73,6 +73,18 @@ func (s *Store) shrink(ctx context.Context) {
 	}
 }
 
+// Space is how much the database takes with its log, and how much its disk leaves to the
+// hub, in bytes.
+func (s *Store) Space() (taken, free int64, err error) {
+	for _, end := range []string{"", "-wal"} {
+		if info, err := os.Stat(s.file + end); err == nil {
+			taken += info.Size()
+		}
+	}
+	free, err = freeBytes(s.dir)
+	return taken, free, err
+}
+
 // freeBytes is what a file system leaves to this user.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
