@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("FLOTILLA_STORE_CHILD"); dir != "" {
 		writeForEver(dir)
 	}
+	if dir := os.Getenv("FLOTILLA_STORE_MIGRATE"); dir != "" {
+		n, _ := strconv.Atoi(os.Getenv("FLOTILLA_STORE_POINT"))
+		dieAt(dir, n)
+	}
 	os.Exit(m.Run())
 }
 

@@ -6,9 +6,13 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // migrationFiles hold the schema as steps that are never edited once released:
@@ -127,15 +131,38 @@ func listKinds(ctx context.Context, c querier) ([]string, error) {
 	return kinds, rows.Err()
 }
 
-// newer is the refusal of a database that a newer program has migrated.
-func (s *Store) newer(ctx context.Context, o Options, have int) error {
+// notNewer refuses a database that a newer program has migrated, before anything is opened
+// that could write: its log is not even folded into it.
+func (s *Store) notNewer(ctx context.Context, o Options) error {
+	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
+		return nil
+	}
+	db, err := sql.Open("sqlite", untouched(s.file))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	var have int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil || have <= latest() {
+		return nil // what is wrong with it is said by who opens it to write
+	}
 	by := "an unknown version"
 	var v string
-	if err := s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&v); err == nil && v != "" {
+	if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&v); err == nil && v != "" {
 		by = v
 	}
 	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema %d); install that version again, or restore a backup from before the upgrade with `flotilla-hub restore FILE`",
 		s.dir, database, ErrNewer, by, have, orUnknown(o.Version), latest())
+}
+
+// untouched is a dsn that reads a file and what is in its log, and writes nothing.
+func untouched(file string) string {
+	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "trusted_schema(0)"}}
+	if info, err := os.Stat(file + "-wal"); err != nil || info.Size() == 0 {
+		q.Set("immutable", "1") // SQLite would leave an empty log
+	}
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 
 func orUnknown(v string) string {
@@ -143,4 +170,44 @@ func orUnknown(v string) string {
 		return "an unknown version"
 	}
 	return v
+}
+
+// keepBefore makes a copy of the database as it is before a migration, unless a start that
+// was cut short, or a migration that failed, has left that very copy: a hub that is
+// started again and again must not fill its disk.
+func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
+	stem := filepath.Join(s.dir, "backups", fmt.Sprintf("before-schema-%d-", latest()))
+	have, err := s.state(ctx, s.conn)
+	if err != nil {
+		return "", err
+	}
+	kept, err := filepath.Glob(stem + "*.db")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range kept {
+		db, err := sql.Open("sqlite", untouched(file))
+		if err != nil {
+			continue
+		}
+		same, err := s.state(ctx, db)
+		_ = db.Close()
+		if err == nil && same == have {
+			return file, nil
+		}
+	}
+	file = stem + fileStamp(time.Now()) + ".db"
+	for n := 2; ; n++ { // another one of this second
+		if _, err := os.Lstat(file); err != nil {
+			return file, s.Backup(ctx, file)
+		}
+		file = fmt.Sprintf("%s%s-%d.db", stem, fileStamp(time.Now()), n)
+	}
+}
+
+// state tells of a database before a migration whether it has changed: everything that is
+// remembered of the fleet has a revision, and everything that people do is audited.
+func (s *Store) state(ctx context.Context, q querier) (is [4]string, err error) {
+	return is, q.QueryRowContext(ctx, `SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),
+		(SELECT coalesce(max(id), 0) FROM audit), (SELECT user_version FROM pragma_user_version)`, metaRevision, metaHubID).Scan(&is[0], &is[1], &is[2], &is[3])
 }

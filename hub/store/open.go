@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
@@ -82,6 +81,9 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.notLost(); err != nil {
 		return err
 	}
+	if err := s.notNewer(ctx, o); err != nil {
+		return err
+	}
 	if s.written.IsZero() {
 		s.written = s.lastWritten()
 	}
@@ -92,16 +94,13 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.file, err)
 	}
-	if have > latest() {
-		return s.newer(ctx, o, have)
-	}
 	if err := quickCheck(ctx, s.conn); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
 	if have < latest() {
 		if have > 0 {
-			kept := filepath.Join(s.dir, "backups", fmt.Sprintf("before-schema-%d-%s.db", latest(), fileStamp(time.Now())))
-			if err := s.Backup(ctx, kept); err != nil {
+			kept, err := s.keepBefore(ctx)
+			if err != nil {
 				return fmt.Errorf("keep the database before migrating it: %w", err)
 			}
 			s.log.Info("database is migrated", "from", have, "to", latest(), "kept", kept)

@@ -117,6 +117,9 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
 	}
 	s := newStore(o, file)
+	if err := s.notNewer(ctx, o); err != nil {
+		return nil, err
+	}
 	if err := s.connect(ctx); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open %s: %w", file, err)
@@ -124,8 +127,8 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	have, err := s.schema(ctx)
 	switch {
 	case err != nil:
-	case have > latest():
-		err = s.newer(ctx, o, have)
+	case have > latest(): // since a moment ago
+		err = fmt.Errorf("open %s: %w", file, ErrNewer)
 	case have < latest():
 		err = fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", file, have, latest())
 	}
