@@ -101,8 +101,9 @@ var ErrDismissed = errors.New("the hub has ended this device's enrolment")
 
 // A Link keeps one device connected. Make it with New.
 type Link struct {
-	cfg Config
-	log *slog.Logger
+	cfg  Config
+	log  *slog.Logger
+	told teller
 
 	wake    chan struct{}  // something below changed
 	deliver chan struct{}  // something arrived
@@ -210,13 +211,15 @@ func (l *Link) Run(ctx context.Context) error {
 			try, saidAt = 0, time.Time{}
 		}
 		pause := l.backoff(try)
+		args := []any{"node", l.cfg.Node, "hub", l.cfg.Server, "err", err, "again", pause.Round(time.Millisecond)}
 		// The same thing every minute is no news; and as an error may name the port that was
 		// called from, another one at every try, what is news is told once a minute at most.
-		level := slog.LevelDebug
 		if said != err.Error() && time.Since(saidAt) >= newCause || saidAt.IsZero() {
-			level, said, saidAt = slog.LevelWarn, err.Error(), time.Now()
+			said, saidAt = err.Error(), time.Now()
+			l.told.tell(l.log, slog.LevelWarn, "hub is out of reach; workloads run on", args...)
+		} else {
+			l.log.Debug("hub is out of reach; workloads run on", args...)
 		}
-		l.log.Log(ctx, level, "hub is out of reach; workloads run on", "node", l.cfg.Node, "hub", l.cfg.Server, "err", err, "again", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -101,7 +102,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.asked = asked{status: true, pods: true, lease: true}
 	l.mu.Unlock()
 	defer l.endSession()
-	l.log.Info("connected to the hub", "node", l.cfg.Node, "hub", l.cfg.Server)
+	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", l.cfg.Server)
 	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
 	s.greet()
 	return s.loop(ctx)

@@ -7,8 +7,13 @@ import (
 	"time"
 )
 
-// offenceInterval is the shortest time between two tellings about one offender.
-const offenceInterval = 10 * time.Second
+// offenceInterval is the shortest time between two tellings about one offender. It doubles
+// with each telling, up to offenceSlowest, until the offender was quiet for as long again: who
+// tries all night is a few hundred lines.
+const (
+	offenceInterval = 10 * time.Second
+	offenceSlowest  = 5 * time.Minute
+)
 
 // An offence is what a device did that it may not do. It is dropped and counted,
 // never answered by cutting the connection: the device would do it again.
@@ -26,8 +31,9 @@ type offences struct {
 }
 
 type told struct {
-	at   time.Time
-	held int // since then
+	at    time.Time
+	every time.Duration // until the next may be told
+	held  int           // since then
 }
 
 // due says whether to tell now, and how many times was held back before.
@@ -36,12 +42,12 @@ func (o *offences) due(who string) (held int, now bool) {
 	defer o.mu.Unlock()
 	t := o.by[who]
 	switch {
-	case t != nil && time.Since(t.at) < offenceInterval:
+	case t != nil && time.Since(t.at) < t.every:
 		t.held++
 		return 0, false
 	case t == nil && len(o.by) >= 4096:
 		for k, t := range o.by {
-			if time.Since(t.at) >= offenceInterval {
+			if time.Since(t.at) >= t.every {
 				delete(o.by, k)
 			}
 		}
@@ -49,10 +55,14 @@ func (o *offences) due(who string) (held int, now bool) {
 	if o.by == nil {
 		o.by = map[string]*told{}
 	}
+	every := offenceInterval
 	if t != nil {
 		held = t.held
+		if time.Since(t.at) < 2*t.every {
+			every = min(2*t.every, offenceSlowest)
+		}
 	}
-	o.by[who] = &told{at: time.Now()}
+	o.by[who] = &told{at: time.Now(), every: every}
 	return held, true
 }
 

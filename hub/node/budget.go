@@ -18,9 +18,9 @@ const (
 	turnsPerSec  = 0.2
 	budgetEvents = 500
 	eventsPerSec = 0.5
-	budgetLines  = 20 // of the hub's log, and offences
-	linesPerSec  = 0.2
-	changeBytes  = 1 << 10 // what a change costs at least
+	budgetLines  = 20       // of the hub's log, and offences
+	linesPerSec  = 1. / 300 // a night of a thousand devices that all flap is 10 MB
+	changeBytes  = 1 << 10  // what a change costs at least
 )
 
 // An allowance fills with time, up to a burst. It may fall below zero: what an answer

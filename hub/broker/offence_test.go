@@ -1,0 +1,35 @@
+package broker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Who tries all night is told of ever less often, and at once again after a pause.
+func TestAnOffenderOfAllNightIsAFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o offences
+		told, held := 0, 0
+		const hours = 8
+		for range hours * 3600 {
+			if more, now := o.due("x"); now {
+				told, held = told+1, held+more
+			}
+			time.Sleep(time.Second)
+		}
+		if told < 90 || told > 110 {
+			t.Errorf("told %d times in %d hours", told, hours)
+		}
+		if said := told + held; said < (hours-1)*3600 {
+			t.Errorf("%d of %d are told of", said, hours*3600)
+		}
+		time.Sleep(2 * offenceSlowest)
+		for range 2 { // the first at once, the second 10 s later as for anybody
+			if _, now := o.due("x"); !now {
+				t.Error("after a pause it is not told at once")
+			}
+			time.Sleep(offenceInterval)
+		}
+	})
+}

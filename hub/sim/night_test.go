@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/shared/wire"
+)
+
+// A ledger counts the bytes that a log gets as text, and by what.
+type ledger struct {
+	mu    sync.Mutex
+	bytes int
+	by    map[string]int
+}
+
+// anyName is what differs in lines that say the same.
+var anyName = regexp.MustCompile(`[0-9a-z-]*[0-9][0-9a-z.:µ/-]*`)
+
+func (l *ledger) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += len(line)
+	_, what, _ := strings.Cut(string(line), "level=")
+	l.by[anyName.ReplaceAllString(what[:min(len(what), 60)], "#")] += len(line)
+	return len(line), nil
+}
+
+// begin forgets what was counted.
+func (l *ledger) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes, l.by = 0, map[string]int{}
+}
+
+// most lists what took the most bytes.
+func (l *ledger) most(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(l.by), func(a, b string) int { return l.by[b] - l.by[a] })
+	var b strings.Builder
+	for _, k := range keys[:min(n, len(keys))] {
+		fmt.Fprintf(&b, "%8d kB %s\n", l.by[k]/1000, k)
+	}
+	return b.String()
+}
+
+// both writes to the world's lines, and to a ledger as the hub's own log does.
+type both struct{ lines, text slog.Handler }
+
+func (b both) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (b both) WithAttrs(a []slog.Attr) slog.Handler {
+	return both{b.lines.WithAttrs(a), b.text.WithAttrs(a)}
+}
+func (b both) WithGroup(name string) slog.Handler { return both{b.lines, b.text.WithGroup(name)} }
+func (b both) Handle(ctx context.Context, r slog.Record) error {
+	_ = b.text.Handle(ctx, r)
+	return b.lines.Handle(ctx, r)
+}
+
+func (w *world) count(into slog.Handler) *ledger {
+	l := &ledger{by: map[string]int{}}
+	w.log = slog.New(both{into, slog.NewTextHandler(l, nil)})
+	return l
+}
+
+// The log of a hub's bad night has 10 MB at most: eight hours of a thousand nodes, of
+// which whole sites go dark and come back, some flap all night, containers crash on a
+// hundred of them, and strangers try certificates and names all the time.
+func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
+	t.Parallel()
+	hours, each := 2*time.Hour, 50 // a quarter of it
+	const most = 10 << 20
+	if testing.Short() || raced {
+		hours, each = 30*time.Minute, 10
+	}
+	simulate(t, func(t *testing.T, w *world) {
+		w.seeded(7)
+		log := w.count(&w.lines)
+		// Rarer leases, so that the night passes in seconds.
+		w.cfg.LeaseInterval, w.cfg.NodeMonitorGracePeriod = time.Minute, 4*time.Minute
+		w.look.every = 10 * time.Minute
+		var all []*light
+		sites := map[string][]*light{}
+		for s := range 19 {
+			site := fmt.Sprintf("site-%02d", s)
+			for n := range each {
+				l := w.newLight(fmt.Sprintf("%s-%02d", site, n), site)
+				all, sites[site] = append(all, l), append(sites[site], l)
+			}
+		}
+		w.startHub()
+		w.light(all...)
+		w.deploy("kiosk", int32(3*len(all)))
+		w.daemonSet("meter")
+		names, end := w.thinFleet(each) // the last site, on links of its own
+		defer end()
+		time.Sleep(3 * time.Minute)
+		t.Logf("until all is up: %d kB", log.bytes/1000)
+		log.begin()
+		ctx, over := context.WithCancel(context.Background())
+		var busy sync.WaitGroup
+		each1 := func(every time.Duration, do func(i int)) {
+			busy.Go(func() {
+				for i := 0; ctx.Err() == nil; i++ {
+					do(i)
+					time.Sleep(every)
+				}
+			})
+		}
+		each1(10*time.Second, func(i int) { // all links of a site, all night
+			w.relinkAll(names, []linkState{linkCut, linkUp}[i%2])
+		})
+		each1(45*time.Minute, func(i int) { // two sites go dark for half an hour
+			for _, l := range slices.Concat(sites[fmt.Sprintf("site-%02d", i*2%19)], sites[fmt.Sprintf("site-%02d", (i*2+1)%19)]) {
+				l.link(false)
+				time.AfterFunc(30*time.Minute, func() { l.link(true) })
+			}
+		})
+		each1(5*time.Minute, func(i int) { // lights that lose their power in turn
+			one := all[i*7%len(all)]
+			one.power(false)
+			time.AfterFunc(6*time.Minute, func() { one.power(true) })
+		})
+		each1(30*time.Second, func(i int) { // containers that crash, and engines that fail, on a tenth
+			for n := 0; n < len(all); n += 10 {
+				w.hub.Loop.Event(ctx, node.Caller{Node: all[n].name}, wire.Event{Boot: all[n].boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff", Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)), Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
+			}
+		})
+		var tried atomic.Int64
+		for s := range 20 { // strangers: no certificate, no MQTT, others' names
+			each1(5*time.Second, func(i int) {
+				w.mu.Lock()
+				net := w.net
+				w.mu.Unlock()
+				c, err := net.Dial(ctx, fmt.Sprintf("stranger-%d-%d", s, i%50))
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				tried.Add(1)
+				_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+				switch i % 3 {
+				case 0:
+					_ = tls.Client(c, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
+				case 1:
+					_, _ = c.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+				default:
+					_, _ = c.Write([]byte("\x10\x1a\x00\x04MQTT\x04\x02\x00\x0a\x00\x0epi-0001:other12"))
+				}
+				_, _ = c.Read(make([]byte, 100))
+			})
+		}
+		time.Sleep(hours)
+		over()
+		busy.Wait()
+		t.Logf("%d nodes, %s: %d kB; strangers tried %d times\n%s", len(all)+len(names), hours, log.bytes/1000, tried.Load(), log.most(25))
+		if most := int(float64(most) * hours.Hours() / 8 * float64(each) / 50); log.bytes > most {
+			t.Errorf("the log has %d bytes, wants %d at most", log.bytes, most)
+		}
+		if tried.Load() < 1000 || log.bytes < 10_000 {
+			t.Error("it was a quiet night")
+		}
+	})
+}
+
+// An agent that nobody answers for eight hours says so in a few lines, whatever its link
+// does: refuse, swallow everything, or come and go.
+func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(w *world, d *simDevice){
+		"the hub is gone":          func(w *world, _ *simDevice) { w.crashHub() },
+		"the link takes and loses": func(w *world, d *simDevice) { w.freeze(d) },
+		"the link comes and goes": func(w *world, d *simDevice) {
+			for range 8 * 60 * 2 {
+				w.cut(d)
+				time.Sleep(15 * time.Second)
+				w.heal(d)
+				time.Sleep(15 * time.Second)
+			}
+			w.cut(d)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(1, "bergen") // its log is that of the world before
+				d := w.newDevice("oslo-1", "oslo")
+				world := w.log
+				log := w.count(&w.lines)
+				d.start()
+				w.log = world
+				w.deploy("kiosk", 3)
+				w.settleWithin(15*time.Second, "the deployment")
+				log.begin()
+				lose(w, d)
+				time.Sleep(w.born.Add(8*time.Hour + time.Minute).Sub(time.Now()))
+				t.Logf("%d bytes in 8 h\n%s", log.bytes, log.most(10))
+				if log.bytes > 64<<10 {
+					t.Errorf("the agent's log has %d bytes, wants %d at most", log.bytes, 64<<10)
+				}
+				if log.bytes == 0 {
+					t.Error("it says nothing of a hub that is gone")
+				}
+			})
+		})
+	}
+}
