@@ -86,7 +86,8 @@ bench-fleet:
 	go run ./hub/attack -fleet $(FLEET) -tls
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
-# where goroutines, files, memory or the database grow with time. SOAK=10m to try.
+# where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more
+# to warm up.
 SOAK ?= 1h
 soak:
 	go run ./hub/attack -soak $(SOAK)

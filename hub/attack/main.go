@@ -53,6 +53,7 @@ func main() {
 	secure := flag.Bool("tls", false, "with -fleet: devices with certificates, over TLS")
 	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
+	soaked := flag.Duration("soak", 0, "no attacks: a fleet on which something happens all the time, for so long, which may leave nothing behind")
 	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
 	join := flag.String("fleet-join", "", "where they join")
 	token := flag.String("fleet-token", "", "with what")
@@ -64,6 +65,8 @@ func main() {
 	switch {
 	case *devices != "":
 		err = fleetDevices(ctx, *devices, *join, *token, *from, *to, *pings)
+	case *soaked > 0:
+		err = soak(ctx, *hub, *soaked)
 	case *fleet != "":
 		err = measureFleets(ctx, *hub, *fleet, *secure, *pings, *paced)
 	default:

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	soakNodes   = 500 // that stay
+	soakGuests  = 50  // that come and go
+	soakSample  = time.Second
+	soakWarm    = 3 * time.Minute // until what is kept for watchers is full, before anything counts
+	soakShort   = 2 * time.Minute // the least that tells anything
+	soakWorkers = 8               // deployments at a time, each with ten pods
+)
+
+// A level is one figure of the hub over a soak.
+type level struct {
+	name, unit string
+	of         func(values []int64) int64 // what stands for a third of the soak
+	// allow is how high the last third may be, by the two before.
+	allow func(first, second int64) int64
+}
+
+// What a hub holds on to must not grow with time: a tenth is noise. The database may grow as
+// it did before, for events and the audit are kept for days.
+var levels = []level{
+	{"goroutines", "", median, func(_, b int64) int64 { return b + b/10 + 50 }},
+	{"open files", "", median, func(_, b int64) int64 { return b + b/10 + 20 }},
+	{"heap after GC", "kB", slices.Min[[]int64], func(_, b int64) int64 { return b + b/10 + 4<<10 }},
+	{"resident", "kB", median, func(_, b int64) int64 { return b + b/10 + 16<<10 }},
+	{"database", "kB", slices.Max[[]int64], func(a, b int64) int64 { return b + 3*max(b-a, 0)/2 + 4<<10 }},
+	{"objects but events", "", median, func(_, b int64) int64 { return b + b/10 + 50 }},
+}
+
+func median(values []int64) int64 {
+	values = slices.Sorted(slices.Values(values))
+	return values[len(values)/2]
+}
+
+// judge says which figures have grown by more than they may, from samples in their order.
+func judge(samples [][]int64) (table string, err error) {
+	if len(samples) < 9 {
+		return "", fmt.Errorf("%d samples are too few to tell", len(samples))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-20s %10s %10s %10s %10s\n", "FIGURE", "1ST THIRD", "2ND", "3RD", "AT MOST")
+	for i, l := range levels {
+		var thirds [3]int64
+		for n := range thirds {
+			var values []int64
+			for _, s := range samples[n*len(samples)/3 : (n+1)*len(samples)/3] {
+				values = append(values, s[i])
+			}
+			thirds[n] = l.of(values)
+		}
+		most := l.allow(thirds[0], thirds[1])
+		fmt.Fprintf(&b, "%-20s %10d %10d %10d %10d %s\n", l.name, thirds[0], thirds[1], thirds[2], most, l.unit)
+		if thirds[2] > most {
+			err = errors.Join(err, fmt.Errorf("%s: %d %s in the last third of the soak, after %d and %d: wants %d at most", l.name, thirds[2], l.unit, thirds[0], thirds[1], most))
+		}
+	}
+	return b.String(), err
+}
+
+// soak is `make soak`: a hub with real agents on engines in memory, of which some come and
+// go, with pods that are made and deleted, pages that are read and watches that are opened
+// and closed; none of it may leave anything behind.
+func soak(ctx context.Context, hub string, during time.Duration) error {
+	if during < soakShort {
+		return fmt.Errorf("-soak %s: less than %s tells nothing", during, soakShort)
+	}
+	work, err := os.MkdirTemp("", "flotilla-soak-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if hub == "" {
+		if hub, err = build(ctx, work); err != nil {
+			return err
+		}
+	}
+	device := filepath.Join(work, "flotilla-device")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", device, "flotilla.dev/device")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the device: %w\n%s", err, out)
+	}
+	a, err := newArena(ctx, hub, work, 0)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	s := &soaking{arena: a, device: device}
+	if err := s.user(ctx, "olga", "operator"); err != nil {
+		return err
+	}
+	stay, err := s.fleet(ctx, "stay", soakNodes)
+	if err != nil {
+		return err
+	}
+	defer stay()
+	if err := until(ctx, 3*time.Minute, "all devices to be ready", func() (bool, error) {
+		text, err := a.get(ctx, "/metrics")
+		return sumOf(text, `flotilla_nodes{`, `state="ready"`) >= soakNodes, err
+	}); err != nil {
+		return err
+	}
+
+	busy, rest := context.WithCancel(ctx)
+	var over sync.WaitGroup
+	for _, churn := range []func(context.Context){s.churnPods, s.churnGuests, s.readPages, s.churnWatches} {
+		over.Go(func() { churn(busy) })
+	}
+	defer func() { rest(); over.Wait() }()
+	pause(busy, soakWarm)
+	began, last, samples := time.Now(), time.Time{}, [][]int64{}
+	for ; time.Since(began) < during && ctx.Err() == nil; pause(ctx, soakSample) {
+		text, err := a.get(ctx, "/metrics")
+		if err != nil {
+			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.said.String())
+		}
+		kinds := sumOf(text, `flotilla_objects{`, "") - sumOf(text, `flotilla_objects{`, `"events"`)
+		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"), metric(text, heapBytes) >> 10, a.resident() >> 10, metric(text, "flotilla_database_bytes") >> 10, kinds})
+		if time.Since(last) >= max(during/20, 10*time.Second) {
+			last = time.Now()
+			fmt.Printf("%8s  %v  %s\n", time.Since(began).Round(time.Second), samples[len(samples)-1], s.did())
+		}
+	}
+	rest()
+	over.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	table, err := judge(samples)
+	fmt.Printf("%s%s\n", table, s.did())
+	switch {
+	case a.panicked() != "":
+		err = errors.Join(err, fmt.Errorf("the hub said %s", a.panicked()))
+	case s.made.Load() < 10 || s.guests.Load() < 1 || s.pages.Load() < 10 || s.watches.Load() < 10:
+		err = errors.Join(err, fmt.Errorf("it was a quiet soak: %s", s.did()))
+	}
+	return err
+}
+
+// A soaking is a hub on which something happens all the time.
+type soaking struct {
+	*arena
+	device                               string
+	made, guests, pages, watches, failed atomic.Int64
+	failure                              atomic.Value // the last error, as text
+}
+
+func (s *soaking) did() string {
+	text := fmt.Sprintf("%d deployments made, %d times guests, %d pages read, %d watches, %d failures", s.made.Load(), s.guests.Load(), s.pages.Load(), s.watches.Load(), s.failed.Load())
+	if last := s.failure.Load(); last != nil {
+		text += fmt.Sprintf(", such as %s", last)
+	}
+	return text
+}
+
+// note counts what did not work; a hub may refuse now and then.
+func (s *soaking) note(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		s.failed.Add(1)
+		s.failure.Store(err.Error())
+	}
+}
+
+// fleet starts devices, and returns what ends them as a power cut does.
+func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
+	cmd := exec.CommandContext(ctx, s.device, "simulate", "--hub", "mqtt://"+s.dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }, nil
+}
+
+// churnPods makes a deployment every three seconds and deletes the oldest.
+func (s *soaking) churnPods(ctx context.Context) {
+	const at = "/apis/apps/v1/namespaces/default/deployments"
+	for i := 0; ctx.Err() == nil; i++ {
+		body := fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"soak-%d"},"spec":{"replicas":10,"selector":{"matchLabels":{"app":"soak-%d"}},"template":{"metadata":{"labels":{"app":"soak-%d"}},"spec":{"containers":[{"name":"main","image":"example.org/soak:1"}]}}}}`, i, i, i)
+		if err := s.create(ctx, at, body); err != nil {
+			s.note(ctx, err)
+		} else {
+			s.made.Add(1)
+		}
+		if i >= soakWorkers {
+			code, answer, err := s.call(ctx, s.admin, http.MethodDelete, fmt.Sprintf("%s/soak-%d", at, i-soakWorkers), "", "")
+			if err == nil && code != http.StatusOK {
+				err = fmt.Errorf("delete soak-%d: %d %.200s", i-soakWorkers, code, answer)
+			}
+			s.note(ctx, err)
+		}
+		pause(ctx, 3*time.Second)
+	}
+}
+
+// churnGuests lets devices come, lose their power, and be deleted.
+func (s *soaking) churnGuests(ctx context.Context) {
+	for ctx.Err() == nil {
+		end, err := s.fleet(ctx, "guest", soakGuests)
+		if err != nil {
+			s.note(ctx, err)
+			return
+		}
+		pause(ctx, 20*time.Second)
+		end()
+		s.guests.Add(1)
+		pause(ctx, 5*time.Second)
+		for i := range soakGuests {
+			if ctx.Err() != nil {
+				return
+			}
+			_, _, err := s.call(ctx, s.admin, http.MethodDelete, fmt.Sprintf("/api/v1/nodes/guest-%04d", i+1), "", "")
+			s.note(ctx, err)
+		}
+	}
+}
+
+// readPages reads the page as an operator does, and opens its live updates for a while.
+func (s *soaking) readPages(ctx context.Context) {
+	client := s.client()
+	_, cookie, err := s.login(ctx, client, "olga", password)
+	if err != nil || cookie == nil {
+		s.note(ctx, fmt.Errorf("olga cannot log in: %w", err))
+		return
+	}
+	for ctx.Err() == nil {
+		for _, path := range []string{"/", "/nodes", "/pods", "/workloads", "/sites", "/events", "/nodes/stay-0001"} {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(path), nil)
+			if err != nil {
+				return
+			}
+			r.AddCookie(cookie)
+			resp, err := client.Do(r)
+			if err != nil {
+				s.note(ctx, err)
+				continue
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			s.note(ctx, errors.Join(err, resp.Body.Close()))
+			if s.pages.Add(1); resp.StatusCode != http.StatusOK {
+				s.note(ctx, fmt.Errorf("GET %s: %d", path, resp.StatusCode))
+			}
+			pause(ctx, 500*time.Millisecond)
+		}
+	}
+}
+
+// churnWatches opens watches, reads some, and leaves them after up to ten seconds, on
+// connections of their own.
+func (s *soaking) churnWatches(ctx context.Context) {
+	var over sync.WaitGroup
+	defer over.Wait()
+	for ctx.Err() == nil {
+		over.Go(func() {
+			mine, cancel := context.WithTimeout(ctx, time.Second+time.Duration(rand.Int64N(int64(9*time.Second))))
+			defer cancel()
+			c := *s.admin
+			transport := s.admin.Transport.(*http.Transport).Clone()
+			c.Transport, c.Timeout = transport, 0
+			defer transport.CloseIdleConnections()
+			path := []string{"/api/v1/pods?watch=true", "/api/v1/nodes?watch=true", "/api/v1/events?watch=true"}[rand.IntN(3)]
+			r, err := http.NewRequestWithContext(mine, http.MethodGet, s.url(path), nil)
+			if err != nil {
+				return
+			}
+			resp, err := c.Do(r)
+			if err != nil {
+				s.note(mine, err)
+				return
+			}
+			defer resp.Body.Close()
+			s.watches.Add(1)
+			_, _ = io.Copy(io.Discard, resp.Body)
+		})
+		pause(ctx, 500*time.Millisecond)
+	}
+}
+
+// sumOf adds the metrics whose lines begin and contain that.
+func sumOf(text, begins, contains string) (sum int64) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, begins) && strings.Contains(line, contains) {
+			name, _, _ := strings.Cut(line, " ")
+			sum += metric(text, name)
+		}
+	}
+	return sum
+}
