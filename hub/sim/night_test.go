@@ -84,7 +84,7 @@ func (w *world) count(into slog.Handler) *ledger {
 // hundred of them, and strangers try certificates and names all the time.
 func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	t.Parallel()
-	hours, each := 2*time.Hour, 50 // a quarter of it
+	hours, each := time.Hour, 50 // an eighth of it
 	const most = 10 << 20
 	if testing.Short() || raced {
 		hours, each = 30*time.Minute, 10
