@@ -24,6 +24,8 @@ type board struct {
 	until time.Time // of the reboot that it is in, zero: none
 	tries int
 	undo  bool // the reboot is into what it had before
+
+	lies, has, wants string // what it says whatever is so: a state, and whether it has and tries what its node is told
 }
 
 // doFirmware is what happens with boot configurations.
@@ -79,6 +81,9 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 		for _, n := range g.nodes(names[:1]) {
 			g.board(n).fate = names[1]
 		}
+	case "lie": // the device says this from now on, whatever is so; without a state it says the truth again
+		b := g.board(names[0])
+		b.lies, b.has, b.wants = opts["state"], opts["has"], opts["tries"]
 	case "rollouts":
 		for r := range state.Each[*fleet.FirmwareRollout](g.s, state.FirmwareRollouts, "") {
 			st := r.Status
@@ -108,6 +113,21 @@ func (g *stage) bootBoards() (changes []state.Change) {
 			continue
 		}
 		b := g.board(n.Name)
+		if b.lies != "" && !g.silent[n.Name] {
+			said := state.FirmwareReport{State: b.lies, Backend: fleet.BootConfigTxt}
+			if a := rec.Assigned; a != nil && b.has != "" {
+				said.Digest = a.Digest
+			}
+			if a := rec.Assigned; a != nil && b.wants != "" {
+				said.Candidate = a.Digest
+			}
+			if rec.Firmware == nil || !same(*rec.Firmware, said) {
+				rec = rec.DeepCopy()
+				rec.Firmware = &said
+				changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s says: %s", n.Name, said.State)))
+			}
+			continue
+		}
 		rebooting := !b.until.IsZero()
 		if rebooting && (b.fate == "dies" || g.now.Before(b.until)) || !rebooting && g.silent[n.Name] {
 			continue

@@ -107,6 +107,9 @@ func (p *pass) endBatch(w *work) {
 		}
 		switch at, _ := p.stateOf(w.r, node); at {
 		case wanted(w.r):
+			if !p.turn(node).Done {
+				return true // its device says so, without a turn: that proves nothing
+			}
 			kept++
 		case fleet.FirmwareBad:
 			bad++
@@ -143,31 +146,30 @@ func (p *pass) ready(w *work, node string) bool {
 	_, ordered := n.Annotations[state.DrainAnnotation]
 	at, _ := p.stateOf(w.r, node)
 	return at == begins(w.r) && turn.Step == "" && !turn.NotBefore.After(p.now) &&
-		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered
+		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered && !p.s.Record(node).Paused
 }
 
 // nextBatch begins the next batch: of the site at which the last one was, else of the first
 // one by name on which somebody can have a turn. Until one node has kept the configuration,
 // a batch is one node.
 func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
+	// What a device says that has had no turn of this rollout proves nothing.
 	var open []string
-	proven, canary := false, w.r.Spec.Canary
+	proven, canary := slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool { return b.Kept > 0 }), w.r.Spec.Canary
 	for _, node := range w.nodes {
-		at, _ := p.stateOf(w.r, node)
-		proven = proven || at == fleet.FirmwareKept && !w.r.Status.Undoing && (canary == "" || node == canary)
 		if p.ready(w, node) {
 			open = append(open, node)
 		}
 	}
-	if w.r.Status.Undoing { // nodes that never had the configuration prove nothing; a canary that has it not, is no canary
-		proven = slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool { return b.Kept > 0 })
-		if slices.Contains(w.nodes, canary) {
-			if at, _ := p.stateOf(w.r, canary); ends(w.r, at) {
-				canary = ""
-			} else {
-				proven = false
-			}
+	if slices.Contains(w.nodes, canary) { // one that is there already is no canary
+		at, _ := p.stateOf(w.r, canary)
+		if at == wanted(w.r) || w.r.Status.Undoing && ends(w.r, at) {
+			canary = ""
+		} else {
+			proven = false
 		}
+	} else if w.r.Status.Undoing { // it is not there any more
+		canary = ""
 	}
 	size := int(w.r.Spec.BatchSize)
 	if !proven {
@@ -255,22 +257,24 @@ func (p *pass) canary(w *work) string {
 	return why
 }
 
-// crowded says why no more nodes of a site may begin: another site has nodes with a turn,
-// or too many of its own are unavailable, for whatever reason.
+// crowded says why no more nodes of a site may begin: another site has nodes with a turn or
+// in a trial that a rollout has begun which is gone, or too many of its own are unavailable, for whatever reason.
 func (p *pass) crowded(r *fleet.FirmwareRollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
-			if p.turn(node).Step == "" && !busy(p.s.Record(node).Firmware) {
-				continue
-			}
-			if at := state.SiteOf(p.s.Node(node)); at != site {
+			if at := state.SiteOf(p.s.Node(node)); p.turn(node).Step != "" && at != site {
 				return fmt.Sprintf("node %s on site %s has its turn: one site at a time", node, at)
 			}
 		}
 	}
+	for _, node := range p.trying {
+		if at := state.SiteOf(p.s.Node(node)); at != site {
+			return fmt.Sprintf("the device of node %s on site %s says that it tries a configuration without a turn, and one site at a time is at risk: wait for its end, or look at it, or delete the node", node, at)
+		}
+	}
 	var out []string
 	for n := range p.s.NodesIn(site) {
-		turn := p.turn(n.Name).Step != ""
+		turn := p.turn(n.Name).Step != "" || slices.Contains(p.trying, n.Name)
 		_, excluded := n.Labels[fleet.LabelExcludeDisruption]
 		if turn || !excluded && !state.NeverReported(n) && (n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {
 			out = append(out, n.Name)

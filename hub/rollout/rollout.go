@@ -42,6 +42,9 @@ const (
 	crowd         = 500              // nodes from which on a change of one is looked at once a second
 )
 
+// untold is why a node has no turn whose device has seen a newer hub than this one.
+const untold = "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this hub's"
+
 // every is the subject that all rollouts together are: they share the one site that may
 // be at risk. some is that a node or a site has changed.
 var (
@@ -65,7 +68,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Records:
 		old, _ := c.Old.(*state.Record)
 		next, _ := c.New.(*state.Record)
-		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) {
+		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Paused != next.Paused {
 			return some
 		}
 	case state.Sites:
@@ -120,12 +123,15 @@ type pass struct {
 	plan *state.Plan
 	work []*work
 	wake time.Time
+
+	trying []string // nodes whose device says that it is in a trial, whoever has begun that
 }
 
 // work is one rollout with its nodes.
 type work struct {
 	r     *fleet.FirmwareRollout // its status is made anew
 	nodes []string               // that are selected, by name
+	older string                 // a rollout that has nodes which this one selects, too
 	wrong string                 // why it can do nothing
 	wait  string                 // for what it waits, the first thing that was found
 	trial time.Duration          // within which a device says how its trial ended
@@ -173,10 +179,16 @@ func (p *pass) assign() {
 			continue
 		}
 		var of *work
+		if rec.FirmwareGeneration != 0 && busy(rec.Firmware) { // who was never told one tries none
+			p.trying = append(p.trying, n.Name)
+		}
 		for i, w := range p.work {
-			if n.DeletionTimestamp == nil && selectors[i].Matches(labels.Set(n.Labels)) && n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec) {
+			switch {
+			case of != nil && w.older != "" || !p.selects(w, selectors[i], n, rec):
+			case of == nil:
 				of = w
-				break
+			default:
+				w.older = of.r.Name
 			}
 		}
 		switch a := rec.Assigned; {
@@ -203,6 +215,11 @@ func (p *pass) assign() {
 	}
 }
 
+// selects tells whether a rollout would take a node, others aside.
+func (p *pass) selects(w *work, selector labels.Selector, n *corev1.Node, rec *state.Record) bool {
+	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) && n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec)
+}
+
 // lacks tells whether a node has what the rollout is to mend, or had it when it became part of it.
 func (p *pass) lacks(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
 	if r.Spec.Condition == "" || rec.Assigned != nil && rec.Assigned.Rollout == r.Name {
@@ -224,7 +241,7 @@ func (p *pass) target(w *work) {
 		}
 		st.Undoing, st.Batches = w.r.Spec.Undo, nil
 		for _, node := range w.nodes { // what the hub gave up in the one direction may go in the other
-			if turn := p.turn(node); turn.Failed != "" || !turn.NotBefore.IsZero() {
+			if turn := p.turn(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
 				p.record(node, "", func(rec *state.Record) {
 					rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
 				})
@@ -309,6 +326,13 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 		return turn.Step, why
 	case at == begins(r) && turn.Failed != "" && turn.Retry >= r.Spec.Retry:
 		return fleet.FirmwareBad, turn.Failed
+	case at == begins(r) && turn.Done && turn.Retry >= r.Spec.Retry:
+		if r.Status.Undoing {
+			return fleet.FirmwareBad, "its device had gone back, and has the configuration again"
+		}
+		return fleet.FirmwareBad, "its device had kept the configuration, and has it no more: its card may lose what is written"
+	case at == begins(r) && rec.Paused:
+		return at, untold
 	case at == begins(r) && turn.NotBefore.After(p.now):
 		return at, turn.Why
 	}

@@ -106,6 +106,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	switch {
 	case w.wrong != "":
 		return fleet.RolloutPending, w.wrong
+	case st.Nodes == 0 && w.older != "":
+		return fleet.RolloutPending, fmt.Sprintf("the nodes that it selects are part of rollout %s, which is older: delete that one, or select others", w.older)
 	case st.Nodes == 0:
 		return fleet.RolloutPending, fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
 	case w.over():

@@ -89,6 +89,9 @@ func (p *pass) advance(w *work, node string) bool {
 			done = "its device has what it had before"
 		}
 		p.release(node, done, time.Time{})
+		if turn.Step != fleet.FirmwareDraining { // else it had that before it was allowed to begin, or says so
+			p.record(node, "", func(rec *state.Record) { rec.Assigned.Done, rec.Assigned.Retry = true, w.r.Spec.Retry })
+		}
 		return true
 	case at == fleet.FirmwareBad && w.r.Status.Undoing: // without its turn it will say that all is well
 		p.giveUp(w, node, "its device cannot go back: "+or(why, "it does not say why"))
@@ -176,6 +179,8 @@ func (p *pass) mayNot(w *work, node string, at fleet.FirmwareNodeState) (string,
 		return "its device has not staged the configuration any more", time.Time{}
 	case state.ReadyOf(n) != corev1.ConditionTrue:
 		return "it is not ready", time.Time{}
+	case p.s.Record(node).Paused:
+		return untold, time.Time{}
 	}
 	if why := p.stopped(w); why != "" {
 		return why, time.Time{}

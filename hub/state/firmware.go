@@ -32,7 +32,10 @@ type FirmwareTurn struct {
 	// Failed is why the hub itself gave the node up: its device never began. It counts until
 	// the rollout's retry is above Retry.
 	Failed string `json:"failed,omitempty"`
-	Retry  int64  `json:"retry,omitempty"`
+	// Done: a turn of it ended as it should. A device that says afterwards that it is where it began
+	// has lost what it kept, and has no other turn until the rollout's retry is above Retry.
+	Done  bool  `json:"done,omitempty"`
+	Retry int64 `json:"retry,omitempty"`
 }
 
 // Rollout returns a FirmwareRollout, nil for none.
