@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/firmware"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// A bootBoard is the boot of a simulated Raspberry Pi: its files, and a firmware that takes
+// tryboot.txt once. What asks it is the real thing: the boot helper, and the runner in the
+// agent that stages, tries, judges, and keeps or goes back.
+type bootBoard struct {
+	d *simDevice
+
+	mu     sync.Mutex
+	files  map[string][]byte
+	boots  int
+	try    bool // the argument of the reboot was "0 tryboot"
+	trying bool // this boot is a trial
+	line   string
+	wants  bool      // somebody has asked for a reboot
+	back   time.Time // when it is up again; zero: it is up
+	cursed string    // with this word on its kernel's command line it has no network
+	stop   func()    // of what runs on it
+}
+
+const bootDir = "/boot/firmware"
+
+func newBootBoard(d *simDevice) *bootBoard {
+	b := &bootBoard{d: d, files: map[string][]byte{
+		bootDir + "/config.txt":  []byte("# For more options see the documentation\ndtparam=audio=on\n\n[all]\n"),
+		bootDir + "/cmdline.txt": []byte("console=tty1 root=PARTUUID=4e639091-02 rootfstype=ext4 rootwait quiet\n"),
+	}}
+	b.boot()
+	b.run()
+	return b
+}
+
+// boot is what the firmware does.
+func (b *bootBoard) boot() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text, there := b.files[bootDir+"/tryboot.txt"]
+	b.trying = b.try && there
+	if b.try, b.wants, b.back = false, false, (time.Time{}); !b.trying {
+		text = b.files[bootDir+"/config.txt"]
+	}
+	line := "cmdline.txt"
+	for l := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(l), "cmdline="); ok {
+			line = name
+		}
+	}
+	b.line = string(b.files[bootDir+"/"+line])
+	b.boots++
+}
+
+// run starts the helper as its early unit does, and the agent's runner.
+func (b *bootBoard) run() {
+	t := b.d.w.t
+	helper, err := firmware.NewHelper(b, b, "/var/helper")
+	if err == nil {
+		err = helper.Settle()
+	}
+	if err == nil {
+		err = helper.Leave()
+	}
+	if err != nil {
+		t.Errorf("%s: %v", b.d.name, err)
+	}
+	a, l, mem := b.d.agent, b.d.link, b.d.mem
+	r := &firmware.Runner{
+		Node: b.d.name, Disk: b, Dir: "/var/agent", Log: b.d.w.log.With("device", b.d.name), Tell: a.SetFirmware,
+		Ask: func(_ context.Context, q firmware.Request) (firmware.Reply, error) {
+			a := helper.Do(q)
+			return a, a.Err()
+		},
+		Desired: func() (*wire.Firmware, []byte) {
+			d, _ := mem.Desired()
+			return d.Firmware, d.FirmwareKey
+		},
+		Fares: func(context.Context) firmware.Fares {
+			f := firmware.Fares{Disk: func() string { return "" }, Engine: "the agent has not looked yet"}
+			f.Hub, _ = l.Online()
+			for _, c := range a.Status().Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+					f.Engine = ""
+				}
+			}
+			return f
+		},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	b.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", b.d.name, err)
+		}
+	}
+}
+
+// live lets the board go down and come up as it wants; dark tells that its site has no network.
+func (b *bootBoard) live(dark bool) {
+	b.mu.Lock()
+	wants, back := b.wants, b.back
+	b.mu.Unlock()
+	switch {
+	case back.IsZero() && wants:
+		b.stop()
+		b.d.powerCut()
+		b.mu.Lock()
+		b.back = time.Now().Add(40 * time.Second)
+		b.mu.Unlock()
+	case !back.IsZero() && !time.Now().Before(back):
+		b.boot()
+		b.d.powerOn()
+		if dark || b.isCursed() {
+			b.d.w.cut(b.d)
+		}
+		b.run()
+	}
+}
+
+func (b *bootBoard) isCursed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cursed != "" && strings.Contains(b.line, b.cursed)
+}
+
+// risk tells whether the board is down, about to go down, or in a trial.
+func (b *bootBoard) risk() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wants || b.tries() || !b.back.IsZero()
+}
+
+// tries tells whether this boot is a trial that is not over: what is kept runs on, as it has booted.
+func (b *bootBoard) tries() bool { return b.trying && b.files[bootDir+"/tryboot.txt"] != nil }
+
+// runs is what the board has booted with, and whether it only tries that.
+func (b *bootBoard) runs() (line string, trial bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.line, b.tries() || b.wants || !b.back.IsZero()
+}
+
+// Its disk: what is written is there, power cuts are tried in the room of the device.
+
+func (b *bootBoard) Read(name string) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if text, ok := b.files[name]; ok {
+		return bytes.Clone(text), nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+}
+
+func (b *bootBoard) Write(name string, text []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files[name] = bytes.Clone(text)
+	return nil
+}
+
+func (b *bootBoard) Rename(from, to string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files[to] = b.files[from]
+	delete(b.files, from)
+	return nil
+}
+
+func (b *bootBoard) Remove(name string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.files, name)
+	return nil
+}
+
+func (b *bootBoard) Sync(string) error    { return nil }
+func (b *bootBoard) SyncDir(string) error { return nil }
+
+// What the helper asks of the board.
+
+func (b *bootBoard) Compatible() []string  { return []string{"raspberrypi,4-model-b"} }
+func (b *bootBoard) Uptime() time.Duration { return time.Since(b.d.booted) + 20*time.Second }
+func (b *bootBoard) BootID() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return fmt.Sprint(b.d.name, "-", b.boots)
+}
+
+func (b *bootBoard) Tryboot() (now, offered bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.trying, true
+}
+
+func (b *bootBoard) Boots() (backend, dir string, err error) {
+	return fleet.BootConfigTxt, bootDir, nil
+}
+
+func (b *bootBoard) Cmdline() string {
+	line, _ := b.runs()
+	return line
+}
+
+func (b *bootBoard) Restores() error        { return nil }
+func (b *bootBoard) Refuses(int64) error    { return nil }
+func (b *bootBoard) HasOverlay(string) bool { return true }
+
+func (b *bootBoard) Reboot(argument string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wants, b.try = true, argument == "0 tryboot"
+	return nil
+}

@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A bootFleet is the boards of a world, and what may never be with them.
+type bootFleet struct {
+	*world
+	boards map[string]*bootBoard
+	dark   map[string]bool // sites without network
+	most   int             // nodes of a site that may be at risk
+	first  string          // the node that goes first, and what shows that it is done
+	done   func(line string) bool
+}
+
+func (w *world) bootFleet(most int) *bootFleet {
+	f := &bootFleet{world: w, boards: map[string]*bootBoard{}, dark: map[string]bool{}, most: most}
+	f.goFirst("perth-2", func(string) bool { return true })
+	for _, d := range w.devices {
+		f.boards[d.name] = newBootBoard(d)
+	}
+	return f
+}
+
+// goFirst says who goes first from now on, and what its command line shows when it has.
+func (f *bootFleet) goFirst(name string, done func(line string) bool) {
+	f.first, f.done = name, done
+}
+
+func has(word string) func(string) bool {
+	return func(line string) bool { return slices.Contains(strings.Fields(line), word) }
+}
+
+func lacks(word string) func(string) bool { return func(line string) bool { return !has(word)(line) } }
+
+// end stops what runs on boards.
+func (f *bootFleet) end() {
+	for _, b := range f.boards {
+		if b.back.IsZero() {
+			b.stop()
+		}
+	}
+}
+
+// pass lets so much time pass, in steps of a second, and looks at each of them.
+func (f *bootFleet) pass(t time.Duration) {
+	f.t.Helper()
+	for end := time.Now().Add(t); time.Now().Before(end); {
+		f.step()
+	}
+}
+
+// goes lets time pass until something is so.
+func (f *bootFleet) goes(most time.Duration, what string, is func() bool) {
+	f.t.Helper()
+	for end := time.Now().Add(most); !is(); f.step() {
+		if time.Now().After(end) {
+			f.t.Fatalf("at %s: not so after %s: %s: %+v", f.clock(), most, what, f.status())
+		}
+	}
+}
+
+func (f *bootFleet) step() {
+	f.t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
+		f.boards[name].live(f.dark[f.boards[name].d.site])
+	}
+	time.Sleep(time.Second)
+	synctest.Wait()
+	f.holds()
+}
+
+// holds is what may never be otherwise: boards of one site at most are down, tried or have
+// their turn, and no more of them than may be.
+func (f *bootFleet) holds() {
+	f.t.Helper()
+	at := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
+		b := f.boards[name]
+		turn := false
+		if f.hub != nil {
+			rec := f.snapshot().Record(name)
+			turn = rec != nil && rec.Assigned != nil && rec.Assigned.Step != ""
+		}
+		if b.risk() || turn {
+			at[b.d.site] = append(at[b.d.site], name)
+		}
+	}
+	if len(at) > 1 {
+		f.t.Fatalf("at %s: two sites are at risk: %v", f.clock(), at)
+	}
+	for site, nodes := range at {
+		if len(nodes) > f.most {
+			f.t.Fatalf("at %s: %v of %s are at risk, and at most %d may be", f.clock(), nodes, site, f.most)
+		}
+		if line, trial := f.boards[f.first].runs(); (trial || !f.done(line)) && site != "bergen" && (len(nodes) > 1 || nodes[0] != f.first) {
+			f.t.Fatalf("at %s: %v are at risk, and %s has not shown that it works", f.clock(), nodes, f.first)
+		}
+	}
+}
+
+func (f *bootFleet) status() fleet.FirmwareRolloutStatus {
+	if r := f.snapshot().Rollout("cgroup"); r != nil {
+		st := r.Status
+		st.Document, st.Changes, st.Conditions = "", nil, nil
+		return st
+	}
+	return fleet.FirmwareRolloutStatus{}
+}
+
+// over tells whether both rollouts are complete.
+func (f *bootFleet) over() bool {
+	for r := range state.Each[*fleet.FirmwareRollout](f.snapshot(), state.FirmwareRollouts, "") {
+		if r.Status.Phase != fleet.RolloutComplete || r.Status.Undoing != r.Spec.Undo {
+			return false
+		}
+	}
+	return true
+}
+
+// profile is what the boards of the fleet shall boot with.
+func (f *bootFleet) profile(words ...string) {
+	f.t.Helper()
+	p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"}, ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4"}}
+	p.Spec.Match = fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}}
+	p.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: words}}
+	f.put(p)
+}
+
+// rollouts changes both of them: one has bergen, the other one the rest, with a canary.
+func (f *bootFleet) rollouts(edit func(*fleet.FirmwareRolloutSpec)) {
+	f.t.Helper()
+	for name, sites := range map[string][]string{"cgroup": {"oslo", "perth"}, "east": {"bergen"}} {
+		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if have := f.snapshot().Rollout(name); have != nil {
+			r = have.DeepCopy()
+		} else {
+			r.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: metav1.LabelSelectorOpIn, Values: sites}}}
+			r.Spec.Profile, r.Spec.BatchSize, r.Spec.MaxUnavailablePerSite = "raspberrypi-4", 2, int32(f.most)
+			if name == "cgroup" {
+				r.Spec.Canary = "perth-2"
+			}
+		}
+		edit(&r.Spec)
+		f.put(r)
+	}
+}
+
+// trying is the first board whose boot is a trial now, "" for none.
+func (f *bootFleet) trying() string {
+	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
+		b := f.boards[name]
+		b.mu.Lock()
+		now := b.tries() && b.back.IsZero() && !b.wants
+		b.mu.Unlock()
+		if now {
+			return name
+		}
+	}
+	return ""
+}
+
+// boots are the boards that run with a word, and do not only try it.
+func (f *bootFleet) boots(word string) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
+		if line, trial := f.boards[name].runs(); !trial && has(word)(line) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// A night with boot configurations on three sites, with all that can come between: a site
+// that is cut off while its boards try, a hub that crashes while others do, a configuration
+// that takes the network away from one board, and an undo.
+func TestFleetARolloutOfBootConfigurations(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(3, "oslo")
+		w.fleet(2, "bergen", "perth")
+		w.deploy("kiosk", 3)
+		w.settleWithin(10*time.Second, "the deployment")
+		f := w.bootFleet(2)
+		defer f.end()
+		f.profile("cgroup_enable=memory")
+		f.pass(30 * time.Second)
+		f.goFirst("perth-2", has("cgroup_enable=memory"))
+		f.rollouts(func(*fleet.FirmwareRolloutSpec) {})
+		f.goes(30*time.Minute, "the canary has kept it", func() bool { return f.status().Kept == 1 })
+		if have := slices.DeleteFunc(f.boots("cgroup_enable=memory"), func(n string) bool { return strings.HasPrefix(n, "bergen") }); !slices.Equal(have, []string{"perth-2"}) {
+			t.Fatalf("%v have it", have)
+		}
+
+		// The site on which a board tries is cut off for four minutes: that is no reason to go back.
+		f.goes(20*time.Minute, "a board of oslo tries", func() bool { return strings.HasPrefix(f.trying(), "oslo") })
+		f.dark["oslo"] = true
+		w.cut(w.at("oslo")...)
+		f.pass(4 * time.Minute)
+		f.dark["oslo"] = false
+		for _, d := range w.at("oslo") {
+			if f.boards[d.name].back.IsZero() {
+				w.heal(d)
+			}
+		}
+		f.goes(15*time.Minute, "oslo's boards have kept it", func() bool {
+			n := 0
+			for _, name := range f.boots("cgroup_enable=memory") {
+				if strings.HasPrefix(name, "oslo") {
+					n++
+				}
+			}
+			return n == 3
+		})
+		f.goes(time.Hour, "both are complete", f.over)
+		if st := f.status(); st.Kept != 5 || st.Bad != 0 || len(f.boots("cgroup_enable=memory")) != 7 {
+			t.Fatalf("in the end %+v", st)
+		}
+
+		// A second one, with which oslo-2 has no network, and in which the hub crashes.
+		f.boards["oslo-2"].cursed = "fbcon=map:2"
+		f.goFirst("perth-2", has("fbcon=map:2"))
+		f.profile("cgroup_enable=memory", "fbcon=map:2")
+		f.goes(30*time.Minute, "the canary tries", func() bool { return f.trying() == "perth-2" })
+		w.crashHub()
+		f.pass(90 * time.Second)
+		w.startHub()
+		f.goes(30*time.Minute, "the canary has kept it", func() bool { return slices.Contains(f.boots("fbcon=map:2"), "perth-2") && f.status().Kept == 1 })
+		f.goes(2*time.Hour, "it has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
+		st := f.status()
+		if st.Bad != 1 || !strings.Contains(st.Sentence, "oslo-2 (hub-reconnected-if-was") {
+			t.Errorf("it says %q", st.Sentence)
+		}
+		f.pass(2 * time.Hour) // the other rollout goes on
+		if have := f.boots("fbcon=map:2"); !slices.Equal(have, []string{"bergen-1", "bergen-2", "oslo-1", "perth-1", "perth-2"}) {
+			t.Errorf("stopped, %v have it", have)
+		}
+		for name := range f.boards {
+			if n := w.node(name); state.ReadyOf(n) != corev1.ConditionTrue || n.Spec.Unschedulable {
+				t.Errorf("%s is Ready=%s, cordoned %v", name, state.ReadyOf(n), n.Spec.Unschedulable)
+			}
+		}
+
+		// Back: the canary first.
+		f.goFirst("perth-2", lacks("fbcon=map:2"))
+		f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Undo = true })
+		f.goes(30*time.Minute, "the canary is back", func() bool { return f.status().Undoing && !slices.Contains(f.boots("fbcon=map:2"), "perth-2") })
+		f.goes(10*time.Minute, "and says so", func() bool { return f.snapshot().Record("perth-2").Assigned.Step == "" })
+		f.goes(2*time.Hour, "both are undone", f.over)
+		if have, before := f.boots("fbcon=map:2"), f.boots("cgroup_enable=memory"); len(have) != 0 || len(before) != 7 {
+			t.Errorf("undone, %v have it, %v what was before", have, before)
+		}
+		f.pass(10 * time.Minute)
+		w.settleWithin(twoLeases, "the night")
+	})
+}
