@@ -102,9 +102,7 @@ func (d *Devices) Resume(ctx context.Context) (int, error) {
 				count++
 				rec = rec.DeepCopy()
 				rec.Generation, rec.Digest, rec.Paused, rec.Stored = rec.Stored+1, "", false, 0
-				if rec.FirmwareGeneration != 0 { // its device takes no boot configuration that is older than the newest it was told
-					rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, now.Unix())
-				}
+				firmwareResumed(rec, now)
 				changes = append(changes, state.Put(rec, "resume "+rec.Name))
 			}
 		}

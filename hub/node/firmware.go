@@ -60,6 +60,18 @@ func firmwareMoved(old *state.Record, now state.Object) bool {
 	return old != nil && next != nil && (old.FirmwareGeneration != next.FirmwareGeneration || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned))
 }
 
+// firmwareResumed lets a device be told of its boot configuration again that has seen more
+// than the hub remembers: it takes none that is older than the newest that it was told, and
+// what it has kept since then it may have in the place of what the hub remembers.
+func firmwareResumed(rec *state.Record, now time.Time) {
+	if rec.FirmwareGeneration != 0 {
+		rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, now.Unix())
+	}
+	if rec.Assigned != nil {
+		rec.Assigned.Done = false
+	}
+}
+
 // heardFirmware remembers what a device says of its boot configuration, and makes the
 // condition FirmwareReady of it, which is not the device's own to set.
 func heardFirmware(rec *state.Record, st *wire.Status) {

@@ -331,7 +331,7 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 			return fleet.FirmwareBad, "its device had gone back, and has the configuration again"
 		}
 		return fleet.FirmwareBad, "its device had kept the configuration, and has it no more: its card may lose what is written"
-	case at == begins(r) && rec.Paused:
+	case rec.Paused && (at == begins(r) || at == fleet.FirmwareWaiting):
 		return at, untold
 	case at == begins(r) && turn.NotBefore.After(p.now):
 		return at, turn.Why

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -27,7 +30,6 @@ type bootFleet struct {
 
 func (w *world) bootFleet(most int) *bootFleet {
 	f := &bootFleet{world: w, boards: map[string]*bootBoard{}, dark: map[string]bool{}, most: most}
-	f.goFirst("perth-2", func(string) bool { return true })
 	for _, d := range w.devices {
 		f.boards[d.name] = newBootBoard(d)
 	}
@@ -105,7 +107,10 @@ func (f *bootFleet) holds() {
 		if len(nodes) > f.most {
 			f.t.Fatalf("at %s: %v of %s are at risk, and at most %d may be", f.clock(), nodes, site, f.most)
 		}
-		if line, trial := f.boards[f.first].runs(); (trial || !f.done(line)) && site != "bergen" && (len(nodes) > 1 || nodes[0] != f.first) {
+		if f.first == "" || site == "bergen" {
+			continue
+		}
+		if line, trial := f.boards[f.first].runs(); (trial || !f.done(line)) && (len(nodes) > 1 || nodes[0] != f.first) {
 			f.t.Fatalf("at %s: %v are at risk, and %s has not shown that it works", f.clock(), nodes, f.first)
 		}
 	}
@@ -265,4 +270,64 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 		f.pass(10 * time.Minute)
 		w.settleWithin(twoLeases, "the night")
 	})
+}
+
+// A backup is restored on a new machine with a copy of the directory pki: devices, which have
+// kept the key and the newest generation that they were told, take what the hub signs then.
+// Without that copy they take nothing, and say why.
+func TestFleetARestoredHubSignsWhatDevicesTake(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]bool{"with the keys": true, "without them": false} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(2, "oslo")
+				f := w.bootFleet(2)
+				defer f.end()
+				f.profile("quiet=1")
+				f.pass(30 * time.Second)
+				f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Canary = "" })
+				f.goes(time.Hour, "it is kept", func() bool { return f.status().Kept == 2 })
+				backup := filepath.Join(w.dir, "backup.db")
+				if err := w.hub.Store.Backup(t.Context(), backup); err != nil {
+					t.Fatal(err)
+				}
+				f.profile("loud=1")
+				f.goes(time.Hour, "another one is kept", func() bool { return len(f.boots("loud=1")) == 2 && f.status().Kept == 2 })
+				w.stopHub()
+				old := w.saveDisk("old")
+				if err := os.RemoveAll(w.cfg.DataDir); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Mkdir(w.cfg.DataDir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if keys {
+					copyDir(t, filepath.Join(w.cfg.DataDir, "pki"), filepath.Join(old, "pki"))
+				}
+				if err := store.Restore(t.Context(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+					t.Fatal(err)
+				}
+				w.startHub()
+				f.pass(10 * time.Minute)
+				if have := f.boots("loud=1"); len(have) != 2 {
+					t.Fatalf("before it is resumed only %v are as they were", have)
+				}
+				if st := f.status(); st.Trying != 0 || !strings.Contains(st.NodeStates[0].Message, "flotilla-hub resume") {
+					t.Errorf("before it is resumed: %+v", st)
+				}
+				if _, err := w.hub.Loop.Resume(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if !keys {
+					f.goes(time.Hour, "it has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
+					if st := f.status(); !strings.Contains(st.Sentence, "not signed by this device's hub") || len(f.boots("loud=1")) != 2 {
+						t.Errorf("%+v", st)
+					}
+					return
+				}
+				f.goes(time.Hour, "what the backup says is kept", func() bool { return len(f.boots("quiet=1")) == 2 && f.status().Kept == 2 })
+			})
+		})
+	}
 }
