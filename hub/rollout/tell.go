@@ -109,7 +109,11 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	case st.Nodes == 0 && w.older != "":
 		return fleet.RolloutPending, fmt.Sprintf("the nodes that it selects are part of rollout %s, which is older: delete that one, or select others", w.older)
 	case st.Nodes == 0:
-		return fleet.RolloutPending, fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
+		text := fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
+		if w.r.Spec.Condition != "" {
+			text += fmt.Sprintf(" on which %s is False", w.r.Spec.Condition)
+		}
+		return fleet.RolloutPending, text
 	case w.over():
 		text := fmt.Sprintf("%d of %s kept the configuration", st.Kept, nodes(int(st.Nodes)))
 		if st.Undoing {
