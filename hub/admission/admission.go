@@ -55,7 +55,7 @@ func Admit(o, old state.Object, s Settings) (warnings []string, errs field.Error
 		errs = ValidateUpdate(o, old, s)
 	}
 	if len(errs) > 0 {
-		return nil, errs
+		return nil, legible(errs)
 	}
 	return Warnings(o), nil
 }

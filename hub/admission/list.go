@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -38,6 +39,31 @@ func (l *list) each(p *field.Path, v any, messages []string) {
 	for _, msg := range messages {
 		l.invalid(p, v, msg)
 	}
+}
+
+// What a refusal holds at most: it is for people, and what they wrote may be as large as a request.
+const (
+	maxMistakes = 32
+	maxRepeated = 256 // characters of a value
+)
+
+// legible is what somebody can read of what is wrong.
+func legible(errs field.ErrorList) field.ErrorList {
+	more := len(errs) - maxMistakes
+	errs = slices.Clone(errs[:min(len(errs), maxMistakes)])
+	for i, err := range errs {
+		v := reflect.ValueOf(err.BadValue)
+		if v.Kind() != reflect.String || v.Len() <= maxRepeated {
+			continue
+		}
+		cut := *err
+		cut.BadValue = strings.ToValidUTF8(v.String()[:maxRepeated], "") + "…"
+		errs[i] = &cut
+	}
+	if more > 0 {
+		errs = append(errs, field.Invalid(field.NewPath(errs[maxMistakes-1].Field), field.OmitValueType{}, fmt.Sprintf("and %d more mistakes", more)))
+	}
+	return errs
 }
 
 // oneOf checks a value against the known ones; empty is "required" where it is not

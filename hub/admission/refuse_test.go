@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy/policytest"
 )
 
@@ -238,5 +240,17 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 				t.Errorf("the warning about %s.%s gives no reason", name, f)
 			}
 		}
+	}
+}
+
+// However much is wrong, and however long it is: what is said of it can be read.
+func TestARefusalCanBeRead(t *testing.T) {
+	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	r.Spec.Profile, r.Spec.Canary, r.Spec.Selector = strings.Repeat("A", 9000), strings.Repeat("é", 9000), &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	r.Spec.Window = &fleet.FirmwareWindow{Days: slices.Repeat([]string{"Noday"}, 500), From: "1", To: "2"}
+	_, errs := Admit(r, nil, Settings{})
+	text := errs.ToAggregate().Error()
+	if len(text) > 12_000 || !utf8.ValidString(text) || !strings.Contains(text, "more mistakes") || !strings.Contains(text, "spec.profile") {
+		t.Errorf("%d bytes: %.2000s", len(text), text)
 	}
 }

@@ -136,7 +136,7 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 func attacks() []attack {
-	return slices.Concat(byStranger(), byFrame(), byDevice(), byPacket(), byPerson(), storms())
+	return slices.Concat(byStranger(), byFrame(), byDevice(), byPacket(), byPerson(), byFirmware(), storms())
 }
 
 func yes(held bool) string {

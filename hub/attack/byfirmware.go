@@ -1,0 +1,412 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+// byFirmware is what can be done with what boards boot: by who may say it, and by a board
+// that lies about it.
+func byFirmware() []attack {
+	return []attack{
+		{name: "hostile-rollouts", by: "administrator", does: "rollouts and board profiles that nobody can mean, and good ones changed in the middle", run: hostileRollouts},
+		{name: "lying-board", by: "device", does: "says of its boot configuration what is not so, flaps, and speaks of other nodes and digests", run: lyingBoard},
+	}
+}
+
+const (
+	flotillaAPI = "/apis/flotilla.dev/v1alpha1"
+	rolloutsAPI = flotillaAPI + "/firmwarerollouts"
+	profilesAPI = flotillaAPI + "/boardprofiles"
+	strict      = "?fieldValidation=Strict"
+	evilBoard   = "evil,board"
+)
+
+func rolloutOf(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":%q},"spec":{"profile":"evil","selector":{"matchLabels":{"kubernetes.io/os":"linux"}}%s}}`, name, spec)
+}
+
+func profileOf(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":%q},"spec":{"match":{"compatible":[%q]}%s}}`, name, evilBoard, spec)
+}
+
+// boots is a profile with a boot configuration for a Raspberry Pi.
+func boots(boot string) string {
+	return profileOf("evil", `,"boot":{"backend":"rpi-config-txt"`+boot+`}`)
+}
+
+// refusedRollouts must all be refused, in one clear sentence each.
+var refusedRollouts = map[string]string{
+	"a batch of 1e9":                   rolloutOf("r", `,"batchSize":1000000000`),
+	"a batch beyond 32 bits":           rolloutOf("r", `,"batchSize":99999999999999999999`),
+	"a batch of 1e9 in floating point": rolloutOf("r", `,"batchSize":1e9`),
+	"half a node":                      rolloutOf("r", `,"batchSize":0.5`),
+	"a negative batch":                 rolloutOf("r", `,"batchSize":-1`),
+	"a negative maxUnavailable":        rolloutOf("r", `,"maxUnavailablePerSite":-1`),
+	"maxUnavailable of 1e9":            rolloutOf("r", `,"maxUnavailablePerSite":1000000000`),
+	"maxUnavailable in percent":        rolloutOf("r", `,"maxUnavailablePerSite":"50%"`),
+	"a threshold of 101":               rolloutOf("r", `,"successThreshold":101`),
+	"a threshold of -1":                rolloutOf("r", `,"successThreshold":-1`),
+	"a negative retry":                 rolloutOf("r", `,"retry":-1`),
+	"an unknown field":                 rolloutOf("r", `,"force":true`),
+	"a window that is a text":          rolloutOf("r", `,"window":"always"`),
+	"a window without its end":         rolloutOf("r", `,"window":{"from":"01:00"}`),
+	"a window at 25 o'clock":           rolloutOf("r", `,"window":{"from":"25:00","to":"26:00"}`),
+	"a window with seconds and a zone": rolloutOf("r", `,"window":{"from":"01:00:00+02:00","to":"02:00"}`),
+	"a window in other digits":         rolloutOf("r", `,"window":{"from":"٠١:٠٠","to":"02:00"}`),
+	"a window on Noday":                rolloutOf("r", `,"window":{"days":["Noday"],"from":"01:00","to":"02:00"}`),
+	"a window on a day twice":          rolloutOf("r", `,"window":{"days":["Mon","Mon"],"from":"01:00","to":"02:00"}`),
+	"a window on 100,000 days":         rolloutOf("r", `,"window":{"days":["Mon"`+strings.Repeat(`,"Mon"`, 100_000)+`],"from":"01:00","to":"02:00"}`),
+	"a canary that is no name":         rolloutOf("r", `,"canary":"../pi\n"`),
+	"a canary of 64 KiB":               rolloutOf("r", `,"canary":"`+strings.Repeat("a", 64<<10)+`"`),
+	"a condition of 64 KiB":            rolloutOf("r", `,"condition":"`+strings.Repeat("a", 64<<10)+`"`),
+	"a condition with a line break":    rolloutOf("r", `,"condition":"Ready\nTrue"`),
+	"a name with a path":               rolloutOf("../r", ""),
+	"a name of 254 characters":         rolloutOf(strings.Repeat("a", 254), ""),
+	"no selector":                      `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil"}}`,
+	"a selector of everything":         `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{}}}`,
+	"a selector that cannot be read":   `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}}}`,
+	"a selector of 10,000 keys":        `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Exists"}` + strings.Repeat(`,{"key":"a","operator":"Exists"}`, 10_000) + `]}}}`,
+	"a selector with 100,000 values":   `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"` + strings.Repeat(`,"b"`, 100_000) + `]}]}}}`,
+	"no profile":                       `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"selector":{"matchLabels":{"a":"b"}}}}`,
+	"a profile with a path":            `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"../../etc/passwd","selector":{"matchLabels":{"a":"b"}}}}`,
+}
+
+var refusedProfiles = map[string]string{
+	"a line break in a value":              boots(`,"config":{"all":{"gpu_mem":"16\ninitramfs x"}}`),
+	"a carriage return":                    boots(`,"config":{"dtparam":["i2c_arm=on\rkernel=x"]}`),
+	"a NUL":                                boots(`,"cmdline":{"add":["quiet\u0000init=/bin/sh"]}`),
+	"a space in a word":                    boots(`,"cmdline":{"add":["quiet init=/bin/sh"]}`),
+	"another line separator":               boots(`,"cmdline":{"add":["quiet\u2028init=/bin/sh"]}`),
+	"a quoted word":                        boots(`,"cmdline":{"add":["x=\"a"]}`),
+	"another init":                         boots(`,"cmdline":{"add":["init=/bin/sh"]}`),
+	"another init, removed":                boots(`,"cmdline":{"remove":["root=/dev/mmcblk0p2"]}`),
+	"a word of the systemd family":         boots(`,"cmdline":{"add":["systemd.unit=rescue.target"]}`),
+	"our own word":                         boots(`,"cmdline":{"add":["flotilla.trial=0123456789abcdef"]}`),
+	"the end of the kernel's words":        boots(`,"cmdline":{"add":["--"]}`),
+	"another kernel":                       boots(`,"config":{"all":{"kernel":"evil.img"}}`),
+	"another kernel in capitals":           boots(`,"config":{"all":{"KERNEL":"evil.img"}}`),
+	"a key with a value in it":             boots(`,"config":{"all":{"gpu_mem=16\nkernel":"evil.img"}}`),
+	"a section as a key":                   boots(`,"config":{"all":{"[tryboot]":"x"}}`),
+	"an overclock":                         boots(`,"config":{"all":{"over_voltage":"14"}}`),
+	"an overlay with a path":               boots(`,"config":{"dtoverlay":["../evil"]}`),
+	"an overlay of overlays":               boots(`,"config":{"dtoverlay":["a,overlay=../b"]}`),
+	"an overlay by its own key":            boots(`,"config":{"all":{"overlay_prefix":"evil/"}}`),
+	"65 words":                             boots(`,"cmdline":{"add":["a0"` + counted(`,"a%d"`, 65) + `]}`),
+	"a word of 129 characters":             boots(`,"cmdline":{"add":["` + strings.Repeat("a", 129) + `"]}`),
+	"a word added and removed":             boots(`,"cmdline":{"add":["quiet"],"remove":["quiet"]}`),
+	"an unknown backend":                   profileOf("evil", `,"boot":{"backend":"sh"}`),
+	"no backend":                           profileOf("evil", `,"boot":{"cmdline":{"add":["quiet"]}}`),
+	"an unknown trial":                     boots(`,"trial":"never"`),
+	"tryboot for GRUB":                     profileOf("evil", `,"boot":{"backend":"grub-dropin","trial":"tryboot"}`),
+	"an unknown field of the boot":         boots(`,"script":"/bin/sh"`),
+	"what extends itself":                  profileOf("evil", `,"extends":["evil"]`),
+	"what extends another profile":         profileOf("evil", `,"extends":["raspberrypi-4"]`),
+	"what extends a path":                  profileOf("evil", `,"extends":["../overlays/onewire"]`),
+	"what extends one twice":               profileOf("evil", `,"extends":["onewire","onewire"]`),
+	"what extends 10,000":                  profileOf("evil", `,"extends":["onewire"`+strings.Repeat(`,"onewire"`, 10_000)+`]`),
+	"more than 64 KiB":                     profileOf("evil", `,"title":"`+strings.Repeat("a", 65<<10)+`"`),
+	"a deadline of a second":               boots(`},"health":{"deadline":"1s"`),
+	"a deadline of a year":                 boots(`},"health":{"deadline":"8760h"`),
+	"a negative stableFor":                 boots(`},"health":{"stableFor":"-1m"`),
+	"an unknown check":                     boots(`},"health":{"checks":["always"]`),
+	"a watchdog of 10 minutes":             boots(`},"watchdog":{"hardware":true,"runtimeSec":600`),
+	"a watchdog that reboots by itself":    boots(`},"watchdog":{"hardware":true,"rebootSec":1`),
+	"a match of everything":                `{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"evil"},"spec":{"match":{}}}`,
+	"a label of the hub":                   profileOf("evil", `,"labels":{"kubernetes.io/hostname":"x"}`),
+	"a title with an escape for terminals": profileOf("evil", `,"title":"a\u001b[2Jb"`),
+}
+
+func counted(format string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i+1)
+	}
+	return b.String()
+}
+
+// refused asks for each object and expects one sentence, of a length that somebody reads.
+func (a *arena) refused(ctx context.Context, path string, objects map[string]string) error {
+	for what, body := range objects {
+		code, answer, err := a.call(ctx, a.admin, http.MethodPost, path+strict, "application/json", body)
+		var status struct{ Message string }
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", what, err)
+		case code/100 != 4:
+			return fmt.Errorf("%s: %d %.200s", what, code, answer)
+		case json.Unmarshal([]byte(answer), &status) != nil || status.Message == "":
+			return fmt.Errorf("%s: refused without a sentence: %.200s", what, answer)
+		case len(status.Message) > 2000 || strings.ContainsFunc(status.Message, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f }):
+			return fmt.Errorf("%s: refused with %d bytes: %.300q", what, len(status.Message), status.Message)
+		}
+	}
+	return nil
+}
+
+func (a *arena) rollout(ctx context.Context, name string) (r fleet.FirmwareRollout, err error) {
+	body, err := a.get(ctx, rolloutsAPI+"/"+name)
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &r)
+	}
+	return r, err
+}
+
+// patch is a merge patch of the administrator's, which must end with a code.
+func (a *arena) patch(ctx context.Context, path, body string, want int) error {
+	code, answer, err := a.call(ctx, a.admin, http.MethodPatch, path, "application/merge-patch+json", body)
+	if err == nil && code != want {
+		err = fmt.Errorf("PATCH %s %s: %d: %.300s", path, body, code, answer)
+	}
+	return err
+}
+
+// board is a device of a site that says what it boots on.
+func (a *arena) board(ctx context.Context, name, site, machine string) (*device, *link, error) {
+	token, err := a.token(ctx, "--site", site)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := a.join(ctx, token, name, machine)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := d.connect(ctx, d.clientID())
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, l, d.boots(ctx, l, map[string]any{"state": "UpToDate"})
+}
+
+// boots says something of the boot configuration, and renews.
+func (d *device) boots(ctx context.Context, l *link, firmware any) error {
+	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}}, "firmware": firmware}
+	if err := l.told(ctx, "status", d.good(nil, fields)); err != nil {
+		return err
+	}
+	d.lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
+	return l.send(packet(0x30, append(text(nil, l.prefix+"lease"), wire.AppendLease(nil, wire.Lease{Boot: d.boot, Seq: d.lease, Status: d.seq, Time: time.Now()})...)))
+}
+
+func hostileRollouts(ctx context.Context, a *arena) (string, error) {
+	if err := errors.Join(a.refused(ctx, rolloutsAPI, refusedRollouts), a.refused(ctx, profilesAPI, refusedProfiles)); err != nil {
+		return "", err
+	}
+	d, l, err := a.board(ctx, "pi", "oslo", "00000000000000c3")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	lied := strings.Replace(rolloutOf("first", `,"paused":true`), `"spec":`, `"status":{"phase":"Complete","kept":7,"digest":"sha256:0","document":"{}","batches":[{"number":1,"site":"oslo","nodes":["pi"],"kept":9}]},"spec":`, 1)
+	const path = rolloutsAPI + "/first"
+	is := func(what string, so func(*fleet.FirmwareRollout) bool) error {
+		var last fleet.FirmwareRolloutStatus
+		return errors.Join(until(ctx, 20*time.Second, what, func() (bool, error) {
+			r, err := a.rollout(ctx, "first")
+			last = r.Status
+			if err == nil && !so(&r) {
+				err = fmt.Errorf("it says %s: %s", last.Phase, last.Sentence)
+			}
+			return err == nil, err
+		}))
+	}
+	if err := errors.Join(
+		a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+		a.create(ctx, rolloutsAPI+strict, lied),
+		is("a status that came with the spec is not taken", func(r *fleet.FirmwareRollout) bool {
+			return r.Status.Phase == fleet.RolloutPaused && r.Status.Kept == 0 && r.Status.Nodes == 1 && len(r.Status.Batches) == 0 && r.Status.Document != "{}"
+		}),
+		a.patch(ctx, path, `{"status":{"phase":"Complete","kept":7}}`, http.StatusOK),
+		a.patch(ctx, path, `{"spec":{"profile":"raspberrypi-4"}}`, http.StatusUnprocessableEntity),
+		a.patch(ctx, path, `{"spec":{"retry":5}}`, http.StatusOK),
+		a.patch(ctx, path, `{"spec":{"retry":4}}`, http.StatusUnprocessableEntity),
+		a.patch(ctx, path+"/status", `{"status":{"document":"{\"profile\":\"x\",\"revision\":0,\"backend\":\"rpi-config-txt\",\"cmdline\":{\"add\":[\"init=/bin/sh\"]}}"}}`, http.StatusUnprocessableEntity),
+	); err != nil {
+		return "", err
+	}
+	r, err := a.rollout(ctx, "first")
+	if err != nil || r.Status.Kept != 0 {
+		return "", fmt.Errorf("a status that was written with the spec is shown: %+v %w", r.Status, err)
+	}
+	for role, who := range map[string]string{"viewer": "vera", "operator": "ola"} {
+		c, err := a.as(ctx, role, who)
+		if err != nil {
+			return "", err
+		}
+		for _, ask := range []struct{ method, path, kind, body string }{
+			{http.MethodPost, rolloutsAPI, "application/json", rolloutOf("mine", "")}, {http.MethodPatch, path, "application/merge-patch+json", `{"spec":{"undo":true}}`}, {http.MethodDelete, path, "", ""},
+			{http.MethodPatch, path + "/status", "application/merge-patch+json", `{"status":{"kept":7}}`}, {http.MethodPatch, profilesAPI + "/evil", "application/merge-patch+json", `{"spec":{"boot":null}}`},
+		} {
+			if code, answer, err := a.call(ctx, c, ask.method, ask.path, ask.kind, ask.body); err != nil || code != http.StatusForbidden {
+				return "", fmt.Errorf("a %s's %s %s: %d %.100s %w", role, ask.method, ask.path, code, answer, err)
+			}
+		}
+	}
+
+	// In the middle: the profile changes, goes and comes back; a second one has the same node; undo, twice, and of a stop.
+	if err := d.boots(ctx, l, map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
+		return "", err
+	}
+	old := r.Status.Digest
+	remove := func(path string) error {
+		code, answer, err := a.call(ctx, a.admin, http.MethodDelete, path, "", "")
+		if err == nil && code/100 != 2 {
+			err = fmt.Errorf("DELETE %s: %d %.200s", path, code, answer)
+		}
+		return err
+	}
+	return fmt.Sprintf("%d rollouts and %d profiles refused, each with a sentence", len(refusedRollouts), len(refusedProfiles)), errors.Join(
+		a.patch(ctx, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
+		is("a changed profile is taken up", func(r *fleet.FirmwareRollout) bool { return r.Status.Digest != old && r.Status.Digest != "" }),
+		a.create(ctx, rolloutsAPI, rolloutOf("second", "")),
+		until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
+			r, err := a.rollout(ctx, "second")
+			return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
+		}),
+		remove(profilesAPI+"/evil"),
+		is("it says that its profile is gone, or has no node", func(r *fleet.FirmwareRollout) bool { return r.Status.Phase == fleet.RolloutPending }),
+		a.patch(ctx, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
+		a.patch(ctx, path, `{"spec":{"undo":true}}`, http.StatusOK),
+		is("it is undone, for nobody has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
+		a.patch(ctx, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
+		a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+		is("it goes forward again", func(r *fleet.FirmwareRollout) bool { return !r.Status.Undoing && r.Status.Digest != "" }),
+		remove(path), remove(rolloutsAPI+"/second"),
+	)
+}
+
+// lyingBoard has a board on each of two sites: one says everything but the truth.
+func lyingBoard(ctx context.Context, a *arena) (string, error) {
+	evil, l, err := a.board(ctx, "evil", "bergen", "00000000000000ee")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	honest, m, err := a.board(ctx, "honest", "oslo", "00000000000000c4")
+	if err != nil {
+		return "", err
+	}
+	defer m.Close()
+	if err := errors.Join(a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)), a.create(ctx, rolloutsAPI+strict, rolloutOf("r", `,"batchSize":100,"maxUnavailablePerSite":100,"pauseOnFailure":false,"successThreshold":1`))); err != nil {
+		return "", err
+	}
+	var digest string
+	if err := until(ctx, 20*time.Second, "both are told", func() (bool, error) {
+		r, err := a.rollout(ctx, "r")
+		digest = r.Status.Digest
+		return digest != "" && r.Status.Nodes == 2, err
+	}); err != nil {
+		return "", err
+	}
+	if err := evil.boots(ctx, l, map[string]any{"state": "Staged", "candidate": digest}); err != nil {
+		return "", err
+	}
+	if err := until(ctx, 20*time.Second, "the liar has its turn", func() (bool, error) {
+		r, err := a.rollout(ctx, "r")
+		if err == nil && r.Status.Trying != 1 {
+			err = fmt.Errorf("%s: %s %+v", r.Status.Phase, r.Status.Sentence, r.Status.NodeStates)
+		}
+		return err == nil, err
+	}); err != nil {
+		return "", err
+	}
+	if err := honest.boots(ctx, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+		return "", err
+	}
+	other := "sha256:" + strings.Repeat("ab", 32)
+	lies := []any{
+		map[string]any{"state": "UpToDate", "digest": digest},                                       // before its turn
+		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // without one
+		map[string]any{"state": "UpToDate", "digest": other, "candidate": other, "bad": []string{other, digest}}, // never offered
+		map[string]any{"state": "RolledBack", "candidate": digest, "bad": []string{digest}}, map[string]any{"state": "Staged", "candidate": digest},
+		map[string]any{"state": "Kept", "digest": digest}, map[string]any{"state": ""}, map[string]any{"state": strings.Repeat("Staged", 10_000)},
+		map[string]any{"state": "Staged", "candidate": digest, "message": strings.Repeat("<img src=x onerror=alert(1)>\u202e\n", 2000), "diff": strings.Repeat("+ x\n", 10_000), "backend": strings.Repeat("x", 5000), "trial": strings.Repeat("y", 5000)},
+		map[string]any{"state": "Staged", "candidate": strings.Repeat("a", 60_000), "digest": "sha256:../../etc", "bad": slices.Repeat([]string{digest}, 900)},
+		map[string]any{"state": "Staged", "node": "honest", "since": "1900-01-01T00:00:00Z", "candidate": digest}, map[string]any{"state": "UpToDate", "since": "9999-12-31T23:59:59Z", "digest": digest},
+		map[string]any{"state": 7}, map[string]any{"state": nil}, "Kept", []any{}, nil,
+	}
+	both := func(what string) error {
+		r, err := a.rollout(ctx, "r")
+		if err != nil {
+			return err
+		}
+		sites := map[string]bool{}
+		for _, n := range r.Status.NodeStates {
+			if n.State == fleet.FirmwareDraining || n.State == fleet.FirmwareTrying || n.State == fleet.FirmwareOverdue {
+				sites[n.Site] = true
+			}
+			if n.Name == "honest" && (n.State == fleet.FirmwareKept || n.State == fleet.FirmwareBad || n.State == fleet.FirmwareUnsupported) {
+				return fmt.Errorf("%s: the other node is %s", what, n.State)
+			}
+			if len(n.Message) > 2*wire.MaxFirmwareMessage {
+				return fmt.Errorf("%s: a message of %d bytes", what, len(n.Message))
+			}
+		}
+		if len(sites) > 1 {
+			return fmt.Errorf("%s: two sites are at risk", what)
+		}
+		if size := len(mustJSON(r.Status)); size > 64<<10 {
+			return fmt.Errorf("%s: the status has %d bytes", what, size)
+		}
+		return nil
+	}
+	said := 0
+	for round := range 6 {
+		for i := range lies {
+			lie := lies[(i*(round+1)*7+round)%len(lies)]
+			if !l.open() {
+				if l, err = evil.connect(ctx, evil.clientID()); err != nil {
+					return "", fmt.Errorf("it cannot come back: %w", err)
+				}
+			}
+			_ = evil.boots(ctx, l, lie)
+			said++
+			if err := both(fmt.Sprintf("after %.80s", mustJSON(lie))); err != nil {
+				return "", err
+			}
+		}
+		if err := honest.boots(ctx, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+			return "", err
+		}
+	}
+	n, err := a.node(ctx, "honest")
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFirmwareReady })
+	if i < 0 || n.Status.Conditions[i].Reason != "Staged" || n.Status.Conditions[i].Message != "it waits" {
+		return "", fmt.Errorf("the other node's condition: %+v", n.Status.Conditions)
+	}
+	body, err := a.get(ctx, "/api/v1/events?limit=5000&fieldSelector=involvedObject.name=evil,reason=FirmwareTurn")
+	var list corev1.EventList
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &list)
+	}
+	turns := 0
+	for _, e := range list.Items {
+		turns += int(max(e.Count, 1))
+	}
+	if err == nil && turns > 2 {
+		err = fmt.Errorf("it was given %d turns", turns)
+	}
+	return fmt.Sprintf("%d lies, %d turns for it", said, turns), err
+}
+
+func mustJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // a mistake in an attack
+	}
+	return string(text)
+}
