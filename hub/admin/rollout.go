@@ -224,7 +224,8 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 
 func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
 
-// rolloutSites are the nodes by their sites, and when the first window opens that somebody
+// rolloutSites are the nodes by their sites, first the site of the node that somebody wants to know
+// of most, as the status has them; and when the first window opens that somebody
 // waits for.
 func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *moment, on string) {
 	st := &r.Status
@@ -260,7 +261,6 @@ func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, op
 		}
 		sites[i].Nodes = append(sites[i].Nodes, row)
 	}
-	slices.SortStableFunc(sites, func(x, y rolloutSite) int { return strings.Compare(x.Name, y.Name) })
 	return sites, at(first, a.now), on
 }
 
