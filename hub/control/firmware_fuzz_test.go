@@ -157,6 +157,9 @@ func FuzzFirmware(f *testing.F) {
 					g.do("delete-firmware", []string{"a"})
 					firmware()
 				}
+			case 13: // a device lies, or tells the truth again
+				lie := [][]string{nil, {"state=UpToDate", "has=yes"}, {"state=Staged", "wants=yes"}, {"state=Trial", "wants=yes"}, {"state=RolledBack"}, {"state=Failed", "wants=yes"}}[r.Intn(6)]
+				g.do("lie", append([]string{n}, lie...))
 			default:
 				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(400))})
 			}
@@ -164,6 +167,7 @@ func FuzzFirmware(f *testing.F) {
 		// Nothing disturbs it any more.
 		for i := range size {
 			n := fmt.Sprint("n-", i)
+			g.do("lie", []string{n})
 			if b := g.boards[n]; b == nil || b.until.IsZero() {
 				g.do("return", []string{n})
 			}

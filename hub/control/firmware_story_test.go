@@ -83,7 +83,7 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 		}
 	case "lie": // the device says this from now on, whatever is so; without a state it says the truth again
 		b := g.board(names[0])
-		b.lies, b.has, b.wants = opts["state"], opts["has"], opts["tries"]
+		b.lies, b.has, b.wants = opts["state"], opts["has"], opts["wants"]
 	case "rollouts":
 		for r := range state.Each[*fleet.FirmwareRollout](g.s, state.FirmwareRollouts, "") {
 			st := r.Status
