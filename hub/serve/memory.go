@@ -60,12 +60,13 @@ func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Sn
 		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
 	}
 	var objects []state.Object
+	var mender bound.Mender
 	err = st.Load(ctx, func(r store.Row) error {
 		o, err := state.New(state.Kind(r.Kind))
 		if err != nil {
 			return fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 		}
-		object, places := bound.Mend(r.Object, o)
+		object, places := mender.Mend(r.Object, o)
 		if err := json.Unmarshal(object, o); err != nil {
 			return fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -121,26 +120,30 @@ func typeOf(into any) reflect.Type {
 var errNoJSON = errors.New("no JSON")
 
 // A walk goes through a text and the type that it is for, side by side.
-type walk struct{ json *json.Decoder }
+type walk struct {
+	json   *json.Decoder
+	shapes map[reflect.Type]*shape // of the types that it has met
+}
 
-// A shape is what a walk knows of a type; shapes are those that it has met, by type.
+// A shape is what a walk knows of a type.
 type shape struct {
 	opaque bool                    // it reads itself, and has no members
 	fields map[string]reflect.Type // a struct's, by their folded names
 }
 
-var shapes sync.Map
-
-func shapeOf(t reflect.Type) *shape {
-	if known, ok := shapes.Load(t); ok {
-		return known.(*shape)
+func (w *walk) shape(t reflect.Type) *shape {
+	if known, ok := w.shapes[t]; ok {
+		return known
 	}
 	s := &shape{opaque: t != quantityType && reflect.PointerTo(t).Implements(unmarshaler)}
 	if t.Kind() == reflect.Struct && !s.opaque {
 		s.fields = map[string]reflect.Type{}
 		members(t, s.fields)
 	}
-	shapes.Store(t, s)
+	if w.shapes == nil {
+		w.shapes = map[reflect.Type]*shape{}
+	}
+	w.shapes[t] = s
 	return s
 }
 
@@ -199,7 +202,7 @@ func (w *walk) member(t reflect.Type, name string) reflect.Type {
 	if t == nil {
 		return nil
 	}
-	switch s := shapeOf(t); {
+	switch s := w.shape(t); {
 	case s.opaque:
 		return nil
 	case t.Kind() == reflect.Map:

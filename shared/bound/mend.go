@@ -8,11 +8,14 @@ import (
 	"slices"
 )
 
+// A Mender mends many texts, and knows the types that it has met. It is for one goroutine.
+type Mender struct{ walk walk }
+
 // Mend makes stored JSON that is for a value of that type harmless: every quantity in it
 // that cannot be kept becomes 0. It names their places; where there are none, the text is
 // returned as it is. An older program has let such a thing in, and the rest of the object
 // must not be lost for it.
-func Mend(data []byte, into any) (mended []byte, places []string) {
+func (k *Mender) Mend(data []byte, into any) (mended []byte, places []string) {
 	if !suspicious(data, false) {
 		return data, nil
 	}
@@ -22,7 +25,7 @@ func Mend(data []byte, into any) (mended []byte, places []string) {
 	if d.Decode(&tree) != nil {
 		return data, nil // the decoder will say so
 	}
-	var m mender
+	m := mender{walk: &k.walk}
 	tree = m.value(tree, typeOf(into), "")
 	if len(m.places) == 0 {
 		return data, nil
@@ -36,7 +39,7 @@ func Mend(data []byte, into any) (mended []byte, places []string) {
 }
 
 type mender struct {
-	walk
+	*walk
 	places []string
 }
 
