@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -164,7 +165,9 @@ type bootBoard struct {
 	uptimeAhead         time.Duration
 	config, cmdline     string // as they were booted
 	agentDir, helperDir string
-	way                 string // how it boots: "", the firmware of a Raspberry Pi that tries; "deadman", one that does not; "grub"
+	engine              string      // socket of its container engine, or "none"
+	noEngine            atomic.Bool // it is there, and does not answer
+	way                 string      // how it boots: "", the firmware of a Raspberry Pi that tries; "deadman", one that does not; "grub"
 }
 
 type safeBuffer struct {
@@ -203,7 +206,11 @@ func newBootBoardOf(t *testing.T, program string, hub *bootHub, way string) *boo
 	}
 	b := &bootBoard{
 		t: t, program: program, dir: dir, root: filepath.Join(dir, "root"), hub: hub, said: &safeBuffer{}, stop: make(chan struct{}), stopped: make(chan struct{}),
-		agentDir: filepath.Join(dir, "agent"), helperDir: filepath.Join(dir, "helper"), way: way,
+		agentDir: filepath.Join(dir, "agent"), helperDir: filepath.Join(dir, "helper"), way: way, engine: "none",
+	}
+	if real := os.Getenv("DOCKER_SOCK"); real != "" {
+		b.engine = filepath.Join(dir, "engine.sock")
+		b.relay(real)
 	}
 	for _, sub := range []string{"proc", "sys", "etc", "boot"} {
 		if err := os.CopyFS(filepath.Join(b.root, sub), os.DirFS(filepath.Join("../firmware-configs/testdata/raspberrypi-4/root", sub))); err != nil {
@@ -224,6 +231,34 @@ func newBootBoardOf(t *testing.T, program string, hub *bootHub, way string) *boo
 	b.start("")
 	go b.live()
 	return b
+}
+
+// relay is the board's container engine: a real one, for as long as the board has one.
+func (b *bootBoard) relay(real string) {
+	ln, err := net.Listen("unix", b.engine)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			if b.noEngine.Load() {
+				_ = c.Close()
+				continue
+			}
+			to, err := net.Dial("unix", real)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(to, c); _ = to.Close() }()
+			go func() { _, _ = io.Copy(c, to); _ = c.Close() }()
+		}
+	}()
 }
 
 // unmount takes away what an agent that was killed has left mounted: its volatile directory,
@@ -291,6 +326,7 @@ func (b *bootBoard) start(argument string) {
 	b.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("00000000-0000-4000-8000-%012d\n", len(b.boots)))
 	b.tick()
 	b.noAgent = false
+	b.noEngine.Store(false)
 	b.hub.Lock()
 	b.hub.refuses = false
 	b.hub.Unlock()
@@ -305,7 +341,7 @@ func (b *bootBoard) start(argument string) {
 		b.agent = b.run("boot-helper", "--deadman", "--root", b.root, "--state-dir", b.helperDir)
 		return
 	}
-	b.agent = b.run("run", "--state-dir", b.agentDir, "--engine", "none", "--hub", "mqtt://"+b.hub.addr, "--node-name", "pi-1", "--boot-helper", filepath.Join(b.dir, "helper.sock"))
+	b.agent = b.run("run", "--state-dir", b.agentDir, "--engine", b.engine, "--hub", "mqtt://"+b.hub.addr, "--node-name", "pi-1", "--boot-helper", filepath.Join(b.dir, "helper.sock"))
 }
 
 func (b *bootBoard) run(args ...string) *exec.Cmd {
@@ -389,13 +425,24 @@ func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
 		{"one with which the agent does not run is rolled back", func(b *bootBoard, _, cmdline string) {
 			b.noAgent = strings.Contains(cmdline, "psi=1")
 		}, wire.FirmwareRolledBack, "the agent did not run"},
+		{"one with which the engine does not run is rolled back", func(b *bootBoard, _, cmdline string) {
+			b.noEngine.Store(strings.Contains(cmdline, "psi=1"))
+		}, wire.FirmwareRolledBack, "engine"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			hub := newBootHub(t)
 			b := newBootBoard(t, program, hub)
+			if b.engine == "none" && c.says == "engine" {
+				t.Skip("SKIPPED: no real engine: DOCKER_SOCK is not set")
+			}
 			config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
 			b.effect = c.effect
-			f := signedBoot(t, 1, bootConfig("psi=1", "cgroup_enable=memory"))
+			wanted := bootConfig("psi=1", "cgroup_enable=memory")
+			if b.engine != "none" {
+				wanted.Health.Checks = append(wanted.Health.Checks, fleet.CheckEnginePing)
+			}
+			f := signedBoot(t, 1, wanted)
 
 			f.Try = false
 			hub.want(f)
