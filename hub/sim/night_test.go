@@ -210,7 +210,7 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 				w.settleWithin(15*time.Second, "the deployment")
 				log.begin()
 				lose(w, d)
-				time.Sleep(w.born.Add(8*time.Hour + time.Minute).Sub(time.Now()))
+				time.Sleep(time.Until(w.born.Add(8*time.Hour + time.Minute)))
 				t.Logf("%d bytes in 8 h\n%s", log.bytes, log.most(10))
 				if log.bytes > 64<<10 {
 					t.Errorf("the agent's log has %d bytes, wants %d at most", log.bytes, 64<<10)
