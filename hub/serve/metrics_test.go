@@ -15,7 +15,7 @@ var updateManual = flag.Bool("update", false, "write the part of the manual that
 
 // The manual lists every metric with its labels, in its own words.
 func TestTheManualHasTheMetrics(t *testing.T) {
-	form := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: (".*"), constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
+	form := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "([^"]*)"(?:, unit: "[^"]*")?, constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
 	var rows []string
 	for path, all := range map[string][]fmt.Stringer{"/metrics": stringers(allMetrics), nodeMetricsPath: stringers(allOfNode)} {
 		for _, d := range all {
@@ -27,7 +27,7 @@ func TestTheManualHasTheMetrics(t *testing.T) {
 			if m[3] != "" {
 				labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
 			}
-			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s |", m[1], path, labels, strings.Trim(m[2], `"`)))
+			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s |", m[1], path, labels, m[2]))
 		}
 	}
 	slices.Sort(rows)
