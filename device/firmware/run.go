@@ -273,7 +273,13 @@ func (r *Runner) tell(st *wire.FirmwareStatus) {
 	if st != nil && (r.told == nil || r.told.State != st.State) {
 		switch st.State {
 		case wire.FirmwareRolledBack, wire.FirmwareFailed:
-			r.say(true, "boot configuration %s: %s: %s", st.Candidate, st.State, st.Message)
+			what := "boot configuration"
+			if st.Candidate != "" {
+				what += " " + st.Candidate
+			} else if st.Digest != "" { // what was there before it has no name
+				what += " before " + st.Digest
+			}
+			r.say(true, "%s: %s: %s", what, st.State, st.Message)
 		default:
 			r.say(false, "boot configuration: %s: %s", st.State, st.Message)
 		}
