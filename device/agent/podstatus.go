@@ -70,7 +70,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		return st
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
-	st := corev1.PodStatus{ObservedGeneration: pod.Generation, Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
+	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
 	if o.Node.HostIP != "" {
 		st.HostIPs = []corev1.HostIP{{IP: o.Node.HostIP}}
 	}
@@ -137,9 +137,18 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		st.Conditions = append(st.Conditions, resizeConditions(pod, r, o)...)
 	}
 	for i := range st.Conditions {
-		st.Conditions[i].ObservedGeneration = pod.Generation
+		st.Conditions[i].ObservedGeneration = st.ObservedGeneration
 	}
 	return st
+}
+
+// generation is that of the pod that its status tells of: what it asks for in another one, and the
+// device has neither granted nor refused yet, nobody may take for done.
+func generation(pod *corev1.Pod, r *Record, o *Observed) int64 {
+	if o.Asked[pod.UID] != nil && (r == nil || r.Pending == nil) {
+		return pod.Generation - 1
+	}
+	return pod.Generation
 }
 
 // unended is the phase of a pod that is over while something of it still runs. As with
@@ -250,7 +259,7 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if w.kind == KindInit && !inited && c.State == "" {
+		if w.kind == KindInit && !inited { // as the kubelet has it, whether it is made already or not
 			cs.State.Waiting.Reason = "PodInitializing"
 		}
 	}
