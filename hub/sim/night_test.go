@@ -139,7 +139,10 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 		})
 		each1(30*time.Second, func(i int) { // containers that crash, and engines that fail, on a tenth
 			for n := 0; n < len(all); n += 10 {
-				w.hub.Loop.Event(ctx, node.Caller{Node: all[n].name}, wire.Event{Boot: all[n].boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff", Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)), Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
+				l := all[n]
+				l.post(func() { // which boot it is, it alone knows
+					w.hub.Loop.Event(ctx, node.Caller{Node: l.name}, wire.Event{Boot: l.boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff", Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)), Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
+				})
 			}
 		})
 		var tried atomic.Int64
