@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -406,9 +407,21 @@ func signedBoot(t *testing.T, generation int64, b *fleet.BootConfig) *wire.Firmw
 	return f
 }
 
+// TestMain lets all boards live at once, however few processors there are: they wait for their
+// deadlines, and do next to nothing.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "10"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
 // The real agent and the real helper on a board of files: only the firmware, the kernel and
 // the hub are the test's.
 func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
+	t.Parallel()
 	program := buildDevice(t)
 	for _, c := range []struct {
 		name   string

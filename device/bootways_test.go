@@ -69,6 +69,7 @@ func (b *bootBoard) startOther() (kind string) {
 
 // The real agent and helper on boards that try in other ways than a Raspberry Pi 4.
 func TestABootConfigurationIsTriedByADeadmanAndByGRUB(t *testing.T) {
+	t.Parallel()
 	program := buildDevice(t)
 	for _, way := range []string{"deadman", "grub"} {
 		for _, c := range []struct {
