@@ -178,16 +178,48 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	}
 	began := time.Now()
 	fmt.Printf("%-14s %d specs, %d at once\n", l, len(specs), procs)
+	if l == placement {
+		for i := range specs {
+			if err := r.suiteOf(ctx, f, fmt.Sprint(l, "-", i+1), specs[i:i+1], procs); err != nil {
+				return err
+			}
+			if err := f.emptied(ctx); err != nil {
+				return err
+			}
+		}
+	} else if err := r.suiteOf(ctx, f, string(l), specs, procs); err != nil {
+		return err
+	}
+	passed := 0
+	for _, s := range specs {
+		if s.state == "passed" {
+			passed++
+		}
+	}
+	fmt.Printf("%-14s %d of %d passed, %s\n", l, passed, len(specs), time.Since(began).Round(time.Second))
+	return nil
+}
+
+// emptied waits until nothing of an earlier spec is left. The suite does not wait, and what
+// still ends on a node takes room there: the next spec's pods would have to preempt each
+// other, as they would with any scheduler.
+func (f *fleet) emptied(ctx context.Context) error {
+	_, err := f.kubectl(ctx, "wait", "--for=delete", "namespaces", "--selector=e2e-framework", "--timeout=5m")
+	return err
+}
+
+// suiteOf runs specs in one run of the suite, and notes how each ended.
+func (r *run) suiteOf(ctx context.Context, f *fleet, called string, specs []*spec, procs int) error {
 	names := make([]string, len(specs))
 	for i, s := range specs {
 		names[i] = regexp.QuoteMeta(s.name)
 	}
-	log, err := os.Create(filepath.Join(r.logs, string(l)+".log"))
+	log, err := os.Create(filepath.Join(r.logs, called+".log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	file := string(l) + ".json"
+	file := called + ".json"
 	cmd, err := guarded(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs), "--timeout="+longest.String(), "--no-color", "--succinct",
 		"--poll-progress-after=0", "--output-dir="+r.logs, "--json-report="+file, "--focus="+strings.Join(names, "|"), r.suite.program("e2e.test"), "--",
 		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", f.nodes), "--allowed-not-ready-nodes=1", "--dump-logs-on-failure=false")
@@ -199,7 +231,7 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	ended := finish(cmd) // its code says that specs failed, as the report does
 	reports, err := read(filepath.Join(r.logs, file))
 	if err != nil {
-		return fmt.Errorf("%s: the suite left no report (%w, %w): see %s", l, ended, err, log.Name())
+		return fmt.Errorf("%s: the suite left no report (%w, %w): see %s", called, ended, err, log.Name())
 	}
 	byName := map[string]report{}
 	for _, rep := range reports {
@@ -207,17 +239,12 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 			byName[rep.name()] = rep
 		}
 	}
-	passed := 0
 	for _, s := range specs {
 		rep := byName[s.name]
 		s.state, s.took = rep.State, time.Duration(rep.RunTime)
 		if s.why = rep.Failure.Message; s.state == "" {
 			s.state, s.why = "not run", "see "+log.Name()
 		}
-		if s.state == "passed" {
-			passed++
-		}
 	}
-	fmt.Printf("%-14s %d of %d passed, %s\n", l, passed, len(specs), time.Since(began).Round(time.Second))
 	return nil
 }
