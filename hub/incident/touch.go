@@ -1,0 +1,158 @@
+package incident
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+var theFleet = state.Subject{Key: state.Key{Kind: state.Sites}}
+
+func aboutImage(image string) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Pods}, Part: partImage + image}
+}
+
+func aboutSite(name string) state.Subject {
+	return state.About(state.Key{Kind: state.Sites, Name: name})
+}
+
+// Touches returns what of a change may begin, change or end an incident.
+func (Decider) Touches(c state.Applied) []state.Subject {
+	switch c.Key.Kind {
+	case state.Pods:
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		return touchedByPod(old, next)
+	case state.Nodes:
+		old, _ := c.Old.(*corev1.Node)
+		next, _ := c.New.(*corev1.Node)
+		return touchedByNode(c.Key, old, next)
+	case state.Sites:
+		old, _ := c.Old.(*fleet.Site)
+		next, _ := c.New.(*fleet.Site)
+		if viewOfSite(old) != viewOfSite(next) {
+			return []state.Subject{state.About(c.Key), theFleet}
+		}
+	case state.Incidents:
+		for _, o := range []state.Object{c.Old, c.New} {
+			if i, ok := o.(*fleet.Incident); ok && i.Cause == SiteDark {
+				return []state.Subject{theFleet} // counts it
+			}
+		}
+		return nil
+	}
+	if !isWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
+		return nil
+	}
+	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
+	if was == is && there {
+		return nil
+	}
+	all := []state.Subject{state.About(c.Key)}
+	if c.New == nil { // what it belonged to cannot be found any more
+		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
+			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace, Name: ref.Name}))
+		}
+	}
+	if was.short != is.short {
+		all = append(all, state.Subject{Key: c.Key, Part: partShort}, theFleet)
+	}
+	return all
+}
+
+func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
+	was, is := faultOf(old), faultOf(next)
+	differs := was != is || old != nil && next != nil && old.Spec.NodeName != next.Spec.NodeName && is.cause != ""
+	for _, p := range []*corev1.Pod{old, next} {
+		if p != nil && differs {
+			all = append(all, state.About(controllerOf(p)))
+		}
+		if f := faultOf(p); f.image != "" && differs {
+			all = append(all, aboutImage(f.image))
+		}
+		if p != nil && p.Spec.NodeName != "" && (old == nil || next == nil || old.Spec.NodeName != next.Spec.NodeName ||
+			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) || state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
+			all = append(all, aboutNode(p.Spec.NodeName, "", nil))
+		}
+	}
+	if next != nil && !evicted(old) && evicted(next) {
+		all = append(all, aboutNode(next.Spec.NodeName, partEvicted, true))
+	}
+	return all
+}
+
+func aboutNode(name, part string, was any) state.Subject {
+	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
+}
+
+// evicted tells whether a pod was told to leave because of its node.
+func evicted(p *corev1.Pod) bool {
+	if p == nil || p.DeletionTimestamp == nil {
+		return false
+	}
+	c := state.PodCondition(p, corev1.DisruptionTarget)
+	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+}
+
+func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) {
+	if old != nil && next != nil && sameTrouble(old, next) {
+		return nil
+	}
+	for _, n := range []*corev1.Node{old, next} {
+		if n != nil {
+			all = append(all, aboutSite(state.SiteOf(n)))
+		}
+	}
+	if isReady(old) != isReady(next) {
+		all = append(all, state.Subject{Key: key, Part: partReady})
+	}
+	return all
+}
+
+func isReady(n *corev1.Node) bool {
+	return n != nil && state.ReadyOf(n) == corev1.ConditionTrue
+}
+
+// sameTrouble tells whether nothing of a node has changed that incidents are made of.
+func sameTrouble(a, b *corev1.Node) bool {
+	if state.SiteOf(a) != state.SiteOf(b) || len(a.Status.Conditions) != len(b.Status.Conditions) {
+		return false
+	}
+	_, out := a.Labels[fleet.LabelExcludeDisruption]
+	if _, is := b.Labels[fleet.LabelExcludeDisruption]; out != is {
+		return false
+	}
+	for i := range a.Status.Conditions {
+		x, y := &a.Status.Conditions[i], &b.Status.Conditions[i]
+		if x.Type != y.Type || x.Status != y.Status || x.Reason != y.Reason || !x.LastTransitionTime.Equal(&y.LastTransitionTime) {
+			return false
+		}
+	}
+	s, t := state.NoExecuteOf(a), state.NoExecuteOf(b)
+	return (s == nil) == (t == nil) && (s == nil || s.TimeAdded.Equal(t.TimeAdded)) && state.HasOutage(b, state.OutageOf(a))
+}
+
+// viewOfSite is what incidents are made of.
+func viewOfSite(s *fleet.Site) (v struct {
+	state       fleet.SiteState
+	held        string
+	policy      fleet.DisruptionPolicy
+	next, until time.Time
+},
+) {
+	if s == nil {
+		return v
+	}
+	v.state, v.held, v.policy = s.Status.State, s.Status.Held, s.Spec.DisruptionPolicy
+	if t := s.Status.NextEviction; t != nil {
+		v.next = t.UTC()
+	}
+	if m := s.Spec.Maintenance; m != nil {
+		v.until = m.Until.UTC()
+	}
+	return v
+}

@@ -1,0 +1,178 @@
+package preview
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/state"
+)
+
+// A play is the fleet of a forecast.
+type play struct {
+	settler *control.Settler
+	start   state.Snapshot
+	s       state.Snapshot
+	now     time.Time
+	short   bool
+	there   []*corev1.Pod // on the nodes it is about
+	over    func() bool
+
+	obeys []types.UID // what devices have to do next, in order
+	known map[types.UID]state.Key
+	left  map[types.UID]bool        // have gone, or are on their way
+	order []types.UID               // in which they left
+	born  []types.UID               // pods that the play made, in order
+	by    map[types.UID]*corev1.Pod // once it is over: see replacements
+}
+
+func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *play {
+	p := &play{settler: control.NewRested(r.Follows, r.Deciders...), start: s, s: s, now: now, known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
+	for _, name := range nodes {
+		for pod := range s.PodsOn(name) {
+			p.there = append(p.there, pod)
+			if pod.DeletionTimestamp != nil {
+				p.leaves(pod)
+				p.obey(pod)
+			}
+		}
+	}
+	return p
+}
+
+func (p *play) leaves(pod *corev1.Pod) {
+	if !p.left[pod.UID] {
+		p.left[pod.UID] = true
+		p.order = append(p.order, pod.UID)
+	}
+}
+
+func (p *play) obey(pod *corev1.Pod) {
+	p.known[pod.UID] = state.KeyOf(pod)
+	p.obeys = append(p.obeys, pod.UID)
+}
+
+// do makes changes, and settles what follows.
+func (p *play) do(changes []state.Change) {
+	var done, made []state.Applied
+	p.s, done = state.Apply(p.s, changes)
+	p.see(done)
+	var settled bool
+	p.s, made, settled = p.settler.Settle(p.s, done, p.now)
+	p.short = p.short || !settled
+	p.see(made)
+}
+
+// see notes which pods came, which leave, and what devices have to do about them.
+func (p *play) see(log []state.Applied) {
+	for _, a := range log {
+		if a.Key.Kind != state.Pods {
+			continue
+		}
+		old, _ := a.Old.(*corev1.Pod)
+		pod, _ := a.New.(*corev1.Pod)
+		switch {
+		case pod == nil:
+			p.leaves(old)
+			continue
+		case old == nil:
+			p.born = append(p.born, pod.UID)
+			p.known[pod.UID] = a.Key
+		case pod.DeletionTimestamp != nil:
+			p.leaves(pod)
+		}
+		if pod.Spec.NodeName != "" && (pod.DeletionTimestamp != nil || !running(pod) && !state.Terminated(pod)) {
+			p.obey(pod)
+		}
+	}
+}
+
+func running(pod *corev1.Pod) bool {
+	ready := state.PodCondition(pod, corev1.PodReady)
+	return pod.Status.Phase == corev1.PodRunning && ready != nil && ready.Status == corev1.ConditionTrue
+}
+
+// run goes on until all is over, or nothing more is to be expected. held is how many
+// budgets are counted each time.
+func (p *play) run(held int) {
+	work, rings := 0, 0
+	quiet := p.now
+	for step := 0; ; step++ {
+		changes := p.obeyed()
+		if len(changes) == 0 && p.done() {
+			return
+		}
+		if work += held * p.s.Len(state.Pods); step == maxSteps || work > maxWork {
+			p.short = true
+			return
+		}
+		next := p.now.Add(time.Second)
+		if len(changes) > 0 {
+			quiet, rings = next, 0
+		} else {
+			wake := p.settler.Wake()
+			if rings++; wake.IsZero() || wake.Sub(quiet) > ahead || rings > ringing {
+				return
+			}
+			if wake.After(p.now) {
+				next = wake
+			}
+		}
+		p.now = next
+		p.do(changes)
+	}
+}
+
+// obeyed is what devices that are ready do: they stop what is to stop, and run what is new.
+func (p *play) obeyed() (changes []state.Change) {
+	uids := p.obeys
+	p.obeys = nil
+	for _, uid := range uids {
+		k := p.known[uid]
+		pod := p.s.Pod(k.Namespace, k.Name)
+		if pod == nil || pod.UID != uid {
+			continue
+		}
+		n := p.s.Node(pod.Spec.NodeName)
+		if n == nil || state.ReadyOf(n) != corev1.ConditionTrue {
+			continue
+		}
+		switch {
+		case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0:
+			changes = append(changes, state.Remove(pod, ""))
+		case pod.DeletionTimestamp != nil && !state.Terminated(pod): // who holds it counts how it ended
+			pod = pod.DeepCopy()
+			pod.Status.Phase = corev1.PodFailed
+			changes = append(changes, state.Put(pod, ""))
+		case pod.DeletionTimestamp == nil && !running(pod) && !state.Terminated(pod):
+			pod = pod.DeepCopy()
+			pod.Status.Phase = corev1.PodRunning
+			for _, t := range []corev1.PodConditionType{corev1.ContainersReady, corev1.PodReady} {
+				state.SetPodCondition(pod, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue}, p.now)
+			}
+			changes = append(changes, state.Put(pod, ""))
+		}
+	}
+	return changes
+}
+
+// done tells whether all that is asked is known: what has left has another in its place,
+// for which a node was looked for.
+func (p *play) done() bool {
+	if !p.over() {
+		return false
+	}
+	by := p.replacements()
+	for _, pod := range p.there {
+		if !p.left[pod.UID] || !p.replaceable(pod) {
+			continue
+		}
+		next := by[pod.UID]
+		if next == nil || next.Spec.NodeName == "" && state.PodCondition(next, corev1.PodScheduled) == nil {
+			return false
+		}
+	}
+	return true
+}

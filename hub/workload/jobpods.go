@@ -1,0 +1,245 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"flotilla.dev/hub/state"
+)
+
+// tracked tells whether a pod has not been counted yet.
+func tracked(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)
+}
+
+func without(finalizers []string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == batchv1.JobTrackingFinalizer })
+}
+
+// untrack lets a pod go, as its Job needs it no more.
+func (p *pass) untrack(pod *corev1.Pod) {
+	left := without(pod.Finalizers)
+	if len(left) == 0 && pod.DeletionTimestamp != nil && (pod.Spec.NodeName == "" || state.Terminated(pod)) {
+		p.do(state.Remove(pod, fmt.Sprintf("remove %s: its job has counted it", state.Display(pod))))
+		return
+	}
+	pod = pod.DeepCopy()
+	pod.Finalizers = left
+	p.do(state.Put(pod, ""))
+}
+
+// untracked lets go a pod that was tracked for a Job that is no more, and returns it as it
+// is then, nil if it is gone.
+func (p *pass) untracked(o state.Object) state.Object {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || !tracked(pod) {
+		return o
+	}
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+		if j, ok := p.s.ByUID(ref.UID).(*batchv1.Job); ok && j.DeletionTimestamp == nil {
+			return o
+		}
+	}
+	p.untrack(pod)
+	return p.s.Get(state.KeyOf(pod))
+}
+
+// stop deletes pods, which count as failed or not.
+func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
+	for _, pod := range pods {
+		if !failed {
+			pod = pod.DeepCopy()
+			pod.Finalizers = without(pod.Finalizers)
+		}
+		if c, ok := state.Delete(pod, r.now, nil, fmt.Sprintf("delete %s of %s: %s", state.Display(pod), r.was.Name, because)); ok {
+			c = c.Event("SuccessfulDelete")
+			c.About, c.Source = r.was, "job-controller"
+			r.do(c)
+			if !c.Delete {
+				r.terminating++
+			}
+		}
+	}
+	r.live = slices.DeleteFunc(slices.Clone(r.live), func(p *corev1.Pod) bool { return slices.Contains(pods, p) })
+}
+
+// start makes the pods that are missing, or stops those that are too many.
+func (r *run) start() {
+	spec := &r.job.Spec
+	want := max(ptr.Deref(spec.Parallelism, 1), 0)
+	switch left := int32(0); {
+	case spec.Completions != nil:
+		left = *spec.Completions - r.job.Status.Succeeded - r.lost.len()
+		want = max(min(want, left), 0)
+	case r.job.Status.Succeeded > 0:
+		want = int32(len(r.live))
+	}
+	r.alike()
+	if spare := len(r.live) - int(want); spare > 0 {
+		rankForDeletion(r.live, nil)
+		r.stop(r.live[:spare], fmt.Sprintf("%d are to run", want), false)
+		return
+	}
+	occupied := len(r.live)
+	if ptr.Deref(spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed {
+		occupied += int(r.terminating)
+	}
+	missing := int(want) - occupied
+	if missing <= 0 {
+		return
+	}
+	if why := r.refused(r.was, &spec.Template); why != "" {
+		r.refuse(why)
+		return
+	}
+	r.refuse("")
+	if at := r.heldBack(""); at.After(r.now) {
+		sooner(&r.next, at)
+		return
+	}
+	n := missing
+	if room := min(burst-madeAt(r.stamp(), r.all), mostUnplaced-unplaced(r.live)); n > room {
+		n = max(room, 0)
+		sooner(&r.next, until(r.now, time.Second))
+	}
+	if !r.indexed() {
+		for i := range n {
+			if i > 0 && r.full() {
+				return
+			}
+			r.launch(r.newPod(r.was, jobKind, &spec.Template))
+		}
+		return
+	}
+	for i, index := range r.pending(n) {
+		if i > 0 && r.full() {
+			return
+		}
+		r.launchIndex(index)
+	}
+}
+
+// full tells whether a quota has no room for one more pod.
+func (r *run) full() bool {
+	if !r.counted(r.was.Namespace) {
+		return false
+	}
+	why := r.refused(r.was, &r.was.Spec.Template)
+	if why != "" {
+		r.refuse(why)
+	}
+	return why != ""
+}
+
+// alike stops all pods of an index but the oldest, and those whose index is not asked for.
+func (r *run) alike() {
+	if !r.indexed() {
+		return
+	}
+	var spare []*corev1.Pod
+	have := map[int32]bool{}
+	slices.SortFunc(r.live, byAge)
+	for _, pod := range r.live {
+		i, ok := r.index(pod)
+		if !ok || have[i] || i >= *r.job.Spec.Completions || r.done.has(i) || r.lost.has(i) {
+			spare = append(spare, pod)
+		}
+		have[i] = true
+	}
+	r.stop(spare, "another has its index, or none is needed", false)
+}
+
+// pending returns the first indexes, so many at most, that want a pod now.
+func (r *run) pending(n int) (list []int32) {
+	taken := map[int32]bool{}
+	for _, pod := range r.all {
+		if i, ok := r.index(pod); ok && (active(pod) || !state.Terminated(pod) && ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed) {
+			taken[i] = true
+		}
+	}
+	for i := int32(0); i < min(*r.job.Spec.Completions, mostIndexes) && len(list) < n; i++ {
+		if taken[i] || r.done.has(i) || r.lost.has(i) {
+			continue
+		}
+		if r.job.Spec.BackoffLimitPerIndex != nil {
+			if at := r.heldBack(strconv.Itoa(int(i))); at.After(r.now) {
+				sooner(&r.next, at)
+				continue
+			}
+		}
+		list = append(list, i)
+	}
+	return list
+}
+
+func (r *run) launchIndex(index int32) {
+	text := strconv.Itoa(int(index))
+	pod := r.newPod(r.was, jobKind, &r.job.Spec.Template)
+	base := r.was.Name + "-" + text
+	pod.Name, pod.GenerateName = r.freeName(state.Pods, pod.Namespace, base, r.was.UID), base+"-"
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[batchv1.JobCompletionIndexAnnotation] = text
+	pod.Labels[batchv1.JobCompletionIndexAnnotation] = text
+	if len(base) <= 63 && pod.Spec.Hostname == "" {
+		pod.Spec.Hostname = base
+	}
+	if r.job.Spec.BackoffLimitPerIndex != nil {
+		var before int32
+		for _, old := range r.all {
+			if i, ok := r.index(old); ok && i == index && !active(old) {
+				before = max(before, failures(old)+1)
+			}
+		}
+		pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(before))
+	}
+	env := corev1.EnvVar{Name: "JOB_COMPLETION_INDEX", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: fmt.Sprintf("metadata.annotations['%s']", batchv1.JobCompletionIndexAnnotation)},
+	}}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if !slices.ContainsFunc(list[i].Env, func(e corev1.EnvVar) bool { return e.Name == env.Name }) {
+				list[i].Env = append(list[i].Env, env)
+			}
+		}
+	}
+	r.launch(pod)
+}
+
+func (r *run) launch(pod *corev1.Pod) {
+	pod.Finalizers = append(pod.Finalizers, batchv1.JobTrackingFinalizer)
+	c := state.Put(r.admitted(pod), fmt.Sprintf("create %s for %s", state.Display(pod), r.was.Name)).Event("SuccessfulCreate")
+	c.About, c.Source = r.was, "job-controller"
+	r.do(c)
+	r.live = append(r.live, pod)
+}
+
+// jobFailedCreate is ours: Kubernetes tells it by events alone, over and over.
+const jobFailedCreate batchv1.JobConditionType = failedCreate
+
+// refuse notes why no pod may be made, or that they may.
+func (r *run) refuse(why string) {
+	conditions := &r.job.Status.Conditions
+	at := slices.IndexFunc(*conditions, func(c batchv1.JobCondition) bool { return c.Type == jobFailedCreate })
+	switch {
+	case why == "" && at >= 0:
+		*conditions = slices.Delete(*conditions, at, at+1)
+	case why == "" || at >= 0 && (*conditions)[at].Message == why:
+	default:
+		r.set(batchv1.JobCondition{Type: jobFailedCreate, Status: corev1.ConditionTrue, Reason: failedCreate, Message: why})
+		r.tell = func(c state.Change) state.Change { return refusal(c.Object, why, "job-controller") }
+	}
+	for _, c := range *conditions {
+		if c.Type == jobFailedCreate && r.Complete != nil {
+			sooner(&r.next, r.tryAgain(c.LastTransitionTime))
+		}
+	}
+}
