@@ -190,7 +190,9 @@ func (b *safeBuffer) String() string {
 
 func buildDevice(t *testing.T) string {
 	program := filepath.Join(t.TempDir(), "flotilla-device")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-trimpath", "-o", program, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as everything is built: it is compiled already
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program

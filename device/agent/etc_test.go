@@ -124,6 +124,7 @@ func TestWhoseNamesAreItsOwnHasASandbox(t *testing.T) {
 // Root and somebody else read it, also where nobody may write the root file system; who mounts a file there has that one.
 // It follows the pod's network, also when the agent was not there, and goes with the pod.
 func TestRealEngineHasAPodsHosts(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -221,6 +221,7 @@ func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
 // With a real engine: pods have addresses out of the block, reach each other and are
 // probed there; a block in the way of the device's own network makes no network.
 func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -58,6 +58,7 @@ func (a *talk) types(t *testing.T, r wire.Request) {
 // Commands, an attachment and connections, in a pod of three containers on one
 // network, one of which listens on 127.0.0.1 only.
 func TestRealEngineTalks(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

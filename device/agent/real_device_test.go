@@ -84,6 +84,7 @@ func (d *realDevice) exec(pod string, command ...string) (output string, code in
 // A container that is not root opens the device that it asked for, and nothing else; who asked for none has none; who
 // comes too late is turned away, also by an agent that was away meanwhile.
 func TestRealEngineGivesDevices(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

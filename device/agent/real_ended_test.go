@@ -15,6 +15,7 @@ import (
 
 // A pod that is past its deadline is over when its container has stopped, and not before.
 func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
@@ -50,6 +51,7 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 // A pod whose network has died gets a new one, runs its init containers again, and knows
 // of them after a restart of the agent.
 func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -14,6 +14,7 @@ import (
 // An ephemeral container is in the network of its pod, sees the processes of its target, outlives the agent, and
 // stands in the way of nothing: not of its target's restarts, and not of the pod's end.
 func TestRealEngineRunsEphemeralContainers(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -14,6 +14,7 @@ import (
 
 // A hook in a container, and one that asks it; what they do is seen on the device.
 func TestRealEngineRunsHooks(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -20,8 +20,8 @@ import (
 // An image volume shows what is in the image and nothing else, to be read only, for as long as a pod uses it; what an agent
 // that was killed has left of a copy is neither used nor kept.
 func TestRealEngineMountsImages(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
-		t.Parallel()
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		eng, err := engine.Open(t.Context(), socket)

@@ -13,6 +13,7 @@ import (
 // What a container writes at its end, as root and as somebody else, with a root file
 // system that nobody writes, and what only its log says.
 func TestRealEngineShowsTerminationMessages(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -15,8 +15,8 @@ import (
 // What a pod writes into its persistent volume is there for the next pod, through a restart
 // of the agent and a hub that has forgotten everything; it goes when the hub says so.
 func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
-		t.Parallel()
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		pod := func(name string, readOnly bool, args ...string) corev1.Pod {

@@ -181,6 +181,7 @@ func pauseImage(t *testing.T, what string) v1.Image {
 // The whole way with a real engine: a registry with an image that is signed and then
 // another one under the same tag that is not, which comes between looking and pulling.
 func TestRealEngineRunsWhatIsSigned(t *testing.T) {
+	t.Parallel()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // What the kernel holds a container to is what its pod was granted, without a restart unless its policy wants one, also
 // where the agent was ended in between.
 func TestRealEngineResizesAPod(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

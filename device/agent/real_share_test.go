@@ -15,6 +15,7 @@ import (
 // Containers of a pod that shares its processes see each other's, and one that stops
 // takes nobody with it; those of another pod they do not see.
 func TestRealEngineSharesProcesses(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

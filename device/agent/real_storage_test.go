@@ -13,6 +13,7 @@ import (
 
 // One that fills its volume, one that fills its own root, and one that keeps within both.
 func TestRealEngineEvictsWhoWritesTooMuch(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,13 +25,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// realEngines calls f with every real engine of this machine that has the test image.
+// realEngines calls f with every real engine of this machine that has the test image, with all of
+// them at once: most of a test is waiting for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	for _, e := range []struct{ name, env, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
 		{"podman", "PODMAN_SOCK", "/run/flotilla-test/podman.sock"},
 	} {
 		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
 			socket := e.socket
 			if s := os.Getenv(e.env); s != "" {
 				socket = s
@@ -71,11 +74,14 @@ type realDevice struct {
 	policy policy.Document
 	board  Hardware
 	agent  *Agent
+	eng    engine.Engine // what list asks: to open one is some commands of Podman
 	end    func()
 }
 
+var realDevices atomic.Int64
+
 func newRealDevice(t *testing.T, socket string) *realDevice {
-	d := &realDevice{board: newBoard(), t: t, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)}
+	d := &realDevice{board: newBoard(), t: t, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
 	d.policy.HostPaths, d.policy.LocalVolumes = []string{d.shared}, true
 	t.Cleanup(func() {
 		eng, err := engine.Open(context.Background(), socket)
@@ -136,12 +142,14 @@ func (d *realDevice) start() {
 }
 
 func (d *realDevice) list() []engine.Container {
-	eng, err := engine.Open(d.t.Context(), d.socket)
-	if err != nil {
-		d.t.Fatal(err)
+	if d.eng == nil {
+		var err error
+		if d.eng, err = engine.Open(d.t.Context(), d.socket); err != nil {
+			d.t.Fatal(err)
+		}
+		d.t.Cleanup(func() { _ = d.eng.Close() })
 	}
-	defer func() { _ = eng.Close() }()
-	list, err := eng.Containers(d.t.Context(), LabelAgent+"="+d.node)
+	list, err := d.eng.Containers(d.t.Context(), LabelAgent+"="+d.node)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -197,6 +205,7 @@ func freePort(t *testing.T) int32 {
 // A pod that uses what pods use: two containers on one network, an init container,
 // config map and secret as files and environment, an emptyDir, probes, a host port.
 func TestRealEngineRunsAWholePod(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

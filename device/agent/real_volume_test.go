@@ -47,6 +47,7 @@ func names(t *testing.T, dir string) []string {
 // files, as fast as it can, while others mount it: none may ever get there. A
 // container that could not be mounted is tried again, and so all of them run in the end.
 func TestRealEngineMountsWhatWasCheckedWhileItIsExchanged(t *testing.T) {
+	t.Parallel()
 	const victims = 4
 	for _, c := range []struct {
 		name   string
@@ -65,7 +66,6 @@ func TestRealEngineMountsWhatWasCheckedWhileItIsExchanged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			realEngines(t, func(t *testing.T, socket string) {
-				t.Parallel()
 				d := newRealDevice(t, socket)
 				defer func() { d.end() }()
 				out := outside(t)
@@ -124,6 +124,7 @@ func onHost(path string) corev1.VolumeSource {
 // A container that does not run as root reads its own secret and writes into its own
 // volume in memory, up to its size; another user of the device sees neither.
 func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

@@ -66,6 +66,7 @@ func TestADevicesResolverIsReadAsContainersCanHaveIt(t *testing.T) {
 }
 
 func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()

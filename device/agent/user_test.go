@@ -119,6 +119,7 @@ func withUser(t *testing.T, socket, user string) string {
 }
 
 func TestRealEngineReadsTheImagesUser(t *testing.T) {
+	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		image := withUser(t, socket, "1000:1000")
 		d := newRealDevice(t, socket)

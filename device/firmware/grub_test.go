@@ -177,8 +177,13 @@ func grubFiles(t *testing.T) (from, to Files) {
 // The real GRUB reads what we write: the trial once, then the old words, and where it cannot
 // write to its environment block no trial at all.
 func TestGRUBTriesOnce(t *testing.T) {
-	t.Run("BIOS", func(t *testing.T) { triesOnce(t, newGrubDisk(t, false)) })
-	t.Run("UEFI", func(t *testing.T) { triesOnce(t, newGrubDisk(t, true)) })
+	t.Parallel()
+	for name, efi := range map[string]bool{"BIOS": false, "UEFI": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			triesOnce(t, newGrubDisk(t, efi))
+		})
+	}
 }
 
 func triesOnce(t *testing.T, d *grubDisk) {

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 
 	"golang.org/x/sync/errgroup"
 
@@ -84,15 +83,11 @@ func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	dir, err := os.MkdirTemp("", "flotilla-simulate-")
+	dir, end, err := makeVolumes(o.Log)
 	if err != nil {
-		return fmt.Errorf("make a directory for the volumes of simulated pods: %w", err)
+		return err
 	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil {
-			o.Log.Warn("remove the volumes of simulated pods", "err", err)
-		}
-	}()
+	defer end()
 	o.Log.Info("simulating", "devices", o.Count, "sites", o.Sites, "hub", o.Hub)
 	g, ctx := errgroup.WithContext(ctx)
 	devices := make([]*device, o.Count)

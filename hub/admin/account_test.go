@@ -56,6 +56,7 @@ func (b *browser) script(on bool) {
 }
 
 func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.become(access.Viewer)
 	k.press(".who a")

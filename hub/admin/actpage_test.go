@@ -16,6 +16,7 @@ import (
 // TestPeopleActInTheBrowser goes the whole way of each kind of action: at once and
 // taken back, over a filter, with something to fill in, and one that takes its time.
 func TestPeopleActInTheBrowser(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	node := func(name string) *corev1.Node { return k.fleet.Snapshot().Node(name) }
 	shots := func(name string) {
@@ -127,6 +128,7 @@ func (m *memory) end(t testing.TB, o state.Object) {
 }
 
 func TestActingNeedsNoScript(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
@@ -147,6 +149,7 @@ func TestActingNeedsNoScript(t *testing.T) {
 }
 
 func TestWhatSomebodyIsAtSurvivesAChange(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.width(360, false)
 	k.open("/nodes/pi-1")
@@ -165,6 +168,7 @@ func TestWhatSomebodyIsAtSurvivesAChange(t *testing.T) {
 }
 
 func TestTheKeyboardIsEnough(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.open("/nodes/pi-1")
 	k.do(chromedp.KeyEvent("\t"))

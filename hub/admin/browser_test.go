@@ -29,8 +29,22 @@ type browser struct {
 	problems []string
 }
 
-// chromium is started once for all tests of the package.
-var chromium = sync.OnceValues(func() (context.Context, error) {
+// The Chromiums that run. A test has one to itself while it looks, as of many tabs only one
+// has the focus; another test has it afterwards.
+var chromiums struct {
+	sync.Mutex
+	idle []context.Context
+	stop []func()
+}
+
+func takeChromium() (context.Context, error) {
+	chromiums.Lock()
+	defer chromiums.Unlock()
+	if n := len(chromiums.idle); n > 0 {
+		ctx := chromiums.idle[n-1]
+		chromiums.idle = chromiums.idle[:n-1]
+		return ctx, nil
+	}
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		return nil, err
@@ -39,11 +53,15 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 		chromedp.IgnoreCertErrors, chromedp.Flag("disable-background-networking", true), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, _ = chromedp.NewContext(ctx)
-	stopChromium = func() { _ = chromedp.Cancel(ctx); cancel() }
+	chromiums.stop = append(chromiums.stop, func() { _ = chromedp.Cancel(ctx); cancel() })
 	return ctx, chromedp.Do(ctx)
-})
+}
 
-var stopChromium = func() {}
+func returnChromium(ctx context.Context) {
+	chromiums.Lock()
+	defer chromiums.Unlock()
+	chromiums.idle = append(chromiums.idle, ctx)
+}
 
 func TestMain(m *testing.M) {
 	if beBrowsers() {
@@ -53,19 +71,22 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	code := m.Run()
-	stopChromium()
+	for _, stop := range chromiums.stop {
+		stop()
+	}
 	os.Exit(code)
 }
 
 func browse(t testing.TB, url string) *browser {
 	t.Helper()
-	parent, err := chromium()
+	parent, err := takeChromium()
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("no Chromium: %v; install Debian's package chromium", err)
 		}
 		t.Skipf("no Chromium (%v): the page was not looked at in a browser", err)
 	}
+	t.Cleanup(func() { returnChromium(parent) })
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	return watch(t, ctx, url)

@@ -181,6 +181,7 @@ func TestTheLastLinesAreOfWhatHasEnded(t *testing.T) {
 // TestACrashInABrowser looks at a crash: its last lines come by themselves, stay while the page
 // changes, and are those of the next crash after it.
 func TestACrashInABrowser(t *testing.T) {
+	t.Parallel()
 	ended := metav1.NewTime(time.Now().Truncate(time.Second))
 	justNow := func(c *corev1.ContainerStatus) { // however long the tests before have taken
 		end := &c.LastTerminationState.Terminated.FinishedAt

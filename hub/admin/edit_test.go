@@ -44,6 +44,7 @@ func (k *kit) config() map[string]string {
 }
 
 func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue", "grass": "green", "hostile": `</textarea><script>alert(1)</script>`}))...)
 	k.excuse("422")
 	k.excuse("400")
@@ -92,6 +93,7 @@ func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
 }
 
 func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue", "grass": "green"}))...)
 	k.excuse("409")
 	k.open(someConfig)
@@ -121,6 +123,7 @@ func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
 }
 
 func TestAViewerOnlyReadsYAML(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)
 	k.become(access.Viewer)
 	k.open(someConfig)
@@ -135,6 +138,7 @@ func TestAViewerOnlyReadsYAML(t *testing.T) {
 }
 
 func TestYAMLIsPasted(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)
 	k.excuse("422")
 	k.open("/yaml")

@@ -48,6 +48,7 @@ func (b *browser) palette() {
 }
 
 func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.open("/nodes")
 	k.slash()
@@ -102,6 +103,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 }
 
 func TestKeysMoveOverRows(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.open("/nodes")
 	at := func(row string) string {
@@ -172,6 +174,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 }
 
 func TestThePaletteLeadsThere(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.open("/events")
 	k.palette()
@@ -213,6 +216,7 @@ func TestThePaletteLeadsThere(t *testing.T) {
 }
 
 func TestAViewIsSavedAndDeleted(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.become(access.Viewer)
 	k.open("/nodes")
@@ -298,6 +302,7 @@ func TestOnlyListsAreViews(t *testing.T) {
 // Where the heads of columns are not shown there is a choice of orders, and what is
 // pressed is large enough for a finger.
 func TestAListOnAPhone(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.width(360, false)
 	for _, path := range []string{"/nodes", "/pods", "/workloads", "/sites", "/events"} {

@@ -163,6 +163,7 @@ func TestAMarkLeadsToItsNode(t *testing.T) {
 
 // Who presses a mark comes to its node, and nothing of the picture hinders anybody.
 func TestAMarkIsPressed(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.fleet.s = silent(manyNodes(2400), 700).s // 120 on a site
 	for _, pixels := range []int64{1280, 360} {

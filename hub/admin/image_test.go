@@ -81,6 +81,7 @@ func TestOfWhichImage(t *testing.T) {
 
 // TestAnImageThatIsNotThereInABrowser looks at a pod that waits for its image.
 func TestAnImageThatIsNotThereInABrowser(t *testing.T) {
+	t.Parallel()
 	k := newKitOf(t, append(sample(), testPod("menu-77d8-plm2k", "pi-1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Image = "registry.example/shop/menu:2.1"
 		p.Status.Phase = corev1.PodPending

@@ -124,6 +124,7 @@ func FuzzLines(f *testing.F) {
 }
 
 func TestTheLogsOfAContainer(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.device.lines = []string{"starting kiosk 1.4.2", "\x1b[33mwarn\x1b[0m display not found, trying again", `<img src=x onerror=alert(1)> {"user":"<script>alert(2)</script>"}`, "listening on :8080"}
 	k.open("/pods/default/two-7d9f/logs?container=web")
@@ -176,6 +177,7 @@ func (d *device) NodeLogs(ctx context.Context, _ string, o corev1.PodLogOptions,
 }
 
 func TestTheLogOfAnAgent(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.device.lines = []string{`level=INFO msg="the agent runs" version=0.1.0`, `level=WARN msg="pull \"<img src=x onerror=alert(1)>\x1b[31m\"" err="\x1b]0;title\x07no such image"`}
 	k.open("/nodes/pi-1")
@@ -200,6 +202,7 @@ func TestTheLogOfAnAgent(t *testing.T) {
 }
 
 func TestALogIsBoundedInTheBrowser(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.open("/pods/default/kiosk-7d9f-abcde/logs")
 	k.awaits("Nothing has been logged")
@@ -221,6 +224,7 @@ func TestALogIsBoundedInTheBrowser(t *testing.T) {
 }
 
 func TestLogsWithoutScript(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.device.lines = []string{"first line", "second line"}
 	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {

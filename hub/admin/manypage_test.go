@@ -15,6 +15,7 @@ import (
 // TestPeoplePickInTheBrowser ticks rows, by the keyboard and with shift, while the list
 // changes, is sorted and turned over; then it destroys what is picked, with its number typed.
 func TestPeoplePickInTheBrowser(t *testing.T) {
+	t.Parallel()
 	var objects []state.Object
 	for i := range 130 {
 		objects = append(objects, testNode(fmt.Sprintf("node-%03d", i), fmt.Sprintf("site-%d", i%3), nil))
@@ -140,6 +141,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 }
 
 func TestPickingWorkloadsOffersWhatTheyHaveInCommon(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.open("/workloads")
 	offered := func(want string) {
@@ -172,6 +174,7 @@ func TestPickingWorkloadsOffersWhatTheyHaveInCommon(t *testing.T) {
 }
 
 func TestPickingNeedsNoScript(t *testing.T) {
+	t.Parallel()
 	k := newKit(t)
 	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})

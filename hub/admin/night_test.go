@@ -59,6 +59,7 @@ func dark(t testing.TB, m *memory) {
 // TestANightOnTheOverview lets a site go dark while the overview is open: what stands there does
 // not move, and stays in its order, at every width.
 func TestANightOnTheOverview(t *testing.T) {
+	t.Parallel()
 	var b *kit
 	for _, width := range []int64{360, 768, 1280} {
 		b = newKitOf(t, night()...)

@@ -47,6 +47,7 @@ var everyView = []struct {
 }
 
 func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
+	t.Parallel()
 	m := newMemory(sample()...)
 	c, secret := guarded(t, m)
 	b := browse(t, start(t, c).URL)
@@ -151,6 +152,7 @@ func BenchmarkAChangeReachesThePage(b *testing.B) {
 }
 
 func TestFocusAndWhatIsTypedSurviveAChange(t *testing.T) {
+	t.Parallel()
 	m := newMemory(sample()...)
 	b := loggedIn(t, m)
 	b.open("/nodes")
@@ -164,6 +166,7 @@ func TestFocusAndWhatIsTypedSurviveAChange(t *testing.T) {
 }
 
 func TestALostConnectionIsShownAndHeals(t *testing.T) {
+	t.Parallel()
 	m := newMemory(sample()...)
 	c, secret := guarded(t, m)
 	srv := start(t, c)
@@ -185,6 +188,7 @@ func TestALostConnectionIsShownAndHeals(t *testing.T) {
 }
 
 func TestHostileNamesAreOnlyText(t *testing.T) {
+	t.Parallel()
 	evil := `<img src=x onerror=alert(1)>"'><script>alert(2)</script>`
 	m := newMemory(sample()...)
 	m.put(t, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: fleet.SiteSpec{Description: evil, Location: "javascript:alert(3)"},
@@ -226,6 +230,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 }
 
 func TestThePageIsReadableWithoutScript(t *testing.T) {
+	t.Parallel()
 	b := loggedIn(t, newMemory(sample()...))
 	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})

@@ -19,6 +19,7 @@ import (
 // directory; else it holds that those that are there are small. The overview is that of
 // TestANightOnTheRealHub.
 func TestThePicturesOfTheReadme(t *testing.T) {
+	t.Parallel()
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
 		dir = "../../web/screenshots"

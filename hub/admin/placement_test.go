@@ -198,6 +198,7 @@ func TestWhatIsFreeIsNeverSaidToBeMore(t *testing.T) {
 
 // TestAPodThatFindsNoPlaceInABrowser looks why a pod waits, and does what would help.
 func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
+	t.Parallel()
 	b := newKitOf(t, stuckFleet()...)
 	stuckWorkload(t, b.fleet, "vision", func(p *corev1.PodSpec) { p.NodeSelector = map[string]string{"gpu": "true"} })
 	stuckWorkload(t, b.fleet, "ledger", func(p *corev1.PodSpec) {

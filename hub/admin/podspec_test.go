@@ -103,6 +103,7 @@ func TestOwnersAreLinkedUpToTheWorkload(t *testing.T) {
 
 // TestAPodThatAsksForMuchInABrowser looks at a page with all of it.
 func TestAPodThatAsksForMuchInABrowser(t *testing.T) {
+	t.Parallel()
 	k := newKitOf(t, append(sample(), testPod("choosy", "pi-1", choosy), configMap(nil))...)
 	k.open("/pods/default/choosy")
 	k.says("Requests 250m cpu, 192Mi memory; has no limit.", "Where it may run", "Volumes", "Persistent volume claim: ledger (not there)", "web: /etc/colours (read only)", "at most 64Mi")

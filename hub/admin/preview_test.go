@@ -123,6 +123,7 @@ func TestADeletionTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 
 // TestTheConfirmPageOfADrainInABrowser looks at it and has it done: what was told is what happens.
 func TestTheConfirmPageOfADrainInABrowser(t *testing.T) {
+	t.Parallel()
 	m := harbour(t)
 	var objects []state.Object
 	for _, k := range []state.Kind{state.Namespaces, state.Nodes, state.Deployments, state.ReplicaSets, state.PodDisruptionBudgets, state.Pods} {

@@ -100,6 +100,7 @@ var rolloutViews = []struct {
 }
 
 func TestARolloutSaysWhatItDoesAndWhyItWaits(t *testing.T) {
+	t.Parallel()
 	b := loggedIn(t, newMemory(rolloutSample()...))
 	for _, w := range []struct {
 		pixels int64

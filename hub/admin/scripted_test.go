@@ -203,6 +203,7 @@ func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 // TestANightOnTheRealHub looks at what people see of a bad night: the real hub, real agents,
 // and a script. With SCREENSHOTS it keeps the picture of the readme, too.
 func TestANightOnTheRealHub(t *testing.T) {
+	t.Parallel()
 	n := startNight(t)
 	b := n.enter(t)
 	b.awaits("site-02 is dark")

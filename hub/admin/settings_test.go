@@ -15,6 +15,7 @@ import (
 )
 
 func TestTheHubsOwnViews(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	evil := `<img src=x onerror=alert(1)>`
 	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: fleet.BoardProfileSpec{Title: evil, Match: fleet.BoardMatch{Compatible: []string{evil}}, Labels: map[string]string{evil: evil}}},
@@ -48,6 +49,7 @@ func TestTheHubsOwnViews(t *testing.T) {
 }
 
 func TestSettingsAreChanged(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.excuse("409")
 	k.open("/settings")
@@ -106,6 +108,7 @@ func TestNobodyTakesTheirOwnAccountAway(t *testing.T) {
 }
 
 func TestHostileNamesInTheTools(t *testing.T) {
+	t.Parallel()
 	evil := `<img src=x onerror=alert(1)>"'></textarea></title><script>alert(2)</script>`
 	name := `<img src=x onerror=alert(3)>"'><script>alert(4)`
 	k := newKit(t, append(toolObjects(), testPod(name, "pi-1", func(p *corev1.Pod) {

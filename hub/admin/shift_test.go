@@ -24,6 +24,7 @@ const frames = `new Promise((drawn) => requestAnimationFrame(() => requestAnimat
 // TestTheDayGoesOnAndNothingMoves changes what changes all day while pages are open:
 // counts, labels, times, and the connection.
 func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.width(360, false)
 	restart := func() {

@@ -47,6 +47,7 @@ func (k *kit) types(text string) {
 }
 
 func TestATerminalInAContainer(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.open("/pods/default/two-7d9f/terminal?container=web")
 	k.await(screen + `.includes("two-7d9f $")`)
@@ -123,6 +124,7 @@ func TestATerminalInAContainer(t *testing.T) {
 }
 
 func TestATerminalEndsWithItsSession(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.become(access.Operator)
 	k.open("/pods/default/two-7d9f/terminal")

@@ -85,6 +85,7 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 }
 
 func TestDevicesThatWaitAreReadable(t *testing.T) {
+	t.Parallel()
 	long := aRequest(t, strings.Repeat("a-very-long-name.", 3)+"kiosk", time.Minute)
 	long.Annotations[state.RequestSource] = "2001:db8:1234:5678:9abc:def0:1234:5678"
 	k := newKit(t, append(toolObjects(), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute), long)...)

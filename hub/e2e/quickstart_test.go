@@ -21,8 +21,8 @@ func TestMakeRun(t *testing.T) {
 	bin := filepath.Dir(program(t, "hub", here))
 	program(t, "device", here)
 	data, https, dev := filepath.Join(t.TempDir(), "data"), freePort(t), freePort(t)
-	args := []string{"run", "flotilla.dev/hub/cli/quickstart", "--bin", bin, "--data", data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
-	if out, err := exec.Command("go", "build", "-o", os.DevNull, args[1]).CombinedOutput(); err != nil {
+	args := []string{"CGO_ENABLED=0", "go", "run", "-trimpath", "flotilla.dev/hub/cli/quickstart", "--bin", bin, "--data", data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
+	if out, err := exec.Command("env", args[0], "go", "build", "-trimpath", "-o", os.DevNull, args[4]).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { forgetVolatile(t, filepath.Join(data, "device")) })
@@ -30,7 +30,7 @@ func TestMakeRun(t *testing.T) {
 	var machine string
 	for _, which := range []string{"first", "second"} {
 		began := time.Now()
-		p := start(t, "go", args...)
+		p := start(t, "env", args...)
 		await(t, "the "+which+" start", patience, func() error {
 			if p.ended() {
 				t.Fatalf("it has ended: %s", p.said)

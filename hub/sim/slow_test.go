@@ -102,6 +102,7 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes the minute and a half that 200 kB take on such a line")
 	}
+	t.Parallel() // it waits, while what is played in a bubble does not
 	const rate = 20_000 / 8
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS=%v", secure), func(t *testing.T) {

@@ -1,0 +1,87 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	volumesDir  = "flotilla-simulate-" // in the directory for temporary files, and a random part
+	volumesLock = "lock"               // held as long as the process lives
+)
+
+// makeVolumes makes the directory for the volumes of simulated pods, and removes those of
+// processes that were killed: nobody else would.
+func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), volumesDir+"*"))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, old := range left {
+		removeLeft(old, log)
+	}
+	for range 10 { // somebody else who starts may take it for left before it is locked
+		if dir, err = os.MkdirTemp("", volumesDir); err != nil {
+			break
+		}
+		var lock *os.File
+		if lock, err = os.OpenFile(filepath.Join(dir, volumesLock), os.O_CREATE|os.O_RDWR, 0o600); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			break
+		}
+		if locked(lock) && isStill(dir, lock) {
+			return dir, func() {
+				if err := os.RemoveAll(dir); err != nil {
+					log.Warn("remove the volumes of simulated pods", "err", err)
+				}
+				_ = lock.Close()
+			}, nil
+		}
+		_ = lock.Close()
+		err = errors.New("others remove what is made there")
+	}
+	return "", nil, fmt.Errorf("make a directory for the volumes of simulated pods: %w", err)
+}
+
+// removeLeft removes a directory of ours whose process has ended. One without a lock is not
+// known to have ended.
+func removeLeft(dir string, log *slog.Logger) {
+	info, err := os.Lstat(dir)
+	if err != nil || !info.IsDir() {
+		return
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
+		return
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, volumesLock), os.O_RDWR|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = lock.Close() }()
+	if !locked(lock) || !isStill(dir, lock) {
+		return
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		log.Warn("remove the volumes of an earlier simulation", "dir", dir, "err", err)
+	}
+}
+
+func locked(f *os.File) bool {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+// isStill tells whether the lock that we have is the one that others would find.
+func isStill(dir string, lock *os.File) bool {
+	there, err := os.Lstat(filepath.Join(dir, volumesLock))
+	if err != nil {
+		return false
+	}
+	mine, err := lock.Stat()
+	return err == nil && os.SameFile(there, mine)
+}
