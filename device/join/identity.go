@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -28,7 +29,8 @@ type Identity struct {
 	Hub                  string    `json:"hub"` // identity of the hub
 	MachineID            string    `json:"machineID,omitempty"`
 	HubURL               string    `json:"hubURL"`
-	MQTTAddress          string    `json:"mqttAddress"` // host:port, TLS
+	MQTTAddress          string    `json:"mqttAddress"`       // host:port, TLS
+	Brokers              []string  `json:"brokers,omitempty"` // all addresses, where there are more than that one
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	CA                   string    `json:"ca"`          // PEM: the hub's root
 	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
@@ -47,16 +49,19 @@ var ErrNotJoined = errors.New("this device has not joined a hub")
 
 // identity checks what the hub has answered before anything is kept.
 func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error) {
-	host, port, err := net.SplitHostPort(a.MQTT)
+	address, err := whole(a.MQTT, base)
 	if err != nil {
-		return Identity{}, fmt.Errorf("the hub's answer has no MQTT address (%q)", a.MQTT)
-	}
-	if host == "" {
-		host = base.Hostname()
+		return Identity{}, err
 	}
 	id := Identity{
-		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: net.JoinHostPort(host, port),
+		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address,
 		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key), HubTime: a.Time,
+	}
+	for _, b := range a.Brokers {
+		if address, err = whole(b, base); err != nil {
+			return Identity{}, err
+		}
+		id.Brokers = append(id.Brokers, address)
 	}
 	leaf, err := id.Leaf()
 	if err != nil {
@@ -66,6 +71,27 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s", leaf.Subject.CommonName, a.Node)
 	}
 	return id, nil
+}
+
+// whole is an address of the hub's answer with its host, that of the hub if it has none.
+func whole(address string, base *url.URL) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" || strings.ContainsAny(address, ", ") {
+		return "", fmt.Errorf("the hub's answer has no MQTT address (%.300q)", address)
+	}
+	if host == "" {
+		host = base.Hostname()
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Server is where the hub is reached over MQTT, for link.Config: one address, or several
+// with commas between them.
+func (id Identity) Server() string {
+	if len(id.Brokers) == 0 {
+		return "mqtts://" + id.MQTTAddress
+	}
+	return "mqtts://" + strings.Join(id.Brokers, ",mqtts://")
 }
 
 // pair is the certificate with its key; both must belong together.

@@ -22,6 +22,7 @@ import (
 // after the other, each made at the moment when it goes out: nothing old waits.
 type session struct {
 	l      *Link
+	server server
 	client paho.Client
 	raw    *line.Conn // below all of it; nil before CONNECT
 	lost   chan error
@@ -41,6 +42,7 @@ type session struct {
 
 	answers answers
 	newBoot bool // the hub wants the device under a new boot id
+	moved   bool // the hub has other addresses now
 }
 
 // tracked is a kind of message that is sent again until it is acknowledged.
@@ -82,10 +84,11 @@ func (t *tracked) acked() <-chan struct{} {
 // connectOnce connects, and stays until the connection or the context ends. Its
 // error says why there is no connection any more.
 func (l *Link) connectOnce(ctx context.Context) error {
-	s := &session{l: l, lost: make(chan error, 1), done: make(chan struct{})}
+	to, several := l.route.now()
+	s := &session{l: l, server: to, lost: make(chan error, 1), done: make(chan struct{})}
 	defer close(s.done)
 	l.inFlight.Store(0)
-	s.client = paho.NewClient(s.options(ctx))
+	s.client = paho.NewClient(s.options(ctx, several))
 	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
 		s.client.Disconnect(0)
 		return explain(err)
@@ -102,7 +105,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.asked = asked{status: true, pods: true, lease: true}
 	l.mu.Unlock()
 	defer l.endSession()
-	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", l.cfg.Server)
+	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", s.server.url)
 	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
 	s.greet()
 	return s.loop(ctx)
@@ -110,13 +113,13 @@ func (l *Link) connectOnce(ctx context.Context) error {
 
 // options are paho's. It never connects again by itself and never resumes: a
 // client that does both says that messages were delivered when they were not.
-func (s *session) options(ctx context.Context) *paho.ClientOptions {
+func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
-			opened, err := c.open(ctx, &s.l.inFlight)
+			opened, err := s.server.open(ctx, several, &s.l.inFlight)
 			if err != nil {
 				return nil, err
 			}
@@ -137,7 +140,7 @@ func (s *session) options(ctx context.Context) *paho.ClientOptions {
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.l.arrived(m) }).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { s.lost <- err })
-	if c.TLS == nil {
+	if s.server.tls == nil {
 		o.SetUsername(c.Node) // the identity on a development listener
 	}
 	return o
@@ -184,6 +187,11 @@ func (s *session) loop(ctx context.Context) error {
 			return errNewBoot
 		case s.l.isGone():
 			return ErrDismissed
+		case s.moved:
+			s.moved = false
+			if !s.l.route.has(s.server) {
+				return errMoved
+			}
 		}
 		if err := s.settle(now); err != nil {
 			return err
@@ -228,6 +236,7 @@ func (s *session) take() {
 		s.list.again(&s.pods)
 	}
 	s.newBoot = s.newBoot || a.boot
+	s.moved = s.moved || a.move
 	s.status.due = s.status.due || a.status || a.refresh
 	s.pods.due = s.pods.due || a.pods || a.refresh
 	if a.lease {
