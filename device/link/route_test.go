@@ -291,3 +291,14 @@ func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
 		<-done
 	})
 }
+
+// The library leaves an IP address out of what VerifyConnection gets; join.Live needs it.
+func TestWhoChecksTheHubIsToldWhatWasDialled(t *testing.T) {
+	all, conf := addresses(t, "127.0.0.1")
+	told := make(chan string, 16)
+	conf.VerifyConnection = func(s tls.ConnectionState) error { told <- s.ServerName; return nil }
+	over(t, conf, all[0].url)
+	if name := <-told; name != "127.0.0.1" {
+		t.Errorf("told %q", name)
+	}
+}
