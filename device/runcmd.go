@@ -393,6 +393,8 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	live.Store(p.identity)
 	live.Follow(conf)
 	c.TLS, c.Sink = conf, sink{a, renew}
+	c.External, c.Prefix = p.identity.External, p.identity.Prefix
+	c.Prove = func(boot string) *wire.Proof { return live.Load().Prove(boot) }
 	var l *link.Link
 	ready := make(chan struct{})
 	ended := func(d wire.Dismissed) {
@@ -404,7 +406,7 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	changed := func(id join.Identity) {
 		live.Store(&id)
 		if <-ready; l != nil {
-			if err := l.SetServer(id.Server()); err != nil {
+			if err := l.SetServer(id.Server(), id.External); err != nil {
 				log.Error("the hub's new addresses cannot be used", "err", err)
 			}
 		}

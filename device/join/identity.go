@@ -1,9 +1,12 @@
 package join
 
 import (
+	"crypto"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -29,8 +32,10 @@ type Identity struct {
 	Hub                  string    `json:"hub"` // identity of the hub
 	MachineID            string    `json:"machineID,omitempty"`
 	HubURL               string    `json:"hubURL"`
-	MQTTAddress          string    `json:"mqttAddress"`       // host:port, TLS
-	Brokers              []string  `json:"brokers,omitempty"` // all addresses, where there are more than that one
+	MQTTAddress          string    `json:"mqttAddress"`        // host:port, TLS
+	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, where there are more than that one
+	External             bool      `json:"external,omitempty"` // they are a broker's, not the hub's own
+	Prefix               string    `json:"prefix,omitempty"`   // of all topics; empty: wire.DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	CA                   string    `json:"ca"`          // PEM: the hub's root
 	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
@@ -54,7 +59,7 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, err
 	}
 	id := Identity{
-		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address,
+		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address, External: a.External, Prefix: a.Prefix,
 		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key), HubTime: a.Time,
 	}
 	for _, b := range a.Brokers {
@@ -92,6 +97,25 @@ func (id Identity) Server() string {
 		return "mqtts://" + id.MQTTAddress
 	}
 	return "mqtts://" + strings.Join(id.Brokers, ",mqtts://")
+}
+
+// Prove signs that a boot is of this device, for a hub that does not see its certificate;
+// nil where the key cannot sign.
+func (id Identity) Prove(boot string) *wire.Proof {
+	p, err := id.pair()
+	if err != nil {
+		return nil
+	}
+	text, hash := wire.ProofText(id.Hub, id.Node, boot), crypto.Hash(0)
+	if _, ed := p.PrivateKey.(ed25519.PrivateKey); !ed {
+		sum := sha256.Sum256(text)
+		text, hash = sum[:], crypto.SHA256
+	}
+	signature, err := p.PrivateKey.(crypto.Signer).Sign(rand.Reader, text, hash)
+	if err != nil {
+		return nil
+	}
+	return &wire.Proof{Key: p.Leaf.RawSubjectPublicKeyInfo, Signature: signature}
 }
 
 // pair is the certificate with its key; both must belong together.

@@ -55,6 +55,11 @@ type Config struct {
 	// development listener, on loopback only. Several, with commas between them, are
 	// addresses of the same hub or of its brokers.
 	Server string
+	// External: the addresses are those of a broker between the device and its hub. What the
+	// broker acknowledges is not what the hub has: the hub acknowledges too.
+	External bool
+	// Prove proves to such a hub that a boot is this device's; nil: nothing is proved.
+	Prove func(boot string) *wire.Proof
 	// TLS holds the device's certificate and the hub's CA; required for mqtts.
 	TLS *tls.Config
 	// Dial opens the connection below TLS; nil: TCP to the host of Server.
@@ -129,6 +134,8 @@ type Link struct {
 	session  *session     // nil: offline
 	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
+	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
+	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
 }
 
 // asked is what the agent or the hub wants sent soon.
@@ -165,7 +172,7 @@ func New(cfg Config) (*Link, error) {
 		err = errors.Join(err, errors.New("no Source or no Sink: this is a mistake in the program"))
 	}
 	if err == nil {
-		err = r.set(&cfg, cfg.Server)
+		err = r.set(&cfg, cfg.Server, cfg.External)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("link to hub %s: %w", cfg.Server, err)
@@ -180,7 +187,7 @@ func New(cfg Config) (*Link, error) {
 		boot:     cfg.Boot,
 		streams:  map[string]*Stream{},
 	}
-	l.route.servers = r.servers
+	l.route.servers, l.route.external = r.servers, r.external
 	return l, nil
 }
 
@@ -216,7 +223,11 @@ func (l *Link) Run(ctx context.Context) error {
 			saidAt = time.Time{}
 		}
 		lastly, _ := l.route.now()
-		pause := l.pause(&try, time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved))
+		good := time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
+		if deaf := unacked(0); errors.As(err, &deaf) {
+			good = false // whoever answers there, it is not the hub
+		}
+		pause := l.pause(&try, good)
 		args := []any{"node", l.cfg.Node, "hub", lastly.url, "err", err, "again", pause.Round(time.Millisecond)}
 		// The same thing every minute is no news; and as an error may name the port that was
 		// called from, another one at every try, what is news is told once a minute at most.

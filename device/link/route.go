@@ -20,10 +20,12 @@ type route struct {
 	servers []server
 	at      int // in servers
 	failed  int // addresses in a row
+
+	external bool // they are a broker's
 }
 
 // set takes the addresses of a list. One that is in use stays in use if it is among them.
-func (r *route) set(c *Config, list string) error {
+func (r *route) set(c *Config, list string, external bool) error {
 	all, err := c.servers(list)
 	if err != nil {
 		return err
@@ -35,7 +37,7 @@ func (r *route) set(c *Config, list string) error {
 	if len(r.servers) > 0 {
 		at = max(0, slices.IndexFunc(all, func(s server) bool { return s.url == r.servers[r.at].url }))
 	}
-	r.servers, r.at, r.failed = all, at, 0
+	r.servers, r.at, r.failed, r.external = all, at, 0, external
 	return nil
 }
 
@@ -44,6 +46,12 @@ func (r *route) now() (server, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.servers[r.at], len(r.servers) > 1
+}
+
+func (r *route) isExternal() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.external
 }
 
 func (r *route) has(s server) bool {
@@ -88,10 +96,11 @@ func (l *Link) pause(try *int, good bool) time.Duration {
 	return l.backoff(*try - 1)
 }
 
-// SetServer takes other addresses of the hub, in the form of Config.Server, from the next
-// connection on. A session on an address that is none of them ends.
-func (l *Link) SetServer(list string) error {
-	if err := l.route.set(&l.cfg, list); err != nil {
+// SetServer takes other addresses of the hub, in the form of Config.Server and
+// Config.External, from the next connection on. A session on an address that is none of them
+// ends.
+func (l *Link) SetServer(list string, external bool) error {
+	if err := l.route.set(&l.cfg, list, external); err != nil {
 		return fmt.Errorf("link to hub %s: %w", list, err)
 	}
 	l.ask(func(a *asked) { a.move = true })

@@ -179,17 +179,17 @@ func TestAnAddressThatTheHubHasNoMoreIsLeft(t *testing.T) {
 	all, conf := addresses(t, "127.0.0.1", "127.0.0.1")
 	l := over(t, conf, all[0].url)
 	await(t, "the connection", all[0].connected)
-	if err := l.SetServer(all[0].url + "," + all[1].url); err != nil {
+	if err := l.SetServer(all[0].url+","+all[1].url, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.SetServer("https://x"); err == nil {
+	if err := l.SetServer("https://x", false); err == nil {
 		t.Error("an address that is none was taken")
 	}
 	time.Sleep(200 * time.Millisecond)
 	if all[1].connected() {
 		t.Error("another address was added, and the connection went to it")
 	}
-	if err := l.SetServer(all[1].url); err != nil {
+	if err := l.SetServer(all[1].url, false); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the connection to the other", all[1].connected)
@@ -199,7 +199,7 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := route{}
 		cfg := Config{TLS: &tls.Config{}}
-		if err := r.set(&cfg, "mqtts://a, mqtts://b:1,mqtts://c,mqtts://b:1"); err != nil || len(r.servers) != 3 {
+		if err := r.set(&cfg, "mqtts://a, mqtts://b:1,mqtts://c,mqtts://b:1", false); err != nil || len(r.servers) != 3 {
 			t.Fatal(err, len(r.servers))
 		}
 		l := &Link{interval: 10 * time.Second}
@@ -238,7 +238,7 @@ func TestTheDevicesOfAnAddressThatFailsGoToAllOthers(t *testing.T) {
 	began, after := map[string]int{}, map[string]int{}
 	for range 3000 {
 		l := &Link{interval: 10 * time.Second}
-		if err := l.route.set(&cfg, "mqtts://a,mqtts://b,mqtts://c"); err != nil {
+		if err := l.route.set(&cfg, "mqtts://a,mqtts://b,mqtts://c", false); err != nil {
 			t.Fatal(err)
 		}
 		s, _ := l.route.now()

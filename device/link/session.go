@@ -24,9 +24,11 @@ type session struct {
 	l      *Link
 	server server
 	client paho.Client
-	raw    *line.Conn // below all of it; nil before CONNECT
-	lost   chan error
-	done   chan struct{} // closed with the session
+
+	external bool       // the hub is behind a broker
+	raw      *line.Conn // below all of it; nil before CONNECT
+	lost     chan error
+	done     chan struct{} // closed with the session
 
 	status, pods, event tracked // at QoS 1, one in flight each
 	list                podList // of the pods in flight, and before
@@ -85,7 +87,7 @@ func (t *tracked) acked() <-chan struct{} {
 // error says why there is no connection any more.
 func (l *Link) connectOnce(ctx context.Context) error {
 	to, several := l.route.now()
-	s := &session{l: l, server: to, lost: make(chan error, 1), done: make(chan struct{})}
+	s := &session{l: l, server: to, external: l.route.isExternal(), lost: make(chan error, 1), done: make(chan struct{})}
 	defer close(s.done)
 	l.inFlight.Store(0)
 	s.client = paho.NewClient(s.options(ctx, several))
@@ -255,7 +257,7 @@ func (s *session) settle(now time.Time) error {
 			err := t.token.Error()
 			t.token = nil
 			if err == nil {
-				s.unacked = 0
+				s.unacked, s.l.deaf = 0, 0
 			}
 			switch {
 			case t == &s.pods:
@@ -277,8 +279,9 @@ func (s *session) settle(now time.Time) error {
 		if t == &s.pods {
 			s.list = podList{}
 		}
-		if s.unacked++; s.unacked >= maxUnacked {
-			return fmt.Errorf("the hub has acknowledged none of the last %d messages", maxUnacked)
+		if s.unacked++; s.unacked >= s.maxUnacked() {
+			s.l.deaf++
+			return unacked(s.unacked)
 		}
 	}
 	s.settleAnswers(now)
@@ -378,6 +381,9 @@ func (s *session) sendStatus() {
 	st := l.cfg.Source.Status()
 	l.numbers.status++
 	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
+	if s.external && l.cfg.Prove != nil {
+		st.Proof = l.cfg.Prove(st.Boot)
+	}
 	if v := st.Vitals; v != nil && s.rtt > 0 {
 		with := *v
 		with.RTT = &s.rtt
@@ -448,14 +454,26 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 // track sends a payload and notes it as in flight. It has the longer to get through, the
 // more bytes it and those before it have.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
-	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
+	l := s.l
+	var acked *hubAck // before it is sent: the answer may be faster
+	if s.external && c != wire.ChannelPresence {
+		acked = l.expect(c, payload)
+	}
+	t.token = s.client.Publish(wire.Topic(l.cfg.Prefix, l.cfg.Node, c), 1, false, payload)
+	if acked != nil {
+		t.token = acked
+	}
 	t.size, t.sent = len(payload), time.Now()
 	t.until = s.lostAt(0)
 }
 
 // lostAt is when something of so many bytes that goes out now counts as lost.
 func (s *session) lostAt(bytes int) patience {
-	return patience{time.Now().Add(ackTimeout + line.Takes(s.inFlight()+bytes)), s.received()}
+	after := ackTimeout
+	if s.external { // the hub may be what is away, and asks for what it lacks when it is back
+		after <<= min(s.unacked/2, maxDeaf)
+	}
+	return patience{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
 }
 
 func earlier(a, b time.Time) time.Time {

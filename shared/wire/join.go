@@ -48,9 +48,12 @@ type JoinAnswer struct {
 	MQTT string `json:"mqtt"` // host:port; without a host it is the one that the device asked
 	// Brokers are all addresses, in the form of MQTT, where there is more than that one: a
 	// device uses one after the other. Agents that do not know this use MQTT.
-	Brokers              []string  `json:"brokers,omitempty"`
-	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
-	CA                   string    `json:"ca"`          // PEM: the root
+	Brokers     []string `json:"brokers,omitempty"`
+	Certificate string   `json:"certificate"` // PEM: the node's, the intermediate's
+	CA          string   `json:"ca"`          // PEM: the root
+	// External: the addresses are those of a broker, not of the hub; see Proof.
+	External             bool      `json:"external,omitempty"`
+	Prefix               string    `json:"prefix,omitempty"` // of all topics; empty: DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	Time                 time.Time `json:"time"`                  // the hub's clock
 	FirmwareKey          []byte    `json:"firmwareKey,omitempty"` // by which the hub signs boot configurations: Ed25519, public
@@ -97,7 +100,11 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	if len(a.Brokers) > MaxBrokers {
 		return JoinAnswer{}, fmt.Errorf("join answer: %d brokers, at most %d are read", len(a.Brokers), MaxBrokers)
 	}
-	return a, check("join answer", ValidNode(a.Node))
+	var prefix error
+	if a.Prefix != "" {
+		prefix = ValidPrefix(a.Prefix)
+	}
+	return a, check("join answer", ValidNode(a.Node), prefix)
 }
 
 // A JoinToken is what an administrator gives to a device:
