@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -80,7 +79,7 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 
 func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 	t.Parallel()
-	h, _, dir, devices := mosquittoFleet(t, "pi-1", "pi-2")
+	h, _, _, devices := mosquittoFleet(t, "pi-1", "pi-2")
 	victim, thief := devices[0], h.twin("thief")
 	address := victim.id.MQTTAddress
 	spyDir := filepath.Join(t.TempDir(), "spy")
@@ -114,7 +113,6 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 		return s
 	}
 	done := h.never(t)
-	defer done()
 	connected := func() string { return h.metric(t, "flotilla_mqtt_sessions") }
 	was := connected()
 
@@ -191,10 +189,16 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 		if got := look.heardOf("foreign-will"); len(got) > 0 {
 			t.Errorf("a will on another's topic: %q", got)
 		}
-		late, err := client(t, address, pair(t, spyDir), nil)
+		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // it takes the first one's place
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() {
+			if look, err = client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("spy") }); err != nil {
+				t.Fatal(err)
+			}
+			look.subscribes("#")
+		}()
 		late.subscribes("#")
 		time.Sleep(time.Second)
 		if got := late.heardOf("RETAINED"); len(got) > 0 {
@@ -209,6 +213,7 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 		for i := range 20_000 {
 			s.Publish("fleet/v1/nodes/thief/lease", 0, false, fmt.Sprintf(`{"boot":"b","seq":%d}`, i))
 		}
+		victim.runs(h, "during-the-flood")
 		as(t, nil).says("fleet/v1/nodes/thief/status", make([]byte, 6<<20), false)
 		victim.runs(h, "after-the-flood")
 		if !strings.Contains(h.metric(t, `flotilla_mqtt_offences_total{kind="packet-too-large"}`), "1") {
@@ -230,6 +235,7 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 			t.Errorf("%s are connected, %s were", now, was)
 		}
 	})
+	done()
 	t.Run("one that was replaced is not believed, and is told over HTTPS", func(t *testing.T) {
 		old := devices[1]
 		old.stop()
@@ -265,6 +271,4 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 		newer.run()
 		await(t, "the new device again", time.Minute, func() error { return h.ready("pi-2", corev1.ConditionTrue) })
 	})
-	_ = dir
-	_ = syscall.SIGHUP
 }
