@@ -24,9 +24,11 @@ type Config struct {
 	DataDir          string
 	HTTPSListen      string // host:port; no host: every address
 	MQTTListen       string
-	MQTTDevListen    string // without TLS, loopback only; "": off
-	AgentsDir        string // what is handed out to devices that join
-	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
+	MQTTDevListen    string   // without TLS, loopback only; "": off
+	Brokers          []string // mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they connect to it
+	BrokerPrefix     string   // of all topics there
+	AgentsDir        string   // what is handed out to devices that join
+	AdvertiseAddress string   // host or IP that devices and people reach the hub under; "": found by itself
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -95,6 +97,8 @@ var settings = []setting{
 	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining", func(c *Config) *string { return &c.HTTPSListen }),
 	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
 	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
+	list("broker", "URLs", "", "MQTT broker, or the nodes of a cluster, that this hub and its devices connect to instead of devices to this hub: mqtts://a.example:8883,mqtts://b.example:8883, set up by flotilla-hub broker-config (default none)", func(c *Config) *[]string { return &c.Brokers }),
+	text("broker-prefix", "topic", "fleet/v1", "what all topics begin with at a broker that others use too", func(c *Config) *string { return &c.BrokerPrefix }),
 	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),
 	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string { return &c.AgentsDir }),
 	{

@@ -100,9 +100,23 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
-	from, until := s.authority.span(leafLife)
+	leaf, _, err := s.authority.signServer("Flotilla hub", names, key, now)
+	if err != nil {
+		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
+	}
+	if err := s.authority.write("server", leaf, key); err != nil {
+		return nil, err
+	}
+	chain, _, turn := s.authority.issuers()
+	s.turn = turn
+	return pairOf(leaf, chain, key), nil
+}
+
+// signServer signs the certificate of a server that answers to these names and addresses.
+func (a *Authority) signServer(who string, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
+	from, until := a.span(leafLife)
 	t := &x509.Certificate{
-		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla hub"},
+		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},
 		NotBefore:   from,
 		NotAfter:    until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
@@ -115,16 +129,7 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
-	leaf, _, err := s.authority.sign(t, key.Public(), now)
-	if err != nil {
-		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
-	}
-	if err := s.authority.write("server", leaf, key); err != nil {
-		return nil, err
-	}
-	chain, _, turn := s.authority.issuers()
-	s.turn = turn
-	return pairOf(leaf, chain, key), nil
+	return a.sign(t, key.Public(), now)
 }
 
 // Names are those in the certificate that is served now.

@@ -66,13 +66,21 @@ type Options struct {
 	Net  func(node.Broker) node.Broker
 }
 
+// A Gateway is where devices are: this hub's own broker, or the connection to another one.
+type Gateway interface {
+	node.Broker
+	Run(ctx context.Context) error
+	Online(node string) bool
+	Stats() broker.Stats
+}
+
 // A Hub is made by New. What of it is exported works from then on until Run ends.
 type Hub struct {
 	Loop   *node.Devices
 	Store  *store.Store
 	Ask    *ask.Client
 	Guard  *access.Guard
-	Broker *broker.Broker
+	Broker Gateway
 
 	o         Options
 	cfg       config.Config
@@ -141,12 +149,10 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddress(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
+		MQTT: mqttAddresses(cfg, o.MQTT), External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
-	if h.Broker, err = broker.New(broker.Config{
-		Handler: &devices{Devices: h.Loop, ask: h.Ask, log: log}, Observers: observers{h.Guard, log}, Log: log, Listen: o.MQTT, DevListen: o.Dev, TLS: h.deviceTLS(),
-	}); err != nil {
+	if h.Broker, err = h.newGateway(start.Salt); err != nil {
 		return nil, err
 	}
 	h.Loop.Broker, h.Ask.Broker, h.renewals.broker = h.Broker, h.Broker, h.Broker
@@ -270,6 +276,14 @@ func addr(l net.Listener) string {
 		return ""
 	}
 	return l.Addr().String()
+}
+
+// mqttAddresses are all that devices are told when they join.
+func mqttAddresses(cfg config.Config, l net.Listener) []string {
+	if len(cfg.Brokers) > 0 {
+		return cfg.BrokerAddresses()
+	}
+	return []string{mqttAddress(cfg, l)}
 }
 
 // mqttAddress is what devices are told when they join: without a host they use
