@@ -5,7 +5,7 @@ GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build agents run check test test-beside test-static test-cross test-go test-long test-quick attack faults conformance bench bench-fleet soak fuzz clean
+.PHONY: build agents run check test test-beside test-static test-cross test-go test-long test-quick attack faults conformance bench bench-fleet bench-broker soak fuzz clean
 
 build:
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-hub ./hub
@@ -96,11 +96,16 @@ bench:
 	go test -run '^$$' -bench . -benchmem ./...
 
 # What fleets of real connections cost the hub, plain and over TLS: memory and processor time a
-# node. FLEET=100,1000,5000,10000,18000 takes a quarter of an hour.
-FLEET ?= 1000,5000
+# node; a quarter of an hour. BENCH='-write web/manual/scale.md' writes the table into the manual.
+FLEET ?= 100,1000,5000,10000,18000
 bench-fleet:
-	go run ./hub/attack -fleet $(FLEET)
-	go run ./hub/attack -fleet $(FLEET) -tls
+	go run ./hub/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
+
+# What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
+# what either takes at most; what a million devices behind a broker cost a leader. Five minutes.
+BROKERS ?= 10000
+bench-broker:
+	go run ./hub/attack -brokers $(BROKERS) $(BENCH)
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
 # where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more

@@ -256,8 +256,11 @@ func (a *arena) create(ctx context.Context, path, body string) error {
 func (a *arena) peak() int64 { return a.status("VmHWM:") }
 
 // status is one of the kernel's figures of the hub, in bytes.
-func (a *arena) status(what string) int64 {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+func (a *arena) status(what string) int64 { return statusOf(a.cmd.Process.Pid, what) }
+
+// statusOf is one of the kernel's figures of a process, in bytes.
+func statusOf(pid int, what string) int64 {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, what); ok {
 			kb, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
@@ -268,15 +271,18 @@ func (a *arena) status(what string) int64 {
 }
 
 // cpu is the time that the hub has computed, user and system.
-func (a *arena) cpu() time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
+func (a *arena) cpu() time.Duration { return a.past + cpuOf(a.cmd.Process.Pid) }
+
+// cpuOf is the time that a process has computed, user and system; 0: it has ended.
+func cpuOf(pid int) time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return a.past
+		return 0
 	}
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	user, _ := strconv.ParseInt(fields[11], 10, 64)
 	system, _ := strconv.ParseInt(fields[12], 10, 64)
-	return a.past + time.Duration(user+system)*10*time.Millisecond
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // wrote is how many bytes the hub has sent to the disk.

@@ -30,10 +30,10 @@ const (
 )
 
 // measureFleets is `make bench-fleet`: what fleets of good devices cost their hub, a row
-// for each number of nodes. Connections are real, nodes registered, and each renews its
-// lease every ten seconds. The devices are processes of their own, since a process has
-// few files, and so that nothing of theirs is counted.
-func measureFleets(ctx context.Context, hub, sizes string, secure bool, pings string, paced time.Duration) error {
+// for each listener and number of nodes. Connections are real, nodes registered, and each
+// renews its lease every ten seconds. The devices are processes of their own, since a
+// process has few files, and so that nothing of theirs is counted.
+func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration, out io.Writer) error {
 	work, err := os.MkdirTemp("", "flotilla-fleet-")
 	if err != nil {
 		return err
@@ -44,24 +44,26 @@ func measureFleets(ctx context.Context, hub, sizes string, secure bool, pings st
 			return err
 		}
 	}
-	const row = "%-7s %6s %9s %9s %9s %9s %9s %9s %10s %9s %9s\n"
-	fmt.Printf(row, "LISTENER", "NODES", "IDLE RSS", "PEAK", "RSS", "RSS/NODE", "HEAP/NODE", "STACK/NODE", "GOROUTINES", "IN", "CPU/LEASE")
-	for _, size := range strings.Split(sizes, ",") {
-		n, err := strconv.Atoi(size)
-		if err != nil || n < 1 {
-			return fmt.Errorf("-fleet %s: %q is no number of nodes; write -fleet 1000,5000", sizes, size)
-		}
-		f, err := measureFleet(ctx, hub, filepath.Join(work, "fleet-"+size), n, secure, pings, paced)
-		if err != nil {
-			return fmt.Errorf("%d nodes: %w", n, err)
-		}
+	fmt.Fprintf(out, "| Listener | Nodes | Idle | Peak | RSS | a node | Heap | Stack | All in after | CPU a lease |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, secure := range listeners {
 		kind := "plain"
 		if secure {
-			kind = "tls"
+			kind = "TLS"
 		}
-		each := func(v int64) string { return fmt.Sprintf("%.1f kB", float64(v)/float64(n)/1e3) }
-		mb := func(v int64) string { return fmt.Sprintf("%.0f MB", float64(v)/1e6) }
-		fmt.Printf(row, kind, size, mb(f.idle), mb(f.peak), mb(f.resident), each(f.resident-f.idle), each(f.heap), each(f.stack), fmt.Sprint(f.goroutines), f.in.Round(100*time.Millisecond), fmt.Sprintf("%.0f µs", float64(f.lease.Nanoseconds())/1e3))
+		for _, size := range strings.Split(sizes, ",") {
+			n, err := strconv.Atoi(size)
+			if err != nil || n < 1 {
+				return fmt.Errorf("-fleet %s: %q is no number of nodes; write -fleet 1000,5000", sizes, size)
+			}
+			f, err := measureFleet(ctx, hub, filepath.Join(work, kind+size), n, secure, pings, paced)
+			if err != nil {
+				return fmt.Errorf("%d nodes: %w", n, err)
+			}
+			each := func(v int64) string { return fmt.Sprintf("%.1f kB", float64(v)/float64(n)/1e3) }
+			mb := func(v int64) string { return fmt.Sprintf("%.0f MB", float64(v)/1e6) }
+			fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %.0f µs |\n", kind, n, mb(f.idle), mb(f.peak), mb(f.resident), each(f.resident-f.idle), each(f.heap), each(f.stack),
+				f.in.Round(100*time.Millisecond), float64(f.lease.Nanoseconds())/1e3)
+		}
 	}
 	return nil
 }
@@ -86,18 +88,10 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		}
 		args = []string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}
 	}
-	var crews []*crew
-	defer func() {
-		for _, k := range crews {
-			k.end()
-		}
-	}()
-	for from := 0; from < n; from += perProcess {
-		k, err := newCrew(append(args, "-ping="+pings, "-fleet-from", fmt.Sprint(from), "-fleet-to", fmt.Sprint(min(n, from+perProcess)))...)
-		if err != nil {
-			return c, err
-		}
-		crews = append(crews, k)
+	crews, err := crewsOf(n, append(args, "-ping="+pings)...)
+	defer func() { endAll(crews) }()
+	if err != nil {
+		return c, err
 	}
 	if err := order(crews, "join"); err != nil {
 		return c, err
@@ -207,7 +201,7 @@ type sailor struct {
 	stored int64 // generation of its desired state
 }
 
-// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>.
+// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
 	crew := make([]*sailor, to-from)
 	a := &arena{https: strings.TrimPrefix(url, "https://"), mqtt: addr, dev: addr}
@@ -253,6 +247,9 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 			paced()
 			seconds, _ := strconv.Atoi(arg)
 			err = pace(crew, time.Duration(seconds)*time.Second, pings)
+		case "burst":
+			seconds, _ := strconv.Atoi(arg)
+			err = burst(crew, time.Duration(seconds)*time.Second)
 		default:
 			err = fmt.Errorf("devices do not know how to %q", verb)
 		}
@@ -409,6 +406,22 @@ func pace(crew []*sailor, during time.Duration, pings string) error {
 				if other := (i + len(crew)/2) % len(crew); pings == "apart" && errs[w] == nil { // half an interval from its lease
 					_, errs[w] = crew[other].conn.Write([]byte{0xc0, 0})
 				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// burst has each device renew its lease as often as it is taken.
+func burst(crew []*sailor, during time.Duration) error {
+	end := time.Now().Add(during)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; errs[w] == nil && time.Now().Before(end); i += len(errs) {
+				errs[w] = crew[i%len(crew)].renew("none")
 			}
 		})
 	}

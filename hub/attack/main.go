@@ -12,6 +12,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -51,12 +52,20 @@ func main() {
 	list := flag.Bool("list", false, "list the attacks and end")
 	fleet := flag.String("fleet", "", "no attacks: measure what fleets of so many good devices cost, such as 1000,5000")
 	secure := flag.Bool("tls", false, "with -fleet: devices with certificates, over TLS")
+	both := flag.Bool("both", false, "with -fleet: all sizes without TLS, then all with it")
+	brokers := flag.Int("brokers", 0, "no attacks: what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
+	page := flag.String("write", "", "with -fleet or -brokers: write the table into this page of the manual, too")
 	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
 	soaked := flag.Duration("soak", 0, "no attacks: a fleet on which something happens all the time, for so long, which may leave nothing behind")
 	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
 	join := flag.String("fleet-join", "", "where they join")
 	token := flag.String("fleet-token", "", "with what")
+	consumed := flag.String("consume", "", "be a consumer of leases behind the broker at this address")
+	how := flag.String("consume-how", "paho", "with which client: paho, or bare, which only counts")
+	connections := flag.Int("consume-connections", 1, "at so many connections, which share the subscription")
+	known := flag.Int("consume-nodes", 0, "that knows so many devices from the beginning")
+	published := flag.String("publish", "", "be many devices at few connections to the broker at this address")
 	from, to := flag.Int("fleet-from", 0, "the first of them"), flag.Int("fleet-to", 1, "the one after the last")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -65,10 +74,22 @@ func main() {
 	switch {
 	case *devices != "":
 		err = fleetDevices(ctx, *devices, *join, *token, *from, *to, *pings)
+	case *consumed != "":
+		err = consume(ctx, *consumed, *how, *connections, *known)
+	case *published != "":
+		err = publish(*published, *from, *to)
+	case *brokers > 0:
+		err = report(*page, "broker", func(out io.Writer) error { return versus(ctx, *hub, *brokers, *paced, out) })
 	case *soaked > 0:
 		err = soak(ctx, *hub, *soaked)
 	case *fleet != "":
-		err = measureFleets(ctx, *hub, *fleet, *secure, *pings, *paced)
+		listeners := []bool{*secure}
+		if *both {
+			listeners = []bool{false, true}
+		}
+		err = report(*page, "fleet", func(out io.Writer) error {
+			return measureFleets(ctx, *hub, *fleet, listeners, *pings, *paced, out)
+		})
 	default:
 		err = attackAll(ctx, *only, *hub, *list)
 	}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	const before = "# Page\n\n<!-- fleet: begin -->\nold\n<!-- fleet: end -->\n\nrest <!-- broker: begin -->\n"
+	if err := os.WriteFile(page, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	measured := false
+	measure := func(err error) func(io.Writer) error {
+		return func(out io.Writer) error { measured = true; fmt.Fprintln(out, "| new |"); return err }
+	}
+	read := func() string { text, _ := os.ReadFile(page); return string(text) }
+
+	if err := report(page, "fleet", measure(errors.New("a device fell"))); err == nil || read() != before {
+		t.Errorf("a measurement that fails: %v, page %q", err, read())
+	}
+	for range 2 { // the second takes the first's place
+		if err := report(page, "fleet", measure(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(); strings.Contains(got, "old") || strings.Count(got, "| new |") != 1 || !strings.HasPrefix(got, "# Page\n") || !strings.HasSuffix(got, "rest <!-- broker: begin -->\n") {
+			t.Errorf("the page is %q", got)
+		}
+	}
+	measured = false
+	if err := report(page, "broker", measure(nil)); err == nil || measured {
+		t.Errorf("a page without an end is %v, measured %v: it has to be said before", err, measured)
+	}
+}
+
+func TestTheManualHasRoomForWhatIsMeasured(t *testing.T) {
+	page, err := os.ReadFile("../../web/manual/scale.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fleet", "broker"} {
+		if _, err := between(string(page), "scale.md", name, ""); err != nil {
+			t.Error(err)
+		}
+	}
+}

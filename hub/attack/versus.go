@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Sizes of `make bench-broker`.
+const (
+	satNodes   = 2000 // that send as fast as they can: few enough that no node meets its rate
+	satFor     = 10 * time.Second
+	leaseTopic = `flotilla_mqtt_messages_total{channel="lease"}`
+)
+
+// versus is `make bench-broker`: what a lease costs the hub, and what it costs Mosquitto
+// with a consumer in Go behind it, with the same devices at the same pace, one after the
+// other; then what either delivers when devices send as fast as they can; then what a
+// leader behind a broker has to do for a million devices.
+func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out io.Writer) error {
+	work, err := os.MkdirTemp("", "flotilla-broker-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if hub == "" {
+		if hub, err = build(ctx, work); err != nil {
+			return err
+		}
+	}
+	a, err := newArena(ctx, hub, filepath.Join(work, "hub"), 0)
+	if err != nil {
+		return err
+	}
+	own, err := a.lease(ctx, nodes, paced)
+	a.close()
+	if err != nil {
+		return fmt.Errorf("the hub, %d nodes: %w", nodes, err)
+	}
+	other, err := pacedBroker(ctx, work, nodes, paced)
+	if err != nil {
+		return fmt.Errorf("the broker, %d nodes: %w", nodes, err)
+	}
+	us := func(d time.Duration) string { return fmt.Sprintf("%.0f µs", float64(d.Nanoseconds())/1e3) }
+	fmt.Fprintf(out, "%d nodes renew their lease each %s, and ping along with it, for %s:\n\n", nodes, leaseEvery, paced)
+	fmt.Fprintf(out, "| | broker, a lease | consumer, a lease | together | of Mosquitto and consumer |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(out, "| the hub | in one | in one | %s | %.2f |\n", us(own), float64(own)/float64(other[0]+other[1]))
+	fmt.Fprintf(out, "| Mosquitto, and a consumer (paho) that keeps the hub's books | %s | %s | %s | 1 |\n\n", us(other[0]), us(other[1]), us(other[0]+other[1]))
+
+	mine, err := saturatedHub(ctx, hub, work)
+	if err != nil {
+		return fmt.Errorf("the hub, saturated: %w", err)
+	}
+	theirs, err := saturatedBroker(ctx, work)
+	if err != nil {
+		return fmt.Errorf("the broker, saturated: %w", err)
+	}
+	fmt.Fprintf(out, "%d devices send leases as fast as they are taken, for %s; devices and brokers share the processors:\n\n", satNodes, satFor)
+	fmt.Fprintf(out, "| | leases a second | processor time of the broker, a lease | of Mosquitto |\n|---|---|---|---|\n")
+	fmt.Fprintf(out, "| the hub, which keeps its books | %.0f | %s | %.2f |\n", mine.rate, us(mine.each), mine.rate/theirs.rate)
+	fmt.Fprintf(out, "| Mosquitto, to one subscriber that only counts | %.0f | %s | 1 |\n\n", theirs.rate, us(theirs.each))
+	return behindBroker(ctx, work, out)
+}
+
+// lease is what a paced lease costs the hub.
+func (a *arena) lease(ctx context.Context, nodes int, paced time.Duration) (time.Duration, error) {
+	crews, err := crewsOf(nodes, "-fleet-devices", a.dev)
+	defer endAll(crews)
+	if err != nil {
+		return 0, err
+	}
+	if err := warm(crews); err != nil {
+		return 0, err
+	}
+	text, err := a.get(ctx, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	heard, before := metric(text, leaseTopic), a.cpu()
+	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
+		return 0, err
+	}
+	used := a.cpu() - before
+	if text, err = a.get(ctx, "/metrics"); err != nil {
+		return 0, err
+	}
+	return used / time.Duration(max(1, metric(text, leaseTopic)-heard)), nil
+}
+
+// warm lets crews come in, and waits until what that left is tidied up.
+func warm(crews []*crew) error {
+	for _, what := range []string{"join", "connect", fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
+		if err := order(crews, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crewsOf starts as many crews as so many nodes need.
+func crewsOf(nodes int, args ...string) (crews []*crew, err error) {
+	for from := 0; from < nodes; from += perProcess {
+		k, err := newCrew(append(args, "-fleet-from", fmt.Sprint(from), "-fleet-to", fmt.Sprint(min(nodes, from+perProcess)))...)
+		if err != nil {
+			return crews, err
+		}
+		crews = append(crews, k)
+	}
+	return crews, nil
+}
+
+func endAll(crews []*crew) {
+	for _, k := range crews {
+		k.end()
+	}
+}
+
+// A mosquitto is one that runs.
+type mosquitto struct {
+	cmd  *exec.Cmd
+	addr string
+	said paper
+}
+
+// newMosquitto starts one as it comes, but that it drops nothing for who reads slowly.
+func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
+	program, err := exec.LookPath("mosquitto")
+	if err != nil {
+		program = "/usr/sbin/mosquitto" // which is not in everybody's path
+	}
+	m := new(mosquitto)
+	if err := freeAddresses(&m.addr); err != nil {
+		return nil, err
+	}
+	_, port, _ := strings.Cut(m.addr, ":")
+	conf := filepath.Join(dir, "mosquitto-"+port+".conf")
+	text := fmt.Sprintf("listener %s 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nmax_queued_messages 0\n", port)
+	if os.Getuid() == 0 {
+		text += "user root\n" // it could not read what lies in a directory of root's
+	}
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	m.cmd = exec.Command(program, "-c", conf)
+	m.cmd.Stderr = &m.said
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start Mosquitto: %w; on Debian: apt install mosquitto", err)
+	}
+	err = until(ctx, 10*time.Second, "Mosquitto", func() (bool, error) {
+		k, err := newBare(m.addr)
+		if err == nil {
+			_ = k.Close()
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		m.end()
+		return nil, fmt.Errorf("%w: %s", err, m.said.String())
+	}
+	return m, nil
+}
+
+func (m *mosquitto) cpu() time.Duration { return cpuOf(m.cmd.Process.Pid) }
+
+func (m *mosquitto) end() {
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+}
+
+// pacedBroker is what a paced lease costs Mosquitto, and the consumer behind it.
+func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration) (each [2]time.Duration, err error) {
+	m, err := newMosquitto(ctx, dir)
+	if err != nil {
+		return each, err
+	}
+	defer m.end()
+	k, err := newConsumer(m.addr, "paho", "1")
+	if err != nil {
+		return each, err
+	}
+	defer k.end()
+	crews, err := crewsOf(nodes, "-fleet-devices", m.addr)
+	defer endAll(crews)
+	if err != nil {
+		return each, err
+	}
+	if err := warm(crews); err != nil {
+		return each, err
+	}
+	heard, err := k.count()
+	if err != nil {
+		return each, err
+	}
+	before, consumed := m.cpu(), k.cpu()
+	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
+		return each, err
+	}
+	used := [2]time.Duration{m.cpu() - before, k.cpu() - consumed}
+	now, err := k.count()
+	if now-heard < nodes*int(paced/leaseEvery)*9/10 {
+		return each, errors.Join(fmt.Errorf("the consumer heard %d leases of %d nodes", now-heard, nodes), err)
+	}
+	for i := range each {
+		each[i] = used[i] / time.Duration(now-heard)
+	}
+	return each, nil
+}
+
+// A throughput is what a broker delivers when devices send as fast as they can.
+type throughput struct {
+	rate float64 // leases a second
+	each time.Duration
+}
+
+// saturate has devices send as fast as they can, and measures in the middle of it.
+func saturate(crews []*crew, heard func() (int, error), cpu func() time.Duration) (t throughput, err error) {
+	if err := warm(crews); err != nil {
+		return t, err
+	}
+	over := make(chan error, 1)
+	go func() { over <- order(crews, fmt.Sprintf("burst %d", int((satFor+2*time.Second).Seconds()))) }()
+	time.Sleep(time.Second)
+	before, err := heard()
+	if err != nil {
+		return t, err
+	}
+	used, began := cpu(), time.Now()
+	time.Sleep(satFor)
+	used, took := cpu()-used, time.Since(began)
+	now, err := heard()
+	if err != nil {
+		return t, err
+	}
+	n := max(1, now-before)
+	return throughput{rate: float64(n) / took.Seconds(), each: used / time.Duration(n)}, <-over
+}
+
+func saturatedHub(ctx context.Context, hub, work string) (t throughput, err error) {
+	a, err := newArena(ctx, hub, filepath.Join(work, "saturated"), 0)
+	if err != nil {
+		return t, err
+	}
+	defer a.close()
+	crews, err := crewsOf(satNodes, "-fleet-devices", a.dev)
+	defer endAll(crews)
+	if err != nil {
+		return t, err
+	}
+	return saturate(crews, func() (int, error) {
+		text, err := a.get(ctx, "/metrics")
+		return int(metric(text, leaseTopic)), err
+	}, a.cpu)
+}
+
+func saturatedBroker(ctx context.Context, dir string) (t throughput, err error) {
+	m, err := newMosquitto(ctx, dir)
+	if err != nil {
+		return t, err
+	}
+	defer m.end()
+	k, err := newConsumer(m.addr, "bare", "1")
+	if err != nil {
+		return t, err
+	}
+	defer k.end()
+	crews, err := crewsOf(satNodes, "-fleet-devices", m.addr)
+	defer endAll(crews)
+	if err != nil {
+		return t, err
+	}
+	return saturate(crews, k.count, m.cpu)
+}
+
+// Sizes of a leader's work behind a broker.
+const (
+	millionNodes = 1_000_000
+	publishers   = 2 // processes, as sixteen connections each
+	publishFor   = 10 * time.Second
+)
+
+// behindBroker measures what leases of a million devices cost a leader that hears them
+// from Mosquitto, at one connection and at eight that share the subscription.
+func behindBroker(ctx context.Context, dir string, out io.Writer) error {
+	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one process that keeps the hub's books (paho), for %s; publishers, broker and consumer share the processors:\n\n", millionNodes, publishFor)
+	fmt.Fprintf(out, "| connections | offered, a second | heard, a second | consumer, a lease | Mosquitto, a lease | consumer's memory |\n|---|---|---|---|---|---|\n")
+	for _, c := range []struct{ connections, rate int }{{1, 5_000}, {8, 5_000}, {1, 20_000}, {8, 20_000}, {1, 100_000}, {8, 100_000}} {
+		row, err := behind(ctx, dir, c.connections, c.rate)
+		if err != nil {
+			return fmt.Errorf("%d connections at %d/s: %w", c.connections, c.rate, err)
+		}
+		fmt.Fprintln(out, row)
+	}
+	fmt.Fprintln(out)
+	return ctx.Err()
+}
+
+func behind(ctx context.Context, dir string, connections, rate int) (string, error) {
+	m, err := newMosquitto(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	defer m.end()
+	k, err := newConsumer(m.addr, "paho", fmt.Sprint(connections), "-consume-nodes", fmt.Sprint(millionNodes))
+	if err != nil {
+		return "", err
+	}
+	defer k.end()
+	var crews []*crew
+	defer func() { endAll(crews) }()
+	for i := range publishers {
+		p, err := newCrew("-publish", m.addr, "-fleet-from", fmt.Sprint(i*millionNodes/publishers), "-fleet-to", fmt.Sprint((i+1)*millionNodes/publishers))
+		if err != nil {
+			return "", err
+		}
+		crews = append(crews, p)
+	}
+	publish := func(d time.Duration) error {
+		return order(crews, fmt.Sprintf("publish %d %d", rate/publishers, int(d.Seconds())))
+	}
+	if err := publish(time.Second); err != nil {
+		return "", err
+	}
+	heard, err := k.count()
+	if err != nil {
+		return "", err
+	}
+	used, consumed, began := m.cpu(), k.cpu(), time.Now()
+	if err := publish(publishFor); err != nil {
+		return "", err
+	}
+	took := time.Since(began)
+	used, consumed = m.cpu()-used, k.cpu()-consumed
+	now, err := k.count()
+	if err != nil {
+		return "", err
+	}
+	n := max(1, now-heard)
+	each := func(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1e3/float64(n)) }
+	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(), each(consumed), each(used), float64(statusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
+}
+
+// leaseOf is a node's lease packet.
+func leaseOf(node string, l wire.Lease) []byte {
+	return packet(0x30, append(text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)), wire.AppendLease(nil, l)...))
+}
