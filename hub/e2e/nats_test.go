@@ -51,6 +51,15 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	for range addresses {
 		routes = append(routes, freePort(t))
 	}
+	rules := filepath.Join(dir, "devices.conf")
+	text, err := os.ReadFile(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spy := strings.Replace(string(text), "users: [", "users: [\n    { user: \"CN=spy,O=flotilla:observers\", permissions: { subscribe: [\">\"] } }", 1)
+	if err := os.WriteFile(rules, []byte(spy), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for i, a := range addresses {
 		host, port, _ := strings.Cut(a, ":")
 		m := &member{address: a, conf: filepath.Join(dir, fmt.Sprintf("nats-%s-%s.conf", host, port))}
@@ -97,12 +106,14 @@ func TestAFleetBehindANATSClusterOutlivesEachOfItsMembers(t *testing.T) {
 	for i := range 6 {
 		devices = append(devices, h.twin(fmt.Sprintf("pi-%d.room", i)))
 	}
+	thief := h.twin("thief")
 	path, members, dir := h.natsCluster(addresses)
 	for _, d := range devices {
 		d.run()
 	}
 	h.allReady(6)
 	devices[0].runs(h, "before")
+	attack(t, h, devices[0], devices[5], thief, true)
 	done := h.never(t)
 	for i, m := range members {
 		m.kill()
