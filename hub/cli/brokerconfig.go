@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 		if err := wire.ValidPrefix(*prefix); err != nil {
 			return ErrUsage{fmt.Errorf("--prefix: %w", err)}
 		}
-		o := setup.Options{Addresses: *addresses, Path: *at, Prefix: *prefix}
+		o := setup.Options{Addresses: *addresses, Path: *at, Prefix: *prefix, Secret: strings.ToLower(rand.Text())}
 		if o.Path == "" {
 			abs, err := filepath.Abs(*out)
 			if err != nil {
@@ -78,7 +79,11 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 				return writeAccess(c, *out, texts)
 			}
 			for _, t := range texts {
-				files = append(files, file{t.Name, []byte(t.Text), 0o644})
+				mode := os.FileMode(0o644)
+				if t.Secret {
+					mode = 0o600
+				}
+				files = append(files, file{t.Name, []byte(t.Text), mode})
 			}
 			cert, key, err := d.authority.IssueServer(names)
 			if err == nil {

@@ -66,13 +66,14 @@ func (a *Authority) verifyBroker(s tls.ConnectionState, name string) error {
 	return nil
 }
 
-// IssueServer makes a key and a certificate of a broker's, for a year.
+// IssueServer makes a key and a certificate of a broker's, for a year. By it the members of a
+// cluster are each other's clients too; it names no role, so it is nobody to a hub.
 func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, nil, err
 	}
-	leaf, by, err := a.signServer("Flotilla broker", names, key, time.Now())
+	leaf, by, err := a.signServer("Flotilla broker", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, names, key, time.Now())
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign the certificate of a broker: %w", err)
 	}

@@ -100,7 +100,7 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
-	leaf, _, err := s.authority.signServer("Flotilla hub", names, key, now)
+	leaf, _, err := s.authority.signServer("Flotilla hub", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names, key, now)
 	if err != nil {
 		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
 	}
@@ -113,14 +113,14 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 }
 
 // signServer signs the certificate of a server that answers to these names and addresses.
-func (a *Authority) signServer(who string, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
+func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
 	from, until := a.span(leafLife)
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},
 		NotBefore:   from,
 		NotAfter:    until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: use,
 	}
 	for _, n := range names[:min(len(names), maxNames)] {
 		if ip := net.ParseIP(n); ip != nil {

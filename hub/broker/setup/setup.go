@@ -30,10 +30,14 @@ type Options struct {
 	Path      string   // the directory that the files are in on the broker's machine
 	Prefix    string   // of all topics
 	Nodes     []string // that have joined; for a broker whose rules name each
+	Secret    string   // by which the members of a cluster know each other
 }
 
 // A File is one file to write.
-type File struct{ Name, Text string }
+type File struct {
+	Name, Text string
+	Secret     bool // nobody else may read it
+}
 
 //go:embed templates
 var templates embed.FS
@@ -60,7 +64,7 @@ func Files(kind string, o Options) ([]File, error) {
 		if err := t.ExecuteTemplate(&text, from, v); err != nil {
 			return fmt.Errorf("write the configuration of %s: %w", kind, err)
 		}
-		all = append(all, File{to, text.String()})
+		all = append(all, File{to, text.String(), o.Secret != "" && strings.Contains(text.String(), o.Secret)})
 		return nil
 	}
 	for _, each := range t.Templates() {
