@@ -82,10 +82,10 @@ test-go:
 # What plays a part only with the race detector (see Raced in hub/node/nodetest, raced in
 # hub/sim): a whole day of two hundred devices, a thousand that ride out a hub's outage, every
 # message lost, doubled or late, five minutes of a device that fills the hub, the power cut or the
-# disk full at every call of a boot configuration. Their packages are
-# those that test-cross has built.
+# disk full at every call of a boot configuration, two hundred stories held against the model. Their
+# packages are those that test-cross has built.
 test-long:
-	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOfABad|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe' ./hub/sim ./hub/node ./device/firmware
+	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOfABad|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -24,7 +25,7 @@ var modelSeed = flag.Uint64("model.seed", 0, "tell the random story of this seed
 // makes of them against the model.
 func TestTheHubDoesAsTheModel(t *testing.T) {
 	from, to := uint64(1), uint64(200)
-	if testing.Short() {
+	if testing.Short() || nodetest.Raced {
 		to = 40
 	}
 	if *modelSeed != 0 {
