@@ -28,7 +28,7 @@ const (
 // explain gives SQLite's errors the sentinel that says what to do about them.
 func (s *Store) explain(err error) error {
 	if s.pg != nil {
-		return explainPostgres(err, s.pg.where)
+		return s.pg.explain(err)
 	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {

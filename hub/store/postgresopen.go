@@ -241,7 +241,7 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *St
 			s.Close()
 		}
 	}()
-	if s.pg, err = parsePostgres(url); err != nil {
+	if s.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
 		return nil, err
 	}
 	s.connectPostgres()

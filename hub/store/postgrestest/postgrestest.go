@@ -157,7 +157,7 @@ func (s *Server) Begin() error {
 	s.over = over
 	cmd := s.cmd
 	go func() { _ = cmd.Wait(); close(over) }()
-	s.t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); <-over })
+	s.t.Cleanup(func() { kill(cmd.Process.Pid, over) })
 	return nil
 }
 
@@ -187,9 +187,27 @@ func (s *Server) Log() string {
 
 // Kill ends the whole server with SIGKILL, as the kernel does for want of memory.
 func (s *Server) Kill() {
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	<-s.over
+	kill(s.cmd.Process.Pid, s.over)
 	_ = os.Remove(filepath.Join(s.Dir, "postmaster.pid"))
+}
+
+// kill ends a process and its children, and returns when none of them is there.
+func kill(pid int, over <-chan struct{}) {
+	all := children(pid)
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	<-over
+	for _, child := range all { // they end by themselves, and not at once
+		for syscall.Kill(child, syscall.SIGKILL) == nil && !dead(child) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// dead tells of a process that nobody has waited for yet.
+func dead(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(text), ") ")
+	return err != nil || strings.HasPrefix(state, "Z")
 }
 
 // Stop ends it as `systemctl stop` does.
@@ -201,14 +219,14 @@ func (s *Server) Stop() {
 // Signal sends one to every process of the server, such as SIGSTOP.
 func (s *Server) Signal(sig syscall.Signal) {
 	_ = s.cmd.Process.Signal(sig)
-	for _, child := range s.children() {
+	for _, child := range children(s.cmd.Process.Pid) {
 		_ = syscall.Kill(child, sig)
 	}
 }
 
 // children are the server's processes but the first: they have groups of their own.
-func (s *Server) children() (pids []int) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.cmd.Process.Pid))
+func children(pid int) (pids []int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	for _, f := range strings.Fields(string(text)) {
 		if pid, err := strconv.Atoi(f); err == nil {
 			pids = append(pids, pid)
