@@ -190,6 +190,14 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
+func syncFile(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

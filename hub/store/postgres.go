@@ -490,7 +490,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 		case !gone:
 			return err
 		case p.token == 0:
-			return fmt.Errorf("%w; look whether it was done, for nobody knows", err)
+			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w", ErrUnavailable, p.where, err)}
 		}
 		return s.resolve(ctx, &doubt{tx: p.tx + 1, audits: audits}, err)
 	}

@@ -429,6 +429,31 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 	}
 }
 
+func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	opened(t, o)
+	shared := o
+	l := newLine(t, &shared)
+	cli, err := OpenShared(t.Context(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	for _, does := range []fault{cutAfter, cutBefore} {
+		l.set(does)
+		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "look whether") {
+			t.Fatal(err)
+		}
+	}
+	if v, err := cli.Meta(t.Context(), "k"); err != nil || v != fmt.Sprint(cutAfter) {
+		t.Fatal(v, err)
+	}
+	if err := cli.SetMeta(t.Context(), "k", "now"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)

@@ -55,7 +55,8 @@ type Options struct {
 	AuditKept time.Duration
 	By        string // who restores, for the audit; "": the hub itself
 
-	waits waits // zero: as a hub waits
+	restoring bool  // an empty database is no mistake
+	waits     waits // zero: as a hub waits
 }
 
 // A Store is an open database. Its methods may be called from any goroutine.
