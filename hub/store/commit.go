@@ -107,7 +107,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		if s.pg != nil || s.giveUpBallast() {
 			err = s.apply(ctx, rows, c.Rev, false)
 		}
-	} else if err == nil && s.full.Load() && s.pg != nil {
+	} else if err == nil && s.full.Load() && s.pg != nil && slices.ContainsFunc(rows, func(r Row) bool { return r.Object != nil }) {
 		s.full.Store(false)
 		s.log.Info("the disk has space again")
 	}

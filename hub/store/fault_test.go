@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // writeForEver commits pods and says each on stdout once it is acknowledged.
 func writeForEver(dir string) {
 	ctx := context.Background()
-	s, err := Open(ctx, Options{Dir: dir})
+	s, err := Open(ctx, Options{Dir: dir, Database: os.Getenv("FLOTILLA_STORE_DATABASE")})
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
@@ -53,11 +53,14 @@ func writeForEver(dir string) {
 }
 
 func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
-	dir := t.TempDir()
+	onBoth(t, nothingIsLostByKill9)
+}
+
+func nothingIsLostByKill9(t *testing.T, o Options) {
 	acked := 0
 	for round := range 12 {
 		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), "FLOTILLA_STORE_CHILD="+dir)
+		child.Env = append(os.Environ(), "FLOTILLA_STORE_CHILD="+o.Dir, "FLOTILLA_STORE_DATABASE="+o.Database)
 		out, err := child.StdoutPipe()
 		must(t, err)
 		must(t, child.Start())
@@ -73,7 +76,7 @@ func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
 			}
 		}
 		_ = child.Wait()
-		s := openIn(t, dir)
+		s := opened(t, o)
 		got := contents(t, s)
 		rev, err := s.Revision(t.Context())
 		must(t, err)

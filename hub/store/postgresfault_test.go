@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store/postgrestest"
 )
 
@@ -677,4 +682,84 @@ func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
 	time.Sleep(restBetween)
 	mustCommit(t, s, 2, pod("c", 2))
 	expect(t, names(t, s), "a", "c")
+}
+
+func TestAFullDiskOfTheServer(t *testing.T) {
+	mount := t.TempDir()
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=120m,mode=0755"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("a disk that fills up needs root to mount a tmpfs: %v", err)
+		}
+		t.Skipf("a disk that fills up needs root to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
+	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // the server's user has to get through
+		t.Fatal(err)
+	}
+	server := postgrestest.Make(t, mount)
+	server.Run()
+	o := onPostgres(t, server)
+	o.waits = waits{stalled: 5 * time.Second, patience: 5 * time.Second, doubt: time.Minute}
+	s := opened(t, o)
+	noise := rand.NewChaCha8([32]byte{1})
+	big := func(i int, rev uint64) Row { // that nothing compresses
+		raw := make([]byte, 100<<10)
+		_, _ = noise.Read(raw)
+		r := pod(fmt.Sprintf("big-%04d", i), rev)
+		r.Object = fmt.Appendf(nil, `{"pad":"%x"}`, raw)
+		return r
+	}
+	event := func(i int, rev uint64) Row {
+		r := big(i, rev)
+		r.Kind = string(state.Events)
+		return r
+	}
+	mustCommit(t, s, 1, pod("old", 1), event(9999, 1))
+	rev, n := uint64(1), 0
+	var err error
+	for ; n < 2000 && err == nil; n++ {
+		if err = s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(n, rev+1)}}); err == nil {
+			rev++
+		}
+	}
+	t.Logf("after %d of 200 kB: %v", n, err)
+	if !errors.Is(err, ErrFull) || !s.Full() {
+		t.Fatal(server.Log())
+	}
+	if got := names(t, s); uint64(len(got)) != rev+1 {
+		t.Fatalf("%d objects, %d acknowledged", len(got), rev)
+	}
+	old := pod("old", rev+1)
+	old.Phase = "Failed"
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1)}}); err != nil {
+		t.Fatal("what is there cannot be changed, or an event is in its way:", err)
+	}
+	rev++
+	var gone []Row
+	for i := range n / 2 {
+		gone = append(gone, Row{Kind: "pods", Namespace: "default", Name: fmt.Sprintf("big-%04d", i)})
+	}
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: gone}); err != nil {
+		t.Fatal("nothing can be deleted:", err)
+	}
+	rev++
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(9000, rev+1), big(9001, rev+1)}}); !errors.Is(err, ErrFull) {
+		t.Fatal("PostgreSQL has given the space back by itself: the manual says that it does not", err)
+	}
+	if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_REMOUNT, "size=200m,mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n / 4 {
+		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
+			t.Fatal(i, err)
+		}
+		rev++
+	}
+	if s.Full() {
+		t.Fatal("it is full still")
+	}
+	if err := s.AddAudit(t.Context(), did("pi-1")); err != nil {
+		t.Fatal(err)
+	}
+	wholeAudit(t, s)
 }

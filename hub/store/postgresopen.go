@@ -2,16 +2,19 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // placeFile says in a data directory where its database is, if it is not there: so that
@@ -265,4 +268,55 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *St
 		return nil, fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.pg.where, have, latest())
 	}
 	return s, nil
+}
+
+// examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.
+func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
+	e = &Examination{Running: running(o.Dir), Newest: latest()}
+	p, err := parsePostgres(url, o.waits, logger(o.Log))
+	if err != nil {
+		return e, err
+	}
+	e.Server = p.where
+	defer func() { err = explainPostgres(err, p.where) }()
+	q := &pool{stdlib.OpenDB(*p.config), true}
+	q.SetMaxOpenConns(2)
+	e.db = q.DB
+	var fsync, pages string
+	if err := q.QueryRowContext(ctx, "SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'), pg_database_size(current_database())").Scan(&e.Release, &fsync, &pages, &e.Bytes); err != nil {
+		return e, err
+	}
+	for name, is := range map[string]string{"fsync": fsync, "full_page_writes": pages} {
+		if is != "on" {
+			e.Unsafe = append(e.Unsafe, name+" is "+is)
+		}
+	}
+	slices.Sort(e.Unsafe)
+	c, err := q.conn(ctx)
+	if err != nil {
+		return e, err
+	}
+	defer c.Close()
+	s := &Store{conn: c, pg: p, log: p.log}
+	if e.Schema, err = s.postgresSchema(ctx, o); err != nil {
+		return e, err
+	}
+	if e.Schema == 0 {
+		return e, fmt.Errorf("%s: %w", p.where, ErrNotFound)
+	}
+	var written, paused string
+	if err := c.QueryRowContext(ctx, "SELECT written FROM leader").Scan(&written); err != nil {
+		return e, err
+	}
+	e.Changed = moment(written)
+	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL, metaRecovered: &paused} {
+		if *into, err = valueOf(ctx, c, key); err != nil {
+			return e, err
+		}
+	}
+	if paused != "" {
+		e.Paused = new(Recovery)
+		_ = json.Unmarshal([]byte(paused), e.Paused)
+	}
+	return e, nil
 }

@@ -62,7 +62,8 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Make makes a server below a directory ("": of its own) and does not start it.
+// Make makes a server and does not start it. Its data is below a directory ("": of its
+// own), and its log elsewhere: PostgreSQL ends where there is no room for that.
 func Make(t testing.TB, below string, settings ...string) *Server {
 	t.Helper()
 	initdb := Program("initdb")
@@ -88,12 +89,24 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 	}
 	s := &Server{
 		Dir: filepath.Join(dir, "data"), Port: l.Addr().(*net.TCPAddr).Port, t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
-		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "dynamic_shared_memory_type=mmap", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
+		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
 	}
 	_ = l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, initdb, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
+	wal := filepath.Join(dir, "wal")
+	if below != "" {
+		if wal, err = os.MkdirTemp("", "flotilla-pg-wal-"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(wal) })
+		if attr := other(t); attr != nil {
+			if err := os.Chown(wal, int(attr.Uid), int(attr.Gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := exec.CommandContext(ctx, initdb, "--waldir="+wal, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
 	s.asOther(c)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
