@@ -54,6 +54,9 @@ type Options struct {
 	// AuditKept is how long records of the audit are kept; 0: 90 days.
 	AuditKept time.Duration
 	By        string // who restores, for the audit; "": the hub itself
+
+	restoring bool  // an empty database is no mistake
+	waits     waits // zero: as a hub waits
 }
 
 // A Store is an open database. Its methods may be called from any goroutine.
@@ -110,7 +113,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.lock = lock
 	url, err := place(o)
 	if err == nil && url != "" {
-		s.pg, err = parsePostgres(url)
+		s.pg, err = parsePostgres(url, o.waits, s.log)
 	}
 	if err == nil {
 		err = s.open(ctx, o)
@@ -333,11 +336,11 @@ const MetaURL = "https-url"
 // Meta returns a value that SetMeta has stored, or ErrNotFound.
 func (s *Store) Meta(ctx context.Context, key string) (string, error) {
 	var v string
-	err := s.read.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&v)
+	err := s.row(ctx, []any{&v}, "SELECT value FROM meta WHERE key = ?", key)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("read %s: %w", key, ErrNotFound)
 	}
-	return v, s.explain(err)
+	return v, err
 }
 
 // SetMeta stores a value under a key.
