@@ -102,6 +102,7 @@ type Guard struct {
 	Options
 	failures lockout
 	ties     ties
+	known    known         // for as long as the database does not answer
 	joining  chan struct{} // one join is decided at a time
 	renewals allowances    // of each node's certificate
 	requests allowances    // to wait for approval, with each token

@@ -42,7 +42,7 @@ func TestWhoKnowsTheOldPasswordChangesIt(t *testing.T) {
 	if in(mine) || !in(fresh) {
 		t.Errorf("the session of before is good: %v, the new one: %v", in(mine), in(fresh))
 	}
-	if _, err := g.byToken(ctx, token); err != nil {
+	if _, _, err := g.byToken(ctx, token); err != nil {
 		t.Error("the API token has ended:", err)
 	}
 	if _, err := g.Login(ctx, "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {

@@ -79,32 +79,38 @@ func shown(r *http.Request) (credential, error) {
 func (g *Guard) who(ctx context.Context, c credential) (User, error) {
 	switch c.kind {
 	case "token":
-		return g.byToken(ctx, c.secret)
+		return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) { return g.byToken(ctx, c.secret) })
 	case "session":
-		return g.bySession(ctx, c.secret)
+		return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) { return g.bySession(ctx, c.secret) })
 	}
-	h, err := g.Authority.Verify(c.chain)
+	h, err := g.Authority.Verify(c.chain) // which asks no database
 	if err != nil {
 		return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
-	return g.byCertificate(ctx, h)
+	if h.Role == pki.Device { // nor does this
+		return g.byCertificate(ctx, h)
+	}
+	return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) {
+		u, err := g.byCertificate(ctx, h)
+		return u, time.Time{}, err
+	})
 }
 
 // byToken needs no lockout: nobody guesses 130 bits, and the comparison of hashes costs nothing.
-func (g *Guard) byToken(ctx context.Context, token string) (User, error) {
+func (g *Guard) byToken(ctx context.Context, token string) (User, time.Time, error) {
 	wrong := fmt.Errorf("%w: the API token is wrong, revoked or has ended", ErrUnauthenticated)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || parts[0] != apiTokenVersion {
-		return User{}, wrong
+		return User{}, time.Time{}, wrong
 	}
 	t, err := g.Store.APIToken(ctx, parts[1])
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return User{}, err
+		return User{}, time.Time{}, err
 	}
 	if !same(hash(parts[2]), t.Hash) || !g.Now().Before(t.Expires) {
-		return User{}, wrong
+		return User{}, time.Time{}, wrong
 	}
-	return User{Name: t.User, Role: Role(t.Role), Via: "token"}, nil
+	return User{Name: t.User, Role: Role(t.Role), Via: "token"}, t.Expires, nil
 }
 
 func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
@@ -128,12 +134,12 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 	return u, nil
 }
 
-func (g *Guard) bySession(ctx context.Context, secret string) (User, error) {
+func (g *Guard) bySession(ctx context.Context, secret string) (User, time.Time, error) {
 	s, err := g.Store.Session(ctx, hash(secret))
 	if errors.Is(err, store.ErrNotFound) || err == nil && !g.Now().Before(s.Expires) {
-		return User{}, fmt.Errorf("%w: the session has ended", ErrUnauthenticated)
+		return User{}, time.Time{}, fmt.Errorf("%w: the session has ended", ErrUnauthenticated)
 	}
-	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, err
+	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, s.Expires, err
 }
 
 // May tells whether a device's verified certificate still speaks for its node:

@@ -209,6 +209,9 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 		return true
 	case errors.Is(err, ErrStopping), errors.Is(err, context.Canceled): // the hub or the connection has ended
 		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+	case errors.Is(err, ErrLater):
+		b.stats.unremembered.Add(1)
+		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
 	default:
 		b.stats.unremembered.Add(1)
 		b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)

@@ -24,6 +24,10 @@ type Peer struct {
 // the device sends again to the next hub, and nobody needs to read about it.
 var ErrStopping = errors.New("the hub is stopping")
 
+// ErrLater is a Handler's answer while the hub can remember nothing, which is told once and
+// not for each message of each device: there is no acknowledgement, the device sends again.
+var ErrLater = errors.New("nothing can be remembered for now")
+
 // A Farewell is a Handler's answer to one who is the node no more. He may subscribe to
 // his desired topic and gets the payload there; of what he publishes only the list of
 // his pods is told, and the connection ends by itself.

@@ -105,6 +105,8 @@ func (d *devices) worth(name string, err error) error {
 		return nil
 	case errors.Is(err, control.ErrStopped):
 		return fmt.Errorf("%w: %w", broker.ErrStopping, err)
+	case errors.Is(err, control.ErrUnavailable), errors.Is(err, control.ErrFull):
+		return fmt.Errorf("%w: %w", broker.ErrLater, err)
 	}
 	return err
 }

@@ -1,0 +1,138 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/store"
+)
+
+// books is a database that may be away.
+type books struct {
+	mu    sync.Mutex
+	err   error
+	ends  time.Time
+	asked int
+}
+
+func (b *books) say(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
+func (b *books) ask(context.Context) (User, time.Time, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked++
+	if b.err != nil {
+		return User{}, time.Time{}, b.err
+	}
+	return User{Name: "kari", Role: Viewer}, b.ends, nil
+}
+
+var away = fmt.Errorf("read session: %w", store.ErrUnavailable)
+
+func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, b := New(Options{}), &books{}
+		kari, ola := credential{kind: "session", secret: "kari's"}, credential{kind: "session", secret: "ola's"}
+		look := func(c credential) error {
+			u, err := g.lookUp(t.Context(), c, b.ask)
+			if err == nil && u.Name != "kari" {
+				t.Fatalf("found %+v", u)
+			}
+			return err
+		}
+		if err := look(kari); err != nil {
+			t.Fatal(err)
+		}
+		b.say(away)
+		for range 100 {
+			if err := look(kari); err != nil {
+				t.Fatalf("kari is not known any more: %v", err)
+			}
+		}
+		if b.asked > 3 {
+			t.Errorf("a database that is away was asked %d times in a moment", b.asked)
+		}
+		if err := look(ola); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("ola, whom nobody knows: %v", err)
+		}
+		time.Sleep(59 * time.Minute)
+		if err := look(kari); err != nil {
+			t.Fatalf("after 59 min: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		if err := look(kari); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("after an hour without a database: %v", err)
+		}
+	})
+}
+
+func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, b := New(Options{}), &books{}
+		kari := credential{kind: "token", secret: "t"}
+		look := func() error { _, err := g.lookUp(t.Context(), kari, b.ask); return err }
+		_ = look()
+		b.say(away)
+		if err := look(); err != nil {
+			t.Fatal(err)
+		}
+		b.say(fmt.Errorf("%w: revoked by another hub", ErrUnauthenticated))
+		time.Sleep(askAgain)
+		_ = look() // asks beside
+		synctest.Wait()
+		if err := look(); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatalf("%s after the database is back: %v", askAgain, err)
+		}
+		b.say(away)
+		if err := look(); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("who was refused is known again: %v", err)
+		}
+	})
+}
+
+func TestNobodyIsKnownLongerThanWhatTheyShow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, b := New(Options{}), &books{ends: time.Now().Add(time.Minute)}
+		c := credential{kind: "token", secret: "t"}
+		_, _ = g.lookUp(t.Context(), c, b.ask)
+		b.say(away)
+		if _, err := g.lookUp(t.Context(), c, b.ask); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
+			t.Fatal("a token that has ended is believed")
+		}
+	})
+}
+
+// Any other error is not the database's silence: a damaged row lets nobody in.
+func TestOnlySilenceIsBridged(t *testing.T) {
+	g, b := New(Options{}), &books{}
+	c := credential{kind: "certificate"}
+	_, _ = g.lookUp(t.Context(), c, b.ask)
+	b.say(errors.New("database is corrupt"))
+	if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
+		t.Fatal("let in although the database answered with an error")
+	}
+}
+
+func TestTheKnownAreBounded(t *testing.T) {
+	var k known
+	now := time.Now()
+	for i := range 3 * mostKnown {
+		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now)
+	}
+	if len(k.of) > mostKnown {
+		t.Fatalf("%d are known, want %d at most", len(k.of), mostKnown)
+	}
+}

@@ -1,0 +1,29 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/node"
+)
+
+// A night without a database is told by the store, and not by each device's every message.
+func TestWhatHappensToAMessageThatIsNotRemembered(t *testing.T) {
+	d := &devices{log: slog.New(slog.DiscardHandler)}
+	other := errors.New("encode nodes/pi-1")
+	for err, want := range map[error]error{
+		control.ErrUnavailable: broker.ErrLater,
+		control.ErrFull:        broker.ErrLater,
+		control.ErrStopped:     broker.ErrStopping,
+		node.ErrStale:          nil,
+		other:                  other,
+	} {
+		if got := d.worth("pi-1", fmt.Errorf("remember 1 changes: %w", err)); !errors.Is(got, want) || want == nil && got != nil {
+			t.Errorf("%v becomes %v, want %v", err, got, want)
+		}
+	}
+}
