@@ -342,6 +342,9 @@ func (s *session) sendDue(now time.Time) {
 // earliest is when the loop has something to do by the clock.
 func (s *session) earliest() time.Time {
 	next := s.nextStatus
+	if s.status.token != nil { // the next one waits for this one, and no moment before its end is one to wake at
+		next = s.ends(s.status.until)
+	}
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
 		if t.token != nil {
 			next = earlier(next, s.ends(t.until))

@@ -234,9 +234,17 @@ func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
 		h.say("status", wire.Status{Boot: "b1", Seq: uint64(i + 1)})
 	}
 	for i := range 100 {
-		h.say("lease", lease("b1", i+1))
+		h.say("lease", wire.Lease{Boot: "b1", Seq: uint64(i + 1), Status: 2 * maxQueued, Pods: 1})
 	}
-	until(t, "the leases", func() bool { return h.heard.count("lease pi-1") == 100 })
+	h.say("lease", lease("b2", 101)) // of one whose first status may be among those that wait
+	until(t, "the leases", func() bool { return h.heard.count("lease pi-1") >= 100 })
+	if ahead := h.heard.ahead.Load(); ahead != 0 {
+		t.Errorf("%d leases show what waits as missing", ahead)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if h.heard.count("lease pi-1 101") != 0 {
+		t.Error("the lease of another boot was heard before the statuses that wait")
+	}
 	if n := h.heard.count("status"); n != 0 {
 		t.Errorf("%d statuses were heard", n)
 	}

@@ -34,7 +34,8 @@ type recorder struct {
 	mu       sync.Mutex
 	heard    []string
 	refuse   func(Peer) error
-	stranger atomic.Bool // whoever connects is the node no more since his CONNECT
+	ahead    atomic.Int64 // leases that show a status or a list of pods
+	stranger atomic.Bool  // whoever connects is the node no more since his CONNECT
 	status   func(ctx context.Context) error
 }
 
@@ -66,10 +67,15 @@ func (d *recorder) Connect(p Peer) error {
 	}
 	return nil
 }
-func (d *recorder) Connected(p Peer)           { d.note("connected %s %s", p.Node, p.Machine) }
-func (d *recorder) Disconnected(p Peer)        { d.note("disconnected %s %s", p.Node, p.Machine) }
-func (d *recorder) Lease(p Peer, l wire.Lease) { d.note("lease %s %d", p.Node, l.Seq) }
-func (d *recorder) Speaks(p Peer) bool         { return !d.stranger.Load() }
+func (d *recorder) Connected(p Peer)    { d.note("connected %s %s", p.Node, p.Machine) }
+func (d *recorder) Disconnected(p Peer) { d.note("disconnected %s %s", p.Node, p.Machine) }
+func (d *recorder) Lease(p Peer, l wire.Lease) {
+	if l.Status+l.Pods > 0 {
+		d.ahead.Add(1)
+	}
+	d.note("lease %s %d", p.Node, l.Seq)
+}
+func (d *recorder) Speaks(p Peer) bool { return !d.stranger.Load() }
 func (d *recorder) Left(_ context.Context, p Peer, pods wire.Pods) error {
 	d.note("left %s %d", p.Node, len(pods.Pods))
 	return nil

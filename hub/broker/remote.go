@@ -95,10 +95,23 @@ func (c *Client) arrived(m paho.Message) {
 	}
 	c.b.stats.heard[leases].Add(1)
 	p := c.peer(node, owner)
+	if r.waits() { // what the lease shows to be missing may be what waits: it is not asked for again
+		if l.Boot != owner.Boot {
+			return
+		}
+		l.Status, l.Pods = 0, 0
+	}
 	if l.Boot == owner.Boot && !r.online.Load() {
 		r.join(c, p)
 	}
 	c.cfg.Handler.Lease(p, l)
+}
+
+// waits tells whether messages of the node wait to be heard.
+func (r *remote) waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.busy
 }
 
 // peer is the device that a node is.

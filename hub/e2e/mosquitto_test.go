@@ -57,8 +57,14 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 	if out := h.said.String(); !strings.Contains(out, "the broker is out of reach") {
 		t.Error("the hub's log does not say that the broker is out of reach")
 	}
+	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
+		t.Errorf("while there is no broker: %q", m)
+	}
 	mosquitto(t, dir, address)
 	h.allReady(3)
+	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 1" {
+		t.Errorf("when it is back: %q", m)
+	}
 	devices[2].runs(h, "after-the-outage")
 	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {
 		var pod corev1.Pod

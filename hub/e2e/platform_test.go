@@ -20,7 +20,7 @@ var platforms = []struct {
 }
 
 // budget is the largest that a stripped program may be, in bytes.
-var budget = map[string]int64{"device": 16_400_000, "hub": 47_500_000}
+var budget = map[string]int64{"device": 16_400_000, "hub": 48_500_000}
 
 // TestPlatforms builds both programs for everything that is released, holds them
 // to their size, and asks those for other processors who they are.

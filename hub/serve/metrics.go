@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/panics"
@@ -46,6 +47,7 @@ var (
 	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
 	metricObservers = prometheus.NewDesc("flotilla_mqtt_observers", "MQTT observers connected now.", nil, nil)
 	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total", "MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
+	metricBroker    = prometheus.NewDesc("flotilla_broker_connected", "1 while the hub is connected to the broker of --broker, 0 while it hears no device; not there without one.", nil, nil)
 	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
 	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news took longest.", []string{"sender"}, nil)
 	metricHeld      = prometheus.NewDesc("flotilla_device_messages_held_total", "Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
@@ -63,7 +65,7 @@ var (
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
+	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
 		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricFree, metricDatabase, metricBackup}
 	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
@@ -126,6 +128,9 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	st := m.broker.Stats()
 	send(metricSessions, gauge, float64(st.Sessions))
 	send(metricConns, gauge, float64(st.Connections))
+	if c, external := m.broker.(*broker.Client); external {
+		send(metricBroker, gauge, number(c.Connected()))
+	}
 	send(metricUnstored, counting, float64(st.Unremembered))
 	send(metricObservers, gauge, float64(st.Observers))
 	for _, each := range []struct {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/state"
 )
 
@@ -24,7 +25,7 @@ func (h *Hub) about() (a admin.About, err error) {
 	a.Facts = []admin.Fact{
 		{Name: "Version", Value: h.o.Version}, {Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()},
 		{Name: "Page and API", Value: h.url()}, {Name: "Answers to", Value: strings.Join(h.server.Names(), ", ")},
-		{Name: "Listens for HTTPS", Value: h.cfg.HTTPSListen}, {Name: "Listens for devices", Value: h.cfg.MQTTListen},
+		{Name: "Listens for HTTPS", Value: h.cfg.HTTPSListen}, h.devicesAt(),
 		{Name: "Data directory", Value: h.cfg.DataDir}, {Name: "CA's fingerprint", Value: h.authority.Pin()},
 	}
 	a.Kept = []admin.Fact{
@@ -33,6 +34,18 @@ func (h *Hub) about() (a admin.About, err error) {
 	}
 	a.Settings = h.cfg.All()
 	return a, nil
+}
+
+// devicesAt says where devices are.
+func (h *Hub) devicesAt() admin.Fact {
+	c, external := h.Broker.(*broker.Client)
+	switch {
+	case !external:
+		return admin.Fact{Name: "Listens for devices", Value: h.cfg.MQTTListen}
+	case c.Connected():
+		return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
+	}
+	return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ") + ": no connection, no device is heard"}
 }
 
 // certificates are the hub's own, and the devices' that end first.

@@ -1,0 +1,83 @@
+package link
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// count is how many messages of a kind the hub has heard.
+func (h *hub) count(what string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.heard {
+		if m.what == what {
+			n++
+		}
+	}
+	return n
+}
+
+func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
+	lost := 0
+	h := &hub{external: true}
+	h.lose = func(m string) bool {
+		if m == "ack event" && lost < 2 {
+			lost++
+			return true
+		}
+		return false
+	}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(time.Second)
+		agree(t, h, a, "after connecting")
+		if string(h.status.Proof.Key) != h.status.Boot {
+			t.Errorf("the status proves %+v", h.status.Proof)
+		}
+		l.Event(wire.Event{Type: "Normal", Reason: "First"})
+		l.Event(wire.Event{Type: "Normal", Reason: "Second"})
+		time.Sleep(5 * time.Second)
+		if n := h.count("event"); n != 1 {
+			t.Errorf("%d events in 5 s, of which none was acknowledged by the hub", n)
+		}
+		time.Sleep(time.Minute)
+		var got []string
+		for _, e := range h.events {
+			got = append(got, e.Reason)
+		}
+		if strings.Join(got, " ") != "First First First Second" {
+			t.Errorf("the hub got %v", got)
+		}
+		if n := h.count("connect"); n != 1 {
+			t.Errorf("%d connections", n)
+		}
+	})
+}
+
+// A broker that has lost its hub looks like a good one. The device tries another connection,
+// and does so ever less often: the hub may be what is away.
+func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
+	h := &hub{external: true}
+	h.silent.Store(true)
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(2 * time.Minute)
+		if n := h.count("connect"); n < 2 {
+			t.Errorf("%d connections in two minutes to a broker without a hub", n)
+		}
+		time.Sleep(24 * time.Hour)
+		first := h.count("connect")
+		statuses := h.count("status")
+		time.Sleep(24 * time.Hour)
+		if n := h.count("connect") - first; n > 24*60/5 {
+			t.Errorf("%d connections a day to a broker whose hub is away", n)
+		}
+		if n := h.count("status") - statuses; n > 24*60 {
+			t.Errorf("%d statuses a day", n)
+		}
+		h.silent.Store(false)
+		time.Sleep(6 * time.Minute) // or at once: a lease shows what it lacks
+		agree(t, h, a, "when the hub is back")
+	})
+}
