@@ -119,7 +119,7 @@ attack:
 	go run ./hub/attack
 
 # What happens in the field, to real hubs, agents and engines: kills, power cuts, broken lines,
-# full disks, torn files. A table of what held. Half an hour; FAULTS='-run ^F2$$' for a row.
+# full disks, torn files. A table of what held. Twenty minutes; FAULTS='-run ^F2$$' for a row.
 faults:
 	@.ci/services .ci/services.env
 	@set -a && . ./.ci/services.env && set +a && go run ./hub/faults $(FAULTS)

@@ -26,15 +26,19 @@ type engine struct {
 // A container is what we want to know of one.
 type container struct {
 	ID      string
-	Kind    string // app or sandbox
+	Kind    string // app, init or sandbox
+	Pod     string // its uid
+	Name    string // in the pod; empty for a sandbox
 	Running bool
 	Started string
 }
 
 const (
-	labelAgent = "flotilla.dev/agent"
-	labelKind  = "flotilla.dev/kind"
-	toolImage  = "flotilla.test/tool:1"
+	labelAgent     = "flotilla.dev/agent"
+	labelKind      = "flotilla.dev/kind"
+	labelPod       = "flotilla.dev/pod-uid"
+	labelContainer = "flotilla.dev/container"
+	toolImage      = "flotilla.test/tool:1"
 )
 
 // engines runs a test on every real engine of this machine that has the test image.
@@ -119,7 +123,7 @@ func (e *engine) containers(node string) ([]container, error) {
 		if err := json.Unmarshal(text, &one); err != nil {
 			return nil, err
 		}
-		out = append(out, container{c.ID, c.Labels[labelKind], one.State.Running, one.State.StartedAt})
+		out = append(out, container{c.ID, c.Labels[labelKind], c.Labels[labelPod], c.Labels[labelContainer], one.State.Running, one.State.StartedAt})
 	}
 	slices.SortFunc(out, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil

@@ -42,9 +42,10 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAPowerCutOfTheHub"),
 			of("hub/pki", "TestPowerFailsInTheMiddleOfAChange"))},
-	{id: "F3", fault: "the agent is killed with kill -9 at every step",
+	{id: "F3", fault: "the agent is killed with kill -9 at every step, and 60 times at random while what it should run changes",
 		criterion: "no container twice, none left over, no workload restarted; what is wanted runs",
 		tests: all(
+			of("hub/e2e", "TestKillingTheAgentAtRandomMoments"),
 			of("device/agent", "TestAnAgentKilledAtAnyStepConverges", "TestRealKilledAgent", "TestAnAgentThatIsKilledWhileItCopiesAnImage"),
 			of("device/memory", "TestAnAgentKilledAtAnyFileOperationForgetsNothing"))},
 	{id: "F4", fault: "a device reboots while the hub is away",
@@ -123,7 +124,7 @@ var rows = []row{
 			of("hub/store", "TestBackupsOfAHubWhoseClockBeginsInThePast", "TestRecordsOfAHubWhoseClockIsBehindAreKept"),
 			of("device/agent", "TestAPodFromBeforeARebootWithAClockBehindItStartsAnew", "TestBackOffIgnoresTheEnginesClock", "TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent"),
 			of("device/hardware", "TestHealth")),
-		gap: "a real machine's clock is nobody's to set in a test: clocks are parameters and bubbles here"},
+		gap: "a real machine's clock is nobody's to set in a test, a time namespace shifts the monotonic ones only, and nothing comes between a static program and the kernel's clock: clocks are parameters and bubbles here"},
 	{id: "F16", fault: "two devices have one identity",
 		criterion: "the incumbent is not disturbed, the other is refused and named; both heal without a restart",
 		tests: all(
@@ -140,14 +141,14 @@ var rows = []row{
 		criterion: "64 MiB are enough; workloads are not touched, it goes on as if nothing had been",
 		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAnAgentThatStandsStill")},
 	{id: "F19", fault: "hub and agents are of other versions",
-		criterion: "payloads of either are understood, unknown fields are ignored, older databases and desired states are taken over",
+		criterion: "payloads of either are understood, unknown fields are ignored, older databases, desired states and containers are taken over",
 		tests: all(
 			of("shared/wire", "TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay"),
 			of("device/memory", "TestAnOlderAgentsDesiredStateIsTakenOver"),
-			of("device/agent", "TestAnUpgradeOfTheAgentRestartsNothing"),
+			of("device/agent", "TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer", "TestAnUpgradeOfTheAgentRestartsNothing"),
 			of("hub/store", "TestDatabasesOfOlderVersionsOpen", "TestAnOlderBackupIsGenuine"),
 			of("hub/serve", "TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce")),
-		gap: "programs of an older release beside newer ones: there is no release yet"},
+		gap: "programs of an older release beside newer ones: there is no release yet; of older agents there are their files and containers"},
 	{id: "F20", fault: "a boot configuration breaks a board",
 		criterion: "it goes back by itself, wherever the power fails; the rollout stops",
 		tests: all(
