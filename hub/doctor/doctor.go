@@ -250,7 +250,7 @@ func (p Patient) paused(e *store.Examination) (all []Finding) {
 		switch {
 		case e.Paused.From == "":
 			from = "an empty one"
-		case e.Paused.From == filepath.Join(p.Config.DataDir, "hub.db"):
+		case e.Paused.From == filepath.Join(p.Config.DataDir, "hub.db"), e.Paused.From == e.Server:
 			from = "an older state of itself"
 		}
 		all = append(all, Finding{Warn, "database", fmt.Sprintf("it was replaced by %s, at %s (%s): devices with a newer desired state keep it", from, e.Paused.At.Format(time.RFC3339), e.Paused.Cause), "see that what the hub has is right, then `flotilla-hub resume`"})

@@ -96,6 +96,7 @@ func wholeAudit(t *testing.T, s *Store) {
 }
 
 func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := options(t, t.TempDir())
 	o.By = "anna"
@@ -189,6 +190,7 @@ func differs(before, after string) string {
 }
 
 func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := options(t, t.TempDir())
 	s := opened(t, o)
@@ -255,6 +257,7 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 }
 
 func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)

@@ -218,7 +218,7 @@ func (p *postgres) explain(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		now := time.Now().Unix()
 		if was := p.told.Load(); now-was >= 60 && p.told.CompareAndSwap(was, now) {
-			p.log.Error("the database does not answer: nothing is decided and nobody who is not known already is let in", "err", err)
+			p.log.Error("the database does not answer: nothing is decided, and whoever asks is told to try again", "err", err)
 		}
 	}
 	return err

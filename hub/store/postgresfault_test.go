@@ -170,6 +170,7 @@ func (l *line) serve(c net.Conn) {
 var impatient = waits{stalled: time.Second, patience: 2 * time.Second, doubt: time.Minute}
 
 func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	for name, does := range map[string]fault{
 		"before the server had it":                        cutBefore,
@@ -219,6 +220,7 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 }
 
 func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	for name, c := range map[string]struct {
 		does fault
@@ -295,6 +297,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 }
 
 func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	for does, want := range map[fault]error{cutBeforeAndDown: nil, cutAndDown: ErrExists} {
 		o := onPostgres(t, server)
@@ -327,6 +330,7 @@ func names(t *testing.T, s *Store) (all []string) {
 // TestNothingAcknowledgedIsLostByKill9OfTheServer writes while the server is killed again
 // and again: afterwards exactly that is there which was acknowledged.
 func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
+	t.Parallel()
 	// The server's own default would lose the newest at each of them.
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
 	o := onPostgres(t, server)
@@ -407,6 +411,7 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 }
 
 func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
@@ -435,6 +440,7 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 }
 
 func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	opened(t, o)
@@ -460,6 +466,7 @@ func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
 }
 
 func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	o.waits = waits{stalled: 500 * time.Millisecond, patience: time.Second}
@@ -484,6 +491,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 }
 
 func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
@@ -503,6 +511,7 @@ func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
 }
 
 func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	name := postgrestest.Name(o.Database)
@@ -532,6 +541,7 @@ func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
 }
 
 func TestAConflictIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	for _, state := range []string{"40001", "40P01"} {
 		t.Run(state, func(t *testing.T) {
@@ -552,6 +562,7 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 }
 
 func TestWhatTheServerCannotBe(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	for name, c := range map[string]struct {
 		prepare func(o *Options)
@@ -617,6 +628,7 @@ func TestWhatTheServerCannotBe(t *testing.T) {
 }
 
 func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t, "synchronous_commit=off", "fsync=off")
 	var log bytes.Buffer
 	o := onPostgres(t, server)
@@ -644,6 +656,7 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 }
 
 func TestAPasswordIsReadFromAFile(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	file := t.TempDir() + "/url"
@@ -662,6 +675,7 @@ func TestAPasswordIsReadFromAFile(t *testing.T) {
 }
 
 func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
 	o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
@@ -685,6 +699,7 @@ func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
 }
 
 func TestAFullDiskOfTheServer(t *testing.T) {
+	t.Parallel()
 	mount := t.TempDir()
 	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=120m,mode=0755"); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -762,4 +777,88 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	wholeAudit(t, s)
+}
+
+// pair is a server with one that follows it, and an address that has both.
+func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
+	first = postgrestest.Start(t)
+	o = onPostgres(t, first)
+	second = first.Standby()
+	o.Database = strings.Replace(o.Database, fmt.Sprintf("127.0.0.1:%d", first.Port), fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", second.Port, first.Port), 1)
+	o.waits = waits{stalled: 2 * time.Second, patience: 300 * time.Millisecond, doubt: time.Minute}
+	return first, second, o
+}
+
+func TestAStandbyThatTakesOver(t *testing.T) {
+	t.Parallel()
+	first, second, o := pair(t)
+	s := opened(t, o) // the first in its address takes no writes: that is not where it writes
+	for rev := uint64(1); rev <= 20; rev++ {
+		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%02d", rev), rev))
+	}
+	await(t, "the standby has all of it", func() bool {
+		out, err := second.Try(postgrestest.Name(o.Database), "SELECT count(*) FROM pods")
+		return err == nil && out == "20"
+	})
+	first.Kill()
+	for range 2 { // the standby alone is no server to write to
+		if err := s.Commit(t.Context(), Commit{Rev: 21, Rows: []Row{pod("lost", 21)}}); !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		time.Sleep(restBetween)
+	}
+	second.Do("postgres", "SELECT pg_promote()")
+	await(t, "the hub goes on there", func() bool {
+		return s.Commit(t.Context(), Commit{Rev: 21, Rows: []Row{pod("p-21", 21)}}) == nil
+	})
+	all := names(t, s)
+	if len(all) != 21 || all[20] != "p-21" {
+		t.Fatal(all)
+	}
+	select {
+	case <-s.pg.overing:
+		t.Fatal(s.pg.over)
+	default:
+	}
+}
+
+func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
+	t.Parallel()
+	first, second, o := pair(t)
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	await(t, "the standby has it", func() bool {
+		out, err := second.Try(postgrestest.Name(o.Database), "SELECT count(*) FROM pods")
+		return err == nil && out == "1"
+	})
+	second.Do("postgres", "ALTER SYSTEM SET primary_conninfo = ''")
+	second.Do("postgres", "SELECT pg_reload_conf()")
+	await(t, "the standby follows no more", func() bool {
+		return first.Do("postgres", "SELECT count(*) FROM pg_stat_replication") == "0"
+	})
+	mustCommit(t, s, 2, pod("b", 2)) // acknowledged, by a server that then is lost
+	first.Kill()
+	second.Do("postgres", "SELECT pg_promote()")
+	await(t, "the hub sees it", func() bool {
+		err := s.Commit(t.Context(), Commit{Rev: 3, Rows: []Row{pod("c", 3)}})
+		return err != nil && strings.Contains(err.Error(), "older than it was")
+	})
+	if err := s.Ended(t.Context()); err == nil {
+		t.Fatal("the hub goes on")
+	}
+	s = reopened(t, s, o)
+	expect(t, names(t, s), "a")
+	r, err := s.Recovered(t.Context())
+	if rev, _ := s.Revision(t.Context()); err != nil || r == nil || rev < 2+revisionJump || !strings.Contains(r.Cause, "standby") || strings.Contains(r.Cause, "wal") {
+		t.Fatalf("devices would be told what is older than they have: %+v %v %d", r, err, rev)
+	}
+}
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("it does not come to that: ", what)
+		}
+	}
 }

@@ -70,8 +70,12 @@ func (w *witness) close() error {
 // says so loudly, its revisions go on beyond all that were given out, and no device is told
 // anything before an administrator has looked.
 func (s *Store) outlived(ctx context.Context, o Options, saw uint64) error {
-	r := Recovery{At: time.Now().UTC(), From: s.file,
-		Cause: fmt.Sprintf("it is of revision %d, and was of %d: the end of its log (%s-wal) is lost, or an older copy was put in its place", s.rev, saw, filepath.Base(s.file))}
+	how := fmt.Sprintf("the end of its log (%s-wal) is lost", filepath.Base(s.file))
+	if s.pg != nil {
+		how = "a standby took over that had not got everything"
+	}
+	r := Recovery{At: time.Now().UTC(), From: s.where(),
+		Cause: fmt.Sprintf("it is of revision %d, and was of %d: %s, or an older copy was put in its place", s.rev, saw, how)}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -88,10 +92,10 @@ func (s *Store) outlived(ctx context.Context, o Options, saw uint64) error {
 		var none *rights // of the newer database nothing is there to be kept
 		return none.restore(ctx, c, r.At)
 	}); err != nil {
-		return fmt.Errorf("note that %s is older than it was: %w", s.file, err)
+		return fmt.Errorf("note that %s is older than it was: %w", s.where(), err)
 	}
 	s.rev = rev
 	s.log.Warn("who may do what is as in the older database: " + asInBackup)
-	s.log.Error("DATABASE IS OLDER than it was: changes are lost", "file", s.file, "err", r.Cause)
+	s.log.Error("DATABASE IS OLDER than it was: changes are lost", "file", s.where(), "err", r.Cause)
 	return nil
 }

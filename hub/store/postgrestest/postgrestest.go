@@ -292,3 +292,25 @@ func (s *Server) psql(database, sql string) (string, error) {
 	}
 	return strings.TrimSpace(string(out)), err
 }
+
+// Standby makes and starts a server that follows this one.
+func (s *Server) Standby() *Server {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	beside := filepath.Join(filepath.Dir(s.Dir), fmt.Sprintf("standby-%d", port))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pg_basebackup"), "-D", beside, "-R", "-c", "fast", "-X", "stream", "--waldir="+beside+"-wal", "--no-sync", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla")
+	s.asOther(c)
+	if out, err := c.CombinedOutput(); err != nil {
+		s.t.Fatalf("pg_basebackup: %v\n%s", err, out)
+	}
+	two := &Server{Dir: beside, Port: port, t: s.t, bin: s.bin, settings: s.settings, log: beside + ".log"}
+	two.Run()
+	return two
+}

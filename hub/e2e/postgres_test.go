@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/store/postgrestest"
+)
+
+// The hub's PostgreSQL is killed again and again while people and devices write. Who asks
+// meanwhile is told 503 and why within moments, nothing that was acknowledged is lost, no
+// node becomes NotReady, and no container is started anew.
+func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
+	h := newHub(t, "--database", server.Database())
+	h.client.Timeout = 30 * time.Second
+	h.simulate(4, 2)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before := h.lives()
+
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var g sync.WaitGroup
+	for w := range 3 {
+		g.Go(func() { h.write(ctx, n, w) })
+	}
+	rounds := 3
+	var slowest time.Duration
+	refusals := 0
+	for i := range rounds {
+		time.Sleep(time.Duration(500+300*i) * time.Millisecond)
+		server.Kill()
+		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last for longer than anybody is kept waiting
+		for k := 0; time.Now().Before(end); k++ {
+			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("down-%d-%d", i, k)}})
+			began := time.Now()
+			_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
+			slowest = max(slowest, time.Since(began))
+			var r refusal
+			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout || !strings.Contains(r.text, "database does not answer") && !strings.Contains(r.text, "read the object") {
+				t.Fatalf("while the database is away a write is answered with %v, wants 503 and why", err)
+			}
+			refusals++
+			time.Sleep(100 * time.Millisecond)
+		}
+		server.Run()
+	}
+	await(t, "the hub writes again", patience, func() error {
+		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+		return err
+	})
+	cancel()
+	g.Wait()
+	if refusals == 0 || n.acks < 10 {
+		t.Fatalf("%d refusals and %d acknowledged writes prove nothing", refusals, n.acks)
+	}
+	if slowest > 22*time.Second {
+		t.Errorf("somebody waited for %s", slowest)
+	}
+	if h.ended() {
+		t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
+	}
+	h.checkNotes(n)
+	h.kill()
+	h.start() // the data directory would say where the database is, too
+	h.checkNotes(n)
+	h.allReady(4)
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
+		t.Errorf("a node became NotReady for a database that was away for a moment:\n%s", events)
+	}
+	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
+	if after := h.lives(); !slices.Equal(before, after) {
+		t.Errorf("the containers were\n%v and are\n%v", before, after)
+	}
+	seen(t, fmt.Sprintf("%d kills of PostgreSQL, none of %d acknowledged writes lost, %d refusals, the slowest answer after %.1f s", rounds, n.acks, refusals, slowest.Seconds()))
+}
