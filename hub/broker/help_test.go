@@ -36,6 +36,7 @@ type recorder struct {
 	refuse   func(Peer) error
 	stranger atomic.Bool // whoever connects is the node no more since his CONNECT
 	status   func(ctx context.Context) error
+	lease    func(wire.Lease)
 }
 
 func (d *recorder) note(format string, args ...any) {
@@ -66,10 +67,15 @@ func (d *recorder) Connect(p Peer) error {
 	}
 	return nil
 }
-func (d *recorder) Connected(p Peer)           { d.note("connected %s %s", p.Node, p.Machine) }
-func (d *recorder) Disconnected(p Peer)        { d.note("disconnected %s %s", p.Node, p.Machine) }
-func (d *recorder) Lease(p Peer, l wire.Lease) { d.note("lease %s %d", p.Node, l.Seq) }
-func (d *recorder) Speaks(p Peer) bool         { return !d.stranger.Load() }
+func (d *recorder) Connected(p Peer)    { d.note("connected %s %s", p.Node, p.Machine) }
+func (d *recorder) Disconnected(p Peer) { d.note("disconnected %s %s", p.Node, p.Machine) }
+func (d *recorder) Lease(p Peer, l wire.Lease) {
+	d.note("lease %s %d", p.Node, l.Seq)
+	if d.lease != nil {
+		d.lease(l)
+	}
+}
+func (d *recorder) Speaks(p Peer) bool { return !d.stranger.Load() }
 func (d *recorder) Left(_ context.Context, p Peer, pods wire.Pods) error {
 	d.note("left %s %d", p.Node, len(pods.Pods))
 	return nil
