@@ -82,6 +82,7 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 
 // keep is a connection from its accepted CONNECT to its end, or until it is parked.
 func (b *Broker) keep(s *session, c net.Conn, ip netip.Addr) {
+	defer panics.Catch("mqtt")
 	s.whose, s.ip = c, ip
 	b.live(s, func() (parked bool) { return b.attend(c, s) })
 }
@@ -195,7 +196,7 @@ func (l *Limits) fill() {
 			*v = def
 		}
 	}
-	set(&l.Connections, 16384)
+	set(&l.Connections, 65536)
 	set(&l.Greeting, 2048)
 	set(&l.PerAddress, 2048)
 	setRate(&l.PerAddressRate, 100)

@@ -70,6 +70,7 @@ func (p *poller) remove(c *Conn) {
 
 // run waits for ever. After a mistake of a Sleeper the others go on.
 func (p *poller) run() {
+	defer panics.Catch("mqtt") // of once's own: those it tells of are caught there
 	r := round{events: make([]unix.EpollEvent, 512), scratch: make([]byte, 4<<10)}
 	for {
 		p.once(&r)
