@@ -286,7 +286,7 @@ func (s *sailor) register(ctx context.Context, secure bool, site int) error {
 	if user != "" {
 		flags |= 0x80
 	}
-	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 10), s.clientID())
+	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.clientID())
 	hello = text(text(hello, prefix+"presence"), `{"boot":"`+s.boot+`","state":"lost"}`)
 	if user != "" {
 		hello = text(hello, user)

@@ -73,9 +73,23 @@ func (s *session) hear(scratch []byte) (next func() (parked bool)) {
 	}
 }
 
-// Expire ends a session of which nothing was heard for too long: parking.Sleeper.
+// Expire ends a session of which nothing was heard for too long: quiet to the last, for a
+// hub that has stood still finds what came meanwhile. parking.Sleeper.
 func (s *session) Expire() {
-	s.resume(func() bool { return s.broker.over(s, os.ErrDeadlineExceeded) })
+	s.resume(func() (parked bool) {
+		b, before, p := s.broker, s.conn.sock.Received(), make([]byte, smallPacket)
+		n, err := s.conn.glance(p)
+		switch {
+		case err == nil:
+			s.conn.seen = p[:n]
+			return b.read(s)
+		case !errors.Is(err, parking.ErrNothing):
+			return b.over(s, err)
+		case s.conn.sock.Received() != before:
+			return b.patient(s)
+		}
+		return b.over(s, os.ErrDeadlineExceeded)
+	})
 }
 
 // resume goes on with a session on a goroutine of its own.

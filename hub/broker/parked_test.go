@@ -170,6 +170,28 @@ func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
 	}
 }
 
+// A hub that has stood still hears what came meanwhile before it calls anybody silent.
+func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		c := dial("pi-1")
+		await(t, "parked", func() bool { return parked(b, "pi-1") })
+		s := b.session("pi-1")
+		for seq := range uint64(20) { // as if the time were over: now one is first, now the other
+			c.raw(leaseBytes("pi-1", seq+1))
+			for !s.conn.sock.ExpireNow() && d.count("lease pi-1") == int(seq) {
+				time.Sleep(time.Millisecond)
+			}
+			c.expect(packets.Pingresp)
+			await(t, "parked", func() bool { return parked(b, "pi-1") })
+		}
+		if n := d.count("lease pi-1"); n != 20 || d.count("disconnected") > 0 {
+			t.Errorf("%d leases were heard, want 20: %q", n, d.all())
+		}
+		await(t, "silence", s.conn.sock.ExpireNow)
+		await(t, "its end", func() bool { return d.count("disconnected pi-1") == 1 })
+	})
+}
+
 // A device that leaves in order and is back at once has left in order.
 func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {

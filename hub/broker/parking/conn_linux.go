@@ -3,6 +3,7 @@ package parking
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -308,7 +309,18 @@ func (c *Conn) overdue(now int64) Sleeper {
 	if c.sleeper == nil || now < c.expires {
 		return nil
 	}
+	c.read.ready = true // whoever is told may look once more
 	return c.unpark()
+}
+
+// ExpireNow does to a parked connection what happens when nothing came in time, and says
+// whether it was parked. It is for tests: that time is long.
+func (c *Conn) ExpireNow() bool {
+	s := c.overdue(math.MaxInt64)
+	if s != nil {
+		s.Expire()
+	}
+	return s != nil
 }
 
 // Close closes the connection. Whoever reads, writes or is told of it hears of it.
