@@ -38,7 +38,15 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.Run(ctx) })
-	g.Go(func() error { return panics.Keep(ctx, "memory", resident.GiveBack) })
+	g.Go(func() error {
+		defer panics.Catch("memory")
+		select {
+		case <-h.Up():
+			settleCollector()
+		case <-ctx.Done():
+		}
+		return panics.Keep(ctx, "memory", resident.GiveBack)
+	})
 	g.Go(func() error {
 		return panics.Keep(ctx, "systemd", func(ctx context.Context) error { return tellSystemd(ctx, h, log) })
 	})

@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	_ "time/tzdata" // CronJobs name time zones, and a gateway box may have none
@@ -24,14 +23,8 @@ import (
 // version is set by the build.
 var version = "0.1.0-dev"
 
-// gcPercent trades a little of the processor for memory, of which a gateway box has
-// less: a fifth of what lives may be garbage. GOGC in the environment wins.
-const gcPercent = 20
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	tellCollector()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

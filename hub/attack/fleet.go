@@ -60,8 +60,14 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 				return fmt.Errorf("%d nodes: %w", n, err)
 			}
 			each := func(v int64) string { return fmt.Sprintf("%.1f kB", float64(v)/float64(n)/1e3) }
+			more := func(v int64) string {
+				if v < 0 {
+					return "less than idle" // pages of the program itself were let go of
+				}
+				return each(v)
+			}
 			mb := func(v int64) string { return fmt.Sprintf("%.0f MB", float64(v)/1e6) }
-			fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %.0f µs |\n", kind, n, mb(f.idle), mb(f.peak), mb(f.resident), each(f.resident-f.idle), each(f.heap), each(f.stack),
+			fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %.0f µs |\n", kind, n, mb(f.idle), mb(f.peak), mb(f.resident), more(f.resident-f.idle), each(f.heap), each(f.stack),
 				f.in.Round(100*time.Millisecond), float64(f.lease.Nanoseconds())/1e3)
 		}
 	}
@@ -280,7 +286,7 @@ func (s *sailor) register(ctx context.Context, secure bool, site int) error {
 	if user != "" {
 		flags |= 0x80
 	}
-	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 10), s.clientID())
+	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.clientID())
 	hello = text(text(hello, prefix+"presence"), `{"boot":"`+s.boot+`","state":"lost"}`)
 	if user != "" {
 		hello = text(hello, user)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"flotilla.dev/hub/broker/parking"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/line"
@@ -45,7 +46,7 @@ func (b *Broker) accept(ctx context.Context, l listener) error {
 			continue
 		}
 		pause = shortest
-		b.admit(line.New(c, writeTimeout), l)
+		b.admit(line.New(parking.New(c), writeTimeout), l)
 	}
 }
 
@@ -79,12 +80,28 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 	}()
 }
 
-// keep is a connection from its accepted CONNECT to its end.
+// keep is a connection from its accepted CONNECT to its end, or until it is parked.
 func (b *Broker) keep(s *session, c net.Conn, ip netip.Addr) {
-	defer b.handlers.Done()
-	defer b.forget(c, ip)
+	defer panics.Catch("mqtt")
+	s.whose, s.ip = c, ip
+	b.live(s, func() (parked bool) { return b.attend(c, s) })
+}
+
+// live is a part of a session's life. With the last one, and with one that panics, the
+// session ends and the connection is forgotten; one that ends parked is not the last.
+func (b *Broker) live(s *session, part func() (parked bool)) {
+	parked := false
+	defer func() {
+		if !parked {
+			if s.claimed {
+				b.release(s)
+			}
+			b.forget(s.whose, s.ip)
+			b.handlers.Done()
+		}
+	}()
 	defer panics.Catch("mqtt", "node", s.peer.Node)
-	b.attend(c, s)
+	parked = part()
 }
 
 // remember enters a connection into the books and takes a slot for its greeting,
@@ -146,26 +163,25 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 }
 
 // attend is the part of a connection's life after its CONNECT was accepted.
-func (b *Broker) attend(c net.Conn, s *session) {
+func (b *Broker) attend(c net.Conn, s *session) (parked bool) {
 	switch {
 	case s.farewell != nil:
 		b.sayFarewell(s)
-		return
+		return false
 	case s.watching != nil:
 		err := b.observe(s)
 		b.log.Debug("observer disconnected", "name", s.watching.Name, "addr", s.watching.Addr, "err", err)
-		return
+		return false
 	}
-	defer b.release(s)
+	s.claimed = true
 	speaks := false
 	if apart(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
 		refuse(s.conn, 4, notAuthorized)
 		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node, err: errors.New("another device took its place in this moment")})
-		return
+		return false
 	}
 	b.stats.accepted.Add(1)
-	err := b.converse(s)
-	b.log.Debug("device disconnected", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
+	return b.converse(s)
 }
 
 // fill puts in the defaults.
@@ -180,7 +196,7 @@ func (l *Limits) fill() {
 			*v = def
 		}
 	}
-	set(&l.Connections, 16384)
+	set(&l.Connections, 65536)
 	set(&l.Greeting, 2048)
 	set(&l.PerAddress, 2048)
 	setRate(&l.PerAddressRate, 100)

@@ -56,7 +56,7 @@ type Config struct {
 
 // Limits bound what the other side can make the broker do. A zero is the default.
 type Limits struct {
-	Connections int // at once; default 16384, and never more than the file limit allows
+	Connections int // at once; default 65536, and never more than the file limit allows
 	Greeting    int // at once that have not finished CONNECT; default 2048
 
 	// Per address, loopback excepted. A site is often one address: as many devices as

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flotilla.dev/hub/broker/parking"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
@@ -48,6 +49,8 @@ type conn struct {
 	observers *observers    // of what goes to a device
 	idle      time.Duration // without a byte from the device, then it is cut
 	until     time.Time     // for the packet that is being read; zero: none is
+	sock      *parking.Conn // not nil: the connection below can be parked
+	eager     bool          // the next read does not wait
 	seen      []byte        // read by greet, behind the CONNECT
 
 	closed atomic.Bool
@@ -64,11 +67,14 @@ type conn struct {
 func newConn(c net.Conn, raw *line.Conn, seen []byte, idle time.Duration) *conn {
 	_ = raw.SetDeadline(time.Time{}) // that of CONNECT
 	raw.Listen(func() time.Duration { return idle })
-	return &conn{Conn: c, raw: raw, seen: seen, idle: idle}
+	sock, _ := raw.Conn.(*parking.Conn)
+	return &conn{Conn: c, raw: raw, seen: seen, idle: idle, sock: sock}
 }
 
 // Read first gives back what greet has read.
 func (c *conn) Read(p []byte) (int, error) {
+	eager := c.eager
+	c.eager = false // with the beginning of a packet its rest is waited for
 	if len(c.seen) > 0 {
 		n := copy(p, c.seen)
 		if c.seen = c.seen[n:]; len(c.seen) == 0 {
@@ -76,11 +82,23 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
+	if eager && c.sock != nil {
+		return c.glance(p)
+	}
 	until := c.until
 	if until.IsZero() {
 		until = time.Now().Add(c.idle + line.Takes(maxRecord))
 	}
 	_ = c.raw.SetReadDeadline(until)
+	return c.Conn.Read(p)
+}
+
+// glance reads what is there, and waits for nothing: then it says parking.ErrNothing.
+func (c *conn) glance(p []byte) (int, error) {
+	c.sock.Impatient(true)
+	c.raw.Straight(true)
+	defer c.sock.Impatient(false)
+	defer c.raw.Straight(false)
 	return c.Conn.Read(p)
 }
 
@@ -124,6 +142,45 @@ func (c *conn) Write(p []byte) (int, error) {
 		go c.drain()
 	}
 	return len(p), nil
+}
+
+// seize makes who must not wait the one who writes; false: somebody else does, or waits to.
+// Until release nothing that is written waits, not even what TLS itself has to say.
+func (c *conn) seize() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy {
+		return false
+	}
+	c.busy = true
+	c.sock.Spill(true)
+	return true
+}
+
+// release gives back what seize has taken. What there was no room for goes out first.
+func (c *conn) release() {
+	rest := c.sock.Spill(false)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case len(rest) > 0:
+		go c.pour(rest)
+	case c.empty():
+		c.busy = false
+	default:
+		go c.drain()
+	}
+}
+
+// pour writes what there was no room for, as it goes to the network, and then the outbox.
+func (c *conn) pour(rest []byte) {
+	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
+	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(rest))))
+	if _, err := c.raw.Write(rest); err != nil {
+		_ = c.Close()
+		return
+	}
+	c.drain()
 }
 
 // send puts a message of the hub into the outbox, and says whether there was room.

@@ -212,7 +212,7 @@ func validate(pk *packets.ConnectPacket) error {
 
 // judge decides on a CONNECT. The session it returns always says who asked.
 func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
-	s := &session{peer: peer, gone: make(chan struct{})}
+	s := &session{broker: b, peer: peer, gone: make(chan struct{})}
 	if pk.ProtocolVersion != 4 {
 		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
 	}

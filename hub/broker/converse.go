@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
+	"flotilla.dev/hub/broker/parking"
 	"flotilla.dev/shared/wire"
 )
 
@@ -23,24 +24,43 @@ var (
 var errOrderly = errors.New("the device has disconnected")
 
 // converse answers a CONNECT that was judged, and then reads what the device says until
-// the connection ends. It tells the will, unless the device has left in order or it is
-// the hub that goes away.
-func (b *Broker) converse(s *session) (err error) {
+// the connection is parked or ends.
+func (b *Broker) converse(s *session) (parked bool) {
 	if _, err := s.conn.Write(connack); err != nil {
-		return err
+		return b.over(s, err)
 	}
 	if s.farewell == nil {
 		apart(func() { b.cfg.Handler.Connected(s.peer) })
 		s.established.Store(true)
 	}
+	return b.read(s)
+}
+
+// read reads packets until there are none for the moment and the connection can be
+// parked, or until it ends.
+func (b *Broker) read(s *session) (parked bool) {
 	r := &packetReader{from: s.conn, expect: s.conn.expect}
-	for err == nil {
-		var head byte
-		var body []byte
-		if head, body, err = r.next(); err == nil {
+	for {
+		s.conn.eager = r.have == 0 && s.farewell == nil
+		head, body, err := r.next()
+		if err == nil {
 			err = b.handle(s, head, body)
 		}
+		switch {
+		case err == nil:
+		case errors.Is(err, parking.ErrNothing):
+			if s.park() {
+				return true
+			}
+		default:
+			return b.over(s, err)
+		}
 	}
+}
+
+// over ends the conversation. It tells the will, unless the device has left in order or it
+// is the hub that goes away.
+func (b *Broker) over(s *session, err error) (parked bool) {
 	_ = s.conn.Close()
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -48,7 +68,7 @@ func (b *Broker) converse(s *session) (err error) {
 	case errors.Is(err, errMalformed):
 		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent what is %v; the connection was closed", err))
 	}
-	if !errors.Is(err, errOrderly) && s.will != nil && s.farewell == nil && !b.closing.Load() {
+	if !errors.Is(err, errOrderly) && s.established.Load() && s.will != nil && s.farewell == nil && !b.closing.Load() {
 		if b.observers.any() {
 			if payload, err := json.Marshal(s.will); err == nil {
 				b.observers.show(s.base+string(wire.ChannelPresence), payload)
@@ -56,7 +76,12 @@ func (b *Broker) converse(s *session) (err error) {
 		}
 		b.cfg.Handler.Presence(s.peer, *s.will)
 	}
-	return err
+	what := "device disconnected"
+	if s.farewell != nil {
+		what = "told farewell"
+	}
+	b.log.Debug(what, "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
+	return false
 }
 
 // handle does what a packet asks for. An error ends the connection.

@@ -13,8 +13,7 @@ func (b *Broker) sayFarewell(s *session) {
 	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()
 	b.stats.accepted.Add(1)
-	err := b.converse(s)
-	b.log.Debug("told farewell", "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
+	b.converse(s)
 }
 
 // farewell tells one who has subscribed to his desired topic what there is to tell.

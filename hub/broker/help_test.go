@@ -37,6 +37,7 @@ type recorder struct {
 	ahead    atomic.Int64 // leases that show a status or a list of pods
 	stranger atomic.Bool  // whoever connects is the node no more since his CONNECT
 	status   func(ctx context.Context) error
+	lease    func(wire.Lease)
 }
 
 func (d *recorder) note(format string, args ...any) {
@@ -74,6 +75,9 @@ func (d *recorder) Lease(p Peer, l wire.Lease) {
 		d.ahead.Add(1)
 	}
 	d.note("lease %s %d", p.Node, l.Seq)
+	if d.lease != nil {
+		d.lease(l)
+	}
 }
 func (d *recorder) Speaks(p Peer) bool { return !d.stranger.Load() }
 func (d *recorder) Left(_ context.Context, p Peer, pods wire.Pods) error {

@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +24,11 @@ type session struct {
 	farewell  []byte    // not nil: all that there is to tell; the session is not its node's
 	keepAlive uint16    // seconds
 	rate      bucket
+
+	broker  *Broker
+	whose   net.Conn // of the broker's books
+	ip      netip.Addr
+	claimed bool // it is its node's
 
 	established atomic.Bool    // CONNACK is sent
 	listening   [2]atomic.Bool // to filters
@@ -61,6 +68,9 @@ func (b *Broker) claim(s *session) error {
 			return nil
 		}
 		b.mu.Unlock()
+		if old.conn.sock != nil {
+			old.conn.sock.Poke() // what it has said in its last moment counts, such as DISCONNECT
+		}
 		_ = old.conn.Close()
 		select {
 		case <-old.gone:
@@ -97,6 +107,12 @@ func newBucket(perSecond float64) bucket {
 func (b *bucket) fill(now time.Time) {
 	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*b.perSecond, 4*b.perSecond)
 	b.at = now
+}
+
+// has says whether so much can be taken now without waiting.
+func (b *bucket) has(n float64) bool {
+	b.fill(time.Now())
+	return b.tokens >= n
 }
 
 func (b *bucket) take(n float64) {

@@ -3,7 +3,10 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,13 +53,24 @@ func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 }
 
 // BenchmarkPassAfterOneChange is a whole pass after one node's report has changed
-// it: it must cost what changed, not what exists.
+// it: it must cost what changed, not what exists. MB-heap is what the fleet holds, without
+// connections. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to
+// make it, and some 8 GB.
 func BenchmarkPassAfterOneChange(b *testing.B) {
+	sizes := sizes
+	if n, err := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_LARGE")); err == nil {
+		sizes = append(slices.Clone(sizes), n)
+	}
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			now := time.Now()
-			settler := control.NewSettler(node.Ended, append(bigDeciders(), node.Deliver{})...)
+			settler := control.NewSettler(node.Ended, append(decidersWith("10.0.0.0/8", 28), node.Deliver{})...)
+			var before, m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
 			s, _, _ := settler.Settle(bigFleet(n, now), nil, now)
+			runtime.GC()
+			runtime.ReadMemStats(&m)
 			status := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}
 			i := 0
 			b.ReportAllocs()
@@ -68,6 +82,7 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 				s, done = state.Apply(s, []state.Change{state.Put(node, "")})
 				s, _, _ = settler.Settle(s, done, now)
 			}
+			b.ReportMetric(float64(m.HeapAlloc-before.HeapAlloc)/1e6, "MB-heap")
 		})
 	}
 }

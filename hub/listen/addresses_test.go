@@ -65,7 +65,7 @@ func TestFilesAreKeptForMQTT(t *testing.T) {
 	for _, tt := range []struct {
 		files       uint64
 		https, mqtt int
-	}{{1024, 192, 576}, {2500, 561, 1683}, {20000, 1024, 16384}, {1 << 40, 1024, 16384}, {100, 16, 48}} {
+	}{{1024, 192, 576}, {2500, 561, 1683}, {20000, 1024, 18720}, {1 << 40, 1024, 65536}, {100, 16, 48}} {
 		if https, mqtt := divide(tt.files); https != tt.https || mqtt != tt.mqtt {
 			t.Errorf("of %d files HTTPS has %d and MQTT %d, want %d and %d", tt.files, https, mqtt, tt.https, tt.mqtt)
 		}

@@ -17,7 +17,7 @@ import (
 const (
 	ownFiles = 256   // for the database, logs, backups, questions to name servers …
 	maxHTTPS = 1024  // connections: a browser and a client-go have one each
-	maxMQTT  = 16384 // one for each device, and those that come back
+	maxMQTT  = 65536 // one for each device, and those that come back
 )
 
 // Files says how many connections the HTTPS and the MQTT listeners may have at once:

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -16,6 +18,7 @@ import (
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/bound"
@@ -62,31 +65,91 @@ func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Sn
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
 	}
-	var objects []state.Object
-	var mender bound.Mender
-	err = st.Load(ctx, func(r store.Row) error {
-		o, err := state.New(state.Kind(r.Kind))
-		if err != nil {
-			return fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-		}
-		object, places := mender.Mend(r.Object, o)
-		if err := json.Unmarshal(object, o); err != nil {
-			return fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-		}
-		if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
-			return fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
-		}
-		objects = append(objects, o)
-		if n := len(places); n > 0 {
-			mended = append(mended, state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
-				state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds"))
-		}
-		return nil
-	})
+	objects, mended, err := decodeAll(ctx, st.Load)
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the fleet: %w", err)
 	}
 	return state.Load(state.Empty(id, started), objects, rev), mended, nil
+}
+
+// decodeAll decodes the rows that load tells of, on all processors: most of a start is
+// this. Objects and what had to be mended are in the order of the rows.
+func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) error) error) (objects []state.Object, mended []state.Change, err error) {
+	const together = 256
+	type batch struct {
+		rows    []store.Row
+		objects []state.Object
+		mended  []state.Change
+	}
+	var batches []*batch
+	decoders, ctx := errgroup.WithContext(ctx)
+	todo := make(chan *batch, runtime.GOMAXPROCS(0))
+	for range cap(todo) {
+		decoders.Go(func() (err error) {
+			defer panics.CatchThen("start", func(failed error) { err = failed })
+			var mender bound.Mender
+			for b := range todo {
+				for _, r := range b.rows {
+					o, m, err := decode(&mender, r)
+					if err != nil {
+						return err
+					}
+					b.objects, b.mended = append(b.objects, o), append(b.mended, m...)
+				}
+				b.rows = nil
+			}
+			return nil
+		})
+	}
+	now := new(batch)
+	hand := func() error {
+		select {
+		case todo <- now:
+			batches, now = append(batches, now), new(batch)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	err = load(ctx, func(r store.Row) error {
+		if now.rows = append(now.rows, r); len(now.rows) < together {
+			return nil
+		}
+		return hand()
+	})
+	if err == nil {
+		err = hand()
+	}
+	close(todo)
+	if failed := decoders.Wait(); failed != nil {
+		return nil, nil, failed
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, b := range batches {
+		objects, mended = append(objects, b.objects...), append(mended, b.mended...)
+	}
+	return objects, mended, nil
+}
+
+// decode decodes a row, and says what of it had to be mended.
+func decode(mender *bound.Mender, r store.Row) (o state.Object, mended []state.Change, err error) {
+	if o, err = state.New(state.Kind(r.Kind)); err != nil {
+		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	object, places := mender.Mend(r.Object, o)
+	if err := json.Unmarshal(object, o); err != nil {
+		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
+		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
+	}
+	if n := len(places); n > 0 {
+		mended = append(mended, state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
+			state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds"))
+	}
+	return o, mended, nil
 }
 
 // mend is the news by which what was mended is remembered so, and told.

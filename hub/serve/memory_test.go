@@ -103,3 +103,41 @@ func TestAFullDiskIsToldAsThat(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Rows are decoded on all processors, and come out as they went in.
+func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
+	const n = 1000
+	load := func(bad int) func(context.Context, func(store.Row) error) error {
+		return func(_ context.Context, fn func(store.Row) error) error {
+			for i := range n {
+				name := fmt.Sprintf("ns-%04d", i)
+				r := store.Row{Kind: string(state.Namespaces), Name: name, Object: []byte(`{"metadata":{"name":"` + name + `"}}`)}
+				if i == bad {
+					r.Object = []byte("no JSON")
+				}
+				if err := fn(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	objects, _, err := decodeAll(t.Context(), load(-1))
+	if err != nil || len(objects) != n {
+		t.Fatalf("%d objects, %v, want %d", len(objects), err, n)
+	}
+	for i, o := range objects {
+		if want := fmt.Sprintf("ns-%04d", i); o.GetName() != want {
+			t.Fatalf("object %d is %s, want %s", i, o.GetName(), want)
+		}
+	}
+	for _, bad := range []int{0, 300, n - 1} {
+		if _, _, err := decodeAll(t.Context(), load(bad)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
+			t.Errorf("row %d is damaged: %v", bad, err)
+		}
+	}
+	lost := errors.New("the disk is gone")
+	if _, _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost }); !errors.Is(err, lost) {
+		t.Errorf("a store that cannot be read: %v", err)
+	}
+}

@@ -35,6 +35,7 @@ type Conn struct {
 	net.Conn
 	patience time.Duration // of a write
 	received atomic.Int64  // nanoseconds in which something was coming
+	straight bool          // the reader's
 
 	mu          sync.Mutex
 	silence     func() time.Duration
@@ -95,8 +96,15 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	}
 }
 
+// Straight lets reads through to the connection below as they are: whoever reads has an
+// eye on silence in another way. It is the reader's to say.
+func (c *Conn) Straight(on bool) { c.straight = on }
+
 // Read reads what there is, at least a byte.
 func (c *Conn) Read(p []byte) (n int, err error) {
+	if c.straight {
+		return c.Conn.Read(p)
+	}
 	began := time.Now()
 	defer func() {
 		if n > 0 {

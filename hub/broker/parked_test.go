@@ -1,0 +1,246 @@
+//go:build linux
+
+package broker
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/shared/wire"
+)
+
+// parked says whether the node's connection has no goroutine.
+func parked(b *Broker, node string) bool {
+	s := b.session(node)
+	return s != nil && s.conn.sock != nil && s.conn.sock.Parked()
+}
+
+// leaseBytes is a lease, and a ping along with it.
+func leaseBytes(node string, seq uint64) []byte {
+	p := leasePacket(topicOf(node, wire.ChannelLease), wire.AppendLease(nil, wire.Lease{Boot: "b", Seq: seq, Time: time.Now()}))
+	return append(p, 0xc0, 0)
+}
+
+func (c *client) raw(p []byte) {
+	c.t.Helper()
+	if _, err := c.conn.Write(p); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) expect(kind byte) {
+	c.t.Helper()
+	if pk, err := c.read(); err != nil || pk.FixedHeader.Type != kind {
+		c.t.Fatalf("got packet %d, %v, want %d", pk.FixedHeader.Type, err, kind)
+	}
+}
+
+func clumsy(l wire.Lease) {
+	if l.Seq == 666 {
+		panic("a bug")
+	}
+}
+
+// both runs a test on connections as they are, and over TLS.
+func both(t *testing.T, test func(t *testing.T, d *recorder, b *Broker, dial func(node string) *client)) {
+	t.Run("plain", func(t *testing.T) {
+		d, l := &recorder{lease: clumsy}, loopback(t)
+		b := start(t, Config{Handler: d, DevListen: l})
+		test(t, d, b, func(node string) *client {
+			return dialDev(t, l.Addr(), node, willOf(topicOf(node, wire.ChannelPresence), `{"boot":"b","state":"lost"}`))
+		})
+	})
+	t.Run("tls", func(t *testing.T) {
+		d, l, a := &recorder{lease: clumsy}, loopback(t), newAuthority(t)
+		b := start(t, Config{Handler: d, Listen: l, TLS: a.server()})
+		test(t, d, b, func(node string) *client {
+			c, err := tls.Dial("tcp", l.Addr().String(), a.client(a.device(node)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			cl, code := connect(t, c, connectPacket(node, func(pk *packets.Packet) {
+				willOf(topicOf(node, wire.ChannelPresence), `{"boot":"b","state":"lost"}`)(pk)
+				pk.Connect.UsernameFlag, pk.Connect.Username = false, nil
+			}))
+			if code != 0 {
+				t.Fatalf("refused with %d", code)
+			}
+			return cl
+		})
+	})
+}
+
+func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		dial("warm-up").ping()
+		before := runtime.NumGoroutine()
+		var all []*client
+		for _, node := range []string{"pi-0", "pi-1", "pi-2", "pi-3", "pi-4", "pi-5", "pi-6", "pi-7", "pi-8", "pi-9"} {
+			c := dial(node)
+			c.subscribeOwn(node)
+			all = append(all, c)
+			await(t, node+" parked", func() bool { return parked(b, node) })
+		}
+		await(t, "their goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
+		for seq := range uint64(3) {
+			for i, c := range all {
+				node := "pi-" + string(rune('0'+i))
+				c.raw(leaseBytes(node, seq+1))
+				c.expect(packets.Pingresp)
+			}
+		}
+		if n := d.count("lease pi-"); n != 30 {
+			t.Errorf("%d leases were heard, want 30", n)
+		}
+	})
+}
+
+// However the bytes come, what they say is heard once and in order.
+func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		c := dial("pi-1")
+		quietly := func() { t.Helper(); await(t, "parked", func() bool { return parked(b, "pi-1") }) }
+		event := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 7,
+			TopicName: topicOf("pi-1", wire.ChannelPresence), Payload: []byte(`{"boot":"b","state":"shutdown"}`)})
+		quietly()
+		for seq, cut := range []int{1, 2, 3, 40, 100} { // in the header, the topic, the payload
+			p := leaseBytes("pi-1", uint64(seq+1))
+			c.raw(p[:cut])
+			time.Sleep(30 * time.Millisecond) // so that the hub sees it alone
+			c.raw(p[cut:])
+			c.expect(packets.Pingresp)
+			quietly()
+		}
+		c.raw(append(append(leaseBytes("pi-1", 6), event...), leaseBytes("pi-1", 7)...))
+		c.expect(packets.Pingresp)
+		c.expect(packets.Puback)
+		c.expect(packets.Pingresp)
+		quietly()
+		c.raw(bytes.Repeat(leaseBytes("pi-1", 8), 60)) // more than is read at once
+		for range 60 {
+			c.expect(packets.Pingresp)
+		}
+		want := "lease pi-1 1,lease pi-1 2,lease pi-1 3,lease pi-1 4,lease pi-1 5,lease pi-1 6,presence pi-1 b shutdown,lease pi-1 7" + strings.Repeat(",lease pi-1 8", 60)
+		if got := strings.Join(d.all(), ","); !strings.HasSuffix(got, want) {
+			t.Errorf("heard %s\nwant %s", got, want)
+		}
+	})
+}
+
+func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
+	for name, end := range map[string]struct {
+		do   func(b *Broker, c *client)
+		will bool
+	}{
+		"the device is cut":           {func(_ *Broker, c *client) { c.conn.Close() }, true},
+		"with a lease in front":       {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() }, true},
+		"it says DISCONNECT":          {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
+		"the hub disconnects it":      {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
+		"it sends what is no MQTT":    {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
+		"the hub panics over a lease": {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
+		"it is silent":                {func(*Broker, *client) {}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "it is silent" && testing.Short() {
+				t.Skip("-short: silence takes fifteen seconds")
+			}
+			t.Parallel()
+			both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+				c := dial("pi-1")
+				await(t, "parked", func() bool { return parked(b, "pi-1") })
+				end.do(b, c)
+				await(t, "the session's end", func() bool { return !b.Online("pi-1") && b.Stats().Connections == 0 })
+				await(t, "the end told", func() bool { return d.count("disconnected pi-1") == 1 })
+				if will := d.count("presence pi-1 b lost"); will != map[bool]int{true: 1}[end.will] {
+					t.Errorf("the will was told %d times: %q", will, d.all())
+				}
+				dial("pi-1").ping() // its place is free
+			})
+		})
+	}
+}
+
+// A hub that has stood still hears what came meanwhile before it calls anybody silent.
+func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		c := dial("pi-1")
+		await(t, "parked", func() bool { return parked(b, "pi-1") })
+		s := b.session("pi-1")
+		for seq := range uint64(20) { // as if the time were over: now one is first, now the other
+			c.raw(leaseBytes("pi-1", seq+1))
+			for !s.conn.sock.ExpireNow() && d.count("lease pi-1") == int(seq) {
+				time.Sleep(time.Millisecond)
+			}
+			c.expect(packets.Pingresp)
+			await(t, "parked", func() bool { return parked(b, "pi-1") })
+		}
+		if n := d.count("lease pi-1"); n != 20 || d.count("disconnected") > 0 {
+			t.Errorf("%d leases were heard, want 20: %q", n, d.all())
+		}
+		await(t, "silence", s.conn.sock.ExpireNow)
+		await(t, "its end", func() bool { return d.count("disconnected pi-1") == 1 })
+	})
+}
+
+// A device that leaves in order and is back at once has left in order.
+func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		other := dial("pi-2")
+		for i := range 10 {
+			c := dial("pi-1")
+			await(t, "parked", func() bool { return parked(b, "pi-1") })
+			other.raw(leaseBytes("pi-2", 1)) // so that the next tick is some way off
+			other.expect(packets.Pingresp)
+			c.raw(append(leaseBytes("pi-1", uint64(i+1)), 0xe0, 0))
+		}
+		await(t, "the last one's end", func() bool { return !b.Online("pi-1") })
+		if leases, wills := d.count("lease pi-1"), d.count("presence"); leases != 10 || wills != 0 {
+			t.Errorf("%d leases and %d wills were heard, want 10 and 0", leases, wills)
+		}
+	})
+}
+
+// A device that is parked is told what the hub wants, and one that does not read holds up
+// neither the hub nor another parked device.
+func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
+	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
+		deaf, other := dial("pi-1"), dial("pi-2")
+		deaf.subscribeOwn("pi-1")
+		await(t, "parked", func() bool { return parked(b, "pi-1") && parked(b, "pi-2") })
+		large := make([]byte, wire.MaxToDevice)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		defer func() { cancel(); <-over }()
+		go func() { // until its socket is full, and further
+			defer close(over)
+			for ctx.Err() == nil {
+				_ = b.Publish("pi-1", wire.ChannelDesired, large)
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		longest := time.Duration(0)
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+			_ = deaf.conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = deaf.conn.Write(leaseBytes("pi-1", 1)) // answers that it does not read
+			began := time.Now()
+			other.raw(leaseBytes("pi-2", 1))
+			other.expect(packets.Pingresp)
+			longest = max(longest, time.Since(began))
+		}
+		if longest > 1500*time.Millisecond { // five seconds is what it would be
+			t.Errorf("another device waited %s", longest)
+		}
+	})
+}
+
+var _ net.Conn = (*parking.Conn)(nil)
