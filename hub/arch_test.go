@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/search"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 
