@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,21 +61,13 @@ func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Sn
 	var objects []state.Object
 	var mender bound.Mender
 	err = st.Load(ctx, func(r store.Row) error {
-		o, err := state.New(state.Kind(r.Kind))
+		o, places, err := remembered(&mender, r)
 		if err != nil {
-			return fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-		}
-		object, places := mender.Mend(r.Object, o)
-		if err := json.Unmarshal(object, o); err != nil {
-			return fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-		}
-		if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
-			return fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
+			return err
 		}
 		objects = append(objects, o)
-		if n := len(places); n > 0 {
-			mended = append(mended, state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
-				state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds"))
+		if why := mendedWhy(o, places); why != "" {
+			mended = append(mended, state.Put(o, why).Warning("OutOfBounds"))
 		}
 		return nil
 	})
