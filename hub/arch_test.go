@@ -87,6 +87,7 @@ var only = map[string][]string{
 	"github.com/labstack/echo":         {"hub/kube", "hub/admin", "hub/serve"},
 	"github.com/spf13/cobra":           {"hub/cli", "device"},
 	"database/sql":                     {"hub/store"},
+	"github.com/jackc/pgx":             {"hub/store"},
 	"modernc.org/sqlite":               {"hub/store"},
 	"periph.io/x":                      {"device/hardware"},
 	"github.com/google/go-containerre": {"device/signature"},

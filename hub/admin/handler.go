@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/store"
 )
 
@@ -156,6 +157,8 @@ var explained = []struct {
 	{access.ErrForbidden, http.StatusForbidden, ""}, {access.ErrConflict, http.StatusConflict, ""},
 	{store.ErrNotFound, http.StatusNotFound, ""}, {store.ErrExists, http.StatusConflict, ""},
 	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"},
+	{store.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{control.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
 }
 
 func (c *call) refuse(title string, err error) error {

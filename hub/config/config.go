@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"flotilla.dev/shared/fleet"
@@ -22,6 +23,7 @@ import (
 // A Config is every setting. Load returns one that is valid.
 type Config struct {
 	DataDir          string
+	Database         string // where the database is, see package store: postgres://…, with a password perhaps; a file that says so; sqlite; "": as the data directory has it
 	HTTPSListen      string // host:port; no host: every address
 	MQTTListen       string
 	MQTTDevListen    string // without TLS, loopback only; "": off
@@ -92,6 +94,11 @@ type setting struct {
 // settings are all of them, in the order in which they are shown.
 var settings = []setting{
 	text("data-dir", "directory", "/var/lib/flotilla/hub", "directory that holds the database, the certificates and the backups", func(c *Config) *string { return &c.DataDir }),
+	{
+		name: "database", kind: "URL", usage: "where the database is: postgres://USER@HOST:5432/NAME, a file whose first line is that, or sqlite for hub.db in the data directory (default what it was last, at first sqlite)",
+		set: func(c *Config, v string) error { c.Database = v; return nil },
+		get: func(c *Config) string { return withoutPassword(c.Database) },
+	},
 	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining", func(c *Config) *string { return &c.HTTPSListen }),
 	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
 	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
@@ -198,6 +205,38 @@ func withoutPath(address string) string {
 		return "no URL with a host"
 	}
 	return u.Scheme + "://" + u.Host + "/…"
+}
+
+// withoutPassword is the address of a database as it may be shown.
+func withoutPassword(address string) string {
+	if !strings.Contains(address, "://") {
+		return address
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "no URL"
+	}
+	if u.User != nil {
+		u.User = url.User(u.User.Username())
+	}
+	q := u.Query()
+	for name := range q {
+		if strings.Contains(name, "pass") { // password, sslpassword
+			q.Set(name, "…")
+		}
+	}
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "%E2%80%A6", "…")
+	return u.String()
+}
+
+// hasPassword tells whether an address holds one.
+func hasPassword(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	_, has := u.User.Password()
+	return has || u.Query().Has("password") || u.Query().Has("sslpassword")
 }
 
 // podEvictionTimeout is the older name under which both default tolerations are set.

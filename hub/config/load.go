@@ -72,6 +72,9 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 		mistakes = append(mistakes, c.take(level)...)
 	}
 	mistakes = append(mistakes, c.readPolicy()...)
+	if from := c.source("database"); hasPassword(c.Database) && strings.HasPrefix(string(from), "flag ") {
+		warnings = append(warnings, "the password in --database can be read by every user of this machine: write the address into a file, and name that")
+	}
 	if c.policy != nil && c.policy.PodPidsLimit != policy.DefaultPidsLimit {
 		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+" does nothing on the hub: it is for the policy of a device")
 	}

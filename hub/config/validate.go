@@ -21,6 +21,7 @@ func (c *Config) Validate() error {
 	if c.DataDir == "" {
 		v.wrong("data-dir", "write the path of a directory, such as /var/lib/flotilla/hub")
 	}
+	v.database()
 	v.addresses()
 	v.periods()
 
@@ -71,6 +72,21 @@ func quoted(s string) string {
 		return "empty"
 	}
 	return s
+}
+
+// database: an address that is mistyped must not make a file of it.
+func (v *verdict) database() {
+	const instead = "write postgres://USER@HOST:5432/NAME, the path of a file whose first line is that, or sqlite"
+	switch is := v.c.Database; {
+	case is == "" || is == "sqlite":
+	case strings.Contains(is, "://"):
+		u, err := url.Parse(is)
+		if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+			v.wrong("database", instead)
+		}
+	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // host=… dbname=…, or a word
+		v.wrong("database", instead)
+	}
 }
 
 // incidents: whoever is told of them must be somebody.

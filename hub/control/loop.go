@@ -25,7 +25,7 @@ type Row struct {
 
 // A Store remembers rows across a power cut.
 type Store interface {
-	// Commit returns after all rows are durable, or none. ErrFull: there is no room.
+	// Commit returns after all rows are durable, or none. ErrFull: there is no room; ErrUnavailable: not now.
 	Commit(ctx context.Context, rows []Row, rev uint64) error
 }
 
@@ -132,6 +132,9 @@ func (l *Loop) Unsettled() uint64 { return l.unsettled.Load() }
 
 // ErrFull is what a Store wraps that has no room for anything more.
 var ErrFull = errors.New("no room on the hub's disk")
+
+// ErrUnavailable is what a Store wraps that cannot be reached for now.
+var ErrUnavailable = errors.New("the hub's database does not answer")
 
 // ErrStopped answers news that came while the hub was stopping.
 var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again in a moment")

@@ -15,6 +15,7 @@ import (
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 // A call is one request on its way to its answer.
@@ -95,6 +96,8 @@ func (c *call) authenticate() error {
 		return apierrors.NewUnauthorized("Unauthorized: " + err.Error())
 	case errors.Is(err, access.ErrTooMany):
 		return apierrors.NewTooManyRequests(err.Error(), 1)
+	case errors.Is(err, store.ErrUnavailable):
+		return c.unavailable()
 	case err != nil:
 		return apierrors.NewInternalError(err)
 	}
@@ -104,6 +107,13 @@ func (c *call) authenticate() error {
 	c.who = u
 	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))
 	return nil
+}
+
+// unavailable answers while the hub's database does not. Where it is, and why, is for the
+// log: a stranger may ask.
+func (c *call) unavailable() error {
+	c.w.Header().Set("Retry-After", "1")
+	return apierrors.NewServiceUnavailable("the hub's database does not answer: nothing was changed as far as is known; try again in a moment, and see the hub's log")
 }
 
 // groups are those of a person in Kubernetes' words.

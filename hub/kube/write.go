@@ -194,6 +194,8 @@ func (c *call) writeError(err error) error {
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
 			Message: "the hub's disk is full: it can remember nothing more; make room on it, or delete something, and try again",
 		}}
+	case errors.Is(err, control.ErrUnavailable):
+		return c.unavailable()
 	case c.r.Context().Err() != nil:
 		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 1)
 	}

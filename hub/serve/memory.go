@@ -44,6 +44,9 @@ func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) erro
 	if errors.Is(err, store.ErrFull) {
 		err = fmt.Errorf("%w: %w", control.ErrFull, err)
 	}
+	if errors.Is(err, store.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", control.ErrUnavailable, err)
+	}
 	return err
 }
 

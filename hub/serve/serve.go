@@ -94,7 +94,7 @@ type Hub struct {
 func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
 	cfg, log := o.Config, o.Log
-	if h.Store, err = store.Open(ctx, store.Options{Dir: cfg.DataDir, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}); err != nil {
+	if h.Store, err = store.Open(ctx, store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}); err != nil {
 		return nil, err
 	}
 	st := h.Store
@@ -233,7 +233,7 @@ func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
 	}
-	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
+	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
 	if h.o.HTTPS != nil {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })

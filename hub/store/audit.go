@@ -109,7 +109,7 @@ func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
 	if err := s.flushAudits(nil); err != nil {
 		return nil, err
 	}
-	query, args := selectAudit+" WHERE 1", []any{}
+	query, args := selectAudit+" WHERE 1 = 1", []any{}
 	if q.Before > 0 {
 		query, args = query+" AND id < ?", append(args, q.Before)
 	}

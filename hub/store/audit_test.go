@@ -60,7 +60,7 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 				}
 			}
 			if tt.sql != "" {
-				if err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error { _, err := c.ExecContext(ctx, tt.sql); return err }); err != nil {
+				if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error { _, err := c.ExecContext(ctx, tt.sql); return err }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -405,7 +405,7 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 		default:
 			other = column + " || 'x'"
 		}
-		err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error {
+		err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
 			_, err := c.ExecContext(ctx, "CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+other+" WHERE id = 3")
 			return err
 		})
@@ -415,7 +415,7 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 {
 			t.Errorf("%s was changed, and it does not show: %v %+v", column, err, r)
 		}
-		if err := s.tx(t.Context(), func(ctx context.Context, c *sql.Conn) error {
+		if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
 			_, err := c.ExecContext(ctx, "DELETE FROM audit; INSERT INTO audit SELECT * FROM was; DROP TABLE was")
 			return err
 		}); err != nil {
@@ -544,7 +544,7 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	full := func(is bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.full = is
+		s.full.Store(is)
 	}
 	full(true)
 	for range 3 {

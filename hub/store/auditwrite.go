@@ -80,16 +80,16 @@ func (s *Store) flushAudits(one *queued) error {
 	if one != nil && one.kept { // another's write took it along
 		return nil
 	}
-	if s.conn == nil {
+	if !s.isOpen() {
 		return nil // closing has written it
 	}
 	if one == nil && !s.audits.waits() {
 		return nil
 	}
 	ctx := context.Background()
-	nothing := func(context.Context, *sql.Conn) error { return nil }
+	nothing := func(context.Context, *conn) error { return nil }
 	err := ErrFull
-	if !s.full {
+	if !s.full.Load() {
 		err = s.txLocked(ctx, nothing)
 	}
 	if errors.Is(err, ErrFull) {
@@ -103,9 +103,9 @@ func (s *Store) flushAudits(one *queued) error {
 
 // writeAudits writes what waits in the transaction that is open, and removes what
 // is too old or too much. It returns what it has written.
-func (s *Store) writeAudits(ctx context.Context, c *sql.Conn) ([]*queued, error) {
+func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	now := time.Now()
-	if s.full {
+	if s.full.Load() {
 		return nil, nil
 	}
 	rows := s.audits.gather(now, s.closing)
@@ -116,8 +116,8 @@ func (s *Store) writeAudits(ctx context.Context, c *sql.Conn) ([]*queued, error)
 		return nil, err
 	}
 	err := s.appendAudits(ctx, c, rows, now)
-	if err != nil && errors.Is(s.explain(err), ErrFull) {
-		return nil, err // the whole transaction is lost, and its writer makes room
+	if cause := s.explain(err); errors.Is(cause, ErrFull) || errors.Is(cause, ErrUnavailable) {
+		return nil, err // the whole transaction is lost, and its writer makes room, or begins again
 	}
 	if err != nil { // a damaged audit must not stop the fleet
 		s.log.Error("records of the audit are lost", "count", len(rows), "err", err)
@@ -175,7 +175,7 @@ func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, err
 }
 
 // appendAudits links records to the chain.
-func (s *Store) appendAudits(ctx context.Context, c *sql.Conn, rows []*queued, now time.Time) error {
+func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now time.Time) error {
 	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
 	if err != nil {
 		return err
@@ -212,12 +212,12 @@ const auditBegins = "begin"
 
 // pruneAudits removes records from the oldest on: the chain is cut at one place,
 // and its anchor is remembered.
-func (s *Store) pruneAudits(ctx context.Context, c *sql.Conn, head chainEnd, now time.Time) error {
+func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now time.Time) error {
 	var first, keep sql.NullInt64
 	if err := c.QueryRowContext(ctx, "SELECT min(id) FROM audit").Scan(&first); err != nil {
 		return err
 	}
-	err := c.QueryRowContext(ctx, "SELECT id FROM audit WHERE at >= ? AND id > ? AND (total > ? OR hash = x'') ORDER BY id LIMIT 1",
+	err := c.QueryRowContext(ctx, "SELECT id FROM audit WHERE at >= ? AND id > ? AND (total > ? OR length(hash) = 0) ORDER BY id LIMIT 1",
 		stamp(now.Add(-s.auditKept)), head.id-s.auditRows, head.total-s.auditBytes).Scan(&keep)
 	if errors.Is(err, sql.ErrNoRows) {
 		keep.Int64, err = head.id, nil // the newest stays in any case

@@ -28,6 +28,9 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 			err = fmt.Errorf("back up to %s: %w", file, s.explain(err))
 		}
 	}()
+	if s.pg != nil {
+		return errors.New("the database is PostgreSQL: use pg_dump")
+	}
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("%w; choose another name", ErrExists)
 	}
@@ -110,6 +113,9 @@ func (s *Store) BackUpNow(ctx context.Context) (string, error) {
 // RunBackups backs the database up every 24 hours, whatever the number of
 // restarts, and keeps the last 7. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {
+	if s.pg != nil {
+		return nil
+	}
 	wait := s.nextBackup().Sub(s.now())
 	for {
 		select {

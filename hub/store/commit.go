@@ -42,10 +42,23 @@ func expendableKind(kind string) bool {
 
 var kindForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
 
-// A kindTable holds the prepared statements of one kind's table.
+// The statements by which the table of a kind is written.
+const (
+	putRow = `INSERT INTO {kind} (namespace, name, uid, rev, node, phase, object) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid, rev = excluded.rev,
+		node = excluded.node, phase = excluded.phase, object = excluded.object`
+	changeRow = `UPDATE {kind} SET uid = ?, rev = ?, node = ?, phase = ?, object = ? WHERE namespace = ? AND name = ?`
+	removeRow = `DELETE FROM {kind} WHERE namespace = ? AND name = ?`
+)
+
+// A kindTable holds the prepared statements of one kind's table. In PostgreSQL it only
+// says that there is one.
 type kindTable struct{ put, change, remove *sql.Stmt }
 
 func (t *kindTable) close() error {
+	if t.put == nil {
+		return nil
+	}
 	return errors.Join(t.put.Close(), t.change.Close(), t.remove.Close())
 }
 
@@ -68,7 +81,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn == nil {
+	if !s.isOpen() {
 		return errors.New("commit: the store is closed")
 	}
 	if c.Rev < s.rev || c.Rev > math.MaxInt64 {
@@ -80,24 +93,30 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	if s.full && s.makeBallast() {
-		s.full = false
+	if s.full.Load() && s.pg == nil && s.makeBallast() {
+		s.full.Store(false)
 		s.log.Info("the disk has space again")
 	}
-	err := s.apply(ctx, rows, c.Rev, !s.full)
-	if errors.Is(err, ErrFull) && !s.full {
-		s.full = true
-		s.log.Error("the disk is full: nothing new is remembered until there is space", "dir", s.dir)
-		if s.giveUpBallast() {
+	grow := !s.full.Load() || s.pg != nil // a server's disk has no ballast: each commit finds out
+	err := s.apply(ctx, rows, c.Rev, grow)
+	if errors.Is(err, ErrFull) && grow {
+		if !s.full.Load() {
+			s.full.Store(true)
+			s.log.Error("the disk is full: nothing new is remembered until there is space", "where", s.where())
+		}
+		if s.pg != nil || s.giveUpBallast() {
 			err = s.apply(ctx, rows, c.Rev, false)
 		}
+	} else if err == nil && s.full.Load() && s.pg != nil {
+		s.full.Store(false)
+		s.log.Info("the disk has space again")
 	}
 	if err != nil {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}
 	s.rev = c.Rev
 	s.witness.saw(s.rev)
-	if s.full {
+	if s.full.Load() && s.pg == nil {
 		s.shrink(ctx)
 	}
 	return nil
@@ -132,7 +151,15 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		}
 	}
 	dropped := 0
-	err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+	err := s.txLocked(ctx, func(ctx context.Context, c *conn) (err error) {
+		dropped = 0 // it may be done again
+		if c.postgres {
+			dropped, err = writeAll(ctx, c, rows, grow)
+			if err == nil {
+				_, err = c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
+			}
+			return err
+		}
 		for _, r := range rows {
 			kept, err := s.write(ctx, r, grow)
 			if err != nil {
@@ -142,7 +169,7 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 				dropped++
 			}
 		}
-		_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
+		_, err = c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 		return err
 	})
 	if err == nil && dropped > 0 {
@@ -154,25 +181,49 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err error) {
 	t := s.kinds[r.Kind]
 	if r.Object == nil {
-		_, err := t.remove.ExecContext(ctx, r.Namespace, r.Name)
+		_, err := t.remove.ExecContext(ctx, r.remove()...)
 		return true, err
-	}
-	var object any = string(r.Object) // JSON as text: people read it with sqlite3
-	if sealedKind(r.Kind) {
-		object = r.Object
 	}
 	if grow {
-		_, err := t.put.ExecContext(ctx, r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, object)
+		_, err := t.put.ExecContext(ctx, r.put()...)
 		return true, err
 	}
-	done, err := t.change.ExecContext(ctx, r.UID, int64(r.Rev), r.Node, r.Phase, object, r.Namespace, r.Name)
+	done, err := t.change.ExecContext(ctx, r.change()...)
 	if err != nil {
 		return false, err
 	}
-	if n, err := done.RowsAffected(); err != nil || n > 0 {
-		return true, err
+	n, err := done.RowsAffected()
+	if err != nil {
+		return false, err
 	}
-	if expendableKind(r.Kind) {
+	return changed(r, n)
+}
+
+// put, change and remove are what is filled into the statements of these names.
+func (r Row) put() []any {
+	return []any{r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, r.object()}
+}
+
+func (r Row) change() []any {
+	return []any{r.UID, int64(r.Rev), r.Node, r.Phase, r.object(), r.Namespace, r.Name}
+}
+
+func (r Row) remove() []any { return []any{r.Namespace, r.Name} }
+
+// object is JSON as text: people read it with sqlite3 and psql.
+func (r Row) object() any {
+	if sealedKind(r.Kind) {
+		return r.Object
+	}
+	return string(r.Object)
+}
+
+// changed tells of a row that may only be changed, and was so in n places, whether it is kept.
+func changed(r Row, n int64) (kept bool, err error) {
+	switch {
+	case n > 0:
+		return true, nil
+	case expendableKind(r.Kind):
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: cannot add an object; make space or delete something", ErrFull)
@@ -183,7 +234,7 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 	if s.kinds[kind] != nil {
 		return nil
 	}
-	err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+	err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		var n int
 		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM kinds WHERE name = ?", kind).Scan(&n); err != nil || n > 0 {
 			return err
@@ -194,16 +245,14 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 		return err
 	}
 	t := &kindTable{}
+	if s.pg != nil { // pgx keeps statements prepared by itself
+		s.kinds[kind] = t
+		return nil
+	}
 	for _, p := range []struct {
 		to  **sql.Stmt
 		sql string
-	}{
-		{&t.put, `INSERT INTO {kind} (namespace, name, uid, rev, node, phase, object) VALUES (?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid, rev = excluded.rev,
-			node = excluded.node, phase = excluded.phase, object = excluded.object`},
-		{&t.change, `UPDATE {kind} SET uid = ?, rev = ?, node = ?, phase = ?, object = ? WHERE namespace = ? AND name = ?`},
-		{&t.remove, `DELETE FROM {kind} WHERE namespace = ? AND name = ?`},
-	} {
+	}{{&t.put, putRow}, {&t.change, changeRow}, {&t.remove, removeRow}} {
 		if *p.to, err = s.conn.PrepareContext(ctx, forKind(p.sql, kind)); err != nil {
 			return s.explain(err)
 		}
@@ -214,9 +263,9 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 
 // Load gives every object to fn, kind by kind and in key order within a kind.
 func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
-	c, err := s.read.Conn(ctx)
+	c, err := s.read.conn(ctx)
 	if err != nil {
-		return fmt.Errorf("load objects: %w", err)
+		return fmt.Errorf("load objects: %w", s.explain(err))
 	}
 	defer c.Close()
 	kinds, err := listKinds(ctx, c)
@@ -231,7 +280,7 @@ func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 	return nil
 }
 
-func (s *Store) loadKind(ctx context.Context, c *sql.Conn, kind string, fn func(Row) error) error {
+func (s *Store) loadKind(ctx context.Context, c *conn, kind string, fn func(Row) error) error {
 	rows, err := c.QueryContext(ctx, forKind("SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", kind))
 	if err != nil {
 		return err

@@ -112,7 +112,7 @@ func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error)
 	}
 	for _, have := range kinds {
 		if have == kind {
-			return (&Store{}).loadKind(ctx, c, kind, fn)
+			return (&Store{}).loadKind(ctx, &conn{c, false}, kind, fn)
 		}
 	}
 	return nil

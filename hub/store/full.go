@@ -18,9 +18,7 @@ func (s *Store) ballast() string { return filepath.Join(s.dir, "ballast") }
 
 // Full tells whether the disk is full: nothing new is remembered.
 func (s *Store) Full() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.full
+	return s.full.Load()
 }
 
 // makeBallast takes the space, if as much again stays free.
@@ -73,10 +71,18 @@ func (s *Store) shrink(ctx context.Context) {
 	}
 }
 
-// Space is how much the database takes with its log, and how much its disk leaves to the
-// hub, in bytes.
+// Space is how much the database takes with its log, and how much the disk of the data
+// directory leaves to the hub, in bytes.
 func (s *Store) Space() (taken, free int64, err error) {
+	if s.pg != nil {
+		if err := s.read.QueryRowContext(context.Background(), "SELECT pg_database_size(current_database())").Scan(&taken); err != nil {
+			return 0, 0, s.explain(err)
+		}
+	}
 	for _, end := range []string{"", "-wal"} {
+		if s.pg != nil {
+			break
+		}
 		if info, err := os.Stat(s.file + end); err == nil {
 			taken += info.Size()
 		}

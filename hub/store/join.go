@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,13 +43,13 @@ func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 	if err != nil {
 		return err
 	}
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
 			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
-			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires), t.Approval)
+			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires), number(t.Approval))
 		return err
 	})
 }
@@ -101,7 +100,7 @@ func (s *Store) TakeUse(ctx context.Context, e Use) error {
 	if err != nil {
 		return err
 	}
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var again int
 		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM enrolments WHERE node = ? AND key = ? AND token = ?", e.Node, e.Key, e.Token).Scan(&again); err != nil {
 			return err

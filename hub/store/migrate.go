@@ -19,7 +19,7 @@ import (
 // NNN.sql runs once; NNN.kind.sql runs once for every table of objects, with
 // {kind} replaced by its name, and all of them in order make a new such table.
 //
-//go:embed migration/*.sql
+//go:embed migration/*.sql migration/postgres/*.sql
 var migrationFiles embed.FS
 
 // A migration leads from the schema before it to its own number.
@@ -29,16 +29,19 @@ type migration struct {
 	perKind string
 }
 
-var migrations = mustMigrations(migrationFiles)
+var migrations = mustMigrations(migrationFiles, "migration", 1)
+
+// postgresMigrations begin with the schema that was the newest when PostgreSQL came in.
+var postgresMigrations = mustMigrations(migrationFiles, "migration/postgres", 3)
 
 func latest() int { return len(migrations) }
 
-func mustMigrations(files fs.FS) []migration {
-	names, err := fs.Glob(files, "migration/*.sql")
+func mustMigrations(files fs.FS, dir string, first int) []migration {
+	names, err := fs.Glob(files, dir+"/*.sql")
 	if err != nil {
 		panic(err)
 	}
-	form := regexp.MustCompile(`^migration/(\d{3})(\.kind)?\.sql$`)
+	form := regexp.MustCompile(`/(\d{3})(\.kind)?\.sql$`)
 	byNumber := map[int]*migration{}
 	for _, name := range names {
 		m := form.FindStringSubmatch(name)
@@ -60,7 +63,7 @@ func mustMigrations(files fs.FS) []migration {
 		}
 	}
 	list := make([]migration, 0, len(byNumber))
-	for n := 1; n <= len(byNumber); n++ {
+	for n := first; n < first+len(byNumber); n++ {
 		if byNumber[n] == nil {
 			panic(fmt.Sprintf("store: migration %03d is missing", n))
 		}
@@ -78,7 +81,7 @@ func (s *Store) schema(ctx context.Context) (int, error) {
 
 // migrate brings the database from schema have to the newest one, all or nothing.
 func (s *Store) migrate(ctx context.Context, have int, o Options) error {
-	return s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		for _, m := range migrations[have:] {
 			if _, err := c.ExecContext(ctx, m.sql); err != nil {
 				return fmt.Errorf("migrate to schema %d: %w", m.number, err)
@@ -102,8 +105,12 @@ func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 }
 
 // createKind makes the table of a kind whose first object is being committed.
-func createKind(ctx context.Context, c *sql.Conn, kind string) error {
-	for _, m := range migrations {
+func createKind(ctx context.Context, c *conn, kind string) error {
+	steps := migrations
+	if c.postgres {
+		steps = postgresMigrations
+	}
+	for _, m := range steps {
 		if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
 			return fmt.Errorf("create table %s: %w", kind, err)
 		}
@@ -112,7 +119,15 @@ func createKind(ctx context.Context, c *sql.Conn, kind string) error {
 	return err
 }
 
-func forKind(sql, kind string) string { return strings.ReplaceAll(sql, "{kind}", `"`+kind+`"`) }
+// forKind gives a statement the name of a kind's table and, where it makes one in
+// PostgreSQL, the type of what is in it.
+func forKind(sql, kind string) string {
+	object := "text"
+	if sealedKind(kind) {
+		object = "bytea"
+	}
+	return strings.NewReplacer("{kind}", `"`+kind+`"`, "{object}", object).Replace(sql)
+}
 
 func listKinds(ctx context.Context, c querier) ([]string, error) {
 	rows, err := c.QueryContext(ctx, "SELECT name FROM kinds ORDER BY name")

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +27,9 @@ const (
 
 // explain gives SQLite's errors the sentinel that says what to do about them.
 func (s *Store) explain(err error) error {
+	if s.pg != nil {
+		return explainPostgres(err, s.pg.where)
+	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
 		return err
@@ -46,6 +48,9 @@ func (s *Store) explain(err error) error {
 }
 
 func (s *Store) open(ctx context.Context, o Options) error {
+	if s.pg != nil {
+		return s.openPostgres(ctx, o)
+	}
 	err := s.openDatabase(ctx, o)
 	if errors.Is(err, ErrFull) && s.giveUpBallast() { // its log needs some room even to read
 		err = s.openDatabase(ctx, o)
@@ -64,7 +69,7 @@ func (s *Store) open(ctx context.Context, o Options) error {
 		return err
 	}
 	if !s.makeBallast() {
-		s.full = true
+		s.full.Store(true)
 		s.log.Warn("the disk of the data directory is nearly full: nothing new is remembered until there is space", "dir", s.dir)
 	}
 	return nil
@@ -109,7 +114,18 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	if err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+	if err := s.begin(ctx, o); err != nil {
+		return err
+	}
+	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && saw > s.rev {
+		return s.outlived(ctx, o, saw)
+	}
+	return nil
+}
+
+// begin gives a database what each has from its beginning, and reads how far it is.
+func (s *Store) begin(ctx context.Context, o Options) (err error) {
+	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		const initial = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
 		if _, err := c.ExecContext(ctx, initial, metaHubID, newHubID()); err != nil {
 			return err
@@ -122,13 +138,8 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	}); err != nil {
 		return err
 	}
-	if s.rev, err = s.Revision(ctx); err != nil {
-		return err
-	}
-	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && saw > s.rev {
-		return s.outlived(ctx, o, saw)
-	}
-	return nil
+	s.rev, err = s.Revision(ctx)
+	return err
 }
 
 // notLost refuses to begin with an empty database where there was a full one:
@@ -149,7 +160,7 @@ func (s *Store) notLost() error {
 	return nil
 }
 
-func quickCheck(ctx context.Context, c *sql.Conn) error {
+func quickCheck(ctx context.Context, c *conn) error {
 	var verdict string
 	if err := c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
 		return err
@@ -192,4 +203,12 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// where is the database, as people see it.
+func (s *Store) where() string {
+	if s.pg != nil {
+		return s.pg.where
+	}
+	return s.file
 }

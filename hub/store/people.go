@@ -50,7 +50,7 @@ func (s *Store) AddUser(ctx context.Context, u User) error {
 // AddFirstUser stores a user where there is none and takes the setup secret
 // with it, both or neither. ErrNotFound: that secret is not (any more) there.
 func (s *Store) AddFirstUser(ctx context.Context, u User, metaKey, secret string) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var users int
 		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&users); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (s *Store) users(ctx context.Context, query string, args ...any) ([]User, e
 
 // SetPassword replaces a user's password; every session of theirs ends with it.
 func (s *Store) SetPassword(ctx context.Context, name, password string) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET password = ? WHERE name = ?", password, name)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 		if n, err := r.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
 		}
-		_, err = c.ExecContext(ctx, "DELETE FROM sessions WHERE user = ?", name)
+		_, err = c.ExecContext(ctx, "DELETE FROM sessions WHERE \"user\" = ?", name)
 		return err
 	})
 }
@@ -110,7 +110,7 @@ func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 // SetRole changes what a user may do, from their next request on; certificates
 // issued until now, in which the role stands, are no longer good.
 func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
 		if err != nil {
 			return err
@@ -122,14 +122,14 @@ func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) e
 	})
 }
 
-func revokeClients(ctx context.Context, c *sql.Conn, name string, now time.Time) error {
+func revokeClients(ctx context.Context, c *conn, name string, now time.Time) error {
 	_, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now))
 	return err
 }
 
 // DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 
 // RevokeClients ends the certificates of a name that were issued until now.
 func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error { return revokeClients(ctx, c, name, now) })
+	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
 // ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
@@ -156,16 +156,16 @@ func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Tim
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, nil
 	}
-	return moment(before), err
+	return moment(before), s.explain(err)
 }
 
 // AddSession stores a login and forgets those that have ended.
 func (s *Store) AddSession(ctx context.Context, v Session) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE expires < ?", stamp(v.Created)); err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, user, csrf, source, created, expires) VALUES (?, ?, ?, ?, ?, ?)",
+		_, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, \"user\", csrf, source, created, expires) VALUES (?, ?, ?, ?, ?, ?)",
 			v.Hash, v.User, v.CSRF, v.Source, stamp(v.Created), stamp(v.Expires))
 		return err
 	})
@@ -190,11 +190,11 @@ func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
 
 // AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
-		r, err := c.ExecContext(ctx, "INSERT INTO api_tokens (id, hash, user, note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
+		r, err := c.ExecContext(ctx, "INSERT INTO api_tokens (id, hash, \"user\", note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
 			t.ID, t.Hash, t.Note, stamp(t.Created), stamp(t.Expires), t.User)
 		if err != nil {
 			return err

@@ -138,7 +138,7 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 	t.audits.put(r.audit(o.By, salvageChain(ctx, s.file)))
 	text, err := json.Marshal(r)
 	if err == nil {
-		err = t.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+		err = t.txLocked(ctx, func(ctx context.Context, c *conn) error {
 			if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {
 				return err
 			}

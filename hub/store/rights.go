@@ -177,7 +177,7 @@ func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err 
 
 // restore puts the rights in the place of those of a backup. Without any, what can be made
 // again in a minute ends.
-func (r *rights) restore(ctx context.Context, c *sql.Conn, now time.Time) error {
+func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 	if _, err := c.ExecContext(ctx, "DELETE FROM sessions"); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (r *rights) restore(ctx context.Context, c *sql.Conn, now time.Time) error 
 	return r.restoreDevices(ctx, c)
 }
 
-func (t tableRows) insert(ctx context.Context, c *sql.Conn, verb, table string) error {
+func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) error {
 	if len(t.rows) == 0 {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (t tableRows) insert(ctx context.Context, c *sql.Conn, verb, table string) 
 
 // restoreDevices sees to it that the key that spoke for a node last is the one that
 // does, and that none does whose enrolment had ended.
-func (r *rights) restoreDevices(ctx context.Context, c *sql.Conn) error {
+func (r *rights) restoreDevices(ctx context.Context, c *conn) error {
 	if has, err := hasTable(ctx, c, dismissalsTable); err != nil {
 		return err
 	} else if has {

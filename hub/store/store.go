@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,13 +38,19 @@ var (
 	// ErrFull: nothing new can be remembered until space is made; deletes and
 	// changes of what exists still work.
 	ErrFull = errors.New("disk full")
+	// ErrUnavailable: the database's server is away, or takes nothing for now. Nothing was
+	// done, as far as anybody knows; try again.
+	ErrUnavailable = errors.New("database unavailable")
 )
 
 // Options say where a store lives.
 type Options struct {
-	Dir     string       // the hub's data directory
-	Version string       // this program's version, for messages between versions
-	Log     *slog.Logger // nil: slog.Default()
+	Dir string // the hub's data directory
+	// Database is where the database is, if not in Dir: postgres://…, or a file whose first
+	// line says so; "": what the data directory says, see place.
+	Database string
+	Version  string       // this program's version, for messages between versions
+	Log      *slog.Logger // nil: slog.Default()
 	// AuditKept is how long records of the audit are kept; 0: 90 days.
 	AuditKept time.Duration
 	By        string // who restores, for the audit; "": the hub itself
@@ -60,7 +67,8 @@ type Store struct {
 	log  *slog.Logger
 	lock *os.File // nil: shared with a running hub
 	db   *sql.DB  // one connection, the writer
-	read *sql.DB
+	read *pool
+	pg   *postgres // nil: the database is SQLite's
 
 	audits                auditor
 	auditKept             time.Duration
@@ -68,13 +76,14 @@ type Store struct {
 
 	witness witness // of the revision; nothing where this store is shared
 
+	full atomic.Bool // nothing new is remembered; changed under mu
+
 	written time.Time // when the database was last written before this store opened it
 
 	mu    sync.Mutex // guards everything below: one writer at a time
-	conn  *sql.Conn
+	conn  *conn
 	kinds map[string]*kindTable
 	rev   uint64
-	full  bool // the ballast is given up
 	seal  *sealer
 
 	closing bool // what is still being folded in the audit is written now
@@ -99,7 +108,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
 	s.lock = lock
-	if err := s.open(ctx, o); err != nil {
+	url, err := place(o)
+	if err == nil && url != "" {
+		s.pg, err = parsePostgres(url)
+	}
+	if err == nil {
+		err = s.open(ctx, o)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -111,12 +127,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // is refused: objects have one writer, the hub.
 func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	file := filepath.Join(o.Dir, database)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+	url, err := place(o)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(file); url != "" { // it is elsewhere
+	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
 	}
 	s := newStore(o, file)
+	if url != "" {
+		return s.sharePostgres(ctx, o, url)
+	}
 	if err := s.notNewer(ctx, o); err != nil {
 		return nil, err
 	}
@@ -178,13 +202,17 @@ func (s *Store) connect(ctx context.Context) error {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)
-	if s.conn, err = s.db.Conn(ctx); err != nil {
+	c, err := s.db.Conn(ctx)
+	if err != nil {
 		return err
 	}
-	if s.read, err = sql.Open("sqlite", dsn(s.file, "query_only(1)")); err != nil {
+	s.conn = &conn{c, false}
+	read, err := sql.Open("sqlite", dsn(s.file, "query_only(1)"))
+	if err != nil {
 		return err
 	}
-	s.read.SetMaxOpenConns(4)
+	s.read = &pool{read, false}
+	s.read.SetMaxOpenConns(readers)
 	s.kinds = map[string]*kindTable{}
 	return nil
 }
@@ -193,6 +221,9 @@ func (s *Store) disconnect() error {
 	var errs []error
 	for _, t := range s.kinds {
 		errs = append(errs, t.close())
+	}
+	if s.pg != nil {
+		s.dropConn()
 	}
 	if s.conn != nil {
 		errs = append(errs, s.conn.Close())
@@ -212,9 +243,9 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
-	if s.conn != nil && s.audits.stop() {
+	if s.isOpen() && s.audits.stop() {
 		s.closing = true
-		err = s.txLocked(context.Background(), func(context.Context, *sql.Conn) error { return nil })
+		err = s.txLocked(context.Background(), func(context.Context, *conn) error { return nil })
 	}
 	err = errors.Join(err, s.disconnect(), s.witness.close())
 	if s.lock != nil {
@@ -226,7 +257,7 @@ func (s *Store) Close() error {
 
 // tx runs fn in one transaction of the writer's connection. Once begun it is
 // not interrupted by ctx: half of a shutdown must not undo a decision.
-func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *sql.Conn) error) error {
+func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -235,15 +266,20 @@ func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *sql.Conn
 	ctx = context.WithoutCancel(ctx)
 	err := s.txLocked(ctx, fn)
 	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // people and tokens are few: they may have it
-		s.full = true
+		s.full.Store(true)
 		err = s.txLocked(ctx, fn)
 	}
 	return err
 }
 
-func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *sql.Conn) error) error {
-	if s.conn == nil {
+func (s *Store) isOpen() bool { return s.db != nil }
+
+func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
+	if !s.isOpen() {
 		return errors.New("store is closed")
+	}
+	if s.pg != nil {
+		return s.transact(ctx, fn)
 	}
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return s.explain(err)
@@ -270,7 +306,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *sq
 // exec runs one writing statement in a transaction of its own and tells how many rows it touched.
 func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	var n int64
-	err := s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	err := s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
@@ -287,6 +323,7 @@ const (
 	metaHubID     = "hub-id"
 	metaKeyID     = "secrets-key-id"
 	metaVersion   = "program-version"
+	metaSchema    = "schema" // in PostgreSQL; SQLite has a number for it
 	metaRecovered = "recovered"
 )
 
@@ -300,7 +337,7 @@ func (s *Store) Meta(ctx context.Context, key string) (string, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("read %s: %w", key, ErrNotFound)
 	}
-	return v, err
+	return v, s.explain(err)
 }
 
 // SetMeta stores a value under a key.
@@ -312,7 +349,7 @@ func (s *Store) SetMeta(ctx context.Context, key, value string) error {
 // TakeMeta returns a value and forgets it, in one step: of two takers one gets it.
 func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
 	var v string
-	err := s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	err := s.tx(ctx, func(ctx context.Context, c *conn) error {
 		return c.QueryRowContext(ctx, "DELETE FROM meta WHERE key = ? RETURNING value", key).Scan(&v)
 	})
 	if errors.Is(err, sql.ErrNoRows) {

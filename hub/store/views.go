@@ -35,7 +35,7 @@ func (s *Store) Views(ctx context.Context, user string) (views []View, err error
 // ChangeViews replaces a person's views by what change makes of them, or leaves them with its
 // error. ErrNotFound: there is no such person. Views go with the person.
 func (s *Store) ChangeViews(ctx context.Context, user string, change func([]View) ([]View, error)) error {
-	return s.tx(ctx, func(ctx context.Context, c *sql.Conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var text sql.NullString
 		err := c.QueryRowContext(ctx, "SELECT m.value FROM users u LEFT JOIN meta m ON m.key = ? WHERE u.name = ?", viewsOf(user), user).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {

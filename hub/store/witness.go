@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -79,7 +78,7 @@ func (s *Store) outlived(ctx context.Context, o Options, saw uint64) error {
 	}
 	rev := saw + revisionJump
 	s.audits.put(r.audit(o.By, chainEnd{}))
-	if err := s.txLocked(ctx, func(ctx context.Context, c *sql.Conn) error {
+	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {
 			return err
 		}

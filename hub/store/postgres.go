@@ -1,0 +1,582 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// A postgres is what a store has in addition that is kept in PostgreSQL. The rest of the
+// package works on it as on SQLite.
+//
+// One hub writes: it holds an advisory lock as long as its connection lives, and each of
+// its transactions first updates the one row of the table leader, if the token in it is
+// still its own. So a transaction of a hub that was overtaken cannot commit, transactions
+// are one after the other (commands lock the row, too), and the number of the newest one
+// stands in the row: after a connection that broke in the middle of COMMIT the hub reads
+// there whether it was carried out.
+type postgres struct {
+	config *pgx.ConnConfig
+	where  string // as people see it: without the password
+
+	// What follows is guarded by the store's mu.
+	empty   bool  // there are no tables yet
+	token   int64 // in the leader's row; 0: shared, we are not the leader
+	tx      int64 // number of the newest transaction that was acknowledged
+	doubt   int64 // number of one whose COMMIT was not answered, and which its caller takes for failed; 0: none
+	pid     int32 // of the server's process for the writer's connection
+	rest    time.Time
+	why     error         // why there is no connection
+	over    error         // why this store writes nothing any more
+	overing chan struct{} // closed with it
+	once    sync.Once
+}
+
+const (
+	// oldestServer is the first release with all that is used here, and that is still maintained anywhere.
+	oldestServer = 13
+	dialTimeout  = 5 * time.Second
+	// stalled is how long a server may leave a question without a word of an answer.
+	stalled = 10 * time.Second
+	// patience is how long a transaction waits for a connection that was there a moment ago.
+	patience = 5 * time.Second
+	// between two tries to reach a server that is away: who comes meanwhile is told at once.
+	restBetween = 500 * time.Millisecond
+	// conflicts is how often one transaction is tried again that the server gave up for another's sake.
+	conflicts = 5
+	lockClass = 0x666c6f74 // "flot", the class of our advisory locks
+	readers   = 4
+)
+
+// setUp is what every connection is told. A user's or a server's defaults may be others:
+// commits are durable here and on the synchronous standbys, if there are any; nobody but
+// us gives up on a statement; and a connection whose hub has vanished ends by itself.
+const setUp = `
+SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
+	set_config('idle_in_transaction_session_timeout', '60000', false),
+	set_config('default_transaction_isolation', 'read committed', false), set_config('default_transaction_read_only', 'off', false),
+	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false)`
+
+// openURL reads where the server is, and with what name and password.
+func parsePostgres(url string) (*postgres, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil { // it says what is wrong, without the password
+		return nil, fmt.Errorf("read the address of the database: %w; write postgres://USER@HOST:5432/NAME", err)
+	}
+	config.ConnectTimeout = dialTimeout
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &patient{Conn: c}, nil
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "flotilla-hub"
+	}
+	if config.ValidateConnect == nil { // of several servers, the one that takes writes
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+		_, err := c.Exec(ctx, setUp).ReadAll()
+		return err
+	}
+	return &postgres{config: config, where: shown(config), overing: make(chan struct{})}, nil
+}
+
+// shown is an address as people may see it.
+func shown(c *pgx.ConnConfig) string {
+	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	if strings.HasPrefix(c.Host, "/") {
+		hosts[0] = c.Host
+	}
+	for _, f := range c.Fallbacks {
+		if at := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !strings.HasPrefix(f.Host, "/") && at != hosts[len(hosts)-1] {
+			hosts = append(hosts, at)
+		}
+	}
+	return fmt.Sprintf("postgres://%s@%s/%s", c.User, strings.Join(hosts, ","), c.Database)
+}
+
+// A patient connection gives up on a server that says nothing for long: a frozen one, or a
+// network that swallows packets. Where its user has set a deadline, that one counts.
+type patient struct {
+	net.Conn
+	mu  sync.Mutex
+	set bool
+}
+
+var errStalled = fmt.Errorf("the server has not answered for %s", stalled)
+
+func (p *patient) SetDeadline(t time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set = !t.IsZero()
+	return p.Conn.SetDeadline(t)
+}
+
+func (p *patient) SetReadDeadline(t time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set = !t.IsZero()
+	return p.Conn.SetReadDeadline(t)
+}
+
+// arm sets the deadline of what comes next, and tells whether it is ours.
+func (p *patient) arm(set func(time.Time) error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.set && set(time.Now().Add(stalled)) == nil
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	ours := p.arm(p.Conn.SetReadDeadline)
+	n, err := p.Conn.Read(b)
+	return n, p.tell(ours, err)
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	ours := p.arm(p.Conn.SetWriteDeadline)
+	n, err := p.Conn.Write(b)
+	return n, p.tell(ours, err)
+}
+
+func (p *patient) tell(ours bool, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ours && !p.set && errors.Is(err, os.ErrDeadlineExceeded) {
+		return errStalled // no timeout in pgx's eyes: the connection is given up
+	}
+	return err
+}
+
+// SQLSTATE codes that the store tells apart.
+const (
+	stateSerialization = "40001"
+	stateDeadlock      = "40P01"
+	stateReadOnly      = "25006"
+	stateCanceled      = "57014"
+)
+
+func sqlState(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// explainPostgres gives the server's errors, and those of the way to it, the sentinel that
+// says what to do about them.
+func explainPostgres(err error, where string) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
+		return err
+	}
+	unavailable := func(what string) error {
+		return fmt.Errorf("%w: %s %s: %w", ErrUnavailable, where, what, err)
+	}
+	var connecting *pgconn.ConnectError
+	var network net.Error
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "531"): // 53100: disk full
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case strings.HasPrefix(state, "53"):
+		return unavailable("has no room for it (connections or memory)")
+	case state == stateReadOnly:
+		return unavailable("takes no writes: it is a standby, or was made read-only")
+	case state == stateSerialization, state == stateDeadlock, state == stateCanceled:
+		return unavailable("gave a transaction up, which will be tried again")
+	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), strings.HasPrefix(state, "58"):
+		return unavailable("ended the connection")
+	case strings.HasPrefix(state, "XX"):
+		return unavailable("has an internal error, see its log")
+	case state != "" && !errors.As(err, &connecting):
+		return err
+	case errors.As(err, &connecting):
+		return unavailable("cannot be reached")
+	case errors.Is(err, errStalled), errors.As(err, &network), isLost(err):
+		return unavailable("has not answered")
+	}
+	return err
+}
+
+// isLost tells whether a connection is no more.
+func isLost(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error() // of pgx there is no other word for some of them
+	return errors.Is(err, errStalled) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) || strings.Contains(text, "conn closed") ||
+		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") || strings.HasPrefix(sqlState(err), "57P") || strings.HasPrefix(sqlState(err), "08")
+}
+
+// connectPostgres makes the readers' pool and the pool of the one connection that writes.
+func (s *Store) connectPostgres() {
+	s.db = stdlib.OpenDB(*s.pg.config)
+	s.db.SetMaxOpenConns(1)
+	s.read = &pool{stdlib.OpenDB(*s.pg.config), true}
+	s.read.SetMaxOpenConns(readers)
+	s.read.SetMaxIdleConns(readers)
+	s.kinds = map[string]*kindTable{}
+}
+
+// raw gives the connection of pgx below one of database/sql.
+func (c *conn) raw(do func(*pgx.Conn) error) error {
+	return c.Raw(func(d any) error { return do(d.(*stdlib.Conn).Conn()) })
+}
+
+// reach makes the writer's connection. A leader takes the lock that keeps other hubs out,
+// and compares what the database says with what it knows.
+func (s *Store) reach(ctx context.Context) (err error) {
+	p := s.pg
+	if now := time.Now(); now.Before(p.rest) {
+		return p.why
+	}
+	defer func() {
+		if err != nil {
+			s.dropConn()
+			err = explainPostgres(err, p.where)
+			p.rest, p.why = time.Now().Add(restBetween), err
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
+	defer cancel()
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	s.conn = &conn{c, true}
+	if s.lock == nil {
+		return nil
+	}
+	if err := s.takeLeadership(ctx); err != nil {
+		return err
+	}
+	return s.conn.raw(func(c *pgx.Conn) error { p.pid = int32(c.PgConn().PID()); return nil })
+}
+
+// takeLeadership takes the advisory lock. The connection that we have lost may still have
+// it, where the server has not heard of its end: it is ended there.
+func (s *Store) takeLeadership(ctx context.Context) error {
+	p, began := s.pg, time.Now()
+	for {
+		var got bool
+		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(current_schema()))", lockClass).Scan(&got); err != nil {
+			return err
+		}
+		if got {
+			break
+		}
+		var pid int32
+		var who, since, from sql.NullString
+		err := s.conn.QueryRowContext(ctx, `SELECT l.pid, a.application_name, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), host(a.client_addr)
+			FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(current_schema())::oid
+			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`, lockClass).Scan(&pid, &who, &since, &from)
+		switch {
+		case errors.Is(err, sql.ErrNoRows): // it has just gone
+		case err != nil:
+			return err
+		case pid != p.pid && time.Since(began) < time.Second: // one that was just killed takes the server a moment
+		case pid != p.pid:
+			at := "on the server's machine"
+			if from.String != "" {
+				at = "from " + from.String
+			}
+			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one its own --database", p.where, ErrLocked, at, since.String)
+		default:
+			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if p.token == 0 { // at the start, openPostgres goes on
+		return nil
+	}
+	return s.compare(ctx)
+}
+
+// compare looks, on a new connection, whether the database is as it was left. The lock of
+// the row waits for the end of whatever an older connection still does.
+func (s *Store) compare(ctx context.Context) error {
+	p := s.pg
+	var token, tx int64
+	if err := s.conn.QueryRowContext(ctx, "SELECT token, tx FROM leader FOR UPDATE").Scan(&token, &tx); err != nil {
+		return err
+	}
+	switch {
+	case token != p.token:
+		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+	case tx == p.tx:
+		p.doubt = 0
+		return nil
+	case tx < p.tx:
+		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it starts", p.where, tx, p.tx))
+	case p.doubt == 0 || tx != p.doubt:
+		return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. The hub ends, and begins anew from what is there", p.where, tx, p.tx))
+	}
+	return nil // what was in doubt has happened: transact knows, or has told already that it had not
+}
+
+// isOver notes that nothing can be written by this store any more.
+func (s *Store) isOver(err error) error {
+	if s.pg.over == nil {
+		s.pg.over = err
+		s.pg.once.Do(func() { close(s.pg.overing) })
+	}
+	return s.pg.over
+}
+
+func (s *Store) dropConn() {
+	if s.conn != nil {
+		_ = s.conn.raw(func(c *pgx.Conn) error { // no farewell: who does not answer is not waited for
+			_ = c.PgConn().Conn().Close()
+			return nil
+		})
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // it goes back into no pool
+		_ = s.conn.Close()
+		s.conn = nil
+	}
+}
+
+// transact runs fn in one transaction, and again where its connection was lost before it
+// was over, or the server gave it up for the sake of another.
+func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
+	p := s.pg
+	var until time.Time // how long a connection that was there is waited for
+	if s.conn != nil {
+		until = time.Now().Add(patience)
+	}
+	for try := 0; ; {
+		if p.over != nil {
+			return p.over
+		}
+		err := error(nil)
+		if s.conn == nil {
+			err = s.reach(ctx)
+			if p.doubt != 0 && err == nil { // compare says: it happened, and its caller was told that it had not
+				return s.isOver(fmt.Errorf("%s has what could not be confirmed to have been written: the hub ends, and begins anew from what is there", p.where))
+			}
+		}
+		if err == nil {
+			if err = s.attempt(ctx, fn); err == nil {
+				return nil
+			}
+		}
+		state := sqlState(err)
+		switch {
+		case p.over != nil:
+			return p.over
+		case errors.Is(err, ErrLocked):
+			return err
+		case s.conn == nil && time.Now().Before(until):
+			time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
+			p.rest = time.Time{}
+		case errors.Is(err, errUndone) && time.Now().Before(until):
+		case (state == stateSerialization || state == stateDeadlock || state == stateCanceled) && try < conflicts:
+			try++
+		default:
+			return explainPostgres(err, p.where)
+		}
+	}
+}
+
+// attempt runs one transaction. Where its connection is gone afterwards, s.conn is nil.
+func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *conn) error) (err error) {
+	p, now := s.pg, time.Now()
+	defer func() {
+		if err == nil {
+			return
+		}
+		gone := true
+		_ = s.conn.raw(func(c *pgx.Conn) error { gone = c.IsClosed(); return nil })
+		if !gone {
+			_, rerr := s.conn.ExecContext(ctx, "ROLLBACK")
+			gone = rerr != nil
+		}
+		if gone || sqlState(err) == stateReadOnly { // of several servers, another may take writes now
+			s.dropConn()
+		}
+	}()
+	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
+		return err
+	}
+	if err := s.fence(ctx, p.tx+1, now); err != nil {
+		return err
+	}
+	if err := fn(ctx, s.conn); err != nil {
+		return err
+	}
+	audits, err := s.writeAudits(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	committed, err := s.commit(ctx)
+	if err != nil && !committed && s.lock != nil && p.token != 0 {
+		committed, err = s.resolve(ctx, p.tx+1, err)
+	}
+	if err != nil {
+		return err
+	}
+	if p.token != 0 {
+		p.tx++
+	}
+	if len(audits) > 0 {
+		s.audits.kept(audits, true, time.Now())
+	}
+	return nil
+}
+
+// fence locks the leader's row. A hub goes on only while its token is in it.
+func (s *Store) fence(ctx context.Context, tx int64, now time.Time) error {
+	p := s.pg
+	if p.empty {
+		return nil
+	}
+	if p.token == 0 {
+		var one int
+		return s.conn.QueryRowContext(ctx, "SELECT one FROM leader FOR UPDATE").Scan(&one)
+	}
+	r, err := s.conn.ExecContext(ctx, "UPDATE leader SET tx = ?, written = ? WHERE token = ?", tx, stamp(now), p.token)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n == 1 {
+		return err
+	}
+	return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+}
+
+// errUndone: a COMMIT was not answered, and has not been carried out.
+var errUndone = errors.New("the connection was lost while it committed, and nothing was")
+
+// errAborted: the server made a rollback of a commit.
+var errAborted = errors.New("the server has undone the transaction at its end")
+
+// commit ends a transaction. Only where the server answers with an error and stays is it
+// certain that an error means that nothing was done.
+func (s *Store) commit(ctx context.Context) (done bool, err error) {
+	err = s.conn.raw(func(c *pgx.Conn) error {
+		tag, err := c.Exec(ctx, "COMMIT")
+		if err == nil && tag.String() != "COMMIT" {
+			err = errAborted
+		}
+		return err
+	})
+	return err == nil, err
+}
+
+// resolve finds out what became of a COMMIT that was not answered.
+func (s *Store) resolve(ctx context.Context, tx int64, cause error) (done bool, err error) {
+	p := s.pg
+	gone := true
+	_ = s.conn.raw(func(c *pgx.Conn) error { gone = c.IsClosed(); return nil })
+	if !gone {
+		return false, cause
+	}
+	p.doubt = tx
+	until := time.Now().Add(patience)
+	for {
+		s.dropConn()
+		p.rest = time.Time{}
+		err := s.reach(ctx)
+		switch {
+		case err == nil && p.doubt == 0:
+			return false, fmt.Errorf("%w: %w", errUndone, cause)
+		case err == nil:
+			p.doubt = 0
+			return true, nil
+		case p.over != nil:
+			return false, p.over
+		case time.Now().After(until): // its caller takes it for failed; if it was not, compare finds out
+			return false, fmt.Errorf("%w; the connection was lost before that while it committed: %w", err, cause)
+		}
+		time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
+	}
+}
+
+// Ended returns when this store can write nothing any more although it is open: another
+// hub has taken the database over, or it is not what this hub has left. What the hub
+// believes then has to be read anew. It returns nil when ctx ends.
+func (s *Store) Ended(ctx context.Context) error {
+	if s.pg == nil {
+		<-ctx.Done()
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.pg.overing:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.pg.over
+	}
+}
+
+// batch is how many rows go to the server before their answers are read.
+const batch = 500
+
+// writeAll writes rows in the transaction that is open, many with each way to the server
+// and back. It tells how many were left out for want of room.
+func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int, err error) {
+	statement := func(r Row) (string, []any) {
+		switch {
+		case r.Object == nil:
+			return worded(true, forKind(removeRow, r.Kind), r.remove())
+		case grow:
+			return worded(true, forKind(putRow, r.Kind), r.put())
+		}
+		return worded(true, forKind(changeRow, r.Kind), r.change())
+	}
+	for some := range slices.Chunk(rows, batch) {
+		if err := c.raw(func(c *pgx.Conn) error {
+			var b pgx.Batch
+			for _, r := range some {
+				query, args := statement(r)
+				b.Queue(query, args...)
+			}
+			answers := c.SendBatch(ctx, &b)
+			for _, r := range some {
+				done, err := answers.Exec()
+				kept := true
+				if err == nil && !grow && r.Object != nil {
+					kept, err = changed(r, done.RowsAffected())
+				}
+				if err != nil {
+					return errors.Join(fmt.Errorf("%s %s/%s: %w", r.Kind, r.Namespace, r.Name, err), ignore(answers.Close()))
+				}
+				if !kept {
+					dropped++
+				}
+			}
+			return answers.Close()
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return dropped, nil
+}
+
+// ignore is for an error that repeats one before it.
+func ignore(error) error { return nil }

@@ -1,0 +1,263 @@
+// Package postgrestest starts real PostgreSQL servers for tests: each with a directory and
+// a socket of its own, as a user that is not root, and gone when the test is.
+//
+// Only tests import it.
+package postgrestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Server is one that belongs to a test.
+type Server struct {
+	Dir  string // of the data
+	Port int    // on loopback
+
+	t        testing.TB
+	bin      string
+	settings []string
+	cmd      *exec.Cmd
+	over     chan struct{}
+	log      string
+}
+
+var databases atomic.Int64
+
+// Program finds one of PostgreSQL's, where Debian keeps them too; "": it is not installed.
+func Program(name string) string {
+	if at, err := exec.LookPath(name); err == nil {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			at = real // beside it are the others
+		}
+		return at
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	slices.Sort(found)
+	if len(found) == 0 {
+		return ""
+	}
+	return found[len(found)-1]
+}
+
+// Start makes and starts a server. Settings are such as "fsync=on": it is off otherwise,
+// which saves minutes, and a test of durability sets it.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	s := Make(t, "", settings...)
+	s.Run()
+	return s
+}
+
+// Make makes a server below a directory ("": of its own) and does not start it.
+func Make(t testing.TB, below string, settings ...string) *Server {
+	t.Helper()
+	initdb := Program("initdb")
+	if initdb == "" || Program("postgres") == "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal("PostgreSQL is not installed: .ci/services installs it")
+		}
+		t.Skip("PostgreSQL is not installed (apt-get install postgresql-15)")
+	}
+	dir, err := os.MkdirTemp(below, "flotilla-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if attr := other(t); attr != nil {
+		if err := os.Chown(dir, int(attr.Uid), int(attr.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		Dir: filepath.Join(dir, "data"), Port: l.Addr().(*net.TCPAddr).Port, t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
+		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "dynamic_shared_memory_type=mmap", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
+	}
+	_ = l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, initdb, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
+	s.asOther(c)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	return s
+}
+
+// other is whom the server runs as; nil: as us. PostgreSQL refuses to be root.
+func other(t testing.TB) *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	t.Fatal("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+	return nil
+}
+
+func (s *Server) asOther(c *exec.Cmd) {
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: other(s.t), Setpgid: true}
+	c.Dir = "/"
+	c.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+}
+
+// Run starts the server and waits until it answers.
+func (s *Server) Run() {
+	s.t.Helper()
+	if err := s.Begin(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.Await(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Begin starts the server and does not wait.
+func (s *Server) Begin() error {
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{"-D", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "port=" + strconv.Itoa(s.Port), "-c", "unix_socket_directories=" + s.Dir}
+	for _, set := range s.settings {
+		args = append(args, "-c", set)
+	}
+	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), args...)
+	s.asOther(s.cmd)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	s.over = over
+	cmd := s.cmd
+	go func() { _ = cmd.Wait(); close(over) }()
+	s.t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); <-over })
+	return nil
+}
+
+// Await waits until the server answers.
+func (s *Server) Await() error {
+	said := ""
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
+		select {
+		case <-s.over:
+			return fmt.Errorf("PostgreSQL has ended:\n%s", s.Log())
+		default:
+		}
+		var err error
+		if said, err = s.psql("postgres", "SELECT 1"); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Errorf("PostgreSQL does not answer: %s\n%s", said, s.Log())
+}
+
+// Log is what the server has said.
+func (s *Server) Log() string {
+	text, _ := os.ReadFile(s.log)
+	return string(text)
+}
+
+// Kill ends the whole server with SIGKILL, as the kernel does for want of memory.
+func (s *Server) Kill() {
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	<-s.over
+	_ = os.Remove(filepath.Join(s.Dir, "postmaster.pid"))
+}
+
+// Stop ends it as `systemctl stop` does.
+func (s *Server) Stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	<-s.over
+}
+
+// Signal sends one to every process of the server, such as SIGSTOP.
+func (s *Server) Signal(sig syscall.Signal) {
+	_ = s.cmd.Process.Signal(sig)
+	for _, child := range s.children() {
+		_ = syscall.Kill(child, sig)
+	}
+}
+
+// children are the server's processes but the first: they have groups of their own.
+func (s *Server) children() (pids []int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.cmd.Process.Pid))
+	for _, f := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(f); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Database makes a new, empty database and returns its address.
+func (s *Server) Database() string {
+	s.t.Helper()
+	name := fmt.Sprintf("hub%d", databases.Add(1))
+	s.Do("postgres", "CREATE DATABASE "+name)
+	return s.URL(name)
+}
+
+// URL is the address of a database.
+func (s *Server) URL(name string) string {
+	return fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%s?sslmode=disable", s.Port, name)
+}
+
+// Name is that of the database of an address.
+func Name(url string) string {
+	name := url[strings.LastIndex(url, "/")+1:]
+	name, _, _ = strings.Cut(name, "?")
+	return name
+}
+
+// Do has the server do something, and returns what psql prints.
+func (s *Server) Do(database, sql string) string {
+	s.t.Helper()
+	out, err := s.psql(database, sql)
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", sql, err, out)
+	}
+	return out
+}
+
+// Try is Do where it may fail.
+func (s *Server) Try(database, sql string) (string, error) { return s.psql(database, sql) }
+
+func (s *Server) psql(database, sql string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla", "-d", database, "-c", sql)
+	c.Env = append(os.Environ(), "PGCONNECT_TIMEOUT=5", "LC_ALL=C")
+	out, err := c.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err())
+	}
+	return strings.TrimSpace(string(out)), err
+}
