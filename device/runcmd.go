@@ -259,7 +259,7 @@ func boundTo(m *memory.Memory) string {
 }
 
 func (p *plan) adopt(id join.Identity) {
-	p.identity, p.node, p.server = &id, id.Node, "mqtts://"+id.MQTTAddress
+	p.identity, p.node, p.server = &id, id.Node, id.Server()
 	if p.lease == 0 {
 		p.lease = time.Duration(id.LeaseIntervalSeconds) * time.Second
 	}
@@ -393,6 +393,8 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	live.Store(p.identity)
 	live.Follow(conf)
 	c.TLS, c.Sink = conf, sink{a, renew}
+	c.External, c.Prefix = p.identity.External, p.identity.Prefix
+	c.Prove = func(boot string) *wire.Proof { return live.Load().Prove(boot) }
 	var l *link.Link
 	ready := make(chan struct{})
 	ended := func(d wire.Dismissed) {
@@ -403,6 +405,11 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node, Dismissed: ended}
 	changed := func(id join.Identity) {
 		live.Store(&id)
+		if <-ready; l != nil {
+			if err := l.SetServer(id.Server(), id.External); err != nil {
+				log.Error("the hub's new addresses cannot be used", "err", err)
+			}
+		}
 		leaf, err := id.Leaf()
 		if err != nil {
 			log.Error("the renewed certificate cannot be used", "err", err)
@@ -431,5 +438,8 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	})
 	l, err = link.New(c)
 	close(ready)
+	if err == nil {
+		g.Go(func() error { return askForAddresses(ctx, isOnline(l), renew) })
+	}
 	return l, err
 }

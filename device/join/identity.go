@@ -1,9 +1,12 @@
 package join
 
 import (
+	"crypto"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -14,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -28,7 +32,10 @@ type Identity struct {
 	Hub                  string    `json:"hub"` // identity of the hub
 	MachineID            string    `json:"machineID,omitempty"`
 	HubURL               string    `json:"hubURL"`
-	MQTTAddress          string    `json:"mqttAddress"` // host:port, TLS
+	MQTTAddress          string    `json:"mqttAddress"`        // host:port, TLS
+	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, where there are more than that one
+	External             bool      `json:"external,omitempty"` // they are a broker's, not the hub's own
+	Prefix               string    `json:"prefix,omitempty"`   // of all topics; empty: wire.DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	CA                   string    `json:"ca"`          // PEM: the hub's root
 	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
@@ -47,16 +54,19 @@ var ErrNotJoined = errors.New("this device has not joined a hub")
 
 // identity checks what the hub has answered before anything is kept.
 func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error) {
-	host, port, err := net.SplitHostPort(a.MQTT)
+	address, err := whole(a.MQTT, base)
 	if err != nil {
-		return Identity{}, fmt.Errorf("the hub's answer has no MQTT address (%q)", a.MQTT)
-	}
-	if host == "" {
-		host = base.Hostname()
+		return Identity{}, err
 	}
 	id := Identity{
-		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: net.JoinHostPort(host, port),
+		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address, External: a.External, Prefix: a.Prefix,
 		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key), HubTime: a.Time,
+	}
+	for _, b := range a.Brokers {
+		if address, err = whole(b, base); err != nil {
+			return Identity{}, err
+		}
+		id.Brokers = append(id.Brokers, address)
 	}
 	leaf, err := id.Leaf()
 	if err != nil {
@@ -66,6 +76,46 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s", leaf.Subject.CommonName, a.Node)
 	}
 	return id, nil
+}
+
+// whole is an address of the hub's answer with its host, that of the hub if it has none.
+func whole(address string, base *url.URL) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" || strings.ContainsAny(address, ", ") {
+		return "", fmt.Errorf("the hub's answer has no MQTT address (%.300q)", address)
+	}
+	if host == "" {
+		host = base.Hostname()
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Server is where the hub is reached over MQTT, for link.Config: one address, or several
+// with commas between them.
+func (id Identity) Server() string {
+	if len(id.Brokers) == 0 {
+		return "mqtts://" + id.MQTTAddress
+	}
+	return "mqtts://" + strings.Join(id.Brokers, ",mqtts://")
+}
+
+// Prove signs that a boot is of this device, for a hub that does not see its certificate;
+// nil where the key cannot sign.
+func (id Identity) Prove(boot string) *wire.Proof {
+	p, err := id.pair()
+	if err != nil {
+		return nil
+	}
+	text, hash := wire.ProofText(id.Hub, id.Node, boot), crypto.Hash(0)
+	if _, ed := p.PrivateKey.(ed25519.PrivateKey); !ed {
+		sum := sha256.Sum256(text)
+		text, hash = sum[:], crypto.SHA256
+	}
+	signature, err := p.PrivateKey.(crypto.Signer).Sign(rand.Reader, text, hash)
+	if err != nil {
+		return nil
+	}
+	return &wire.Proof{Key: p.Leaf.RawSubjectPublicKeyInfo, Signature: signature}
 }
 
 // pair is the certificate with its key; both must belong together.

@@ -20,6 +20,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,7 @@ type hub struct {
 	life     time.Duration
 	node     string
 	drop     bool // the answer to /join gets lost
+	brokers  []string
 }
 
 type hubOptions struct {
@@ -152,7 +154,7 @@ func (h *hub) answer(t *testing.T, w http.ResponseWriter, csr string) {
 	}
 	now := time.Now()
 	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: h.node}, NotBefore: now, NotAfter: now.Add(h.life)}, h.root, r.PublicKey, h.key)
-	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
+	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Brokers: h.brokers, Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
 }
 
 const secret = "abcdefghijklmnopqrstuvwxyz"
@@ -165,6 +167,36 @@ func (h *hub) seen() (requests string, everything string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.requests, ", "), h.bodies.String()
+}
+
+func TestADeviceKeepsAllAddressesOfItsHub(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	h.brokers = []string{"a.example:8883", ":8884", "[2001:db8::1]:8883"}
+	dir := filepath.Join(t.TempDir(), "state")
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	id, err := Load(dir)
+	if want := "mqtts://a.example:8883,mqtts://127.0.0.1:8884,mqtts://[2001:db8::1]:8883"; err != nil || id.Server() != want {
+		t.Errorf("%s, %v, want %s", id.Server(), err, want)
+	}
+	h.brokers = nil
+	if id, err = Renew(t.Context(), id, Options{StateDir: dir}); err != nil || id.Server() != "mqtts://127.0.0.1:8883" {
+		t.Errorf("after a renewal by a hub with one address: %s, %v", id.Server(), err)
+	}
+	for _, bad := range []string{"a.example", "a.example:", "a:1,mqtts://evil:1", "a b:1"} {
+		h.brokers = []string{"a.example:8883", bad}
+		if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "no MQTT address") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	h.brokers = make([]string, wire.MaxBrokers+1)
+	if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "at most 16") {
+		t.Error(err)
+	}
+	if kept, err := Load(dir); err != nil || !reflect.DeepEqual(kept, id) {
+		t.Errorf("%v: a refused answer was kept: %+v", err, kept)
+	}
 }
 
 func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
@@ -185,7 +217,7 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 		t.Fatal("the private key was sent")
 	}
 	again, err := Load(dir)
-	if err != nil || again != id {
+	if err != nil || !reflect.DeepEqual(again, id) {
 		t.Fatalf("%v %+v", err, again)
 	}
 	entries, _ := os.ReadDir(dir)
@@ -388,14 +420,14 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node || fresh.MachineID != id.MachineID {
 		t.Fatalf("%+v", fresh)
 	}
-	if stored, err := Load(dir); err != nil || stored != fresh {
+	if stored, err := Load(dir); err != nil || !reflect.DeepEqual(stored, fresh) {
 		t.Fatal(err)
 	}
 	h.refuse = &refusal{code: http.StatusForbidden, text: "node pi-1 was removed from this hub"}
 	if _, err := Renew(t.Context(), fresh, Options{StateDir: dir}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "was removed") {
 		t.Fatal(err)
 	}
-	if stored, _ := Load(dir); stored != fresh {
+	if stored, _ := Load(dir); !reflect.DeepEqual(stored, fresh) {
 		t.Fatal("a refusal took the identity away")
 	}
 }

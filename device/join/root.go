@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
 
 	"flotilla.dev/shared/wire"
@@ -55,7 +54,9 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 type Live struct{ atomic.Pointer[Identity] }
 
 // Follow makes a configuration of Identity.TLS use what the identity is at each
-// handshake, its certificate and its roots: both change while a link lives.
+// handshake, its certificate and its roots: both change while a link lives. The name that
+// the hub must prove is the ServerName of the state, which the link gives also where it is an
+// IP address.
 func (l *Live) Follow(c *tls.Config) {
 	c.Certificates, c.RootCAs = nil, nil
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -69,9 +70,9 @@ func (l *Live) Follow(c *tls.Config) {
 		if err != nil {
 			return err
 		}
-		host, _, err := net.SplitHostPort(id.MQTTAddress)
-		if err != nil || host == "" { // without a name anybody's certificate of this hub's would do
-			return fmt.Errorf("read identity of node %s: it has no address of the hub (%q); join again", id.Node, id.MQTTAddress)
+		host := s.ServerName
+		if host == "" { // without a name anybody's certificate of this hub's would do
+			return fmt.Errorf("check the certificate of the hub of node %s: no address was dialled: this is a mistake in the program", id.Node)
 		}
 		o := x509.VerifyOptions{DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: c.Time()}
 		for _, r := range roots {

@@ -44,28 +44,28 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 	_, elsewhere := authority(t, "gateway")
 	both := string(encodeCert(after)) + string(encodeCert(before))
 	for _, tt := range []struct {
-		name, roots, address string
+		name, roots, dialled string
 		shown                *x509.Certificate
 		want                 string // "": believed
 	}{
-		{"the root that it has", string(encodeCert(before)), "gateway:8883", beforeLeaf, ""},
-		{"one that it does not know", string(encodeCert(before)), "gateway:8883", afterLeaf, "--keep-workloads"},
-		{"both in a rotation: the former", both, "gateway:8883", beforeLeaf, ""},
-		{"both in a rotation: the new one", both, "gateway:8883", afterLeaf, ""},
-		{"a revoked one", string(encodeCert(after)), "gateway:8883", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},
-		{"a stranger's", both, "gateway:8883", elsewhere, "does not know"},
-		{"the certificate of another host", both, "other:8883", afterLeaf, "other"},
-		{"the certificate of another host, by its address", both, "192.0.2.7:8883", afterLeaf, "192.0.2.7"},
-		{"an identity without an address", both, ":8883", afterLeaf, "no address"},
-		{"no roots", "", "gateway:8883", afterLeaf, "no certificate"},
+		{"the root that it has", string(encodeCert(before)), "gateway", beforeLeaf, ""},
+		{"one that it does not know", string(encodeCert(before)), "gateway", afterLeaf, "--keep-workloads"},
+		{"both in a rotation: the former", both, "gateway", beforeLeaf, ""},
+		{"both in a rotation: the new one", both, "gateway", afterLeaf, ""},
+		{"a revoked one", string(encodeCert(after)), "gateway", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},
+		{"a stranger's", both, "gateway", elsewhere, "does not know"},
+		{"the certificate of another host", both, "other", afterLeaf, "other"},
+		{"the certificate of another host, by its address", both, "192.0.2.7", afterLeaf, "192.0.2.7"},
+		{"no address", both, "", afterLeaf, "no address"},
+		{"no roots", "", "gateway", afterLeaf, "no certificate"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var live Live
 			live.Store(&Identity{CA: "of before"})
 			c := &tls.Config{Time: time.Now}
 			live.Follow(c)
-			live.Store(&Identity{Node: "pi-1", Site: "oslo", CA: tt.roots, MQTTAddress: tt.address})
-			err := c.VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{tt.shown}}) // no SNI, as for an IP address
+			live.Store(&Identity{Node: "pi-1", Site: "oslo", CA: tt.roots})
+			err := c.VerifyConnection(tls.ConnectionState{ServerName: tt.dialled, PeerCertificates: []*x509.Certificate{tt.shown}})
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Fatal(err)
 			}

@@ -45,6 +45,10 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		}
 		return
 	}
+	if r.AcksPayload() {
+		l.ackedByHub(r.Of)
+		return
+	}
 	switch r.Type {
 	case wire.RequestRefresh:
 		l.ask(func(a *asked) { a.refresh, a.boot = true, r.NewBoot })

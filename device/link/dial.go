@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"flotilla.dev/shared/line"
+	"flotilla.dev/shared/wire"
 )
 
 // Times of a connection.
 const (
 	connectTimeout = 10 * time.Second // for TCP, TLS and CONNECT together
+	dialTimeout    = 4 * time.Second  // for TCP alone where there are several addresses: a SYN is sent at 0, 1 and 3 s
 	keepAlive      = 10 * time.Second
 	pingTimeout    = 5 * time.Second
 	// paho looks every quarter of the keep-alive, so a ping goes out at the latest
@@ -27,12 +29,35 @@ const (
 	writeTimeout = 5 * time.Second // in which the hub takes nothing of what is written to it
 )
 
-// settleDial checks Server and makes Dial a function that ends with TLS, where
-// that is asked for.
-func (c *Config) settleDial() error {
-	u, err := url.Parse(c.Server)
+// A server is one of the addresses under which the hub can be reached.
+type server struct {
+	url  string
+	dial func(context.Context) (net.Conn, error)
+	tls  *tls.Config // nil: none
+}
+
+// servers reads a list of addresses. Each has a TLS configuration of its own: the name
+// that the other side must prove is that of the address which was dialled.
+func (c *Config) servers(list string) (all []server, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		s, err := c.server(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("%.200q: %w", text, err)
+		}
+		if !slices.ContainsFunc(all, func(have server) bool { return have.url == s.url }) {
+			all = append(all, s)
+		}
+	}
+	if len(all) > wire.MaxBrokers {
+		return nil, fmt.Errorf("there are %d addresses, and at most %d are used", len(all), wire.MaxBrokers)
+	}
+	return all, nil
+}
+
+func (c *Config) server(text string) (s server, err error) {
+	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" {
-		return errors.New("the address must be like mqtts://hub.example:8883")
+		return s, errors.New("the address must be like mqtts://hub.example:8883")
 	}
 	secure, port := false, "1883"
 	switch u.Scheme {
@@ -40,48 +65,61 @@ func (c *Config) settleDial() error {
 		secure, port = true, "8883"
 	case "mqtt", "tcp":
 		if ip := net.ParseIP(u.Hostname()); c.Dial == nil && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return fmt.Errorf("%s without TLS is for the development listener on loopback; use mqtts://%s", u.Scheme, u.Host)
+			return s, fmt.Errorf("%s without TLS is for the development listener on loopback; use mqtts://%s", u.Scheme, u.Host)
 		}
 	default:
-		return fmt.Errorf("scheme %q is not known; use mqtts", u.Scheme)
+		return s, fmt.Errorf("scheme %q is not known; use mqtts", u.Scheme)
 	}
 	if u.Port() != "" {
 		port = u.Port()
 	}
-	if c.Dial == nil {
+	s = server{url: text, dial: c.Dial}
+	if s.dial == nil {
 		address := net.JoinHostPort(u.Hostname(), port)
-		c.Dial = func(ctx context.Context) (net.Conn, error) {
+		s.dial = func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
 	if !secure {
-		c.TLS = nil
-		return nil
+		return s, nil
 	}
 	if c.TLS == nil {
-		return errors.New("mqtts needs the device's certificate and the hub's CA; join the fleet first")
+		return s, errors.New("mqtts needs the device's certificate and the hub's CA; join the fleet first")
 	}
-	c.TLS = c.TLS.Clone()
-	c.TLS.MinVersion = max(c.TLS.MinVersion, tls.VersionTLS12)
-	if c.TLS.ServerName == "" {
-		c.TLS.ServerName = u.Hostname()
+	s.tls = c.TLS.Clone()
+	s.tls.MinVersion = max(s.tls.MinVersion, tls.VersionTLS12)
+	if s.tls.ServerName == "" {
+		s.tls.ServerName = u.Hostname()
 	}
-	return nil
+	if verify := s.tls.VerifyConnection; verify != nil {
+		name := s.tls.ServerName
+		s.tls.VerifyConnection = func(state tls.ConnectionState) error {
+			state.ServerName = name // which the library leaves out where it is an IP address
+			return verify(state)
+		}
+	}
+	return s, nil
 }
 
-// open dials, and shakes hands where TLS is used.
-func (c *Config) open(ctx context.Context, inFlight *atomic.Int64) (*conn, error) {
+// open dials, and shakes hands where TLS is used. One address of several that does not
+// answer must not take the time in which another one would.
+func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	dialled, err := c.Dial(ctx)
+	dialling, done := ctx, func() {}
+	if several {
+		dialling, done = context.WithTimeout(ctx, dialTimeout)
+	}
+	dialled, err := s.dial(dialling)
+	done()
 	if err != nil {
 		return nil, err
 	}
 	raw := line.New(dialled, writeTimeout)
-	if c.TLS == nil {
+	if s.tls == nil {
 		return newConn(raw, raw, inFlight), nil
 	}
-	secure := tls.Client(raw, c.TLS)
+	secure := tls.Client(raw, s.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)

@@ -52,8 +52,14 @@ type Config struct {
 	AgentVersion string
 
 	// Server is the hub: mqtts://host:8883, or mqtt://127.0.0.1:1883 for its
-	// development listener, on loopback only.
+	// development listener, on loopback only. Several, with commas between them, are
+	// addresses of the same hub or of its brokers.
 	Server string
+	// External: the addresses are those of a broker between the device and its hub. What the
+	// broker acknowledges is not what the hub has: the hub acknowledges too.
+	External bool
+	// Prove proves to such a hub that a boot is this device's; nil: nothing is proved.
+	Prove func(boot string) *wire.Proof
 	// TLS holds the device's certificate and the hub's CA; required for mqtts.
 	TLS *tls.Config
 	// Dial opens the connection below TLS; nil: TCP to the host of Server.
@@ -105,6 +111,7 @@ type Link struct {
 	log  *slog.Logger
 	told teller
 
+	route   route          // the addresses, and the one that is used
 	wake    chan struct{}  // something below changed
 	deliver chan struct{}  // something arrived
 	replies chan addressed // from Streams to the session
@@ -127,10 +134,12 @@ type Link struct {
 	session  *session     // nil: offline
 	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
+	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
+	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
 }
 
 // asked is what the agent or the hub wants sent soon.
-type asked struct{ status, pods, lease, refresh, boot bool }
+type asked struct{ status, pods, lease, refresh, boot, move bool }
 
 // queued is an event that waits, with its number of this run.
 type queued struct {
@@ -157,17 +166,18 @@ func New(cfg Config) (*Link, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	var r route
 	err := errors.Join(wire.ValidNode(cfg.Node), wire.ValidMachine(cfg.Machine), wire.ValidBoot(cfg.Boot), wire.ValidPrefix(cfg.Prefix))
 	if cfg.Source == nil || cfg.Sink == nil {
 		err = errors.Join(err, errors.New("no Source or no Sink: this is a mistake in the program"))
 	}
 	if err == nil {
-		err = cfg.settleDial()
+		err = r.set(&cfg, cfg.Server, cfg.External)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("link to hub %s: %w", cfg.Server, err)
 	}
-	return &Link{
+	l := &Link{
 		cfg:      cfg,
 		log:      cfg.Log,
 		wake:     make(chan struct{}, 1),
@@ -176,7 +186,9 @@ func New(cfg Config) (*Link, error) {
 		interval: cfg.LeaseInterval,
 		boot:     cfg.Boot,
 		streams:  map[string]*Stream{},
-	}, nil
+	}
+	l.route.servers, l.route.external = r.servers, r.external
+	return l, nil
 }
 
 // Run keeps the device connected until the context ends; then it says goodbye:
@@ -191,7 +203,7 @@ func (l *Link) Run(ctx context.Context) error {
 	defer stop()
 	var said string // the last cause that the log was told
 	var saidAt time.Time
-	for try := 0; ; try++ {
+	for try := 0; ; {
 		began := time.Now()
 		err := l.connectOnce(ctx)
 		if ctx.Err() != nil {
@@ -208,10 +220,15 @@ func (l *Link) Run(ctx context.Context) error {
 			try = 0
 		}
 		if time.Since(began) >= steady {
-			try, saidAt = 0, time.Time{}
+			saidAt = time.Time{}
 		}
-		pause := l.backoff(try)
-		args := []any{"node", l.cfg.Node, "hub", l.cfg.Server, "err", err, "again", pause.Round(time.Millisecond)}
+		lastly, _ := l.route.now()
+		good := time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
+		if deaf := unacked(0); errors.As(err, &deaf) {
+			good = false // whoever answers there, it is not the hub
+		}
+		pause := l.pause(&try, good)
+		args := []any{"node", l.cfg.Node, "hub", lastly.url, "err", err, "again", pause.Round(time.Millisecond)}
 		// The same thing every minute is no news; and as an error may name the port that was
 		// called from, another one at every try, what is news is told once a minute at most.
 		if said != err.Error() && time.Since(saidAt) >= newCause || saidAt.IsZero() {

@@ -22,10 +22,13 @@ import (
 // after the other, each made at the moment when it goes out: nothing old waits.
 type session struct {
 	l      *Link
+	server server
 	client paho.Client
-	raw    *line.Conn // below all of it; nil before CONNECT
-	lost   chan error
-	done   chan struct{} // closed with the session
+
+	external bool       // the hub is behind a broker
+	raw      *line.Conn // below all of it; nil before CONNECT
+	lost     chan error
+	done     chan struct{} // closed with the session
 
 	status, pods, event tracked // at QoS 1, one in flight each
 	list                podList // of the pods in flight, and before
@@ -41,6 +44,7 @@ type session struct {
 
 	answers answers
 	newBoot bool // the hub wants the device under a new boot id
+	moved   bool // the hub has other addresses now
 }
 
 // tracked is a kind of message that is sent again until it is acknowledged.
@@ -82,10 +86,11 @@ func (t *tracked) acked() <-chan struct{} {
 // connectOnce connects, and stays until the connection or the context ends. Its
 // error says why there is no connection any more.
 func (l *Link) connectOnce(ctx context.Context) error {
-	s := &session{l: l, lost: make(chan error, 1), done: make(chan struct{})}
+	to, several := l.route.now()
+	s := &session{l: l, server: to, external: l.route.isExternal(), lost: make(chan error, 1), done: make(chan struct{})}
 	defer close(s.done)
 	l.inFlight.Store(0)
-	s.client = paho.NewClient(s.options(ctx))
+	s.client = paho.NewClient(s.options(ctx, several))
 	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
 		s.client.Disconnect(0)
 		return explain(err)
@@ -102,7 +107,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.asked = asked{status: true, pods: true, lease: true}
 	l.mu.Unlock()
 	defer l.endSession()
-	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", l.cfg.Server)
+	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", s.server.url)
 	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
 	s.greet()
 	return s.loop(ctx)
@@ -110,13 +115,13 @@ func (l *Link) connectOnce(ctx context.Context) error {
 
 // options are paho's. It never connects again by itself and never resumes: a
 // client that does both says that messages were delivered when they were not.
-func (s *session) options(ctx context.Context) *paho.ClientOptions {
+func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
-			opened, err := c.open(ctx, &s.l.inFlight)
+			opened, err := s.server.open(ctx, several, &s.l.inFlight)
 			if err != nil {
 				return nil, err
 			}
@@ -137,7 +142,7 @@ func (s *session) options(ctx context.Context) *paho.ClientOptions {
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.l.arrived(m) }).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { s.lost <- err })
-	if c.TLS == nil {
+	if s.server.tls == nil {
 		o.SetUsername(c.Node) // the identity on a development listener
 	}
 	return o
@@ -184,6 +189,11 @@ func (s *session) loop(ctx context.Context) error {
 			return errNewBoot
 		case s.l.isGone():
 			return ErrDismissed
+		case s.moved:
+			s.moved = false
+			if !s.l.route.has(s.server) {
+				return errMoved
+			}
 		}
 		if err := s.settle(now); err != nil {
 			return err
@@ -228,6 +238,7 @@ func (s *session) take() {
 		s.list.again(&s.pods)
 	}
 	s.newBoot = s.newBoot || a.boot
+	s.moved = s.moved || a.move
 	s.status.due = s.status.due || a.status || a.refresh
 	s.pods.due = s.pods.due || a.pods || a.refresh
 	if a.lease {
@@ -246,7 +257,7 @@ func (s *session) settle(now time.Time) error {
 			err := t.token.Error()
 			t.token = nil
 			if err == nil {
-				s.unacked = 0
+				s.unacked, s.l.deaf = 0, 0
 			}
 			switch {
 			case t == &s.pods:
@@ -268,8 +279,9 @@ func (s *session) settle(now time.Time) error {
 		if t == &s.pods {
 			s.list = podList{}
 		}
-		if s.unacked++; s.unacked >= maxUnacked {
-			return fmt.Errorf("the hub has acknowledged none of the last %d messages", maxUnacked)
+		if s.unacked++; s.unacked >= s.maxUnacked() {
+			s.l.deaf++
+			return unacked(s.unacked)
 		}
 	}
 	s.settleAnswers(now)
@@ -369,6 +381,9 @@ func (s *session) sendStatus() {
 	st := l.cfg.Source.Status()
 	l.numbers.status++
 	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
+	if s.external && l.cfg.Prove != nil {
+		st.Proof = l.cfg.Prove(st.Boot)
+	}
 	if v := st.Vitals; v != nil && s.rtt > 0 {
 		with := *v
 		with.RTT = &s.rtt
@@ -439,14 +454,26 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 // track sends a payload and notes it as in flight. It has the longer to get through, the
 // more bytes it and those before it have.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
-	t.token = s.client.Publish(wire.Topic(s.l.cfg.Prefix, s.l.cfg.Node, c), 1, false, payload)
+	l := s.l
+	var acked *hubAck // before it is sent: the answer may be faster
+	if s.external && c != wire.ChannelPresence {
+		acked = l.expect(c, payload)
+	}
+	t.token = s.client.Publish(wire.Topic(l.cfg.Prefix, l.cfg.Node, c), 1, false, payload)
+	if acked != nil {
+		t.token = acked
+	}
 	t.size, t.sent = len(payload), time.Now()
 	t.until = s.lostAt(0)
 }
 
 // lostAt is when something of so many bytes that goes out now counts as lost.
 func (s *session) lostAt(bytes int) patience {
-	return patience{time.Now().Add(ackTimeout + line.Takes(s.inFlight()+bytes)), s.received()}
+	after := ackTimeout
+	if s.external { // the hub may be what is away, and asks for what it lacks when it is back
+		after <<= min(s.unacked/2, maxDeaf)
+	}
+	return patience{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -90,7 +90,7 @@ type Options struct {
 	// whose token says so.
 	RequireApproval bool
 	Hub             string        // identity
-	MQTT            string        // host:port of the TLS listener; without a host devices use the one that they joined through
+	MQTT            []string      // host:port of the TLS listener or of each broker; without a host devices use the one that they joined through
 	LeaseInterval   time.Duration // whole seconds
 	FirmwareKey     []byte        // by which devices know boot configurations: Ed25519, public
 }

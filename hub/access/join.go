@@ -186,10 +186,17 @@ func mayTake(fleet Fleet, t store.JoinToken, node, key string) error {
 }
 
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {
-	return wire.JoinAnswer{
-		Node: node, Site: site, Hub: g.Hub, MQTT: g.MQTT, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
+	a := wire.JoinAnswer{
+		Node: node, Site: site, Hub: g.Hub, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
 		LeaseIntervalSeconds: int32(g.LeaseInterval / time.Second), Time: now.UTC(), FirmwareKey: g.FirmwareKey,
 	}
+	if len(g.MQTT) > 0 {
+		a.MQTT = g.MQTT[0]
+	}
+	if len(g.MQTT) > 1 {
+		a.Brokers = g.MQTT
+	}
+	return a
 }
 
 // A dismissal is a refusal that says how the enrolment has ended.

@@ -141,7 +141,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddress(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
+		MQTT: []string{mqttAddress(cfg, o.MQTT)}, LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
 	if h.Broker, err = broker.New(broker.Config{

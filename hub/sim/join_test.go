@@ -64,7 +64,7 @@ func (d *simDevice) secure(ctx context.Context, c *link.Config) func() error {
 	conf.Certificates = nil
 	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Load(), nil }
 	conf.ServerName = "127.0.0.1"
-	c.TLS, c.Server = conf, "mqtts://"+id.MQTTAddress
+	c.TLS, c.Server = conf, id.Server()
 	return func() error {
 		return join.Run(ctx, id, o, func(id join.Identity) {
 			if fresh, err := tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key)); err == nil {

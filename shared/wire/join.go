@@ -17,6 +17,8 @@ const (
 
 	MaxJoin   = 32 << 10 // bytes
 	MaxSerial = 64       // bytes
+
+	MaxBrokers = 16 // addresses of a JoinAnswer
 )
 
 // A JoinRequest asks for a node's certificate. A device sends it only to a hub
@@ -40,12 +42,18 @@ type RenewRequest struct {
 
 // A JoinAnswer is everything that a device must know of its hub.
 type JoinAnswer struct {
-	Node                 string    `json:"node"`
-	Site                 string    `json:"site"`
-	Hub                  string    `json:"hub"`         // identity of the hub, as in Desired
-	MQTT                 string    `json:"mqtt"`        // host:port; without a host it is the one that the device asked
-	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
-	CA                   string    `json:"ca"`          // PEM: the root
+	Node string `json:"node"`
+	Site string `json:"site"`
+	Hub  string `json:"hub"`  // identity of the hub, as in Desired
+	MQTT string `json:"mqtt"` // host:port; without a host it is the one that the device asked
+	// Brokers are all addresses, in the form of MQTT, where there is more than that one: a
+	// device uses one after the other. Agents that do not know this use MQTT.
+	Brokers     []string `json:"brokers,omitempty"`
+	Certificate string   `json:"certificate"` // PEM: the node's, the intermediate's
+	CA          string   `json:"ca"`          // PEM: the root
+	// External: the addresses are those of a broker, not of the hub; see Proof.
+	External             bool      `json:"external,omitempty"`
+	Prefix               string    `json:"prefix,omitempty"` // of all topics; empty: DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	Time                 time.Time `json:"time"`                  // the hub's clock
 	FirmwareKey          []byte    `json:"firmwareKey,omitempty"` // by which the hub signs boot configurations: Ed25519, public
@@ -89,7 +97,14 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	if a.LeaseIntervalSeconds < 1 || a.LeaseIntervalSeconds > MaxLeaseSecs {
 		return JoinAnswer{}, fmt.Errorf("join answer: leaseIntervalSeconds is %d, but must be between 1 and %d", a.LeaseIntervalSeconds, MaxLeaseSecs)
 	}
-	return a, check("join answer", ValidNode(a.Node))
+	if len(a.Brokers) > MaxBrokers {
+		return JoinAnswer{}, fmt.Errorf("join answer: %d brokers, at most %d are read", len(a.Brokers), MaxBrokers)
+	}
+	var prefix error
+	if a.Prefix != "" {
+		prefix = ValidPrefix(a.Prefix)
+	}
+	return a, check("join answer", ValidNode(a.Node), prefix)
 }
 
 // A JoinToken is what an administrator gives to a device:

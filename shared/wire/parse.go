@@ -38,7 +38,7 @@ func ParseStatus(data []byte) (Status, error) {
 	if n := len(s.Volumes); n > MaxVolumes {
 		err = fmt.Errorf("%d volumes in one list, at most %d are read", n, MaxVolumes)
 	}
-	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID), err)
+	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID), s.Proof.valid(), err)
 }
 
 // ParsePods reads a pods payload: at most MaxFromDevice bytes of JSON or gzip, MaxPods

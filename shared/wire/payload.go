@@ -55,6 +55,9 @@ type Status struct {
 	Volumes      []VolumeState     `json:"volumes,omitempty"`  // those of the desired state that are there, or have been removed
 	Vitals       *Vitals           `json:"vitals,omitempty"`   // nil: the agent is older than they are, or has not measured yet
 	Firmware     *FirmwareStatus   `json:"firmware,omitempty"` // nil: the agent is older than this, or nothing is wanted of its boot
+	// Proof that the boot is of the holder of the node's key, for a hub that does not see the
+	// certificate: its devices connect to a broker.
+	Proof *Proof `json:"proof,omitempty"`
 
 	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
 }

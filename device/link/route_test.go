@@ -1,0 +1,304 @@
+package link
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An address of a hub of several: a listener with a certificate of its own, which can be closed
+// with all its connections.
+type address struct {
+	net.Listener
+	url string
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (a *address) close() {
+	_ = a.Listener.Close()
+	a.cut()
+}
+
+func (a *address) cut() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.conns {
+		_ = c.Close()
+	}
+	a.conns = nil
+}
+
+func (a *address) connected() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.conns) > 0
+}
+
+// addresses are listeners whose certificates are for the names, of one authority.
+func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	sign := func(c *x509.Certificate) *x509.Certificate {
+		der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _ = x509.ParseCertificate(der)
+		return c
+	}
+	ca = sign(ca)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	issue := func(name string) tls.Certificate {
+		c := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+		if ip := net.ParseIP(name); ip != nil {
+			c.IPAddresses = []net.IP{ip}
+		} else {
+			c.DNSNames = []string{name}
+		}
+		return tls.Certificate{Certificate: [][]byte{sign(c).Raw}, PrivateKey: key}
+	}
+	var all []*address
+	h := &hub{t: t}
+	for _, name := range names {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{issue(name)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := name
+		if name == "stranger" {
+			host = "127.0.0.1"
+		}
+		a := &address{Listener: l, url: fmt.Sprintf("mqtts://%s:%d", host, l.Addr().(*net.TCPAddr).Port)}
+		t.Cleanup(a.close)
+		all = append(all, a)
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					if c.(*tls.Conn).Handshake() != nil {
+						return
+					}
+					a.mu.Lock()
+					a.conns = append(a.conns, c)
+					a.mu.Unlock()
+					h.serve(c)
+				}()
+			}
+		}()
+	}
+	return all, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{issue("pi-1")}}
+}
+
+// over runs a link over addresses until the test ends.
+func over(t *testing.T, conf *tls.Config, urls ...string) *Link {
+	t.Helper()
+	a := &agent{load: "x", pod: "x"}
+	l, err := New(Config{Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: strings.Join(urls, ","), TLS: conf, Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.link = l
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return l
+}
+
+func TestALinkGoesOnToTheNextAddressWhenOneFails(t *testing.T) {
+	all, conf := addresses(t, "127.0.0.1", "localhost", "127.0.0.1")
+	over(t, conf, all[0].url, all[1].url, all[2].url)
+	left := all
+	for len(left) > 0 {
+		var next []*address
+		used := 0
+		await(t, "a connection", func() bool {
+			for _, a := range left {
+				if a.connected() {
+					return true
+				}
+			}
+			return false
+		})
+		for _, a := range left {
+			if a.connected() {
+				used++
+				a.close()
+				continue
+			}
+			next = append(next, a)
+		}
+		if used != 1 {
+			t.Fatalf("%d addresses are in use at once", used)
+		}
+		left = next
+	}
+}
+
+func TestAnAddressHasToProveItsOwnName(t *testing.T) {
+	all, conf := addresses(t, "stranger", "localhost")
+	l := over(t, conf, all[0].url, all[1].url)
+	await(t, "the connection to the one that proves its name", func() bool { online, _ := l.Online(); return online && all[1].connected() })
+	all[1].close()
+	await(t, "the refusal of the other", func() bool {
+		_, err := l.Online()
+		return err != nil && strings.Contains(err.Error(), "cannot validate certificate for 127.0.0.1")
+	})
+	if online, _ := l.Online(); online {
+		t.Error("an address is believed whose certificate is for another name")
+	}
+}
+
+func TestAnAddressThatTheHubHasNoMoreIsLeft(t *testing.T) {
+	all, conf := addresses(t, "127.0.0.1", "127.0.0.1")
+	l := over(t, conf, all[0].url)
+	await(t, "the connection", all[0].connected)
+	if err := l.SetServer(all[0].url+","+all[1].url, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetServer("https://x", false); err == nil {
+		t.Error("an address that is none was taken")
+	}
+	time.Sleep(200 * time.Millisecond)
+	if all[1].connected() {
+		t.Error("another address was added, and the connection went to it")
+	}
+	if err := l.SetServer(all[1].url, false); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the connection to the other", all[1].connected)
+}
+
+func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := route{}
+		cfg := Config{TLS: &tls.Config{}}
+		if err := r.set(&cfg, "mqtts://a, mqtts://b:1,mqtts://c,mqtts://b:1", false); err != nil || len(r.servers) != 3 {
+			t.Fatal(err, len(r.servers))
+		}
+		l := &Link{interval: 10 * time.Second}
+		l.route.servers = r.servers
+		first, several := l.route.now()
+		try := 0
+		if l.pause(&try, true); !several {
+			t.Error("there are no others")
+		}
+		if now, _ := l.route.now(); now.url != first.url {
+			t.Errorf("a session that was good was at %s, the next try is %s", first.url, now.url)
+		}
+		seen := map[string]bool{first.url: true}
+		for range 2 {
+			if p := l.pause(&try, false); p >= backoffMin {
+				t.Errorf("%s pass before an address that was not tried", p)
+			}
+			now, _ := l.route.now()
+			seen[now.url] = true
+		}
+		if len(seen) != 3 {
+			t.Errorf("two failures, and tried are %v", seen)
+		}
+		longest := time.Duration(0)
+		for range 3 * 200 {
+			longest = max(longest, l.pause(&try, false))
+		}
+		if longest < 3*time.Second || longest > 7*time.Second {
+			t.Errorf("the longest pause of a hub that is away is %s, want up to 7s", longest)
+		}
+	})
+}
+
+func TestTheDevicesOfAnAddressThatFailsGoToAllOthers(t *testing.T) {
+	cfg := Config{TLS: &tls.Config{}}
+	began, after := map[string]int{}, map[string]int{}
+	for range 3000 {
+		l := &Link{interval: 10 * time.Second}
+		if err := l.route.set(&cfg, "mqtts://a,mqtts://b,mqtts://c", false); err != nil {
+			t.Fatal(err)
+		}
+		s, _ := l.route.now()
+		began[s.url]++
+		if s.url == "mqtts://a" {
+			try := 0
+			l.pause(&try, false)
+			s, _ = l.route.now()
+			after[s.url]++
+		}
+	}
+	for _, url := range []string{"mqtts://a", "mqtts://b", "mqtts://c"} {
+		if began[url] < 800 || began[url] > 1200 {
+			t.Errorf("%d of 3000 devices begin with %s", began[url], url)
+		}
+	}
+	if after["mqtts://a"] != 0 || after["mqtts://b"] < 350 || after["mqtts://c"] < 350 {
+		t.Errorf("from a they go to %v", after)
+	}
+}
+
+// An address behind which nobody is takes 4 s of the grace, not 10.
+func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hub{t: t}
+		tries := 0
+		a := &agent{load: "x", pod: "x"}
+		l, err := New(Config{
+			Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Dial: func(ctx context.Context) (net.Conn, error) {
+				if tries++; tries == 1 {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return h.dial(ctx)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.link = l
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(4300 * time.Millisecond)
+		if online, err := l.Online(); !online {
+			t.Errorf("not connected after 4.3 s: %v", err)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// The library leaves an IP address out of what VerifyConnection gets; join.Live needs it.
+func TestWhoChecksTheHubIsToldWhatWasDialled(t *testing.T) {
+	all, conf := addresses(t, "127.0.0.1")
+	told := make(chan string, 16)
+	conf.VerifyConnection = func(s tls.ConnectionState) error { told <- s.ServerName; return nil }
+	over(t, conf, all[0].url)
+	if name := <-told; name != "127.0.0.1" {
+		t.Errorf("told %q", name)
+	}
+}
