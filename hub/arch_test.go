@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"hub/control":      {"shared/fleet", "hub/state", "hub/panics"},
 	"hub/node":         {"firmware-configs", "shared/fleet", "shared/wire", "shared/bound", "hub/state", "hub/control", "hub/panics"},
 	"hub/broker":       {"shared/fleet", "shared/line", "shared/wire", "hub/listen", "hub/panics"},
-	"hub/store":        {"shared/bound", "hub/state", "hub/panics"},
+	"hub/store":        {"hub/leader", "shared/bound", "hub/state", "hub/panics"},
 	"hub/access":       {"shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":       {"shared/fleet", "shared/bound", "shared/policy"},
 	"hub/history":      {"hub/state"},

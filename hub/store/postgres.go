@@ -44,6 +44,8 @@ type postgres struct {
 	over    error         // why this store writes nothing any more
 	overing chan struct{} // closed with it
 	once    sync.Once
+	member  *Member // nil: this hub knows of no others
+	standby bool    // nothing may be written
 }
 
 const (
@@ -293,6 +295,13 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		case errors.Is(err, sql.ErrNoRows): // it has just gone
 		case err != nil:
 			return err
+		case pid != p.pid && p.member != nil: // the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+			if err := s.stillLeads(ctx); err != nil {
+				return err
+			}
+			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
+				return err
+			}
 		case pid != p.pid && time.Since(began) < time.Second: // one that was just killed takes the server a moment
 		case pid != p.pid:
 			at := "on the server's machine"
@@ -451,6 +460,9 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 // fence locks the leader's row. A hub goes on only while its token is in it.
 func (s *Store) fence(ctx context.Context, tx int64, now time.Time) error {
 	p := s.pg
+	if p.standby {
+		return ErrStandby
+	}
 	if p.empty {
 		return nil
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // placeFile says in a data directory where its database is, if it is not there: so that
@@ -127,6 +129,11 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
+	if s.Leads() {
+		if err := s.beginChanges(ctx); err != nil {
+			return s.explain(err)
+		}
+	}
 	return keepPlace(o)
 }
 
@@ -229,6 +236,13 @@ func (s *Store) lead(ctx context.Context) error {
 	}
 	s.written = moment(written)
 	host, _ := os.Hostname()
+	if m := s.pg.member; m != nil { // it has taken the lead before
+		err := s.conn.QueryRowContext(ctx, "UPDATE leader SET tx = tx + 1, written = ? WHERE token = ? RETURNING token, tx", stamp(time.Now()), int64(m.Token)).Scan(&s.pg.token, &s.pg.tx)
+		if errors.Is(err, sql.ErrNoRows) {
+			return s.isOver(fmt.Errorf("%w: another hub has taken %s over before this one began to lead", ErrLocked, s.pg.where))
+		}
+		return err
+	}
 	return s.conn.QueryRowContext(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = ?, written = ? RETURNING token, tx",
 		fmt.Sprintf("%s pid %d", host, os.Getpid()), stamp(time.Now())).Scan(&s.pg.token, &s.pg.tx)
 }
@@ -257,4 +271,34 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *St
 		return nil, fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.pg.where, have, latest())
 	}
 	return s, nil
+}
+
+// join makes this the store of one of several hubs. A server lets a leader that was stopped in the
+// middle of a transaction hold the row for a moment only.
+func (s *Store) join(m *Member) error {
+	if s.pg == nil {
+		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
+	}
+	s.pg.member = m
+	next := s.pg.config.AfterConnect
+	s.pg.config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+		if err := next(ctx, c); err != nil {
+			return err
+		}
+		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", frozen.Milliseconds())).ReadAll()
+		return err
+	}
+	return nil
+}
+
+// stillLeads tells, before another hub's connection is ended, that it is not the one that leads.
+func (s *Store) stillLeads(ctx context.Context) error {
+	var token uint64
+	if err := s.conn.QueryRowContext(ctx, "SELECT token FROM leader").Scan(&token); err != nil {
+		return err
+	}
+	if token != s.pg.member.Token {
+		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, s.pg.where))
+	}
+	return nil
 }
