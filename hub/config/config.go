@@ -26,9 +26,12 @@ type Config struct {
 	Database         string // where the database is, see package store: postgres://…, with a password perhaps; a file that says so; sqlite; "": as the data directory has it
 	HTTPSListen      string // host:port; no host: every address
 	MQTTListen       string
-	MQTTDevListen    string // without TLS, loopback only; "": off
-	AgentsDir        string // what is handed out to devices that join
-	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
+	MQTTDevListen    string   // without TLS, loopback only; "": off
+	PeerListen       string   // for the other hubs of its database; "": it knows of none
+	PeerAddress      string   // host:port at which they reach this one; "": found by itself
+	MQTTAddresses    []string // host:port of every hub for devices; none: this one's
+	AgentsDir        string   // what is handed out to devices that join
+	AdvertiseAddress string   // host or IP that devices and people reach the hub under; "": found by itself
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -102,6 +105,9 @@ var settings = []setting{
 	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining", func(c *Config) *string { return &c.HTTPSListen }),
 	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
 	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
+	text("peer-listen", "address", "", "address for the other hubs of the same PostgreSQL database, over mutual TLS: with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string { return &c.PeerListen }),
+	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default this hub's advertise-address, or its first address)", func(c *Config) *string { return &c.PeerAddress }),
+	list("mqtt-addresses", "addresses", "", "host:port of every hub at which devices reach mqtt-listen, this one's too: they go to another one when theirs does not let them in (default this hub's)", func(c *Config) *[]string { return &c.MQTTAddresses }),
 	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),
 	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string { return &c.AgentsDir }),
 	{

@@ -40,11 +40,14 @@ import (
 )
 
 // Listeners are where a hub is reached. Those that are nil are not served.
-type Listeners struct{ HTTPS, MQTT, Dev net.Listener }
+type Listeners struct {
+	HTTPS, MQTT, Dev net.Listener
+	Peer             net.Listener // for the other hubs of its database
+}
 
 // Close closes all of them.
 func (l Listeners) Close() {
-	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev} {
+	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev, l.Peer} {
 		if l != nil {
 			_ = l.Close()
 		}
@@ -64,6 +67,8 @@ type Options struct {
 	// a test lets what is there fail, or be many. nil: nothing does.
 	Disk func(control.Store) control.Store
 	Net  func(node.Broker) node.Broker
+
+	lead *lead // nil: it knows of no other hubs
 }
 
 // A Hub is made by New. What of it is exported works from then on until Run ends.
@@ -94,8 +99,15 @@ type Hub struct {
 func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
 	cfg, log := o.Config, o.Log
-	if h.Store, err = store.Open(ctx, store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}); err != nil {
+	so := store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}
+	if o.lead != nil {
+		so.Member = &o.lead.member
+	}
+	if h.Store, err = store.Open(ctx, so); err != nil {
 		return nil, err
+	}
+	if o.lead != nil {
+		o.lead.beat(h.Store)
 	}
 	st := h.Store
 	defer func() {
@@ -108,19 +120,23 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	} else if r != nil {
 		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
 	}
-	h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	if h.Store.Leads() {
+		err = h.shareAuthority(ctx)
+	} else {
+		h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	}
 	if err == nil && h.authority.Sealed() {
 		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if h.server, err = h.authority.NewServer(func() []string { return pki.LocalNames(cfg.AdvertiseAddress) }, log); err != nil {
+	if h.server, err = h.authority.NewServer(o.names, log); err != nil {
 		return nil, err
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, mended, err := recall(ctx, h.Store, time.Now())
+	start, mended, err := h.remembered(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +157,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: []string{mqttAddress(cfg, o.MQTT)}, LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
+		MQTT: mqttAddresses(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
 	if h.Broker, err = broker.New(broker.Config{
@@ -217,6 +233,9 @@ func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
 		return fmt.Errorf("remember what was mended: %w", err)
 	}
+	if err := h.tellLead(ctx); err != nil {
+		return fmt.Errorf("tell that this hub leads: %w", err)
+	}
 	if err := moveEnrolments(ctx, h.Loop, h.Store, h.log); err != nil {
 		return err
 	}
@@ -237,6 +256,9 @@ func (h *Hub) parts() []func(context.Context) error {
 	if h.o.HTTPS != nil {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })
+	}
+	if h.o.Peer != nil {
+		all = append(all, h.runPeers)
 	}
 	if len(h.notifier.Targets) > 0 {
 		all = append(all, kept("notifications", h.notifier.Run))
@@ -283,4 +305,23 @@ func mqttAddress(cfg config.Config, l net.Listener) string {
 		host = ""
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// remembered is the fleet as the store has it: a hub that stood by has followed it.
+func (h *Hub) remembered(ctx context.Context) (state.Snapshot, []state.Change, error) {
+	if at := h.o.lead; at != nil && at.fleet != nil {
+		s, mended := at.fleet.take(time.Now())
+		if rev, err := h.Store.Revision(ctx); err == nil && rev == s.Revision {
+			return s, mended, nil
+		}
+	}
+	return recall(ctx, h.Store, time.Now())
+}
+
+// mqttAddresses are all at which devices reach hubs of this database: the one that leads lets them in.
+func mqttAddresses(cfg config.Config, l net.Listener) []string {
+	if len(cfg.MQTTAddresses) > 0 {
+		return cfg.MQTTAddresses
+	}
+	return []string{mqttAddress(cfg, l)}
 }

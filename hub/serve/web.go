@@ -219,6 +219,10 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 // runWeb serves until ctx ends, and then gives open requests five seconds.
 func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	return serveUntil(ctx, s, func() error { return listen.Serve(s, listen.New(l, listen.Limits{})) })
+}
+
+func serveUntil(ctx context.Context, s *http.Server, serve func() error) error {
 	stop := context.AfterFunc(ctx, func() {
 		defer panics.Catch("https")
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -228,7 +232,7 @@ func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
 		}
 	})
 	defer stop()
-	err := listen.Serve(s, listen.New(l, listen.Limits{}))
+	err := serve()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
