@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,14 +25,16 @@ type follower struct {
 	feed    *control.Feed
 	current atomic.Pointer[state.Snapshot]
 	mended  map[state.Key]state.Change
-	read    atomic.Int64 // when it was last up to date, Unix nanoseconds of this machine
+	began   time.Time
+	read    atomic.Int64 // when it was last up to date, since began
+	turn    sync.Mutex   // one catches up at a time
 }
 
 // newFollower begins with nothing.
 func newFollower(id string, from interface {
 	Follow(ctx context.Context, rev uint64) (store.Delta, error)
 }) *follower {
-	f := &follower{from: from, mended: map[state.Key]state.Change{}}
+	f := &follower{from: from, began: time.Now(), mended: map[state.Key]state.Change{}}
 	s := state.Empty(id, time.Now())
 	f.current.Store(&s)
 	return f
@@ -40,17 +43,39 @@ func newFollower(id string, from interface {
 // Snapshot is the fleet as of the revision that was followed last.
 func (f *follower) Snapshot() state.Snapshot { return *f.current.Load() }
 
+// age is for how long it may not have been up to date.
+func (f *follower) age() time.Duration {
+	return time.Since(f.began) - time.Duration(f.read.Load())
+}
+
+// catchUp returns when the follower has all that was committed when it was called.
+func (f *follower) catchUp(ctx context.Context) error {
+	asked := time.Since(f.began)
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.read.Load() > int64(asked) { // for somebody else
+		return nil
+	}
+	return f.followOne(ctx)
+}
+
 // follow catches up.
 func (f *follower) follow(ctx context.Context) error {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	return f.followOne(ctx)
+}
+
+func (f *follower) followOne(ctx context.Context) (err error) {
 	s := f.Snapshot()
-	began := time.Now()
+	began := time.Since(f.began)
 	d, err := f.from.Follow(ctx, s.Revision)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err == nil {
-			f.read.Store(began.UnixNano())
+			f.read.Store(int64(began))
 		}
 	}()
 	if d.Rev == s.Revision && !d.All {

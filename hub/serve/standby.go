@@ -79,7 +79,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	defer end()
 	go m.watchAuthority(sub, s, files, end)
 	return runWeb(sub, &http.Server{
-		Handler: m.handler(server), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
+		Handler: m.handler(server, m.reads(s, authority, f)), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}, m.https.open())
 }
 
@@ -101,7 +101,8 @@ func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map
 }
 
 // handler answers what a standby can answer, and passes the rest on.
-func (m *Member) handler(server *pki.Server) http.Handler {
+func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
+	known := tied(reads.guard, reads)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code, why := checkHost(w.Header(), r, server.Names()); why != "" {
 			http.Error(w, strings.TrimSpace(why), code)
@@ -111,7 +112,7 @@ func (m *Member) handler(server *pki.Server) http.Handler {
 		case "healthz", "livez", "readyz":
 			m.health(w, what, below)
 		default:
-			m.passer.ServeHTTP(w, r)
+			known.ServeHTTP(w, r)
 		}
 	})
 }

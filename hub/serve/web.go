@@ -122,9 +122,11 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 }
 
 // tied ends what a request opens, whatever it is, when the right of its sender ends.
-func (h *Hub) tied(next http.Handler) http.Handler {
+func (h *Hub) tied(next http.Handler) http.Handler { return tied(h.Guard, next) }
+
+func tied(guard *access.Guard, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r, end := h.Guard.Tie(r, func(u access.User) error {
+		r, end := guard.Tie(r, func(u access.User) error {
 			peer.Known(r.Context(), w, u.Name)
 			if u.Role == access.Device { // has no business here but its renewals
 				return nil
