@@ -36,6 +36,7 @@ func TestHealth(t *testing.T) {
 		{"it lives", "/livez", newFake(), 200, "ok"},
 		{"it says what it has looked at", "/livez?verbose", newFake(), 200, "[+]ping ok\n[+]control-loop ok\n[+]leader ok\nlivez check passed\n"},
 		{"but for what is left out", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\n[+]leader ok\nreadyz check passed\n"},
+		{"that it leads", "/readyz/leader", newFake(), 200, "ok"},
 		{"one thing", "/readyz/control-loop", newFake(), 200, "ok"},
 		{"something that is not looked at", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
 		{"a full disk is told to those who write", "/livez", full, 200, "ok"},

@@ -156,6 +156,12 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 	if err := Install(own, "db-1", kept); !errors.Is(err, ErrKey) {
 		t.Errorf("a hub's own authority was overwritten: %v", err)
 	}
+	if b, err = OpenWith(second, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Protect([]byte("a passphrase that is long")); !errors.Is(err, ErrKey) {
+		t.Errorf("a copy was changed, which the next start undoes: %v", err)
+	}
 	no := errors.New("no")
 	a.Keep = func(map[string][]byte) error { return no }
 	pin := a.Pin()

@@ -85,6 +85,9 @@ func Install(dataDir, database string, files map[string][]byte) error {
 // kept has those who share the authority remember what it is going to be; a.locked is held.
 func (a *Authority) kept(change map[string][]byte) error {
 	if a.Keep == nil {
+		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // it would be undone at the next start
+			return fmt.Errorf("%w: it is a copy of the one that the hubs of a database share, which changes through the hub that leads alone", ErrKey)
+		}
 		return nil
 	}
 	all := map[string][]byte{}

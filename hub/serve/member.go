@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"flotilla.dev/hub/cli/socket"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/panics"
@@ -164,6 +165,11 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 	g.Go(func() error {
 		return panics.Keep(sub, "https", func(ctx context.Context) error { return m.serve(ctx, s, f) })
 	})
+	if m.o.Socket != "" {
+		g.Go(func() error {
+			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.o.Socket, m.refuseOrder) })
+		})
+	}
 	var at *lead
 	g.Go(func() error {
 		return panics.Keep(sub, "leader", func(ctx context.Context) error {
@@ -177,6 +183,15 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 		return nil, err
 	}
 	return at, nil
+}
+
+// refuseOrder answers the commands of this machine that want the hub that leads.
+func (m *Member) refuseOrder(context.Context, string, string) (string, error) {
+	name, address := m.passer.Leader()
+	if name == "" {
+		return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
+	}
+	return "", fmt.Errorf("this hub stands by: run the command where %s is, which leads (%s)", name, address)
 }
 
 // follow keeps the fleet as the leader has written it.
@@ -357,12 +372,8 @@ func authorityOf(ctx context.Context, from interface {
 
 // shareAuthority opens the authority that the hubs of the database have, and has them know of
 // every change. The first hub gives them its own.
-func (h *Hub) shareAuthority(ctx context.Context) error {
+func (h *Hub) shareAuthority(ctx context.Context, files map[string][]byte) error {
 	id, err := h.Store.HubID(ctx)
-	if err != nil {
-		return err
-	}
-	files, err := authorityOf(ctx, h.Store)
 	if err != nil {
 		return err
 	}
@@ -409,11 +420,11 @@ func (h *Hub) tellLead(ctx context.Context) error {
 		if about == nil {
 			return nil, nil
 		}
-		why := fmt.Sprintf("hub %s leads from now on", at.member.Name)
-		if before := at.before; before.Token > 1 && before.Left {
-			why += fmt.Sprintf("; %s, which led before, ended in order", before.Holder)
-		} else if before.Token > 1 {
-			why += fmt.Sprintf("; nothing was heard of %s, which led before", before.Holder)
+		why := fmt.Sprintf("hub %s (%s) leads from now on", at.member.Name, at.member.Address)
+		if before := at.before; before.Address != "" && before.Left {
+			why += fmt.Sprintf("; %s (%s), which led before, ended in order", before.Holder, before.Address)
+		} else if before.Address != "" {
+			why += fmt.Sprintf("; nothing was heard of %s (%s), which led before", before.Holder, before.Address)
 		}
 		return control.AddEvent(s, control.About(about), control.Said{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}, now), nil
 	})

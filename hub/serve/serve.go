@@ -120,9 +120,12 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	} else if r != nil {
 		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
 	}
-	if h.Store.Leads() {
-		err = h.shareAuthority(ctx)
-	} else {
+	shared, err := authorityOf(ctx, h.Store)
+	switch {
+	case err != nil:
+	case shared != nil, h.Store.Leads(): // it may be alone now, and not have been
+		err = h.shareAuthority(ctx, shared)
+	default:
 		h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
 	}
 	if err == nil && h.authority.Sealed() {
