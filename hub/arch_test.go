@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"hub/access":       {"shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":       {"shared/fleet", "shared/bound", "shared/policy"},
 	"hub/history":      {"hub/state"},
-	"hub/peer":         {"hub/listen"},
+	"hub/peer":         {"hub/listen", "hub/panics"},
 	"hub/kube":         {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/kube/lines", "hub/listen", "hub/panics"},
 	"hub/kube/remote":  {"hub/ask", "hub/panics"},
 	"hub/kube/table":   {"shared/fleet", "shared/bound", "hub/state"},

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/panics"
 )
 
 // StandbyHeader says of an answer that a standby gave or passed it, and who leads.
@@ -141,7 +142,10 @@ func (p *Passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), leadKey{}, to))
 	defer cancel()
-	defer context.AfterFunc(to.ends, cancel)()
+	defer context.AfterFunc(to.ends, func() {
+		defer panics.Catch("peer")
+		cancel()
+	})()
 	w.Header().Set(StandbyHeader, to.name)
 	p.proxy.ServeHTTP(w, r.WithContext(ctx))
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
@@ -85,6 +86,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 
 // watchAuthority ends what is served by an authority that is no more the one of the database.
 func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map[string][]byte, end func()) {
+	defer panics.Catch("standby")
 	defer end()
 	was, _ := json.Marshal(files)
 	for {
