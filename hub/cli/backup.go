@@ -2,11 +2,11 @@ package cli
 
 import (
 	"context"
-	"os"
+	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"flotilla.dev/hub/cli/socket"
 	"flotilla.dev/hub/store"
 )
 
@@ -28,7 +28,32 @@ func (p Program) restoreCommand() *cobra.Command {
 	}
 	dir := dataDir(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return store.Restore(c.Context(), store.Options{Dir: *dir, Version: p.Version, By: socket.UserName(os.Getuid())}, args[0])
+		return store.Restore(c.Context(), p.options(*dir), args[0])
+	}
+	return c
+}
+
+func (p Program) migrateCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "migrate --to postgres://…|sqlite", Short: "Take the database to PostgreSQL or back, while the hub is down", Args: exactly(0),
+		Long: "Take all that the hub remembers to another database: objects, users, tokens, sessions and the audit. All of it or nothing; it\ncan be repeated if it was cut off. The data directory notes where the database is, so the hub is then started as before. What\nit came from stays as it was, and is not the hub's any more. A target that holds something is refused.",
+	}
+	dir := dataDir(c)
+	to := c.Flags().String("to", "", "postgres://USER@HOST:5432/NAME, a file whose first line is that, or sqlite for hub.db in the data directory (required)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *to == "" {
+			return ErrUsage{errors.New("--to is missing: say where the database is to be, such as --to postgres://flotilla@db.example.org/flotilla")}
+		}
+		m, err := store.Move(c.Context(), p.options(*dir), *to)
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%d objects, with users, tokens and the audit, are taken from %s to %s.\n", m.Objects, m.From, m.To)
+		if m.Kept != "" {
+			text += fmt.Sprintf("The former hub.db is kept as %s: it holds secrets (sealed) and password hashes; remove it when you are sure.\n", m.Kept)
+		}
+		_, err = fmt.Fprint(c.OutOrStdout(), text)
+		return err
 	}
 	return c
 }

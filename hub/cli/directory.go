@@ -75,11 +75,16 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 }
 
 func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {
-	st, err := store.OpenShared(c.Context(), store.Options{Dir: dir, Version: p.Version})
+	st, err := store.OpenShared(c.Context(), p.options(dir))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, ErrUsage{err} // another directory was meant
 	}
 	return st, err
+}
+
+// options are those of a hub's store, as a command finds it.
+func (p Program) options(dir string) store.Options {
+	return store.Options{Dir: dir, Database: os.Getenv("FLOTILLA_DATABASE"), Version: p.Version, By: socket.UserName(os.Getuid())}
 }
 
 // usage gives what the user can mend on the command line its exit code.

@@ -215,11 +215,11 @@ func withoutPath(address string) string {
 
 // withoutPassword is the address of a database as it may be shown.
 func withoutPassword(address string) string {
-	if !strings.Contains(address, "://") {
+	if !strings.Contains(address, "://") && !strings.Contains(address, "=") {
 		return address
 	}
 	u, err := url.Parse(address)
-	if err != nil {
+	if err != nil || u.Scheme == "" {
 		return "no URL"
 	}
 	if u.User != nil {

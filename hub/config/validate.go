@@ -84,7 +84,7 @@ func (v *verdict) database() {
 		if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 			v.wrong("database", instead)
 		}
-	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // host=… dbname=…, or a word
+	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // host=… dbname=… of libpq, or a word
 		v.wrong("database", instead)
 	}
 }

@@ -67,6 +67,7 @@ type Loop struct {
 	commits   atomic.Uint64
 	pace      pace
 	unsettled atomic.Uint64
+	inCommit  atomic.Int64 // age at which the commit began that is under way; 0: none is
 }
 
 type job struct {
@@ -146,6 +147,9 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
 		return nil, err
 	}
+	if since := l.inCommit.Load(); since != 0 && l.Age()-time.Duration(since) > slowCommit {
+		return nil, ErrUnavailable // nothing is remembered for now: nobody has to wait for that
+	}
 	select {
 	case l.jobs <- j:
 	case <-ctx.Done():
@@ -167,6 +171,9 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 }
 
 const (
+	// slowCommit is how long a commit may take before whoever comes is told at once that
+	// the database does not answer.
+	slowCommit = 5 * time.Second
 	// leastWait is the least time between two passes that only the clock asked for,
 	// so that ten thousand deadlines cost a hundred passes a second, not ten thousand.
 	leastWait = 10 * time.Millisecond

@@ -204,6 +204,8 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	slices.SortFunc(rows, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
+	l.inCommit.Store(max(1, int64(l.Age())))
+	defer l.inCommit.Store(0)
 	if err := l.Store.Commit(ctx, rows, rev); err != nil {
 		return nil, fmt.Errorf("remember %d changes: %w", len(rows), err)
 	}

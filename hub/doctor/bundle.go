@@ -46,7 +46,7 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 		_, err := io.WriteString(out, text)
 		return err
 	}
-	e, err := store.Examine(ctx, b.Patient.Config.DataDir)
+	e, err := store.Examine(ctx, store.Options{Dir: b.Patient.Config.DataDir, Database: b.Patient.Config.Database})
 	//lint:ignore SA5001 what could be seen is there with an error, too
 	defer e.Close()
 	if err != nil {

@@ -81,7 +81,7 @@ const (
 // Examine looks at everything. It does not end at the first thing that is wrong.
 func Examine(ctx context.Context, p Patient) (all []Finding) {
 	dir := p.Config.DataDir
-	e, err := store.Examine(ctx, dir)
+	e, err := store.Examine(ctx, store.Options{Dir: dir, Database: p.Config.Database})
 	//lint:ignore SA5001 what could be seen is there with an error, too
 	defer e.Close()
 	all = append(all, p.configuration()...)
@@ -201,6 +201,8 @@ func disk(dir string) []Finding {
 func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 	const restore = "the hub takes its newest backup by itself at its next start; to choose one: stop the hub, `flotilla-hub restore FILE`"
 	switch {
+	case e.Server != "":
+		return p.server(e, err)
 	case errors.Is(err, store.ErrNotFound):
 		return []Finding{{Fail, "database", "hub.db is not there", "name the hub's directory with --data-dir; if this is it, `flotilla-hub restore` the newest of backups/"}}
 	case err != nil:
@@ -214,6 +216,35 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 	default:
 		all = append(all, Finding{OK, "database", fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
+	all = append(all, p.paused(e)...)
+	if lost, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "hub.db.corrupt-*")); len(lost) > 0 {
+		all = append(all, Finding{Warn, "database", fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])), "a disk or SD card that does it once does it again: replace it; then remove them"})
+	}
+	return all
+}
+
+// server looks at a database in PostgreSQL, as far as who uses it sees it.
+func (p Patient) server(e *store.Examination, err error) (all []Finding) {
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return []Finding{{Fail, "database", e.Server + " is empty", "start `flotilla-hub serve` once, correct --database, or `flotilla-hub restore` a backup"}}
+	case errors.Is(err, store.ErrUnavailable):
+		return []Finding{{Fail, "database", err.Error(), "see that PostgreSQL runs, that this machine may connect to it (pg_hba.conf, firewall), and that user, password and name are right"}}
+	case err != nil:
+		return []Finding{{Fail, "database", err.Error(), "see the manual's page about PostgreSQL"}}
+	case e.Schema < e.Newest:
+		all = append(all, Finding{Warn, "database", fmt.Sprintf("%s has schema %d, this program %d", e.Server, e.Schema, e.Newest), "the hub brings it up to date at its next start; make a copy with pg_dump before"})
+	default:
+		all = append(all, Finding{OK, "database", fmt.Sprintf("%s answers, PostgreSQL %s, %.1f MB, schema %d", e.Server, e.Release, float64(e.Bytes)/(1<<20), e.Schema), ""})
+	}
+	if len(e.Unsafe) > 0 {
+		all = append(all, Finding{Fail, "database", "a power cut of the server loses what was acknowledged: " + strings.Join(e.Unsafe, ", "), "set fsync and full_page_writes to on in postgresql.conf, and restart PostgreSQL"})
+	}
+	return append(all, p.paused(e)...)
+}
+
+// paused says that nobody has looked yet at a database that was replaced.
+func (p Patient) paused(e *store.Examination) (all []Finding) {
 	if e.Paused != nil {
 		from := "a backup, " + filepath.Base(e.Paused.From)
 		switch {
@@ -223,9 +254,6 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 			from = "an older state of itself"
 		}
 		all = append(all, Finding{Warn, "database", fmt.Sprintf("it was replaced by %s, at %s (%s): devices with a newer desired state keep it", from, e.Paused.At.Format(time.RFC3339), e.Paused.Cause), "see that what the hub has is right, then `flotilla-hub resume`"})
-	}
-	if lost, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "hub.db.corrupt-*")); len(lost) > 0 {
-		all = append(all, Finding{Warn, "database", fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])), "a disk or SD card that does it once does it again: replace it; then remove them"})
 	}
 	return all
 }
@@ -296,7 +324,7 @@ func (p Patient) clock(e *store.Examination) []Finding {
 	now := p.Now.UTC().Format(time.RFC3339)
 	switch {
 	case !e.Changed.IsZero() && e.Changed.After(p.Now.Add(time.Minute)):
-		return []Finding{{Fail, "clock", fmt.Sprintf("it is %s, and hub.db was last written at %s", now, e.Changed.UTC().Format(time.RFC3339)), set}}
+		return []Finding{{Fail, "clock", fmt.Sprintf("it is %s, and the database was last written at %s", now, e.Changed.UTC().Format(time.RFC3339)), set}}
 	case p.Now.Year() < 2026:
 		return []Finding{{Fail, "clock", "it is " + now, set}}
 	case p.Unsynced:

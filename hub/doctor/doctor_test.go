@@ -114,7 +114,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		{"an empty certificate", Fail, "certificates", "pki/root.crt holds none", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
 		{"a root that has ended", Fail, "certificates", "pki/root.crt ended", func(p *Patient, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
 		{"a clock of 1970", Fail, "certificates", "is good only from", func(p *Patient, in func(string) string) { p.Now = time.Unix(1000, 0) }},
-		{"a clock before the last write", Fail, "clock", "hub.db was last written", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
+		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
 		{"a clock that nobody sets", Warn, "clock", "nothing keeps it right", func(p *Patient, in func(string) string) { p.Unsynced = true }},
 		{"a port that is taken", Fail, "ports", "address already in use", func(p *Patient, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +151,7 @@ func TestWhatAKilledHubLeftIsReadAndLeft(t *testing.T) {
 	if err := st.SetMeta(t.Context(), store.MetaURL, "https://192.0.2.1"); err != nil {
 		t.Fatal(err)
 	}
-	e, err := store.Examine(t.Context(), p.Config.DataDir)
+	e, err := store.Examine(t.Context(), store.Options{Dir: p.Config.DataDir})
 	if err != nil || !e.Running || e.URL != "https://192.0.2.1" {
 		t.Errorf("of one that runs: %+v, %v", e, err)
 	}
@@ -170,7 +170,7 @@ func TestWhatAKilledHubLeftIsReadAndLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := tree(t, killed)
-	e, err = store.Examine(t.Context(), killed)
+	e, err = store.Examine(t.Context(), store.Options{Dir: killed})
 	if err != nil || e.Running || e.Damage != "" || e.URL != "https://192.0.2.1" {
 		t.Errorf("of one that was killed: %+v, %v", e, err)
 	}

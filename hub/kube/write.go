@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -125,6 +126,10 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 	return st, nil
 }
 
+// longestWrite is how long a request waits to be remembered: where the database is cut off
+// in the middle of it, that can be as long as it is away.
+const longestWrite = 20 * time.Second
+
 // attempt makes a step once and has the writer carry it out.
 func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (step, error)) (step, error) {
 	began := time.Now()
@@ -135,7 +140,9 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (ste
 	}
 	if err == nil && !dry && len(st.changes) > 0 {
 		var applied []state.Applied
-		applied, err = c.Fleet.Do(c.r.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		ctx, cancel := context.WithTimeout(c.r.Context(), longestWrite)
+		defer cancel()
+		applied, err = c.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			var err error
 			switch {
 			case st.stands(s):
@@ -196,7 +203,7 @@ func (c *call) writeError(err error) error {
 		}}
 	case errors.Is(err, control.ErrUnavailable):
 		return c.unavailable()
-	case c.r.Context().Err() != nil:
+	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 1)
 	}
 	c.Log.Error("carry out a request", "err", err)

@@ -286,6 +286,9 @@ func (h *Hub) Up() <-chan struct{} { return h.up }
 // Answers is nil when the loop answers before ctx ends: the hub lives.
 func (h *Hub) Answers(ctx context.Context) error {
 	_, err := h.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
+	if errors.Is(err, control.ErrUnavailable) {
+		return nil // it waits for its database: to kill it for that helps nobody
+	}
 	return err
 }
 

@@ -63,7 +63,7 @@ func (s *Store) arm() {
 			q.mu.Lock()
 			q.timer = nil
 			q.mu.Unlock()
-			if err := s.flushAudits(nil); err != nil {
+			if err := s.flushAudits(nil); err != nil && !errors.Is(err, ErrUnavailable) { // that is told once, and they wait
 				s.log.Error("the audit cannot be written", "err", err)
 			}
 			s.arm()

@@ -20,17 +20,14 @@ const (
 
 func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
 
-// Backup writes a consistent copy of the database to a new file, mode 0600,
-// while the hub works on. Secrets in it stay sealed; their key is not in it.
+// Backup writes a consistent copy of the database to a new file of SQLite, mode 0600,
+// while the hub works on, wherever the database is. Secrets in it stay sealed; their key is not in it.
 func (s *Store) Backup(ctx context.Context, file string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back up to %s: %w", file, s.explain(err))
 		}
 	}()
-	if s.pg != nil {
-		return errors.New("the database is PostgreSQL: use pg_dump")
-	}
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("%w; choose another name", ErrExists)
 	}
@@ -50,12 +47,12 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 		return err
 	}
 	defer f.Close()
-	db, err := sql.Open("sqlite", dsn(s.file))
-	if err != nil {
-		return err
+	if s.pg != nil {
+		err = s.export(ctx, part)
+	} else {
+		err = s.vacuumInto(ctx, part)
 	}
-	defer db.Close()
-	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -65,6 +62,16 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 		return err
 	}
 	return syncDir(dir)
+}
+
+func (s *Store) vacuumInto(ctx context.Context, file string) error {
+	db, err := sql.Open("sqlite", dsn(s.file))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", file)
+	return err
 }
 
 // backups lists the daily backups of a data directory, newest first.
@@ -113,9 +120,6 @@ func (s *Store) BackUpNow(ctx context.Context) (string, error) {
 // RunBackups backs the database up every 24 hours, whatever the number of
 // restarts, and keeps the last 7. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {
-	if s.pg != nil {
-		return nil
-	}
 	wait := s.nextBackup().Sub(s.now())
 	for {
 		select {

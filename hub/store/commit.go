@@ -107,7 +107,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		if s.pg != nil || s.giveUpBallast() {
 			err = s.apply(ctx, rows, c.Rev, false)
 		}
-	} else if err == nil && s.full.Load() && s.pg != nil {
+	} else if err == nil && s.full.Load() && s.pg != nil && slices.ContainsFunc(rows, func(r Row) bool { return r.Object != nil }) {
 		s.full.Store(false)
 		s.log.Info("the disk has space again")
 	}
@@ -151,7 +151,7 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		}
 	}
 	dropped := 0
-	err := s.txLocked(ctx, func(ctx context.Context, c *conn) (err error) {
+	write := func(ctx context.Context, c *conn) (err error) {
 		dropped = 0 // it may be done again
 		if c.postgres {
 			dropped, err = writeAll(ctx, c, rows, grow)
@@ -174,7 +174,13 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		}
 		_, err = c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 		return err
-	})
+	}
+	err := s.txLocked(ctx, write)
+	for in := (errDoubt{}); errors.As(err, &in); {
+		if err = s.settle(ctx, in); errors.Is(err, errUndone) {
+			err = s.txLocked(ctx, write)
+		}
+	}
 	if err == nil && dropped > 0 {
 		s.log.Warn("events were not remembered: the disk is full", "count", dropped)
 	}
@@ -266,15 +272,20 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 
 // Load gives every object to fn, kind by kind and in key order within a kind.
 func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
-	c, err := s.read.conn(ctx)
-	if err != nil {
-		return fmt.Errorf("load objects: %w", s.explain(err))
+	var c *conn
+	var kinds []string
+	if err := s.reading(func() (err error) {
+		if c != nil {
+			_ = c.Close()
+		}
+		if c, err = s.read.conn(ctx); err == nil {
+			kinds, err = listKinds(ctx, c)
+		}
+		return err
+	}); err != nil {
+		return fmt.Errorf("load objects: %w", err)
 	}
 	defer c.Close()
-	kinds, err := listKinds(ctx, c)
-	if err != nil {
-		return fmt.Errorf("load objects: %w", s.explain(err))
-	}
 	for _, kind := range kinds {
 		if err := s.loadKind(ctx, c, kind, fn); err != nil {
 			return fmt.Errorf("load %s: %w", kind, s.explain(err))

@@ -28,13 +28,22 @@ type Examination struct {
 	Changed time.Time // the database or its log
 	Paused  *Recovery // that nobody has resumed yet
 	URL     string    // of the hub, as it last said
+	Server  string    // PostgreSQL's, as people see it; "": the database is a file in the directory
+	Release string    // of that server
+	Unsafe  []string  // its settings by which a power cut loses what was acknowledged
 
 	db   *sql.DB
 	copy string // of the files that a killed hub left; "": they are read where they are
 }
 
-// Examine looks at the database of a data directory. ErrNotFound: there is none.
-func Examine(ctx context.Context, dir string) (e *Examination, err error) {
+// Examine looks at the database of a hub. ErrNotFound: there is none.
+func Examine(ctx context.Context, o Options) (e *Examination, err error) {
+	dir := o.Dir
+	if url, err := place(o); err != nil {
+		return &Examination{Running: running(dir), Newest: latest()}, err
+	} else if url != "" {
+		return examinePostgres(ctx, o, url)
+	}
 	file := filepath.Join(dir, database)
 	e = &Examination{Running: running(dir), Newest: latest()}
 	defer func() {
@@ -112,7 +121,7 @@ func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error)
 	}
 	for _, have := range kinds {
 		if have == kind {
-			return (&Store{}).loadKind(ctx, &conn{c, false}, kind, fn)
+			return (&Store{}).loadKind(ctx, &conn{c, e.Server != ""}, kind, fn)
 		}
 	}
 	return nil

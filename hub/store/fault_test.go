@@ -2,19 +2,20 @@ package store
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/store/postgrestest"
 )
 
 func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 // writeForEver commits pods and says each on stdout once it is acknowledged.
 func writeForEver(dir string) {
 	ctx := context.Background()
-	s, err := Open(ctx, Options{Dir: dir})
+	s, err := Open(ctx, Options{Dir: dir, Database: os.Getenv("FLOTILLA_STORE_DATABASE")})
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
@@ -53,11 +54,14 @@ func writeForEver(dir string) {
 }
 
 func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
-	dir := t.TempDir()
+	onBoth(t, nothingIsLostByKill9)
+}
+
+func nothingIsLostByKill9(t *testing.T, o Options) {
 	acked := 0
 	for round := range 12 {
 		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), "FLOTILLA_STORE_CHILD="+dir)
+		child.Env = append(os.Environ(), "FLOTILLA_STORE_CHILD="+o.Dir, "FLOTILLA_STORE_DATABASE="+o.Database)
 		out, err := child.StdoutPipe()
 		must(t, err)
 		must(t, child.Start())
@@ -73,7 +77,7 @@ func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
 			}
 		}
 		_ = child.Wait()
-		s := openIn(t, dir)
+		s := opened(t, o)
 		got := contents(t, s)
 		rev, err := s.Revision(t.Context())
 		must(t, err)
@@ -163,67 +167,75 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
 }
 
-// BenchmarkCommit is one commit of so many 2 kB objects, durable, in a database of 10,000.
-func BenchmarkCommit(b *testing.B) {
-	for _, batch := range []int{1, 10, 100, 1000} {
-		b.Run(fmt.Sprintf("rows=%d", batch), func(b *testing.B) {
-			s, err := Open(b.Context(), Options{Dir: b.TempDir()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Close()
-			object := append(append([]byte(`{"pad":"`), bytes.Repeat([]byte("x"), 2000)...), `"}`...)
-			rows := make([]Row, 10_000)
-			for i := range rows {
-				rows[i] = pod(fmt.Sprintf("p-%06d", i), 0)
-				rows[i].Object = object
-			}
-			if err := s.Commit(b.Context(), Commit{Rows: rows}); err != nil {
-				b.Fatal(err)
-			}
-			var rev uint64
-			at := 0
-			for b.Loop() {
-				rev++
-				if at+batch > len(rows) {
-					at = 0
-				}
-				if err := s.Commit(b.Context(), Commit{Rev: rev, Rows: rows[at : at+batch]}); err != nil {
-					b.Fatal(err)
-				}
-				at += batch
-			}
-			b.ReportMetric(float64(batch)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
-		})
-	}
+// engines runs a benchmark with each database, as durable as it is for a hub.
+func engines(b *testing.B, run func(b *testing.B, o Options)) {
+	b.Run("sqlite", func(b *testing.B) { run(b, Options{Dir: b.TempDir(), Log: slog.New(slog.DiscardHandler)}) })
+	b.Run("postgres", func(b *testing.B) {
+		server := postgrestest.Start(b, "fsync=on", "full_page_writes=on", "shared_buffers=128MB", "max_wal_size=1GB")
+		run(b, Options{Dir: b.TempDir(), Database: server.Database(), Log: slog.New(slog.DiscardHandler)})
+	})
 }
 
-// BenchmarkOpen is a start with a database of 10,000 objects of 2 kB: checked, migrated, loaded.
-func BenchmarkOpen(b *testing.B) {
-	dir := b.TempDir()
-	s, err := Open(b.Context(), Options{Dir: dir})
-	if err != nil {
-		b.Fatal(err)
-	}
-	rows := make([]Row, 10_000)
-	for i := range rows {
-		rows[i] = pod(fmt.Sprintf("p-%06d", i), 0)
-		rows[i].Object = []byte(`{"pad":"` + strings.Repeat("x", 2000) + `"}`)
-	}
-	if err := errors.Join(s.Commit(b.Context(), Commit{Rows: rows}), s.Close()); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		s, err := Open(b.Context(), Options{Dir: dir})
+// BenchmarkCommit is one commit of so many 2 kB objects, durable, in a database of 10,000.
+func BenchmarkCommit(b *testing.B) {
+	engines(b, func(b *testing.B, o Options) {
+		s, err := Open(b.Context(), o)
 		if err != nil {
 			b.Fatal(err)
 		}
-		n := 0
-		if err := errors.Join(s.Load(b.Context(), func(Row) error { n++; return nil }), s.Close()); err != nil || n != len(rows) {
-			b.Fatal(n, err)
+		defer s.Close()
+		rows := tenThousand("pods")
+		if err := s.Commit(b.Context(), Commit{Rows: rows}); err != nil {
+			b.Fatal(err)
 		}
+		for _, batch := range []int{1, 10, 100, 1000} {
+			b.Run(fmt.Sprintf("rows=%d", batch), func(b *testing.B) {
+				at := 0
+				for b.Loop() {
+					if at+batch > len(rows) {
+						at = 0
+					}
+					if err := s.Commit(b.Context(), Commit{Rev: s.rev + 1, Rows: rows[at : at+batch]}); err != nil {
+						b.Fatal(err)
+					}
+					at += batch
+				}
+				b.ReportMetric(float64(batch)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+			})
+		}
+	})
+}
+
+// tenThousand objects of 2 kB.
+func tenThousand(kind string) []Row {
+	rows := make([]Row, 10_000)
+	for i := range rows {
+		rows[i] = pod(fmt.Sprintf("p-%06d", i), 0)
+		rows[i].Kind, rows[i].Object = kind, []byte(`{"pad":"`+strings.Repeat("x", 2000)+`"}`)
 	}
-	if info, err := os.Stat(filepath.Join(dir, database)); err == nil {
-		b.ReportMetric(float64(info.Size())/1e6, "MB")
-	}
+	return rows
+}
+
+// BenchmarkOpen is a start with a database of 10,000 nodes of 2 kB: checked, migrated, loaded.
+func BenchmarkOpen(b *testing.B) {
+	engines(b, func(b *testing.B, o Options) {
+		s, err := Open(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		rows := tenThousand("nodes")
+		if err := errors.Join(s.Commit(b.Context(), Commit{Rows: rows}), s.Close()); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			s, err := Open(b.Context(), o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			n := 0
+			if err := errors.Join(s.Load(b.Context(), func(Row) error { n++; return nil }), s.Close()); err != nil || n != len(rows) {
+				b.Fatal(n, err)
+			}
+		}
+	})
 }

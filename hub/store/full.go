@@ -75,8 +75,8 @@ func (s *Store) shrink(ctx context.Context) {
 // directory leaves to the hub, in bytes.
 func (s *Store) Space() (taken, free int64, err error) {
 	if s.pg != nil {
-		if err := s.read.QueryRowContext(context.Background(), "SELECT pg_database_size(current_database())").Scan(&taken); err != nil {
-			return 0, 0, s.explain(err)
+		if err := s.row(context.Background(), []any{&taken}, "SELECT pg_database_size(current_database())"); err != nil {
+			return 0, 0, err
 		}
 	}
 	for _, end := range []string{"", "-wal"} {

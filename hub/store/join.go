@@ -140,21 +140,40 @@ func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
 }
 
 // list runs a query and scans every row of it.
-func list[T any](ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, s.explain(err)
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		v, err := scan(rows.Scan)
+func list[T any](ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any) (all []T, err error) {
+	err = s.reading(func() error {
+		rows, err := s.read.QueryContext(ctx, query, args...)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, v)
+		defer rows.Close()
+		all = nil
+		for rows.Next() {
+			v, err := scan(rows.Scan)
+			if err != nil {
+				return err
+			}
+			all = append(all, v)
+		}
+		return rows.Err()
+	})
+	return all, err
+}
+
+// reading reads, and again where a connection turns out to have ended meanwhile: after a
+// restart of the server, all that wait in the pool have.
+func (s *Store) reading(do func() error) error {
+	for try := 0; ; try++ {
+		err := do()
+		if s.pg == nil || try > readers || !isLost(err) {
+			return s.explain(err)
+		}
 	}
-	return all, s.explain(rows.Err())
+}
+
+// row reads one row.
+func (s *Store) row(ctx context.Context, into []any, query string, args ...any) error {
+	return s.reading(func() error { return s.read.QueryRowContext(ctx, query, args...).Scan(into...) })
 }
 
 func one[T any](all []T, err error) (T, error) {

@@ -28,7 +28,7 @@ const (
 // explain gives SQLite's errors the sentinel that says what to do about them.
 func (s *Store) explain(err error) error {
 	if s.pg != nil {
-		return explainPostgres(err, s.pg.where)
+		return s.pg.explain(err)
 	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
@@ -188,6 +188,14 @@ func copyFile(from, to string) error {
 		err = out.Sync()
 	}
 	return errors.Join(err, out.Close())
+}
+
+func syncFile(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func remove(file string) error {

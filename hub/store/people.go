@@ -152,11 +152,11 @@ func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) e
 // ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
 func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
 	var before string
-	err := s.read.QueryRowContext(ctx, "SELECT before FROM revoked_clients WHERE name = ?", name).Scan(&before)
+	err := s.row(ctx, []any{&before}, "SELECT before FROM revoked_clients WHERE name = ?", name)
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, nil
 	}
-	return moment(before), s.explain(err)
+	return moment(before), err
 }
 
 // AddSession stores a login and forgets those that have ended.

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,12 +34,15 @@ import (
 type postgres struct {
 	config *pgx.ConnConfig
 	where  string // as people see it: without the password
+	waits  waits
+	log    *slog.Logger
+	told   atomic.Int64 // when the log last said that the server is away, in Unix seconds; 0: it is there
 
 	// What follows is guarded by the store's mu.
 	empty   bool  // there are no tables yet
 	token   int64 // in the leader's row; 0: shared, we are not the leader
 	tx      int64 // number of the newest transaction that was acknowledged
-	doubt   int64 // number of one whose COMMIT was not answered, and which its caller takes for failed; 0: none
+	doubt   *doubt
 	pid     int32 // of the server's process for the writer's connection
 	rest    time.Time
 	why     error         // why there is no connection
@@ -48,14 +53,26 @@ type postgres struct {
 	standby bool    // nothing may be written
 }
 
+// A doubt is a transaction whose COMMIT was not answered. The next connection tells what
+// became of it: nothing is written before that.
+type doubt struct {
+	tx     int64
+	audits []*queued // that were written with it
+	done   bool      // known once it is the store's doubt no more
+}
+
+// errDoubt: nobody knows yet whether it was carried out.
+type errDoubt struct {
+	of *doubt
+	error
+}
+
+func (e errDoubt) Unwrap() error { return e.error }
+
 const (
 	// oldestServer is the first release with all that is used here, and that is still maintained anywhere.
 	oldestServer = 13
 	dialTimeout  = 5 * time.Second
-	// stalled is how long a server may leave a question without a word of an answer.
-	stalled = 10 * time.Second
-	// patience is how long a transaction waits for a connection that was there a moment ago.
-	patience = 5 * time.Second
 	// between two tries to reach a server that is away: who comes meanwhile is told at once.
 	restBetween = 500 * time.Millisecond
 	// conflicts is how often one transaction is tried again that the server gave up for another's sake.
@@ -64,6 +81,15 @@ const (
 	readers   = 4
 )
 
+// waits are how long a store waits for a server.
+type waits struct {
+	stalled  time.Duration // for a word of an answer; then the connection is given up
+	patience time.Duration // for a connection that was there a moment ago
+	doubt    time.Duration // for what became of a plan: the hub's belief must not differ from the database
+}
+
+var usualWaits = waits{stalled: 10 * time.Second, patience: 5 * time.Second, doubt: 2 * time.Minute}
+
 // setUp is what every connection is told. A user's or a server's defaults may be others:
 // commits are durable here and on the synchronous standbys, if there are any; nobody but
 // us gives up on a statement; and a connection whose hub has vanished ends by itself.
@@ -71,11 +97,14 @@ const setUp = `
 SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
 	set_config('idle_in_transaction_session_timeout', '60000', false),
-	set_config('default_transaction_isolation', 'read committed', false), set_config('default_transaction_read_only', 'off', false),
+	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false)`
 
-// openURL reads where the server is, and with what name and password.
-func parsePostgres(url string) (*postgres, error) {
+// parsePostgres reads where the server is, and with what name and password.
+func parsePostgres(url string, w waits, log *slog.Logger) (*postgres, error) {
+	if w == (waits{}) {
+		w = usualWaits
+	}
 	config, err := pgx.ParseConfig(url)
 	if err != nil { // it says what is wrong, without the password
 		return nil, fmt.Errorf("read the address of the database: %w; write postgres://USER@HOST:5432/NAME", err)
@@ -87,7 +116,7 @@ func parsePostgres(url string) (*postgres, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &patient{Conn: c}, nil
+		return &patient{Conn: c, stalled: w.stalled}, nil
 	}
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "flotilla-hub"
@@ -99,7 +128,7 @@ func parsePostgres(url string) (*postgres, error) {
 		_, err := c.Exec(ctx, setUp).ReadAll()
 		return err
 	}
-	return &postgres{config: config, where: shown(config), overing: make(chan struct{})}, nil
+	return &postgres{config: config, where: shown(config), waits: w, log: log, overing: make(chan struct{})}, nil
 }
 
 // shown is an address as people may see it.
@@ -120,11 +149,12 @@ func shown(c *pgx.ConnConfig) string {
 // network that swallows packets. Where its user has set a deadline, that one counts.
 type patient struct {
 	net.Conn
-	mu  sync.Mutex
-	set bool
+	stalled time.Duration
+	mu      sync.Mutex
+	set     bool
 }
 
-var errStalled = fmt.Errorf("the server has not answered for %s", stalled)
+var errStalled = errors.New("the server says nothing any more")
 
 func (p *patient) SetDeadline(t time.Time) error {
 	p.mu.Lock()
@@ -144,7 +174,7 @@ func (p *patient) SetReadDeadline(t time.Time) error {
 func (p *patient) arm(set func(time.Time) error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.set && set(time.Now().Add(stalled)) == nil
+	return !p.set && set(time.Now().Add(p.stalled)) == nil
 }
 
 func (p *patient) Read(b []byte) (int, error) {
@@ -184,6 +214,25 @@ func sqlState(err error) string {
 	return ""
 }
 
+// explain is explainPostgres, and tells the log while the server is away.
+func (p *postgres) explain(err error) error {
+	err = explainPostgres(err, p.where)
+	if errors.Is(err, ErrUnavailable) {
+		now := time.Now().Unix()
+		if was := p.told.Load(); now-was >= 60 && p.told.CompareAndSwap(was, now) {
+			p.log.Error("the database does not answer: nothing is decided and nobody who is not known already is let in", "err", err)
+		}
+	}
+	return err
+}
+
+// answers tells the log that the server is back.
+func (p *postgres) answers() {
+	if p.told.Swap(0) != 0 {
+		p.log.Info("the database answers again", "database", p.where)
+	}
+}
+
 // explainPostgres gives the server's errors, and those of the way to it, the sentinel that
 // says what to do about them.
 func explainPostgres(err error, where string) error {
@@ -210,6 +259,8 @@ func explainPostgres(err error, where string) error {
 		return unavailable("has an internal error, see its log")
 	case state != "" && !errors.As(err, &connecting):
 		return err
+	case errors.As(err, &connecting) && strings.Contains(err.Error(), "read only connection"):
+		return unavailable("takes no writes: it is a standby, or was made read-only")
 	case errors.As(err, &connecting):
 		return unavailable("cannot be reached")
 	case errors.Is(err, errStalled), errors.As(err, &network), isLost(err):
@@ -253,7 +304,7 @@ func (s *Store) reach(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			s.dropConn()
-			err = explainPostgres(err, p.where)
+			err = p.explain(err)
 			p.rest, p.why = time.Now().Add(restBetween), err
 		}
 	}()
@@ -279,7 +330,7 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 	p, began := s.pg, time.Now()
 	for {
 		var got bool
-		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(current_schema()))", lockClass).Scan(&got); err != nil {
+		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(coalesce(current_schema(), '')))", lockClass).Scan(&got); err != nil {
 			return err
 		}
 		if got {
@@ -289,7 +340,7 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		var who, since, from sql.NullString
 		err := s.conn.QueryRowContext(ctx, `SELECT l.pid, a.application_name, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), host(a.client_addr)
 			FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(current_schema())::oid
+			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(coalesce(current_schema(), ''))::oid
 			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`, lockClass).Scan(&pid, &who, &since, &from)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // it has just gone
@@ -338,14 +389,17 @@ func (s *Store) compare(ctx context.Context) error {
 	case token != p.token:
 		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
 	case tx == p.tx:
-		p.doubt = 0
+		p.doubt = nil
+		return nil
+	case p.doubt != nil && tx == p.doubt.tx:
+		p.tx, p.doubt.done = tx, true
+		s.audits.kept(p.doubt.audits, true, time.Now())
+		p.doubt = nil
 		return nil
 	case tx < p.tx:
 		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it starts", p.where, tx, p.tx))
-	case p.doubt == 0 || tx != p.doubt:
-		return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. The hub ends, and begins anew from what is there", p.where, tx, p.tx))
 	}
-	return nil // what was in doubt has happened: transact knows, or has told already that it had not
+	return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. The hub ends, and begins anew from what is there", p.where, tx, p.tx))
 }
 
 // isOver notes that nothing can be written by this store any more.
@@ -375,7 +429,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 	p := s.pg
 	var until time.Time // how long a connection that was there is waited for
 	if s.conn != nil {
-		until = time.Now().Add(patience)
+		until = time.Now().Add(p.waits.patience)
 	}
 	for try := 0; ; {
 		if p.over != nil {
@@ -384,9 +438,6 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 		err := error(nil)
 		if s.conn == nil {
 			err = s.reach(ctx)
-			if p.doubt != 0 && err == nil { // compare says: it happened, and its caller was told that it had not
-				return s.isOver(fmt.Errorf("%s has what could not be confirmed to have been written: the hub ends, and begins anew from what is there", p.where))
-			}
 		}
 		if err == nil {
 			if err = s.attempt(ctx, fn); err == nil {
@@ -397,8 +448,8 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 		switch {
 		case p.over != nil:
 			return p.over
-		case errors.Is(err, ErrLocked):
-			return err
+		case errors.Is(err, ErrLocked), errors.As(err, new(errDoubt)):
+			return p.explain(err)
 		case s.conn == nil && time.Now().Before(until):
 			time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
 			p.rest = time.Time{}
@@ -406,7 +457,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 		case (state == stateSerialization || state == stateDeadlock || state == stateCanceled) && try < conflicts:
 			try++
 		default:
-			return explainPostgres(err, p.where)
+			return p.explain(err)
 		}
 	}
 }
@@ -415,7 +466,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *conn) error) (err error) {
 	p, now := s.pg, time.Now()
 	defer func() {
-		if err == nil {
+		if err == nil || s.conn == nil {
 			return
 		}
 		gone := true
@@ -428,7 +479,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 			s.dropConn()
 		}
 	}()
-	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
+	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return err
 	}
 	if err := s.fence(ctx, p.tx+1, now); err != nil {
@@ -441,16 +492,21 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	if err != nil {
 		return err
 	}
-	committed, err := s.commit(ctx)
-	if err != nil && !committed && s.lock != nil && p.token != 0 {
-		committed, err = s.resolve(ctx, p.tx+1, err)
-	}
-	if err != nil {
-		return err
+	if err := s.commit(ctx); err != nil {
+		gone := true
+		_ = s.conn.raw(func(c *pgx.Conn) error { gone = c.IsClosed(); return nil })
+		switch {
+		case !gone:
+			return err
+		case p.token == 0:
+			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w", ErrUnavailable, p.where, err)}
+		}
+		return s.resolve(ctx, &doubt{tx: p.tx + 1, audits: audits}, err)
 	}
 	if p.token != 0 {
 		p.tx++
 	}
+	p.answers()
 	if len(audits) > 0 {
 		s.audits.kept(audits, true, time.Now())
 	}
@@ -488,44 +544,64 @@ var errAborted = errors.New("the server has undone the transaction at its end")
 
 // commit ends a transaction. Only where the server answers with an error and stays is it
 // certain that an error means that nothing was done.
-func (s *Store) commit(ctx context.Context) (done bool, err error) {
-	err = s.conn.raw(func(c *pgx.Conn) error {
+func (s *Store) commit(ctx context.Context) error {
+	return s.conn.raw(func(c *pgx.Conn) error {
 		tag, err := c.Exec(ctx, "COMMIT")
 		if err == nil && tag.String() != "COMMIT" {
 			err = errAborted
 		}
 		return err
 	})
-	return err == nil, err
 }
 
-// resolve finds out what became of a COMMIT that was not answered.
-func (s *Store) resolve(ctx context.Context, tx int64, cause error) (done bool, err error) {
+// resolve finds out what became of a COMMIT that was not answered: nil, it was carried
+// out; errUndone, it was not; errDoubt, the server has been away for too long.
+func (s *Store) resolve(ctx context.Context, d *doubt, cause error) error {
 	p := s.pg
-	gone := true
-	_ = s.conn.raw(func(c *pgx.Conn) error { gone = c.IsClosed(); return nil })
-	if !gone {
-		return false, cause
-	}
-	p.doubt = tx
-	until := time.Now().Add(patience)
+	p.doubt = d
+	until := time.Now().Add(p.waits.patience)
 	for {
 		s.dropConn()
 		p.rest = time.Time{}
 		err := s.reach(ctx)
 		switch {
-		case err == nil && p.doubt == 0:
-			return false, fmt.Errorf("%w: %w", errUndone, cause)
+		case err == nil && d.done:
+			p.answers()
+			return nil
 		case err == nil:
-			p.doubt = 0
-			return true, nil
+			return fmt.Errorf("%w: %w", errUndone, cause)
 		case p.over != nil:
-			return false, p.over
-		case time.Now().After(until): // its caller takes it for failed; if it was not, compare finds out
-			return false, fmt.Errorf("%w; the connection was lost before that while it committed: %w", err, cause)
+			return p.over
+		case time.Now().After(until):
+			return errDoubt{d, fmt.Errorf("%w; it was lost in the middle of a commit, and it is not known yet whether that was carried out", err)}
 		}
 		time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
 	}
+}
+
+// settle waits until it is known what became of a plan, without keeping anybody else: all
+// others are told that the server is away. It is called, and returns, with mu held.
+func (s *Store) settle(ctx context.Context, in errDoubt) error {
+	p := s.pg
+	for until := time.Now().Add(p.waits.doubt); p.doubt == in.of; {
+		if p.over != nil {
+			return p.over
+		}
+		if time.Now().After(until) || !s.isOpen() {
+			return s.isOver(fmt.Errorf("%s does not answer, and a plan may have been written there or not: the hub ends, and begins anew from what is there: %w", p.where, in.error))
+		}
+		s.mu.Unlock()
+		time.Sleep(restBetween / 2)
+		s.mu.Lock()
+		if p.doubt == in.of && s.conn == nil && s.isOpen() {
+			_ = s.reach(ctx) // with a connection it is the doubt no more
+		}
+	}
+	if !in.of.done {
+		return errUndone
+	}
+	p.answers()
+	return nil
 }
 
 // Ended returns when this store can write nothing any more although it is open: another

@@ -3,17 +3,19 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // placeFile says in a data directory where its database is, if it is not there: so that
@@ -96,7 +98,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err != nil {
 		return s.explain(err)
 	}
-	if have == 0 {
+	if have == 0 && !o.restoring {
 		if err := s.notElsewhere(); err != nil {
 			return err
 		}
@@ -117,15 +119,17 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); saw > s.rev {
+	if saw := witnessed(s.dir); saw > s.rev && !o.restoring {
 		if err := s.outlived(ctx, o, saw); err != nil {
 			return err
 		}
 	}
-	if err := s.witness.open(s.dir); err != nil {
-		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
+	if !o.restoring { // then it still counts how far the one was that is lost
+		if err := s.witness.open(s.dir); err != nil {
+			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
+		}
+		s.witness.saw(s.rev)
 	}
-	s.witness.saw(s.rev)
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
@@ -186,7 +190,11 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 		return 0, fmt.Errorf("open %s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema %d); install that version again, or restore a copy of the database from before the upgrade",
 			s.pg.where, ErrNewer, by, schema, orUnknown(o.Version), latest())
 	}
-	return schema, nil
+	moved, err := valueOf(ctx, s.conn, metaMoved)
+	if err == nil && moved != "" {
+		return 0, fmt.Errorf("open %s: what it holds was taken to %s, and is older than that: name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM meta WHERE key = '%s'\"` on it", s.pg.where, moved, metaMoved)
+	}
+	return schema, err
 }
 
 // notElsewhere refuses to begin an empty database where the hub has one already.
@@ -202,30 +210,32 @@ func (s *Store) notElsewhere() error {
 
 // migratePostgres brings the database from schema have to the newest one, all or nothing.
 func (s *Store) migratePostgres(ctx context.Context, have int, o Options) error {
-	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		for _, m := range postgresMigrations {
-			if m.number <= have {
-				continue
-			}
-			if _, err := c.ExecContext(ctx, m.sql); err != nil {
-				return fmt.Errorf("migrate to schema %d: %w", m.number, err)
-			}
-			kinds, err := listKinds(ctx, c)
-			if err != nil {
-				return err
-			}
-			for _, kind := range kinds {
-				if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
-					return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
-				}
-			}
+	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return makeSchema(ctx, c, have, o) })
+}
+
+func makeSchema(ctx context.Context, c *conn, have int, o Options) error {
+	for _, m := range postgresMigrations {
+		if m.number <= have {
+			continue
 		}
-		if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
+		if _, err := c.ExecContext(ctx, m.sql); err != nil {
+			return fmt.Errorf("migrate to schema %d: %w", m.number, err)
+		}
+		kinds, err := listKinds(ctx, c)
+		if err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, setMeta, metaSchema, strconv.Itoa(latest()))
+		for _, kind := range kinds {
+			if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
+				return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
+			}
+		}
+	}
+	if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
 		return err
-	})
+	}
+	_, err := c.ExecContext(ctx, setMeta, metaSchema, strconv.Itoa(latest()))
+	return err
 }
 
 // lead makes this store the one whose transactions count.
@@ -255,7 +265,7 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *St
 			s.Close()
 		}
 	}()
-	if s.pg, err = parsePostgres(url); err != nil {
+	if s.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
 		return nil, err
 	}
 	s.connectPostgres()
@@ -273,32 +283,53 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *St
 	return s, nil
 }
 
-// join makes this the store of one of several hubs. A server lets a leader that was stopped in the
-// middle of a transaction hold the row for a moment only.
-func (s *Store) join(m *Member) error {
-	if s.pg == nil {
-		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
+// examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.
+func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
+	e = &Examination{Running: running(o.Dir), Newest: latest()}
+	p, err := parsePostgres(url, o.waits, logger(o.Log))
+	if err != nil {
+		return e, err
 	}
-	s.pg.member = m
-	next := s.pg.config.AfterConnect
-	s.pg.config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-		if err := next(ctx, c); err != nil {
-			return err
+	e.Server = p.where
+	defer func() { err = explainPostgres(err, p.where) }()
+	q := &pool{stdlib.OpenDB(*p.config), true}
+	q.SetMaxOpenConns(2)
+	e.db = q.DB
+	var fsync, pages string
+	if err := q.QueryRowContext(ctx, "SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'), pg_database_size(current_database())").Scan(&e.Release, &fsync, &pages, &e.Bytes); err != nil {
+		return e, err
+	}
+	for name, is := range map[string]string{"fsync": fsync, "full_page_writes": pages} {
+		if is != "on" {
+			e.Unsafe = append(e.Unsafe, name+" is "+is)
 		}
-		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", frozen.Milliseconds())).ReadAll()
-		return err
 	}
-	return nil
-}
-
-// stillLeads tells, before another hub's connection is ended, that it is not the one that leads.
-func (s *Store) stillLeads(ctx context.Context) error {
-	var token uint64
-	if err := s.conn.QueryRowContext(ctx, "SELECT token FROM leader").Scan(&token); err != nil {
-		return err
+	slices.Sort(e.Unsafe)
+	c, err := q.conn(ctx)
+	if err != nil {
+		return e, err
 	}
-	if token != s.pg.member.Token {
-		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, s.pg.where))
+	defer c.Close()
+	s := &Store{conn: c, pg: p, log: p.log}
+	if e.Schema, err = s.postgresSchema(ctx, o); err != nil {
+		return e, err
 	}
-	return nil
+	if e.Schema == 0 {
+		return e, fmt.Errorf("%s: %w", p.where, ErrNotFound)
+	}
+	var written, paused string
+	if err := c.QueryRowContext(ctx, "SELECT written FROM leader").Scan(&written); err != nil {
+		return e, err
+	}
+	e.Changed = moment(written)
+	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL, metaRecovered: &paused} {
+		if *into, err = valueOf(ctx, c, key); err != nil {
+			return e, err
+		}
+	}
+	if paused != "" {
+		e.Paused = new(Recovery)
+		_ = json.Unmarshal([]byte(paused), e.Paused)
+	}
+	return e, nil
 }

@@ -86,6 +86,14 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 // Restore replaces the database of a stopped hub by a backup. The former one is
 // kept beside it, and the hub holds still at its next start, see Recovered.
 func Restore(ctx context.Context, o Options, file string) error {
+	if url, err := place(o); err != nil {
+		return err
+	} else if url != "" {
+		if err := restorePostgres(ctx, o, file); err != nil {
+			return fmt.Errorf("restore %s: %w", file, err)
+		}
+		return nil
+	}
 	lock, err := takeLock(o.Dir)
 	if err != nil {
 		return err

@@ -158,9 +158,9 @@ func (s *Store) countSealed(ctx context.Context) (all int, err error) {
 // count is the number of objects of a kind; 0 for one that has no table yet.
 func (s *Store) count(ctx context.Context, kind string) (int, error) {
 	var n int
-	if err := s.read.QueryRowContext(ctx, "SELECT count(*) FROM kinds WHERE name = ?", kind).Scan(&n); err != nil || n == 0 {
+	if err := s.row(ctx, []any{&n}, "SELECT count(*) FROM kinds WHERE name = ?", kind); err != nil || n == 0 {
 		return 0, err
 	}
-	err := s.read.QueryRowContext(ctx, forKind("SELECT count(*) FROM {kind}", kind)).Scan(&n)
+	err := s.row(ctx, []any{&n}, forKind("SELECT count(*) FROM {kind}", kind))
 	return n, err
 }

@@ -85,7 +85,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 			err = errors.Join(s.explain(err), s.Close())
 		}
 	}()
-	if s.pg, err = parsePostgres(address); err != nil {
+	if s.pg, err = parsePostgres(address, o.waits, s.log); err != nil {
 		return nil, err
 	}
 	s.connectPostgres()
@@ -417,4 +417,34 @@ func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s from the database: %w", name, err)
 	}
 	return s.seal.open(blob, []byte(metaKept+name))
+}
+
+// join makes this the store of one of several hubs. A server lets a leader that was stopped in the
+// middle of a transaction hold the row for a moment only.
+func (s *Store) join(m *Member) error {
+	if s.pg == nil {
+		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
+	}
+	s.pg.member = m
+	next := s.pg.config.AfterConnect
+	s.pg.config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+		if err := next(ctx, c); err != nil {
+			return err
+		}
+		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", frozen.Milliseconds())).ReadAll()
+		return err
+	}
+	return nil
+}
+
+// stillLeads tells, before another hub's connection is ended, that it is not the one that leads.
+func (s *Store) stillLeads(ctx context.Context) error {
+	var token uint64
+	if err := s.conn.QueryRowContext(ctx, "SELECT token FROM leader").Scan(&token); err != nil {
+		return err
+	}
+	if token != s.pg.member.Token {
+		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, s.pg.where))
+	}
+	return nil
 }

@@ -56,6 +56,9 @@ type Options struct {
 	By        string // who restores, for the audit; "": the hub itself
 	// Member is this hub as one of several, which has taken the lead; nil: it is alone.
 	Member *Member
+
+	restoring bool  // an empty database is no mistake
+	waits     waits // zero: as a hub waits
 }
 
 // A Store is an open database. Its methods may be called from any goroutine.
@@ -112,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.lock = lock
 	url, err := place(o)
 	if err == nil && url != "" {
-		s.pg, err = parsePostgres(url)
+		s.pg, err = parsePostgres(url, o.waits, s.log)
 	}
 	if err == nil && o.Member != nil {
 		err = s.join(o.Member)
@@ -341,11 +344,11 @@ const MetaURL = "https-url"
 // Meta returns a value that SetMeta has stored, or ErrNotFound.
 func (s *Store) Meta(ctx context.Context, key string) (string, error) {
 	var v string
-	err := s.read.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&v)
+	err := s.row(ctx, []any{&v}, "SELECT value FROM meta WHERE key = ?", key)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("read %s: %w", key, ErrNotFound)
 	}
-	return v, s.explain(err)
+	return v, err
 }
 
 // SetMeta stores a value under a key.

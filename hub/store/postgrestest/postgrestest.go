@@ -62,7 +62,8 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Make makes a server below a directory ("": of its own) and does not start it.
+// Make makes a server and does not start it. Its data is below a directory ("": of its
+// own), and its log elsewhere: PostgreSQL ends where there is no room for that.
 func Make(t testing.TB, below string, settings ...string) *Server {
 	t.Helper()
 	initdb := Program("initdb")
@@ -88,12 +89,24 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 	}
 	s := &Server{
 		Dir: filepath.Join(dir, "data"), Port: l.Addr().(*net.TCPAddr).Port, t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
-		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "dynamic_shared_memory_type=mmap", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
+		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
 	}
 	_ = l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, initdb, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
+	wal := filepath.Join(dir, "wal")
+	if below != "" {
+		if wal, err = os.MkdirTemp("", "flotilla-pg-wal-"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(wal) })
+		if attr := other(t); attr != nil {
+			if err := os.Chown(wal, int(attr.Uid), int(attr.Gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := exec.CommandContext(ctx, initdb, "--waldir="+wal, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
 	s.asOther(c)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
@@ -157,7 +170,7 @@ func (s *Server) Begin() error {
 	s.over = over
 	cmd := s.cmd
 	go func() { _ = cmd.Wait(); close(over) }()
-	s.t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); <-over })
+	s.t.Cleanup(func() { kill(cmd.Process.Pid, over) })
 	return nil
 }
 
@@ -187,9 +200,27 @@ func (s *Server) Log() string {
 
 // Kill ends the whole server with SIGKILL, as the kernel does for want of memory.
 func (s *Server) Kill() {
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	<-s.over
+	kill(s.cmd.Process.Pid, s.over)
 	_ = os.Remove(filepath.Join(s.Dir, "postmaster.pid"))
+}
+
+// kill ends a process and its children, and returns when none of them is there.
+func kill(pid int, over <-chan struct{}) {
+	all := children(pid)
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	<-over
+	for _, child := range all { // they end by themselves, and not at once
+		for syscall.Kill(child, syscall.SIGKILL) == nil && !dead(child) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// dead tells of a process that nobody has waited for yet.
+func dead(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(text), ") ")
+	return err != nil || strings.HasPrefix(state, "Z")
 }
 
 // Stop ends it as `systemctl stop` does.
@@ -201,14 +232,14 @@ func (s *Server) Stop() {
 // Signal sends one to every process of the server, such as SIGSTOP.
 func (s *Server) Signal(sig syscall.Signal) {
 	_ = s.cmd.Process.Signal(sig)
-	for _, child := range s.children() {
+	for _, child := range children(s.cmd.Process.Pid) {
 		_ = syscall.Kill(child, sig)
 	}
 }
 
 // children are the server's processes but the first: they have groups of their own.
-func (s *Server) children() (pids []int) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.cmd.Process.Pid))
+func children(pid int) (pids []int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	for _, f := range strings.Fields(string(text)) {
 		if pid, err := strconv.Atoi(f); err == nil {
 			pids = append(pids, pid)

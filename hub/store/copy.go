@@ -1,0 +1,175 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ownTables are those that every hub has, each after those that it refers to. The tables
+// of objects come beside them, as kinds says.
+var ownTables = []string{"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit"}
+
+// ofPlace are the keys of meta that tell of one database, and not of a hub.
+var ofPlace = []string{metaSchema, metaMoved, metaCameFrom}
+
+// copyAll writes all that a database holds into another one of the same schema, in the
+// transaction that is open there. What was there is gone afterwards.
+func copyAll(ctx context.Context, from querier, to *conn) error {
+	old, err := listKinds(ctx, to)
+	if err != nil {
+		return err
+	}
+	for _, kind := range old {
+		if _, err := to.ExecContext(ctx, forKind("DROP TABLE {kind}", kind)); err != nil {
+			return err
+		}
+	}
+	if _, err := to.ExecContext(ctx, "DELETE FROM kinds"); err != nil {
+		return err
+	}
+	for i := len(ownTables) - 1; i >= 0; i-- {
+		if _, err := to.ExecContext(ctx, "DELETE FROM "+ownTables[i]); err != nil {
+			return err
+		}
+	}
+	kinds, err := listKinds(ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, table := range ownTables {
+		if err := copyTable(ctx, from, to, table); err != nil {
+			return fmt.Errorf("copy %s: %w", table, err)
+		}
+	}
+	for _, kind := range kinds {
+		err := createKind(ctx, to, kind)
+		if err == nil {
+			err = copyTable(ctx, from, to, kind)
+		}
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", kind, err)
+		}
+	}
+	for _, key := range ofPlace {
+		if _, err := to.ExecContext(ctx, "DELETE FROM meta WHERE key = ?", key); err != nil {
+			return err
+		}
+	}
+	if to.postgres {
+		_, err = to.ExecContext(ctx, setMeta, metaSchema, fmt.Sprint(latest()))
+	}
+	return err
+}
+
+// copyTable writes every row of a table into its like, which is empty.
+func copyTable(ctx context.Context, from querier, to *conn, table string) (err error) {
+	rows, err := from.QueryContext(ctx, forKind("SELECT * FROM {kind}", table))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	n := 0
+	next := func() ([]any, error) {
+		if !rows.Next() {
+			return nil, rows.Err()
+		}
+		row, into := make([]any, len(columns)), make([]any, len(columns))
+		for i := range row {
+			into[i] = &row[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		n++
+		return row, nil
+	}
+	if to.postgres {
+		return to.raw(func(c *pgx.Conn) error {
+			done, err := c.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
+				row, err := next()
+				for i := range row {
+					if text, ok := row[i].(string); ok {
+						row[i] = storable(text)
+					}
+				}
+				return row, err
+			}))
+			if err == nil && done != int64(n) {
+				err = fmt.Errorf("%d rows were read, and %d written", n, done)
+			}
+			return err
+		})
+	}
+	put, err := to.PrepareContext(ctx, forKind(fmt.Sprintf(`INSERT INTO {kind} ("%s") VALUES (?%s)`, strings.Join(columns, `", "`), strings.Repeat(", ?", len(columns)-1)), table))
+	if err != nil {
+		return err
+	}
+	defer put.Close()
+	for {
+		row, err := next()
+		if err != nil || row == nil {
+			return err
+		}
+		if _, err := put.ExecContext(ctx, row...); err != nil {
+			return err
+		}
+	}
+}
+
+// export writes all that is in PostgreSQL into a new file of SQLite, as it is at one
+// moment, while the hub works on.
+func (s *Store) export(ctx context.Context, file string) error {
+	c, err := s.read.conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+		return err
+	}
+	defer func() { _, _ = c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK") }()
+	return s.fill(ctx, file, c, nil)
+}
+
+// fill makes a database of SQLite out of another's content. also, if any, is done to it
+// in the same transaction.
+func (s *Store) fill(ctx context.Context, file string, from querier, also func(ctx context.Context, t *Store, c *conn) error) error {
+	version, err := valueOf(ctx, from, metaVersion)
+	if err != nil {
+		return err
+	}
+	t := newStore(Options{Dir: s.dir, Log: s.log}, file)
+	if err := t.openDatabase(ctx, Options{Version: version}); err != nil {
+		return err
+	}
+	err = t.txLocked(ctx, func(ctx context.Context, c *conn) error {
+		if err := copyAll(ctx, from, c); err != nil || also == nil {
+			return err
+		}
+		return also(ctx, t, c)
+	})
+	return errors.Join(err, t.disconnect())
+}
+
+// valueOf is a value of meta; "": there is none.
+func valueOf(ctx context.Context, q querier, key string) (value string, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT value FROM meta WHERE key = ?", key)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := rows.Scan(&value); err != nil {
+			return "", err
+		}
+	}
+	return value, rows.Err()
+}

@@ -1,0 +1,262 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Keys of meta in a database that was moved, and in the one that it was moved to.
+const (
+	metaMoved    = "moved"     // where to
+	metaCameFrom = "came-from" // the hub, its revision and the end of its audit
+)
+
+// A Moved says what Move has done.
+type Moved struct {
+	From, To string // as people see them
+	Objects  int
+	Kept     string // where the former file is; "": there is none
+}
+
+// Move takes all that a stopped hub remembers from SQLite to PostgreSQL (to: its address,
+// or a file that has it) or back (to: SQLite), where the hub goes on with it. All of it is
+// moved or nothing. The database that it comes from stays as it was, and is not the hub's
+// any more. A target that holds something is refused.
+func Move(ctx context.Context, o Options, to string) (Moved, error) {
+	if to != SQLite {
+		o.Database = SQLite
+	} else if url, err := place(o); err != nil {
+		return Moved{}, err
+	} else if url == "" {
+		return Moved{}, fmt.Errorf("migrate to SQLite: %w: the database is hub.db in %s already", ErrExists, o.Dir)
+	}
+	if to != SQLite {
+		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // a new one would be made, only to be moved
+			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database %s` to begin there", err, "postgres://…")
+		}
+	}
+	s, err := Open(ctx, o)
+	if err != nil {
+		return Moved{}, err
+	}
+	defer s.Close()
+	if err := s.flushAudits(nil); err != nil {
+		return Moved{}, err
+	}
+	if to == SQLite {
+		return s.moveToFile(ctx, o)
+	}
+	return s.moveToPostgres(ctx, o, to)
+}
+
+// moved is the record of it in the audit.
+func moved(by, from, to string) Audit {
+	a := Audit{At: time.Now(), Who: "the hub", Verb: "migrate", Resource: "databases", Name: to, Code: 200, Message: "from " + from}
+	if by != "" {
+		a.Who, a.Via = by, "command line"
+	}
+	return a
+}
+
+// origin tells a database at one moment from every other.
+func origin(ctx context.Context, q querier) (string, error) {
+	text := ""
+	for _, key := range []string{metaHubID, metaRevision, metaAuditHead} {
+		v, err := valueOf(ctx, q, key)
+		if err != nil {
+			return "", err
+		}
+		text += key + " " + v + " "
+	}
+	return text, nil
+}
+
+// objects counts those of all kinds.
+func objects(ctx context.Context, q querier) (all int, err error) {
+	kinds, err := listKinds(ctx, q)
+	for _, kind := range kinds {
+		var n int
+		if err := q.QueryRowContext(ctx, forKind("SELECT count(*) FROM {kind}", kind)).Scan(&n); err != nil {
+			return 0, err
+		}
+		all += n
+	}
+	return all, err
+}
+
+// beyond is a revision behind all that were given out, so that whoever watches reads anew.
+func (s *Store) beyond(ctx context.Context, c *conn) error {
+	rev := max(s.rev, witnessed(s.dir)) + revisionJump
+	_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
+	return err
+}
+
+func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Moved, err error) {
+	o.Database = to
+	url, err := place(o)
+	if err != nil {
+		return m, err
+	}
+	t := newStore(o, s.file)
+	if t.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
+		return m, err
+	}
+	m.From, m.To = s.file, t.pg.where
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("migrate to %s: %w", m.To, t.explain(err))
+		}
+		_ = t.disconnect()
+	}()
+	t.lock = s.lock
+	t.connectPostgres()
+	if err := t.reach(ctx); err != nil {
+		return m, err
+	}
+	have, err := t.fit(ctx, o)
+	if err != nil {
+		return m, err
+	}
+	from, err := origin(ctx, s.conn)
+	if err != nil {
+		return m, err
+	}
+	if m.Objects, err = objects(ctx, s.conn); err != nil {
+		return m, err
+	}
+	if have > 0 {
+		if was, err := valueOf(ctx, t.conn, metaCameFrom); err != nil {
+			return m, err
+		} else if was != from {
+			return m, fmt.Errorf("%w there: a hub's database; name an empty one, or drop and create that one", ErrExists)
+		}
+		// It was cut off between the copy and the note of it.
+	} else {
+		t.pg.empty = true
+		t.audits.put(moved(o.By, m.From, m.To))
+		if err := t.txLocked(ctx, func(ctx context.Context, c *conn) error {
+			if err := makeSchema(ctx, c, 0, o); err != nil {
+				return err
+			}
+			if err := copyAll(ctx, s.conn, c); err != nil {
+				return err
+			}
+			if n, err := objects(ctx, c); err != nil || n != m.Objects {
+				return errors.Join(err, fmt.Errorf("%d of %d objects arrived", n, m.Objects))
+			}
+			if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, from); err != nil {
+				return err
+			}
+			return s.beyond(ctx, c)
+		}); err != nil {
+			return m, err
+		}
+	}
+	if err := keepPlace(o); err != nil { // from now on the hub goes on there
+		return m, err
+	}
+	if err := s.disconnect(); err != nil {
+		return m, err
+	}
+	s.giveUpBallast() // there is no use for it any more
+	m.Kept = s.file + ".before-migrate-" + fileStamp(time.Now())
+	if err := os.Rename(s.file, m.Kept); err != nil {
+		return m, err
+	}
+	return m, syncDir(s.dir)
+}
+
+func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
+	m.From, m.To = s.pg.where, s.file
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("migrate to %s: %w", m.To, s.explain(err))
+		}
+	}()
+	part := s.file + ".migrate"
+	defer func() { _ = remove(part) }()
+	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) { // nobody writes meanwhile, no command either
+		for _, end := range []string{"", "-wal", "-shm"} {
+			if err := remove(part + end); err != nil {
+				return err
+			}
+		}
+		if m.Objects, err = objects(ctx, from); err != nil {
+			return err
+		}
+		return s.fill(ctx, part, from, func(ctx context.Context, t *Store, c *conn) error {
+			if n, err := objects(ctx, c); err != nil || n != m.Objects {
+				return errors.Join(err, fmt.Errorf("%d of %d objects arrived", n, m.Objects))
+			}
+			t.audits.put(moved(o.By, m.From, m.To))
+			return s.beyond(ctx, c)
+		})
+	}); err != nil {
+		return m, err
+	}
+	if err := syncFile(part); err != nil {
+		return m, err
+	}
+	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
+		m.Kept = s.file + ".before-migrate-" + fileStamp(time.Now())
+		if err := os.Link(s.file, m.Kept); err != nil {
+			return m, err
+		}
+	}
+	for _, end := range []string{"-wal", "-shm"} {
+		if err := remove(s.file + end); err != nil {
+			return m, err
+		}
+	}
+	if err := os.Rename(part, s.file); err != nil {
+		return m, err
+	}
+	if err := syncDir(s.dir); err != nil {
+		return m, err
+	}
+	if err := remove(filepath.Join(s.dir, placeFile)); err != nil { // from now on the hub goes on with the file
+		return m, err
+	}
+	if err := syncDir(s.dir); err != nil {
+		return m, err
+	}
+	host, _ := os.Hostname()
+	return m, s.SetMeta(ctx, metaMoved, fmt.Sprintf("%s on %s at %s", s.file, host, stamp(time.Now())))
+}
+
+// restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is
+// kept as a file: the backup is made ready beside that, as it is where the database is one.
+func restorePostgres(ctx context.Context, o Options, file string) error {
+	o.restoring = true
+	s, err := Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
+	r.Aside = s.file + ".before-restore-" + fileStamp(r.At)
+	if err := s.Backup(ctx, r.Aside); err != nil {
+		return err
+	}
+	beside := newStore(o, r.Aside)
+	ready := r.Aside + ".restore"
+	defer func() {
+		for _, end := range []string{"", "-wal", "-shm"} {
+			_ = remove(ready + end)
+		}
+	}()
+	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir)), r); err != nil {
+		return err
+	}
+	from := newStore(o, ready)
+	if err := from.connect(ctx); err != nil {
+		return err
+	}
+	defer from.disconnect() //nolint:errcheck // it was read only
+	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return copyAll(ctx, from.conn, c) })
+}

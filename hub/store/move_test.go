@@ -1,0 +1,353 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/store/postgrestest"
+)
+
+// everything is all that a store holds, in words, but for what a move itself adds.
+func everything(t *testing.T, s *Store) string {
+	t.Helper()
+	var b strings.Builder
+	ctx := t.Context()
+	kinds, err := listKinds(ctx, s.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range append(slices.Clone(ownTables), kinds...) {
+		rows, err := s.conn.QueryContext(ctx, forKind("SELECT * FROM {kind} ORDER BY 1, 2", table))
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns, _ := rows.Columns()
+		for rows.Next() {
+			row, into := make([]any, len(columns)), make([]any, len(columns))
+			for i := range row {
+				into[i] = &row[i]
+			}
+			if err := rows.Scan(into...); err != nil {
+				t.Fatal(err)
+			}
+			line := table
+			for i, v := range row {
+				line += fmt.Sprintf(" %s=%q", columns[i], fmt.Sprint(v))
+			}
+			skip := table == "meta" && slices.ContainsFunc([]string{metaRevision, metaSchema, metaCameFrom, metaMoved, metaAuditHead, "x"}, func(k string) bool { return strings.Contains(line, `key="`+k+`"`) }) ||
+				table == "audit" && strings.Contains(line, `verb="migrate"`)
+			if !skip {
+				b.WriteString(line + "\n")
+			}
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+// filled is a store with something of everything.
+func filled(t *testing.T, s *Store) {
+	t.Helper()
+	ctx, now := t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	rows := []Row{
+		{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "s", Rev: 9, Object: []byte("{\"data\":\"\x00\xffgeheim\"}")},
+		{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 9, Object: []byte(`{ "b":1, "a":1e400, "u":"\u0000é" }`)},
+	}
+	for i := range 1200 {
+		rows = append(rows, pod(fmt.Sprintf("p-%04d", i), 9))
+	}
+	mustCommit(t, s, 9, rows...)
+	for _, err := range []error{
+		s.AddUser(ctx, User{Name: "anna", Role: "admin", Password: "$argon2id$x", Created: now}),
+		s.AddSession(ctx, Session{Hash: []byte{0, 255}, User: "anna", CSRF: "c", Created: now, Expires: now.AddDate(99, 0, 0)}),
+		s.AddAPIToken(ctx, APIToken{ID: "t", Hash: []byte{1, 0}, User: "anna", Note: "n", Created: now, Expires: now.AddDate(99, 0, 0)}),
+		s.RevokeClients(ctx, "eve", now),
+		s.AddJoinToken(ctx, JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Labels: map[string]string{"a": "b"}, Uses: 3, Created: now, Expires: now.AddDate(99, 0, 0), Approval: true}),
+		s.TakeUse(ctx, Use{Node: "pi-1", Key: "k", Token: "j", At: now, Expires: now.AddDate(99, 0, 0)}),
+		s.ChangeViews(ctx, "anna", func([]View) ([]View, error) { return []View{{"v", "/x"}}, nil }),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 30 {
+		a := did("pi-1")
+		a.Name = fmt.Sprint("n", i)
+		if err := s.AddAudit(ctx, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func wholeAudit(t *testing.T, s *Store) {
+	t.Helper()
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks > 0 {
+		t.Fatal(err, r.Broken)
+	}
+}
+
+func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := options(t, t.TempDir())
+	o.By = "anna"
+	s := opened(t, o)
+	filled(t, s)
+	before := everything(t, s)
+	url := server.Database()
+	if _, err := Move(t.Context(), o, url); !errors.Is(err, ErrLocked) {
+		t.Fatal("the hub runs", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Move(t.Context(), o, url)
+	if err != nil || m.Objects != 1202 {
+		t.Fatal(m, err)
+	}
+	if _, err := os.Stat(filepath.Join(o.Dir, database)); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal("the hub could begin with the old one", err)
+	}
+	s = opened(t, o) // the directory says where it is now
+	if s.pg == nil {
+		t.Fatal("it is SQLite still")
+	}
+	if after := everything(t, s); after != before {
+		t.Fatal(differs(before, after))
+	}
+	wholeAudit(t, s)
+	if rev, _ := s.Revision(t.Context()); rev != 9+revisionJump {
+		t.Fatal(rev)
+	}
+	if r, err := s.Recovered(t.Context()); err != nil || r != nil {
+		t.Fatal("a move is no recovery: nothing is older than it was", r, err)
+	}
+	found, err := s.FindAudits(t.Context(), AuditQuery{Verbs: []string{"migrate"}, Limit: 9})
+	if err != nil || len(found) != 1 || found[0].Who != "anna" {
+		t.Fatal(found, err)
+	}
+	mustCommit(t, s, 10+revisionJump, pod("new", 10+revisionJump))
+	before = everything(t, s)
+	if _, err := Move(t.Context(), o, SQLite); !errors.Is(err, ErrLocked) {
+		t.Fatal("the hub runs", err)
+	}
+	elsewhere := o
+	elsewhere.Dir, elsewhere.Database = t.TempDir(), url
+	if _, err := Move(t.Context(), elsewhere, SQLite); !errors.Is(err, ErrLocked) {
+		t.Fatal("the hub runs on another machine", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = Move(t.Context(), o, SQLite); err != nil || m.Objects != 1203 {
+		t.Fatal(m, err)
+	}
+	s = opened(t, o)
+	if s.pg != nil {
+		t.Fatal("it is PostgreSQL still")
+	}
+	if after := everything(t, s); after != before {
+		t.Fatal(differs(before, after))
+	}
+	wholeAudit(t, s)
+	if rev, _ := s.Revision(t.Context()); rev != 10+2*revisionJump {
+		t.Fatal(rev)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// What is in PostgreSQL is not the hub's any more, and is not written over.
+	if _, err := Move(t.Context(), o, url); err == nil || !strings.Contains(err.Error(), "was taken to") {
+		t.Fatal(err)
+	}
+	elsewhere.Dir = t.TempDir()
+	if _, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") {
+		t.Fatal("another hub goes on from it", err)
+	}
+	s = opened(t, o)
+	if rev, _ := s.Revision(t.Context()); rev != 10+2*revisionJump {
+		t.Fatal("a move that was refused has changed something", rev)
+	}
+}
+
+func differs(before, after string) string {
+	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d of %d and %d:\n%.500s\n%.500s", i, len(a), len(b), a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, and then %d", len(a), len(b))
+}
+
+func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := options(t, t.TempDir())
+	s := opened(t, o)
+	filled(t, s)
+	before := everything(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("before the server has all of it", func(t *testing.T) {
+		p := o
+		p.Database = server.Database()
+		l := newLine(t, &p)
+		l.set(cutBeforeAndDown)
+		if _, err := Move(t.Context(), o, p.Database); err == nil {
+			t.Fatal("moved")
+		}
+		s := opened(t, o)
+		if s.pg != nil || everything(t, s) != before {
+			t.Fatal("it is not as it was")
+		}
+		_ = s.Close()
+		l.isDown(false)
+		if n := server.Do(postgrestest.Name(p.Database), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); n != "0" {
+			t.Fatal("half of it stayed:", n)
+		}
+	})
+	p := o
+	p.Database = server.Database()
+	l := newLine(t, &p)
+	t.Run("after it, before anybody knows", func(t *testing.T) {
+		l.set(cutAndDown)
+		if _, err := Move(t.Context(), o, p.Database); err == nil || !strings.Contains(err.Error(), "look whether") {
+			t.Fatal(err)
+		}
+		l.isDown(false)
+		if _, err := Move(t.Context(), o, p.Database); err != nil {
+			t.Fatal(err)
+		}
+		s := opened(t, o)
+		if s.pg == nil || everything(t, s) != before {
+			t.Fatal("it is not as it was")
+		}
+		wholeAudit(t, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("into what holds something", func(t *testing.T) {
+		other := options(t, t.TempDir())
+		_ = opened(t, other).Close()
+		if _, err := Move(t.Context(), other, p.Database); !errors.Is(err, ErrExists) {
+			t.Fatal(err)
+		}
+		used := server.Database()
+		server.Do(postgrestest.Name(used), "CREATE TABLE orders (x int)")
+		if _, err := Move(t.Context(), other, used); err == nil || !strings.Contains(err.Error(), "not of a hub") {
+			t.Fatal(err)
+		}
+		if _, err := Move(t.Context(), other, SQLite); !errors.Is(err, ErrExists) {
+			t.Fatal(err)
+		}
+		opened(t, other)
+	})
+}
+
+func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	s := opened(t, o)
+	filled(t, s)
+	before := everything(t, s)
+	file := filepath.Join(t.TempDir(), "copy.db")
+	if err := s.Backup(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(file); err != nil || bytes.Contains(raw, []byte("geheim")) {
+		t.Fatal("the secret is in clear", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatal(info.Mode(), err)
+	}
+	if err := genuine(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.BackUpNow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Restore(t.Context(), o, file); !errors.Is(err, ErrLocked) {
+		t.Fatal("the hub runs", err)
+	}
+	mustCommit(t, s, 20, pod("later", 20), Row{Kind: "nodes", Name: "pi-1"}, Row{Kind: "sites", Name: "bergen", UID: "b", Rev: 20, Object: []byte("{}")})
+	if err := s.DeleteUser(t.Context(), "anna", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(o Options, rights bool) {
+		t.Helper()
+		s := opened(t, o)
+		defer s.Close()
+		r, err := s.Recovered(t.Context())
+		if err != nil || r == nil || r.Rights != rights {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if rev, _ := s.Revision(t.Context()); rev < 20+revisionJump {
+			t.Fatal(rev)
+		}
+		for _, table := range []string{"pods", "nodes", "secrets"} {
+			only := func(all string) (some string) {
+				for line := range strings.Lines(all) {
+					if strings.HasPrefix(line, table+" ") {
+						some += line
+					}
+				}
+				return some
+			}
+			if a := only(everything(t, s)); a != only(before) || a == "" {
+				t.Fatal(table, "is not as in the backup:", differs(only(before), a))
+			}
+		}
+		if _, err := s.User(t.Context(), "anna"); rights != errors.Is(err, ErrNotFound) {
+			t.Fatal("who was shut out since the backup is in again, or nobody is in:", err)
+		}
+		wholeAudit(t, s)
+		mustCommit(t, s, s.rev+1, pod("z", 1))
+	}
+	if err := Restore(t.Context(), o, file); err != nil {
+		t.Fatal(err)
+	}
+	check(o, true)
+	if kept, _ := filepath.Glob(filepath.Join(o.Dir, "*before-restore*")); len(kept) != 1 {
+		t.Fatal(kept)
+	}
+	// A new server, after the old one is lost.
+	o.Database = server.Database()
+	if err := Restore(t.Context(), o, file); err != nil {
+		t.Fatal(err)
+	}
+	check(o, false)
+	// And it is a database of SQLite as it stands.
+	plain := options(t, t.TempDir())
+	key, _ := os.ReadFile(filepath.Join(o.Dir, secretsKey))
+	for name, text := range map[string][]byte{secretsKey: key, database: mustRead(t, file)} {
+		if err := os.WriteFile(filepath.Join(plain.Dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = opened(t, plain)
+	if after := everything(t, s); after != before {
+		t.Fatal(differs(before, after))
+	}
+}
+
+func mustRead(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,765 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store/postgrestest"
+)
+
+// A line is the network between a hub and its server: it can be cut in the middle of a COMMIT.
+type line struct {
+	t      *testing.T
+	to     string
+	listen net.Listener
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	fault fault
+	down  bool // no new connections
+	hits  int
+}
+
+// A fault is what happens to the next COMMIT.
+type fault int
+
+const (
+	none       fault = iota
+	cutBefore        // the server does not get it
+	cutAfter         // the hub does not get the answer
+	swallow          // the same, and the connection looks alive to both
+	cutAndDown       // cutAfter, and nobody gets through from then on
+	cutBeforeAndDown
+)
+
+func newLine(t *testing.T, o *Options) *line {
+	u, err := url.Parse(o.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &line{t: t, to: u.Host, listen: listen, conns: map[net.Conn]bool{}}
+	u.Host = listen.Addr().String()
+	o.Database = u.String()
+	t.Cleanup(func() { _ = listen.Close(); l.cut() })
+	go func() {
+		for {
+			c, err := listen.Accept()
+			if err != nil {
+				return
+			}
+			go l.serve(c)
+		}
+	}()
+	return l
+}
+
+func (l *line) set(f fault)   { l.mu.Lock(); l.fault = f; l.mu.Unlock() }
+func (l *line) isDown(d bool) { l.mu.Lock(); l.down = d; l.mu.Unlock() }
+func (l *line) happened() int { l.mu.Lock(); defer l.mu.Unlock(); return l.hits }
+
+func (l *line) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+func (l *line) serve(c net.Conn) {
+	l.mu.Lock()
+	down := l.down
+	l.mu.Unlock()
+	if down {
+		_ = c.Close()
+		return
+	}
+	s, err := net.Dial("tcp", l.to)
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	l.mu.Lock()
+	l.conns[c], l.conns[s] = true, true
+	l.mu.Unlock()
+	silent := make(chan struct{})
+	go func() { // answers
+		b := make([]byte, 64<<10)
+		for {
+			n, err := s.Read(b)
+			select {
+			case <-silent:
+				if err != nil {
+					return // and the hub's end stays open
+				}
+				continue
+			default:
+			}
+			if n > 0 {
+				_, _ = c.Write(b[:n])
+			}
+			if err != nil {
+				_ = c.Close()
+				return
+			}
+		}
+	}()
+	b := make([]byte, 64<<10)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			_ = s.Close()
+			return
+		}
+		does := none
+		if bytes.Contains(b[:n], []byte("COMMIT\x00")) {
+			l.mu.Lock()
+			if does = l.fault; does != none {
+				l.hits++
+				l.fault = none
+			}
+			if does == cutAndDown || does == cutBeforeAndDown {
+				l.down = true
+			}
+			l.mu.Unlock()
+		}
+		switch does {
+		case cutBefore, cutBeforeAndDown:
+			_, _ = c.Close(), s.Close()
+			return
+		case cutAfter, cutAndDown:
+			close(silent)
+			_, _ = s.Write(b[:n])
+			time.Sleep(100 * time.Millisecond) // it has done it by then
+			_, _ = c.Close(), s.Close()
+			return
+		case swallow:
+			close(silent)
+			_, _ = s.Write(b[:n])
+			_, _ = io.Copy(io.Discard, c) // whatever else comes, nobody hears of it
+			return
+		}
+		if _, err := s.Write(b[:n]); err != nil {
+			_ = c.Close()
+			return
+		}
+	}
+}
+
+// impatient is how long a store of these tests waits.
+var impatient = waits{stalled: time.Second, patience: 2 * time.Second, doubt: time.Minute}
+
+func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
+	server := postgrestest.Start(t)
+	for name, does := range map[string]fault{
+		"before the server had it":                        cutBefore,
+		"after it, before its answer":                     cutAfter,
+		"and the network swallows all that is said there": swallow,
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := onPostgres(t, server)
+			o.waits = impatient
+			l := newLine(t, &o)
+			s := opened(t, o)
+			mustCommit(t, s, 1, pod("a", 1))
+			for i := range 3 {
+				l.set(does)
+				a := did("pi-1")
+				a.Name = fmt.Sprint("audit-", i)
+				s.NoteAudit(a)
+				mustCommit(t, s, uint64(2+i), pod(fmt.Sprint("b", i), uint64(2+i)))
+				if l.happened() != i+1 {
+					t.Fatal("nothing was cut")
+				}
+				l.set(does) // in a transaction that is not a plan, too
+				if err := s.AddUser(t.Context(), User{Name: fmt.Sprint("u", i), Role: "viewer", Created: time.Now()}); err != nil {
+					t.Fatal(err) // ErrExists: it was made twice
+				}
+				l.mu.Lock()
+				l.hits = i + 1
+				l.mu.Unlock()
+			}
+			if n := len(contents(t, s)); n != 4 {
+				t.Fatalf("%d objects", n)
+			}
+			found, err := s.FindAudits(t.Context(), AuditQuery{Words: []string{"audit-"}, Limit: 99})
+			if err != nil || len(found) != 3 {
+				t.Fatalf("%d records of 3, %v", len(found), err)
+			}
+			if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks > 0 {
+				t.Fatal(r, err)
+			}
+			select {
+			case <-s.pg.overing:
+				t.Fatal(s.pg.over)
+			default:
+			}
+		})
+	}
+}
+
+func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
+	server := postgrestest.Start(t)
+	for name, c := range map[string]struct {
+		does fault
+		done bool
+	}{
+		"it was not carried out, and is then":  {cutBeforeAndDown, false},
+		"it was carried out, and is not again": {cutAndDown, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := onPostgres(t, server)
+			o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond, doubt: time.Minute}
+			l := newLine(t, &o)
+			s := opened(t, o)
+			mustCommit(t, s, 1, pod("a", 1))
+			l.set(c.does)
+			a := did("pi-1")
+			a.Name = "audit-once"
+			s.NoteAudit(a)
+			over := make(chan error, 1)
+			go func() { over <- s.Commit(context.Background(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}) }()
+			for range 5 { // nobody else waits for it
+				time.Sleep(200 * time.Millisecond)
+				begin := time.Now()
+				err := s.AddUser(t.Context(), User{Name: "anna", Role: "viewer", Created: begin})
+				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > time.Second {
+					t.Fatal(time.Since(begin), err)
+				}
+				_ = s.Full()
+			}
+			select {
+			case err := <-over:
+				t.Fatal("it was told before anybody knew", err)
+			default:
+			}
+			l.isDown(false)
+			select {
+			case err := <-over:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("it waits for ever")
+			}
+			mustCommit(t, s, 3, pod("c", 3))
+			expect(t, names(t, s), "a", "b", "c")
+			if found, err := s.FindAudits(t.Context(), AuditQuery{Words: []string{"audit-once"}, Limit: 9}); err != nil || len(found) != 1 {
+				t.Fatal(found, err)
+			}
+		})
+	}
+	t.Run("or the hub begins anew", func(t *testing.T) {
+		o := onPostgres(t, server)
+		o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond, doubt: 300 * time.Millisecond}
+		l := newLine(t, &o)
+		s := opened(t, o)
+		mustCommit(t, s, 1, pod("a", 1))
+		l.set(cutAndDown)
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "begins anew") {
+			t.Fatal(err)
+		}
+		if err := s.Ended(t.Context()); err == nil {
+			t.Fatal("the hub goes on")
+		}
+		l.isDown(false)
+		if err := s.SetMeta(t.Context(), "k", "v"); err == nil {
+			t.Fatal("it still writes")
+		}
+		s = reopened(t, s, o)
+		expect(t, names(t, s), "a", "done")
+		if r, err := s.Recovered(t.Context()); r != nil || err != nil {
+			t.Fatal(r, err)
+		}
+	})
+}
+
+func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
+	server := postgrestest.Start(t)
+	for does, want := range map[fault]error{cutBeforeAndDown: nil, cutAndDown: ErrExists} {
+		o := onPostgres(t, server)
+		o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
+		l := newLine(t, &o)
+		s := opened(t, o)
+		l.set(does)
+		anna := User{Name: "anna", Role: "viewer", Created: time.Now()}
+		if err := s.AddUser(t.Context(), anna); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
+			t.Fatal(err)
+		}
+		l.isDown(false)
+		time.Sleep(restBetween)
+		mustCommit(t, s, 1, pod("a", 1)) // and the hub goes on
+		if err := s.AddUser(t.Context(), anna); !errors.Is(err, want) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// names are those of all objects.
+func names(t *testing.T, s *Store) (all []string) {
+	t.Helper()
+	if err := s.Load(t.Context(), func(r Row) error { all = append(all, r.Name); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestNothingAcknowledgedIsLostByKill9OfTheServer writes while the server is killed again
+// and again: afterwards exactly that is there which was acknowledged.
+func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
+	// The server's own default would lose the newest at each of them.
+	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
+	o := onPostgres(t, server)
+	o.waits = waits{stalled: 2 * time.Second, patience: 300 * time.Millisecond, doubt: time.Minute} // some writers are told, too
+	s := opened(t, o)
+	ctx, stop := context.WithCancel(t.Context())
+	var acked, failed []string
+	var all sync.WaitGroup
+	var people []string
+	all.Go(func() {
+		for rev := uint64(1); ctx.Err() == nil; rev++ {
+			r := pod(fmt.Sprintf("p-%09d", rev), rev)
+			if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{r}}); err == nil {
+				acked = append(acked, r.Name)
+			} else if failed = append(failed, r.Name); !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+				return
+			} else {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	})
+	all.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			name := fmt.Sprintf("u-%06d", i)
+			err := s.AddUser(t.Context(), User{Name: name, Role: "viewer", Created: time.Now()})
+			if err == nil {
+				people = append(people, name)
+			} else if !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	for i := range rounds {
+		time.Sleep(time.Duration(200+50*i) * time.Millisecond)
+		server.Kill()
+		if i%2 == 1 {
+			time.Sleep(600 * time.Millisecond) // longer than a writer waits
+		}
+		server.Run()
+	}
+	time.Sleep(time.Second)
+	stop()
+	all.Wait()
+	t.Logf("%d acknowledged, %d refused, %d people", len(acked), len(failed), len(people))
+	if len(acked) < rounds || len(failed) == 0 && rounds > 2 {
+		t.Fatal("nothing was tried")
+	}
+	select {
+	case <-s.pg.overing:
+		t.Fatal(s.pg.over)
+	default:
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	server.Run()
+	s = opened(t, o)
+	if got := names(t, s); !slices.Equal(got, acked) {
+		t.Fatalf("%d objects, and %d were acknowledged", len(got), len(acked))
+	}
+	users, err := s.Users(t.Context())
+	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // who was told that it is not known may be there
+		t.Fatalf("%d people, and %d were acknowledged: %v", len(users), len(people), err)
+	}
+	for _, name := range people {
+		if !slices.ContainsFunc(users, func(u User) bool { return u.Name == name }) {
+			t.Fatal(name, "was acknowledged, and is lost")
+		}
+	}
+}
+
+func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	s := opened(t, o)
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = server.Try("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(o.Database)+"'")
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	for rev := uint64(1); rev <= 300; rev++ {
+		mustCommit(t, s, rev, pod(fmt.Sprint("p", rev), rev))
+		if _, err := s.User(t.Context(), "nobody"); !errors.Is(err, ErrNotFound) {
+			t.Fatal("a reader is told of it", err)
+		}
+		if _, err := s.ClientsRevokedBefore(t.Context(), "nobody"); err != nil {
+			t.Fatal("a reader is told of it", err)
+		}
+	}
+	stop()
+	all.Wait()
+	if n := len(contents(t, s)); n != 300 {
+		t.Fatal(n)
+	}
+}
+
+func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	opened(t, o)
+	shared := o
+	l := newLine(t, &shared)
+	cli, err := OpenShared(t.Context(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	for _, does := range []fault{cutAfter, cutBefore} {
+		l.set(does)
+		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "look whether") {
+			t.Fatal(err)
+		}
+	}
+	if v, err := cli.Meta(t.Context(), "k"); err != nil || v != fmt.Sprint(cutAfter) {
+		t.Fatal(v, err)
+	}
+	if err := cli.SetMeta(t.Context(), "k", "now"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	o.waits = waits{stalled: 500 * time.Millisecond, patience: time.Second}
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	server.Signal(syscall.SIGSTOP)
+	defer server.Signal(syscall.SIGCONT)
+	begin := time.Now()
+	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if _, err := s.User(t.Context(), "anna"); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 15*time.Second {
+		t.Fatal(took)
+	}
+	server.Signal(syscall.SIGCONT)
+	time.Sleep(restBetween)
+	mustCommit(t, s, 2, pod("c", 2))
+	expect(t, names(t, s), "a", "c")
+}
+
+func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	// While it has no connection, another has taken the lock and its own token.
+	server.Do(postgrestest.Name(o.Database), "UPDATE leader SET token = token + 1")
+	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	if err := s.Ended(t.Context()); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "another hub has taken") {
+		t.Fatal(err)
+	}
+	if err := s.AddUser(t.Context(), User{Name: "eve"}); !errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	expect(t, names(t, s), "a")
+}
+
+func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	name := postgrestest.Name(o.Database)
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server.Do("postgres", "CREATE DATABASE older TEMPLATE "+name)
+	server.Do("older", "UPDATE leader SET token = token + 1") // as the start below would
+	s = opened(t, o)
+	mustCommit(t, s, 7, pod("b", 7))
+	server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'; ALTER DATABASE "+name+" RENAME TO newer")
+	server.Do("postgres", "ALTER DATABASE older RENAME TO "+name)
+	if err := s.Commit(t.Context(), Commit{Rev: 8, Rows: []Row{pod("c", 8)}}); err == nil || !strings.Contains(err.Error(), "older than it was") {
+		t.Fatal(err)
+	}
+	if s.Ended(t.Context()) == nil {
+		t.Fatal("the hub goes on")
+	}
+	s = reopened(t, s, o)
+	expect(t, names(t, s), "a")
+	r, err := s.Recovered(t.Context())
+	if rev, _ := s.Revision(t.Context()); err != nil || r == nil || rev < 7+revisionJump {
+		t.Fatalf("%+v %v %d", r, err, rev)
+	}
+}
+
+func TestAConflictIsTriedAgain(t *testing.T) {
+	server := postgrestest.Start(t)
+	for _, state := range []string{"40001", "40P01"} {
+		t.Run(state, func(t *testing.T) {
+			o := onPostgres(t, server)
+			s := opened(t, o)
+			mustCommit(t, s, 1, pod("a", 1))
+			server.Do(postgrestest.Name(o.Database), `CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				IF nextval('tries') <= 2 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '`+state+`'; END IF; RETURN NEW; END $$;
+				CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON pods FOR EACH ROW EXECUTE FUNCTION fail()`)
+			mustCommit(t, s, 2, pod("b", 2))
+			expect(t, names(t, s), "a", "b")
+			server.Do(postgrestest.Name(o.Database), "ALTER SEQUENCE tries RESTART MINVALUE -1000 START -1000")
+			if err := s.Commit(t.Context(), Commit{Rev: 3, Rows: []Row{pod("c", 3)}}); !errors.Is(err, ErrUnavailable) {
+				t.Fatal("it is tried for ever, or not told as what passes", err)
+			}
+		})
+	}
+}
+
+func TestWhatTheServerCannotBe(t *testing.T) {
+	server := postgrestest.Start(t)
+	for name, c := range map[string]struct {
+		prepare func(o *Options)
+		says    []string
+		is      error
+	}{
+		"another encoding": {func(o *Options) {
+			server.Do("postgres", "CREATE DATABASE ascii ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+			o.Database = server.URL("ascii")
+		}, []string{"must be UTF8", "createdb --encoding=UTF8"}, nil},
+		"somebody else's": {func(o *Options) {
+			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
+		}, []string{"2 tables in schema public that are not of a hub", "search_path"}, nil},
+		"without a schema":         {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
+		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist"}, ErrUnavailable},
+		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
+		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
+		"an address that is odd":   {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
+		"a file that is not there": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"}, nil},
+		"of a newer program": {func(o *Options) {
+			_ = opened(t, *o).Close()
+			server.Do(postgrestest.Name(o.Database), "UPDATE meta SET value = '99' WHERE key = 'schema'")
+		}, []string{"schema 99", "install that version again"}, ErrNewer},
+		"empty, where the hub has a database": {func(o *Options) {
+			_ = openIn(t, o.Dir).Close()
+		}, []string{"it is empty", "hub.db", "migrate --to"}, nil},
+		"empty, where it had one elsewhere": {func(o *Options) {
+			s := opened(t, *o)
+			mustCommit(t, s, 3, pod("a", 3))
+			_ = s.Close()
+			o.Database = server.Database()
+		}, []string{"it is empty", "revision 3", "--database"}, nil},
+		"SQLite again, by mistake": {func(o *Options) {
+			_ = opened(t, *o).Close()
+			o.Database = SQLite
+		}, []string{"migrate --to sqlite"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := onPostgres(t, server)
+			c.prepare(&o)
+			before := server.Do("postgres", "SELECT count(*) FROM pg_database")
+			s, err := Open(t.Context(), o)
+			if err == nil {
+				_ = s.Close()
+				t.Fatal("accepted")
+			}
+			if c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("%v is not %v", err, c.is)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("no %q in %q", part, err)
+				}
+			}
+			if strings.Contains(err.Error(), "geheim") {
+				t.Error("the password stands in the message:", err)
+			}
+			if after := server.Do("postgres", "SELECT count(*) FROM pg_database"); after != before {
+				t.Error("databases were made")
+			}
+		})
+	}
+}
+
+func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
+	server := postgrestest.Start(t, "synchronous_commit=off", "fsync=off")
+	var log bytes.Buffer
+	o := onPostgres(t, server)
+	o.Log = logTo(&log)
+	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = off; ALTER ROLE flotilla SET statement_timeout = '500ms'; ALTER ROLE flotilla SET default_transaction_isolation = 'serializable'")
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	for set, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "0", "transaction_isolation": "read committed"} {
+		for who, q := range map[string]querier{"writer": s.conn, "reader": s.read} {
+			var is string
+			if err := q.QueryRowContext(t.Context(), "SHOW "+set).Scan(&is); err != nil || is != want {
+				t.Errorf("%s: %s is %s, %v", who, set, is, err)
+			}
+		}
+	}
+	if !strings.Contains(log.String(), "THE DATABASE LOSES DATA") || !strings.Contains(log.String(), "fsync=off") {
+		t.Error("nobody is told that fsync is off:", log.String())
+	}
+	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = remote_apply")
+	s = reopened(t, s, o)
+	var is string
+	if err := s.conn.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&is); err != nil || is != "remote_apply" {
+		t.Error("more than on is made less", is, err)
+	}
+}
+
+func TestAPasswordIsReadFromAFile(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	file := t.TempDir() + "/url"
+	if err := os.WriteFile(file, []byte(o.Database+"\n# how it was made\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Database = file
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	if kept, err := firstLine(o.Dir + "/" + placeFile); err != nil || kept != file {
+		t.Fatal("the data directory has a copy of the password", kept, err)
+	}
+	o.Database = ""
+	s = reopened(t, s, o)
+	expect(t, names(t, s), "a")
+}
+
+func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
+	name := postgrestest.Name(o.Database)
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	readOnly := func(is string) {
+		server.Do("postgres", "ALTER DATABASE "+name+" SET default_transaction_read_only = "+is)
+		server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'")
+	}
+	readOnly("on")
+	for range 2 {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "takes no writes") {
+			t.Fatal(err)
+		}
+	}
+	readOnly("off")
+	time.Sleep(restBetween)
+	mustCommit(t, s, 2, pod("c", 2))
+	expect(t, names(t, s), "a", "c")
+}
+
+func TestAFullDiskOfTheServer(t *testing.T) {
+	mount := t.TempDir()
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=120m,mode=0755"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("a disk that fills up needs root to mount a tmpfs: %v", err)
+		}
+		t.Skipf("a disk that fills up needs root to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
+	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // the server's user has to get through
+		t.Fatal(err)
+	}
+	server := postgrestest.Make(t, mount)
+	server.Run()
+	o := onPostgres(t, server)
+	o.waits = waits{stalled: 5 * time.Second, patience: 5 * time.Second, doubt: time.Minute}
+	s := opened(t, o)
+	noise := rand.NewChaCha8([32]byte{1})
+	big := func(i int, rev uint64) Row { // that nothing compresses
+		raw := make([]byte, 100<<10)
+		_, _ = noise.Read(raw)
+		r := pod(fmt.Sprintf("big-%04d", i), rev)
+		r.Object = fmt.Appendf(nil, `{"pad":"%x"}`, raw)
+		return r
+	}
+	event := func(i int, rev uint64) Row {
+		r := big(i, rev)
+		r.Kind = string(state.Events)
+		return r
+	}
+	mustCommit(t, s, 1, pod("old", 1), event(9999, 1))
+	rev, n := uint64(1), 0
+	var err error
+	for ; n < 2000 && err == nil; n++ {
+		if err = s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(n, rev+1)}}); err == nil {
+			rev++
+		}
+	}
+	t.Logf("after %d of 200 kB: %v", n, err)
+	if !errors.Is(err, ErrFull) || !s.Full() {
+		t.Fatal(server.Log())
+	}
+	if got := names(t, s); uint64(len(got)) != rev+1 {
+		t.Fatalf("%d objects, %d acknowledged", len(got), rev)
+	}
+	old := pod("old", rev+1)
+	old.Phase = "Failed"
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1)}}); err != nil {
+		t.Fatal("what is there cannot be changed, or an event is in its way:", err)
+	}
+	rev++
+	var gone []Row
+	for i := range n / 2 {
+		gone = append(gone, Row{Kind: "pods", Namespace: "default", Name: fmt.Sprintf("big-%04d", i)})
+	}
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: gone}); err != nil {
+		t.Fatal("nothing can be deleted:", err)
+	}
+	rev++
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(9000, rev+1), big(9001, rev+1)}}); !errors.Is(err, ErrFull) {
+		t.Fatal("PostgreSQL has given the space back by itself: the manual says that it does not", err)
+	}
+	if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_REMOUNT, "size=200m,mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n / 4 {
+		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
+			t.Fatal(i, err)
+		}
+		rev++
+	}
+	if s.Full() {
+		t.Fatal("it is full still")
+	}
+	if err := s.AddAudit(t.Context(), did("pi-1")); err != nil {
+		t.Fatal(err)
+	}
+	wholeAudit(t, s)
+}
