@@ -61,7 +61,7 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 		to         *net.Listener
 		flag, addr string
 	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen}, {&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}, {&at.Peer, "peer-listen", cfg.PeerListen}} {
-		if each.addr == "" {
+		if each.addr == "" || each.to == &at.MQTT && len(cfg.Brokers) > 0 { // devices connect to the broker
 			continue
 		}
 		l, err := net.Listen("tcp", each.addr)

@@ -10,6 +10,7 @@ package link
 
 import (
 	"context"
+	crand "crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -121,6 +122,7 @@ type Link struct {
 	}
 	mu       sync.Mutex
 	boot     string
+	secret   string        // of its client id at a broker
 	gone     bool          // dismissed
 	interval time.Duration // between leases
 	asked    asked
@@ -185,6 +187,7 @@ func New(cfg Config) (*Link, error) {
 		replies:  make(chan addressed),
 		interval: cfg.LeaseInterval,
 		boot:     cfg.Boot,
+		secret:   crand.Text(),
 		streams:  map[string]*Stream{},
 	}
 	l.route.servers, l.route.external = r.servers, r.external

@@ -128,7 +128,7 @@ func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions
 			s.raw = opened.raw
 			return opened, nil
 		}).
-		SetClientID(wire.ClientID(c.Node, c.Machine)).
+		SetClientID(s.clientID()).
 		SetProtocolVersion(4).
 		SetCleanSession(true).
 		SetAutoReconnect(false).
@@ -146,6 +146,13 @@ func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions
 		o.SetUsername(c.Node) // the identity on a development listener
 	}
 	return o
+}
+
+func (s *session) clientID() string {
+	if s.external {
+		return wire.ClientIDAtBroker(s.l.cfg.Node, s.l.secret)
+	}
+	return wire.ClientID(s.l.cfg.Node, s.l.cfg.Machine)
 }
 
 func (s *session) subscribe(ctx context.Context) error {

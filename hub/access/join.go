@@ -187,7 +187,7 @@ func mayTake(fleet Fleet, t store.JoinToken, node, key string) error {
 
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {
 	a := wire.JoinAnswer{
-		Node: node, Site: site, Hub: g.Hub, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
+		Node: node, Site: site, Hub: g.Hub, External: g.External, Prefix: g.Prefix, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
 		LeaseIntervalSeconds: int32(g.LeaseInterval / time.Second), Time: now.UTC(), FirmwareKey: g.FirmwareKey,
 	}
 	if len(g.MQTT) > 0 {

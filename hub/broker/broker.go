@@ -8,6 +8,9 @@
 // queued for one who is away, nothing is passed on from device to device, and there are
 // no wildcards and no QoS 2. Only observers, of whom there are few, may look on. The package decides nothing about nodes: what it hears it
 // tells the Handler, which hub/serve provides, in the words of shared/wire.
+//
+// A Client is the same for a hub whose devices connect to somebody else's broker, or cluster
+// of brokers: one session of paho's, with the same Handler behind it and the same methods.
 package broker
 
 import (

@@ -216,12 +216,16 @@ func (v *verdict) addresses() {
 	} else if c.PeerAddress != "" {
 		v.wrong("peer-address", "it says where peer-listen is reached: set that, too, or remove it")
 	}
+	if len(c.MQTTAddresses) > 0 && len(c.Brokers) > 0 {
+		v.wrong("mqtt-addresses", "devices connect to the broker; leave this or broker out")
+	}
 	for _, a := range c.MQTTAddresses {
 		v.reached("mqtt-addresses", a, "write host:port of every hub, such as hub-a.example.org:8883,hub-b.example.org:8883")
 	}
 	if c.PeerAddress != "" {
 		v.reached("peer-address", c.PeerAddress, "write host:port, such as hub-a.example.org:8444")
 	}
+	v.brokers()
 	if a := c.AdvertiseAddress; a != "" && !host(a) {
 		v.wrong("advertise-address", "write a host name or an IP address without a port, such as gateway.example.org or 192.168.1.10")
 	}
@@ -233,6 +237,55 @@ func (v *verdict) reached(name, address, instead string) {
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || h == "" || !host(h) {
 		v.wrong(name, instead)
 	}
+}
+
+// maxBrokers is how many addresses a device takes, as the wire protocol has it.
+const maxBrokers = 16
+
+// brokers: devices and hub must reach the same ones, over TLS.
+func (v *verdict) brokers() {
+	c := v.c
+	for _, b := range c.Brokers {
+		u, err := url.Parse(b)
+		port := uint64(1)
+		if err == nil && u.Port() != "" {
+			port, err = strconv.ParseUint(u.Port(), 10, 16)
+		}
+		if err != nil || port == 0 || u.Scheme != "mqtts" || !host(u.Hostname()) || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+			v.wrong("broker", fmt.Sprintf("write addresses such as mqtts://broker.example.org:8883, with commas between them, not %q", b))
+		}
+	}
+	if len(c.Brokers) > maxBrokers {
+		v.wrong("broker", fmt.Sprintf("a device takes %d addresses; write so many at most", maxBrokers))
+	}
+	if len(c.Brokers) > 0 && c.MQTTDevListen != "" {
+		v.wrong("mqtt-dev-listen", "devices connect to the broker; leave this or broker out")
+	}
+	bad := c.BrokerPrefix == "" || len(c.BrokerPrefix) > 128 || strings.HasPrefix(c.BrokerPrefix, "$")
+	for level := range strings.SplitSeq(c.BrokerPrefix, "/") {
+		bad = bad || level == "" || strings.ContainsFunc(level, func(r rune) bool { return r <= ' ' || strings.ContainsRune("+#*>.", r) || r > '~' })
+	}
+	if bad {
+		v.wrong("broker-prefix", "write levels with single slashes between them, of visible ASCII without + # * > and dots, such as fleet/v1")
+	}
+	if c.BrokerPrefix != Default().BrokerPrefix && len(c.Brokers) == 0 {
+		v.wrong("broker-prefix", "it is of a broker: name the broker too, or leave it out")
+	}
+}
+
+// BrokerAddresses are host and port of each of Brokers.
+func (c *Config) BrokerAddresses() []string {
+	var all []string
+	for _, b := range c.Brokers {
+		if u, err := url.Parse(b); err == nil {
+			port := u.Port()
+			if port == "" {
+				port = "8883"
+			}
+			all = append(all, net.JoinHostPort(u.Hostname(), port))
+		}
+	}
+	return all
 }
 
 // listen returns the port of a listen address, "" for one that is wrong or leaves the port to the system.

@@ -18,18 +18,18 @@ import (
 	"flotilla.dev/hub/store/postgrestest"
 )
 
-// A pair is two hubs on one PostgreSQL database, and devices that know both.
-type pair struct {
+// twoHubs are those on one PostgreSQL database, and devices that know both.
+type twoHubs struct {
 	t    *testing.T
 	hubs [2]*hub
 }
 
-// newPair starts both; the first leads.
-func newPair(t *testing.T) *pair {
+// newTwoHubs starts both; the first leads.
+func newTwoHubs(t *testing.T) *twoHubs {
 	t.Helper()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
 	database := server.Database()
-	p := &pair{t: t}
+	p := &twoHubs{t: t}
 	p.hubs[0] = newHub(t, "--database", database, "--peer-listen", freePort(t),
 		"--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s") // a device takes 17.5 s to notice that its hub is frozen
 	second := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), args: slices.Clone(p.hubs[0].args)}
@@ -52,7 +52,7 @@ func newPair(t *testing.T) *pair {
 }
 
 // simulate starts devices that know both hubs.
-func (p *pair) simulate(count int) {
+func (p *twoHubs) simulate(count int) {
 	p.t.Helper()
 	start(p.t, program(p.t, "device", here), "simulate", "--hub", "mqtt://"+p.hubs[0].dev+",mqtt://"+p.hubs[1].dev,
 		"--count", fmt.Sprint(count), "--sites", "2", "--log-level", "warn")
@@ -66,7 +66,7 @@ func leads(h *hub) bool {
 }
 
 // leader waits until one of the hubs leads that run.
-func (p *pair) leader(but *hub) (leader, other *hub) {
+func (p *twoHubs) leader(but *hub) (leader, other *hub) {
 	p.t.Helper()
 	await(p.t, "a hub that leads", 30*time.Second, func() error {
 		for i, h := range p.hubs {
@@ -81,7 +81,7 @@ func (p *pair) leader(but *hub) (leader, other *hub) {
 }
 
 // again starts a hub that has ended, and waits until it stands by.
-func (p *pair) again(h *hub) {
+func (p *twoHubs) again(h *hub) {
 	p.t.Helper()
 	h.start()
 }
@@ -95,7 +95,7 @@ type pulse struct {
 	acks int
 }
 
-func (p *pair) pulse(ctx context.Context, n *notary) *pulse {
+func (p *twoHubs) pulse(ctx context.Context, n *notary) *pulse {
 	u := &pulse{last: time.Now()}
 	go func() {
 		for i := 0; ctx.Err() == nil; i++ {
@@ -139,7 +139,7 @@ func rounds() int {
 // no container notices.
 func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newTwoHubs(t)
 	p.simulate(6)
 	a, b := p.leader(nil)
 	b.kubectlWith(signYAML, "apply", "-f", "-") // through the standby
@@ -252,7 +252,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 }
 
 // reads tries that a standby answers by itself, and what was acknowledged before.
-func (p *pair) reads(standby *hub) {
+func (p *twoHubs) reads(standby *hub) {
 	p.t.Helper()
 	const base = "/api/v1/namespaces/default/configmaps"
 	head := func(path string) http.Header {

@@ -29,6 +29,14 @@ const (
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
 	Observer Role = "observer" // an MQTT tool that looks on; good for nothing else
+	Hub      Role = "hub"      // the hub at somebody else's MQTT broker; good for nothing else
+)
+
+// What the subject of the hub's own certificate at a broker says. No device and no person can
+// have such a name.
+const (
+	HubOrganization = "flotilla:hubs"
+	HubName         = "flotilla:hub"
 )
 
 // organizations is how a role stands in a certificate's subject.
@@ -38,7 +46,8 @@ var organizations = map[Role]string{
 	Operator: "flotilla:operators",
 	Viewer:   "flotilla:viewers",
 	Observer: "flotilla:observers",
-	Peer:     "flotilla:hubs",
+	Hub:      HubOrganization,
+	Peer:     "flotilla:peers",
 }
 
 // ErrRequest: a certificate request cannot be signed; its sender has to change it.
@@ -117,13 +126,17 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 func (a *Authority) IssueClient(role Role, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
 	org, ok := organizations[role]
 	switch {
-	case !ok || role == Device || role == Peer:
+	case !ok || role == Device || role == Hub || role == Peer:
 		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer", user, role)
 	case user == "":
 		return nil, nil, errors.New("issue certificate: its user has no name")
 	case life <= 0 || life > leafLife:
 		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, leafLife)
 	}
+	return a.issueClient(org, user, life)
+}
+
+func (a *Authority) issueClient(org, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, nil, err

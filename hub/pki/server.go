@@ -100,22 +100,7 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
-	from, until := s.authority.span(leafLife)
-	t := &x509.Certificate{
-		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla hub"},
-		NotBefore:   from,
-		NotAfter:    until,
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	for _, n := range names[:min(len(names), maxNames)] {
-		if ip := net.ParseIP(n); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-		} else {
-			t.DNSNames = append(t.DNSNames, n)
-		}
-	}
-	leaf, _, err := s.authority.sign(t, key.Public(), now)
+	leaf, _, err := s.authority.signServer("Flotilla hub", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names, key, now)
 	if err != nil {
 		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
 	}
@@ -125,6 +110,26 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 	chain, _, turn := s.authority.issuers()
 	s.turn = turn
 	return pairOf(leaf, chain, key), nil
+}
+
+// signServer signs the certificate of a server that answers to these names and addresses.
+func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
+	from, until := a.span(leafLife)
+	t := &x509.Certificate{
+		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},
+		NotBefore:   from,
+		NotAfter:    until,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: use,
+	}
+	for _, n := range names[:min(len(names), maxNames)] {
+		if ip := net.ParseIP(n); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, n)
+		}
+	}
+	return a.sign(t, key.Public(), now)
 }
 
 // Names are those in the certificate that is served now.

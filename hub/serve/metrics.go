@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/inventory"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/panics"
@@ -23,7 +22,7 @@ import (
 type metrics struct {
 	version   string
 	loop      *node.Devices
-	broker    *broker.Broker
+	broker    Gateway
 	store     *store.Store
 	authority *pki.Authority
 	server    *pki.Server

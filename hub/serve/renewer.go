@@ -10,7 +10,6 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/state"
@@ -22,7 +21,7 @@ import (
 type renewer struct {
 	authority *pki.Authority
 	loop      *node.Devices
-	broker    *broker.Broker
+	broker    Gateway
 	log       *slog.Logger
 
 	mu    sync.Mutex

@@ -71,13 +71,21 @@ type Options struct {
 	lead *lead // nil: it knows of no other hubs
 }
 
+// A Gateway is where devices are: this hub's own broker, or the connection to another one.
+type Gateway interface {
+	node.Broker
+	Run(ctx context.Context) error
+	Online(node string) bool
+	Stats() broker.Stats
+}
+
 // A Hub is made by New. What of it is exported works from then on until Run ends.
 type Hub struct {
 	Loop   *node.Devices
 	Store  *store.Store
 	Ask    *ask.Client
 	Guard  *access.Guard
-	Broker *broker.Broker
+	Broker Gateway
 
 	o         Options
 	cfg       config.Config
@@ -160,12 +168,10 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddresses(cfg, o.MQTT), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
+		MQTT: mqttAddresses(cfg, o.MQTT), External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
-	if h.Broker, err = broker.New(broker.Config{
-		Handler: &devices{Devices: h.Loop, ask: h.Ask, log: log}, Observers: observers{h.Guard, log}, Log: log, Listen: o.MQTT, DevListen: o.Dev, TLS: h.deviceTLS(),
-	}); err != nil {
+	if h.Broker, err = h.newGateway(start.Salt); err != nil {
 		return nil, err
 	}
 	h.Loop.Broker, h.Ask.Broker, h.renewals.broker = h.Broker, h.Broker, h.Broker
@@ -300,6 +306,17 @@ func addr(l net.Listener) string {
 	return l.Addr().String()
 }
 
+// mqttAddresses are all that devices are told when they join.
+func mqttAddresses(cfg config.Config, l net.Listener) []string {
+	if len(cfg.Brokers) > 0 {
+		return cfg.BrokerAddresses()
+	}
+	if len(cfg.MQTTAddresses) > 0 { // of several hubs, of which the one that leads lets devices in
+		return cfg.MQTTAddresses
+	}
+	return []string{mqttAddress(cfg, l)}
+}
+
 // mqttAddress is what devices are told when they join: without a host they use
 // the one that they joined through.
 func mqttAddress(cfg config.Config, l net.Listener) string {
@@ -322,12 +339,4 @@ func (h *Hub) remembered(ctx context.Context) (state.Snapshot, []state.Change, e
 		}
 	}
 	return recall(ctx, h.Store, time.Now())
-}
-
-// mqttAddresses are all at which devices reach hubs of this database: the one that leads lets them in.
-func mqttAddresses(cfg config.Config, l net.Listener) []string {
-	if len(cfg.MQTTAddresses) > 0 {
-		return cfg.MQTTAddresses
-	}
-	return []string{mqttAddress(cfg, l)}
 }

@@ -14,6 +14,13 @@ func ClientID(node, machine string) string {
 	return node + ":" + machine
 }
 
+// ClientIDAtBroker is that of a node at a broker between it and its hub, which does not check
+// it: secret is random, for some brokers let whoever knows a client id take its session over.
+// Without dots, which NATS does not take.
+func ClientIDAtBroker(node, secret string) string {
+	return strings.ReplaceAll(node, ".", "_") + ":" + strings.ToLower(secret)
+}
+
 // ParseClientID is the inverse of ClientID.
 func ParseClientID(id string) (node, machine string, err error) {
 	node, machine, named := strings.Cut(id, ":")

@@ -1,0 +1,362 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/wire"
+)
+
+// A ClientConfig is what a Client is made of. Handler, Servers, Owner and Proof are required.
+type ClientConfig struct {
+	Handler Handler
+	Log     *slog.Logger // nil: slog.Default()
+
+	// Servers are the addresses of a broker, or of the nodes of a cluster, host:port. One is used.
+	Servers []string
+	TLS     *tls.Config // the hub's certificate, and what signs the broker's; nil: none, for tests on loopback
+	Prefix  string      // of all topics; empty: wire.DefaultPrefix
+
+	// Owner is whose node it is, as the hub remembers it; false: nobody's. It is asked for
+	// every message.
+	Owner func(node string) (Owner, bool)
+	// Proof returns the hash of the key that has signed that a boot is of a node.
+	Proof func(node, boot string, p *wire.Proof) (key string, err error)
+
+	// Silence is after how long without a word a node counts as not connected; default 40 s.
+	Silence  time.Duration
+	NodeRate float64 // messages per second and node, as Limits.NodeRate; what is more is dropped
+}
+
+// An Owner is the device that a node is.
+type Owner struct {
+	Key     string // sha256 of its certificate's public key, in hex
+	Machine string
+	Boot    string // the current one; empty: none yet
+}
+
+// Limits of what waits in the hub.
+const (
+	maxQueued      = 64       // messages of a node that wait to be heard
+	maxQueuedBytes = 2 << 20  // of a node
+	maxAllQueued   = 64 << 20 // bytes of all nodes
+	maxHeard       = 64       // nodes whose messages are being remembered at once
+	maxOut         = 1 << 16  // requests that wait for the network
+	maxOutBytes    = 64 << 20 // bytes of requests and desired states that wait for the network
+)
+
+// A Client is the hub as a client of somebody else's broker: it has the same door as Broker.
+//
+// The broker decides who may publish on a node's topics, by the name in its certificate, and
+// the client trusts it no further than that. A message counts if it is of the boot that the
+// hub knows as the node's; a status of another boot must prove by a signature that it is of
+// the key that joined. A status, a list of pods (each part) and an event are acknowledged by
+// the hub itself when they are remembered; the subscriptions are at QoS 0, for what is lost
+// between broker and hub is sent again. Leases are heard on the goroutine that reads the
+// connection, everything else beside it, a node's in order: a slow store holds up no lease.
+type Client struct {
+	cfg ClientConfig
+	b   *Broker // its counters, offences and parsers: it has no listener
+	out outbox
+	id  string // of the MQTT client
+
+	up     atomic.Bool
+	began  time.Time
+	queued atomic.Int64 // bytes of all nodes
+	slots  chan struct{}
+
+	mu    sync.RWMutex
+	nodes map[string]*remote
+	run   context.Context // of Run
+}
+
+// NewClient checks the configuration and returns a client that connects once it runs.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = wire.DefaultPrefix
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Silence <= 0 {
+		cfg.Silence = 40 * time.Second
+	}
+	err := wire.ValidPrefix(cfg.Prefix)
+	if cfg.Handler == nil || cfg.Owner == nil || cfg.Proof == nil || len(cfg.Servers) == 0 {
+		err = errors.Join(err, errors.New("no Handler, Owner, Proof or Servers: this is a mistake in the program"))
+	}
+	for _, s := range cfg.Servers {
+		if host, port, e := net.SplitHostPort(s); e != nil || host == "" || port == "" {
+			err = errors.Join(err, fmt.Errorf("the address %q must be like broker.example:8883", s))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to a broker: %w", err)
+	}
+	limits := Limits{NodeRate: cfg.NodeRate}
+	limits.fill()
+	cfg.NodeRate = limits.NodeRate
+	b := &Broker{cfg: Config{Handler: cfg.Handler, Prefix: cfg.Prefix, Limits: limits}, log: cfg.Log, parsers: make(chan struct{}, 2), sessions: map[string]*session{}}
+	c := &Client{cfg: cfg, b: b, id: "flotilla-hub-" + strings.ToLower(rand.Text()), began: time.Now(), slots: make(chan struct{}, maxHeard), nodes: map[string]*remote{}}
+	c.out.wake = make(chan struct{}, 1)
+	return c, nil
+}
+
+// Filters are what the hub subscribes to.
+func (c *Client) filters() []string {
+	var all []string
+	for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent, wire.ChannelPresence} {
+		all = append(all, c.cfg.Prefix+"/nodes/+/"+string(ch))
+	}
+	return append(all, c.cfg.Prefix+"/nodes/+/"+string(wire.ChannelReply)+"/+")
+}
+
+// Run keeps the hub connected until ctx ends. That no broker can be reached ends nothing: then
+// no device is heard, which looks like the loss of all sites.
+func (c *Client) Run(ctx context.Context) error {
+	c.mu.Lock()
+	c.run = ctx
+	c.mu.Unlock()
+	at, try := mathrand.N(len(c.cfg.Servers)), 0
+	go c.sweep(ctx)
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.connectOnce(ctx, c.cfg.Servers[at])
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) >= time.Minute {
+			try = 0
+		}
+		c.b.warn("broker "+c.cfg.Servers[at], "the broker is out of reach: no device is heard through it; while all sites are silent nobody is evicted", "broker", c.cfg.Servers[at], "err", err)
+		at = (at + 1) % len(c.cfg.Servers)
+		pause := mathrand.N(min(7*time.Second, 200*time.Millisecond<<min(try/len(c.cfg.Servers), 10)))
+		try++
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// connectOnce is one connection, from its CONNECT to its end.
+func (c *Client) connectOnce(ctx context.Context, server string) error {
+	lost := make(chan error, 1)
+	o := paho.NewClientOptions().
+		AddBroker("tcp://broker"). // only a name: see the next line
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, server) }).
+		SetClientID(c.id).SetProtocolVersion(4).SetCleanSession(true).SetAutoReconnect(false).SetConnectRetry(false).
+		SetConnectTimeout(connectTimeout).SetWriteTimeout(writeTimeout).SetKeepAlive(minKeepAlive * time.Second).SetPingTimeout(5 * time.Second).
+		SetOrderMatters(true).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.arrived(m) }).
+		SetConnectionLostHandler(func(_ paho.Client, err error) { lost <- err })
+	client := paho.NewClient(o)
+	if err := settled(ctx, client.Connect()); err != nil {
+		client.Disconnect(0)
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer client.Disconnect(250)
+	all := map[string]byte{}
+	for _, f := range c.filters() {
+		all[f] = 0
+	}
+	t := client.SubscribeMultiple(all, nil).(*paho.SubscribeToken)
+	if err := settled(ctx, t); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for f, code := range t.Result() {
+		if code == 0x80 {
+			return fmt.Errorf("it refuses the subscription to %s: let the hub's certificate in as `flotilla-hub broker-config` writes it", f)
+		}
+	}
+	c.b.stats.accepted.Add(1)
+	c.up.Store(true)
+	defer c.up.Store(false)
+	c.cfg.Log.Info("connected to the broker", "broker", server)
+	writing, stop := context.WithCancel(ctx)
+	defer stop()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		defer panics.CatchThen("mqtt", func(error) { client.Disconnect(0) })
+		c.out.drain(writing, c, client)
+	}()
+	defer func() { stop(); <-written }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-lost:
+		return fmt.Errorf("connection lost: %w", err)
+	}
+}
+
+func (c *Client) open(ctx context.Context, server string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	if err != nil || c.cfg.TLS == nil {
+		return raw, err
+	}
+	conf := c.cfg.TLS.Clone()
+	if conf.ServerName == "" {
+		conf.ServerName, _, _ = net.SplitHostPort(server)
+	}
+	if verify := conf.VerifyConnection; verify != nil {
+		conf.VerifyConnection = func(s tls.ConnectionState) error {
+			s.ServerName = conf.ServerName // which the library leaves out where it is an IP address
+			return verify(s)
+		}
+	}
+	secure := tls.Client(raw, conf)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return secure, nil
+}
+
+func settled(ctx context.Context, t paho.Token) error {
+	select {
+	case <-t.Done():
+		return t.Error()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * connectTimeout):
+		return errors.New("no answer")
+	}
+}
+
+// Publish is Broker.Publish.
+func (c *Client) Publish(node string, ch wire.Channel, parts ...[]byte) error {
+	if ch != wire.ChannelDesired {
+		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, ch)
+	}
+	return c.send(node, message{channel: ch, topic: wire.Topic(c.cfg.Prefix, node, ch), payload: parts[0], more: parts[1:]})
+}
+
+// Request is Broker.Request.
+func (c *Client) Request(node, id string, r wire.Request) error {
+	if err := wire.ValidID(id); err != nil {
+		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
+	}
+	payload, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
+	}
+	return c.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(c.cfg.Prefix, node, id), payload: payload, kind: r.Type})
+}
+
+func (c *Client) send(node string, m message) error {
+	s := &c.b.stats
+	for _, p := range append([][]byte{m.payload}, m.more...) {
+		if len(p) > wire.MaxToDevice {
+			s.tooLarge.Add(1)
+			return fmt.Errorf("publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps", m.channel, node, len(p), wire.MaxToDevice)
+		}
+	}
+	r := c.remote(node)
+	if r == nil || !c.up.Load() || c.since(r.heard.Load()) > c.cfg.Silence {
+		s.offline.Add(1)
+		return fmt.Errorf("publish %s to %s: %w", m.channel, node, ErrOffline)
+	}
+	switch replaced, ok := c.out.put(node, m); {
+	case !ok:
+		s.backlog.Add(1)
+		return fmt.Errorf("publish %s to %s: the broker takes messages too slowly: %w", m.channel, node, ErrBacklog)
+	case replaced:
+		s.superseded.Add(1)
+	}
+	return nil
+}
+
+// Disconnect forgets that a node is connected: its device may not be it any more. The broker
+// goes on letting in whom its own rules let in; what he says is not heard.
+func (c *Client) Disconnect(node string) {
+	if r := c.remote(node); r != nil {
+		go func() { // the caller may be who hears what follows
+			defer panics.Catch("mqtt")
+			r.leave(c)
+		}()
+	}
+}
+
+// Online says whether the node has been heard of through the broker lately, and has not left.
+func (c *Client) Online(node string) bool {
+	r := c.remote(node)
+	return r != nil && c.up.Load() && r.online.Load()
+}
+
+// Connected says whether the hub has a connection to a broker.
+func (c *Client) Connected() bool { return c.up.Load() }
+
+// Stats returns the counters, in the form of Broker.Stats. Connections is the hub's own.
+func (c *Client) Stats() Stats {
+	s := c.b.Stats()
+	if c.up.Load() {
+		s.Connections = 1
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, r := range c.nodes {
+		if r.online.Load() {
+			s.Sessions++
+		}
+	}
+	return s
+}
+
+func (c *Client) remote(node string) *remote {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.nodes[node]
+}
+
+// age is the time since the client was made, and since how long ago a moment of it is.
+func (c *Client) age() int64                   { return int64(time.Since(c.began)) }
+func (c *Client) since(at int64) time.Duration { return time.Duration(c.age() - at) }
+
+// sweep notes which nodes have fallen silent.
+func (c *Client) sweep(ctx context.Context) {
+	defer panics.Catch("mqtt")
+	tick := time.NewTicker(c.cfg.Silence / 8)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var gone []*remote
+		c.mu.Lock()
+		for node, r := range c.nodes {
+			if c.since(r.heard.Load()) <= c.cfg.Silence {
+				continue
+			}
+			if r.online.Load() {
+				gone = append(gone, r)
+			} else if _, ok := c.cfg.Owner(node); !ok {
+				delete(c.nodes, node)
+			}
+		}
+		c.mu.Unlock()
+		for _, r := range gone {
+			r.leave(c)
+		}
+	}
+}

@@ -1,0 +1,344 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/listeners"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"flotilla.dev/shared/wire"
+)
+
+type allow struct{ mqtt.HookBase }
+
+func (*allow) Provides(b byte) bool                                    { return b == mqtt.OnConnectAuthenticate || b == mqtt.OnACLCheck }
+func (*allow) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
+func (*allow) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
+
+// elsewhere is somebody else's broker, which lets everybody do everything.
+func elsewhere(t *testing.T) (address string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String(), serveElsewhere(t, l)
+}
+
+func serveElsewhere(t *testing.T, l net.Listener) (stop func()) {
+	t.Helper()
+	s := mqtt.New(&mqtt.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err := errors.Join(s.AddHook(new(allow), nil), s.AddListener(listeners.NewNet("tcp", l)), s.Serve()); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() { _ = s.Close() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// owners are the nodes of a hub.
+type owners struct {
+	mu sync.Mutex
+	by map[string]Owner
+}
+
+func (o *owners) get(node string) (Owner, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w, ok := o.by[node]
+	return w, ok
+}
+
+func (o *owners) set(node string, w Owner) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.by[node] = w
+}
+
+// A hubBehind is a client with who hears it, and a device by hand.
+type hubBehind struct {
+	*Client
+	heard  *recorder
+	owners *owners
+	device paho.Client
+
+	mu   sync.Mutex
+	told []string // what the device got: channel, and of an acknowledgement what it is of
+}
+
+func (h *hubBehind) got(part string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.told {
+		if strings.Contains(m, part) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *hubBehind) say(channel string, v any) []byte {
+	body, ok := v.([]byte)
+	if !ok {
+		body, _ = json.Marshal(v)
+	}
+	h.device.Publish("fleet/v1/nodes/pi-1/"+channel, 1, false, body).WaitTimeout(5 * time.Second)
+	return body
+}
+
+func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
+	t.Helper()
+	address, _ := elsewhere(t)
+	h := &hubBehind{heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
+	cfg := ClientConfig{
+		Handler: h.heard, Log: quiet, Servers: []string{address}, Owner: h.owners.get,
+		Proof: func(node, boot string, p *wire.Proof) (string, error) {
+			if p == nil {
+				return "", errors.New("no proof")
+			}
+			return string(p.Key), nil
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Client = c
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	h.device = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + address).SetClientID("device").SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+		var r wire.Request
+		_ = json.Unmarshal(m.Payload(), &r)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.told = append(h.told, m.Topic()+" "+r.Type+" "+r.Of)
+	}))
+	if tok := h.device.Connect(); !tok.WaitTimeout(5*time.Second) || tok.Error() != nil {
+		t.Fatal(tok.Error())
+	}
+	h.device.SubscribeMultiple(map[string]byte{"fleet/v1/nodes/pi-1/desired": 0, "fleet/v1/nodes/pi-1/request/+": 0}, nil).WaitTimeout(5 * time.Second)
+	t.Cleanup(func() { h.device.Disconnect(0) })
+	until(t, "the connection", c.Connected)
+	return h
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+	}
+}
+
+func lease(boot string, seq int) wire.Lease { return wire.Lease{Boot: boot, Seq: uint64(seq)} }
+
+// What the hub has remembered it acknowledges itself, and only that.
+func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
+	var fails atomic.Bool
+	h := behindBroker(t, nil)
+	h.heard.status = func(context.Context) error {
+		if fails.Load() {
+			return errors.New("the disk is full")
+		}
+		return nil
+	}
+	for channel, v := range map[string]any{
+		"status": wire.Status{Boot: "b1", Seq: 1}, "pods": wire.Pods{Boot: "b1", Seq: 1}, "event": wire.Event{Boot: "b1", Type: "Normal", Reason: "R"},
+	} {
+		body := h.say(channel, v)
+		until(t, "the acknowledgement of "+channel, func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+	}
+	fails.Store(true)
+	lost := h.say("status", wire.Status{Boot: "b1", Seq: 2})
+	marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker"})
+	until(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+	if h.got(wire.AckOf(lost)) != 0 {
+		t.Error("a status that could not be remembered was acknowledged")
+	}
+	bad := h.say("event", []byte(`{"boot":"b1"}`))
+	until(t, "the acknowledgement of nonsense, which would be sent for ever", func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
+	if h.heard.count("offence pi-1 event") != 1 {
+		t.Errorf("no offence: %q", h.heard.all())
+	}
+}
+
+// Only who proves the key that joined last becomes the node; nothing of another boot is heard.
+func TestBehindABrokerABootIsProved(t *testing.T) {
+	h := behindBroker(t, nil)
+	refused := func(name string, s wire.Status) {
+		t.Helper()
+		before := len(h.heard.all())
+		body := h.say("status", s)
+		h.say("pods", wire.Pods{Boot: s.Boot, Seq: 9})
+		h.say("presence", wire.Presence{Boot: s.Boot, State: wire.PresenceShutdown})
+		h.say("event", wire.Event{Boot: s.Boot, Type: "Normal", Reason: "X"})
+		h.say("lease", lease("b1", before+1))
+		until(t, "the lease after it", func() bool { return h.heard.count(fmt.Sprintf("lease pi-1 %d", before+1)) == 1 })
+		time.Sleep(20 * time.Millisecond)
+		for _, what := range h.heard.all()[before:] {
+			if !strings.HasPrefix(what, "lease") && !strings.HasPrefix(what, "connected pi-1 3f2a9c0d1e4b5a67") {
+				t.Errorf("%s: heard %q", name, what)
+			}
+		}
+		if h.got(wire.AckOf(body)) != 0 {
+			t.Errorf("%s: it is acknowledged", name)
+		}
+	}
+	refused("no proof", wire.Status{Boot: "b2", Seq: 1})
+	refused("another key", wire.Status{Boot: "b3", Seq: 1, Proof: &wire.Proof{Key: []byte("key-2")}})
+	h.heard.refuse = func(p Peer) error {
+		if p.Key != "key-1" || p.Boot != "b4" || p.Machine != "00112233445566aa" {
+			t.Errorf("asked for %+v", p)
+		}
+		return errors.New("another machine lives")
+	}
+	refused("one that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
+	h.heard.refuse = nil
+
+	h.heard.status = func(context.Context) error {
+		h.owners.set("pi-1", Owner{Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b5"})
+		return nil
+	}
+	body := h.say("status", wire.Status{Boot: "b5", Seq: 1, MachineID: "3f2a9c0d1e4b5a67", Proof: &wire.Proof{Key: []byte("key-1")}})
+	until(t, "the one with the key", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+	if !h.Online("pi-1") || h.heard.count("status pi-1 1") != 1 {
+		t.Errorf("%q", h.heard.all())
+	}
+	h.say("lease", lease("b1", 99)) // the hub is to see that there is another one
+	until(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
+}
+
+func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
+	h := behindBroker(t, nil)
+	release := make(chan struct{})
+	h.heard.status = func(context.Context) error { <-release; return nil }
+	for i := range 2 * maxQueued {
+		h.say("status", wire.Status{Boot: "b1", Seq: uint64(i + 1)})
+	}
+	for i := range 100 {
+		h.say("lease", lease("b1", i+1))
+	}
+	until(t, "the leases", func() bool { return h.heard.count("lease pi-1") == 100 })
+	if n := h.heard.count("status"); n != 0 {
+		t.Errorf("%d statuses were heard", n)
+	}
+	if n := h.Stats().Unremembered; n == 0 {
+		t.Error("nothing was dropped of what had no room")
+	}
+	close(release)
+	until(t, "the statuses that had room", func() bool { return h.heard.count("status pi-1") >= maxQueued })
+	if n := h.queued.Load(); n > int64(maxQueuedBytes) {
+		t.Errorf("%d bytes wait", n)
+	}
+}
+
+func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
+	h := behindBroker(t, func(c *ClientConfig) { c.NodeRate = 10 })
+	keep := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + h.cfg.Servers[0]).SetClientID("keeper"))
+	keep.Connect().WaitTimeout(5 * time.Second)
+	defer keep.Disconnect(0)
+	keep.Publish("fleet/v1/nodes/pi-1/lease", 1, true, `{"boot":"b1","seq":1}`).WaitTimeout(5 * time.Second)
+	// A retained message comes with the flag to who subscribes after it.
+	again, err := NewClient(h.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := &recorder{}
+	again.cfg.Handler, again.b.cfg.Handler = heard, heard
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- again.Run(ctx) }()
+	until(t, "the offence", func() bool { return heard.count("offence pi-1 a message on \"lease\" is retained") == 1 })
+	if heard.count("lease") != 0 || again.Online("pi-1") {
+		t.Errorf("%q", heard.all())
+	}
+	cancel()
+	<-done
+
+	before := h.heard.count("lease")
+	for i := range 500 {
+		h.say("lease", lease("b1", i+1))
+	}
+	until(t, "the offence of a flood", func() bool { return h.heard.count("offence pi-1 publishes more than 10") == 1 })
+	if n := h.heard.count("lease") - before; n > 100 {
+		t.Errorf("%d leases of a flood were heard", n)
+	}
+	stranger := h.Stats().Refused["hub"]
+	h.device.Publish("fleet/v1/nodes/nobody/lease", 1, false, `{"boot":"b1","seq":1}`).WaitTimeout(5 * time.Second)
+	until(t, "the refusal of a node that nobody is", func() bool { return h.Stats().Refused["hub"] > stranger })
+	if h.remote("nobody") != nil {
+		t.Error("a stranger takes memory")
+	}
+}
+
+func TestBehindABrokerANodeComesAndGoes(t *testing.T) {
+	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
+	if err := h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
+		t.Errorf("to one that was never heard: %v", err)
+	}
+	h.say("lease", lease("b1", 1))
+	until(t, "the first lease", func() bool { return h.Online("pi-1") })
+	if err := h.Publish("pi-1", wire.ChannelDesired, []byte(`{"generation":1}`)); err != nil {
+		t.Error(err)
+	}
+	if err := h.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil {
+		t.Error("a desired state that is too large was sent")
+	}
+	until(t, "the desired state", func() bool { return h.got("/desired") == 1 })
+	h.say("presence", wire.Presence{Boot: "b0", State: wire.PresenceLost})
+	h.say("presence", wire.Presence{Boot: "b1", State: wire.PresenceLost})
+	until(t, "the will", func() bool { return !h.Online("pi-1") })
+	h.say("lease", lease("b1", 2))
+	until(t, "the lease after a late will", func() bool { return h.Online("pi-1") })
+	until(t, "the end of a silent one", func() bool { return !h.Online("pi-1") })
+	if err := h.Publish("pi-1", wire.ChannelDesired, []byte(`{}`)); !errors.Is(err, ErrOffline) {
+		t.Errorf("to a silent one: %v", err)
+	}
+	h.say("lease", lease("b1", 3))
+	until(t, "it again", func() bool { return h.Online("pi-1") })
+	h.Disconnect("pi-1")
+	until(t, "the end of one that the hub disconnects", func() bool { return !h.Online("pi-1") })
+	if c, d := h.heard.count("connected"), h.heard.count("disconnected"); c != 3 || d != 3 {
+		t.Errorf("%d sessions began and %d ended, want 3: %q", c, d, h.heard.all())
+	}
+	if h.heard.count("presence pi-1 b1 lost") != 1 || h.heard.count("presence") != 1 {
+		t.Errorf("%q", h.heard.all())
+	}
+}
+
+func TestTheHubGoesOnToTheNextMemberOfACluster(t *testing.T) {
+	first, stop := elsewhere(t)
+	second, _ := elsewhere(t)
+	h := behindBroker(t, func(c *ClientConfig) { c.Servers = []string{first, second} })
+	stop()
+	device := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + second).SetClientID("device"))
+	device.Connect().WaitTimeout(5 * time.Second)
+	defer device.Disconnect(0)
+	seq := 0
+	until(t, "a lease through the second one", func() bool {
+		seq++
+		device.Publish("fleet/v1/nodes/pi-1/lease", 0, false, fmt.Sprintf(`{"boot":"b1","seq":%d}`, seq)).WaitTimeout(time.Second)
+		return h.heard.count("lease") > 0
+	})
+	if err := func() error { _, err := NewClient(ClientConfig{}); return err }(); err == nil {
+		t.Error("a client without anything was made")
+	}
+}

@@ -1,0 +1,125 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/shared/wire"
+)
+
+// An outbox is what waits for the connection to a broker. Who puts something in never waits.
+type outbox struct {
+	wake chan struct{}
+
+	mu       sync.Mutex
+	requests []message
+	desired  map[string]*message // by node; the newest
+	order    []string            // nodes with a desired state, the oldest first
+	bytes    int
+}
+
+// put takes a message, and tells whether it has taken the place of an earlier one, and
+// whether there was room.
+func (o *outbox) put(node string, m message) (replaced, ok bool) {
+	size := len(m.payload)
+	for _, p := range m.more {
+		size += len(p)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes+size > maxOutBytes && o.bytes > 0 || len(o.requests) >= maxOut {
+		return false, false
+	}
+	o.bytes += size
+	if m.channel != wire.ChannelDesired {
+		o.requests = append(o.requests, m)
+	} else {
+		if o.desired == nil {
+			o.desired = map[string]*message{}
+		}
+		old := o.desired[node]
+		if replaced = old != nil; replaced {
+			o.bytes -= sizeOf(old)
+		} else {
+			o.order = append(o.order, node)
+		}
+		o.desired[node] = &m
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	return replaced, true
+}
+
+func sizeOf(m *message) int {
+	size := len(m.payload)
+	for _, p := range m.more {
+		size += len(p)
+	}
+	return size
+}
+
+// next takes the message that goes out next: requests, then desired states.
+func (o *outbox) next() (m message, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case len(o.requests) > 0:
+		m = o.requests[0]
+		if o.requests = o.requests[1:]; len(o.requests) == 0 {
+			o.requests = nil
+		}
+	case len(o.order) > 0:
+		m = *o.desired[o.order[0]]
+		delete(o.desired, o.order[0])
+		o.order = o.order[1:]
+	default:
+		return m, false
+	}
+	o.bytes -= sizeOf(&m)
+	return m, true
+}
+
+// clear drops what was for an earlier connection: the next leases ask for it again.
+func (o *outbox) clear() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.requests, o.desired, o.order, o.bytes = nil, nil, nil, 0
+}
+
+// drain publishes what is put in until ctx ends.
+func (o *outbox) drain(ctx context.Context, c *Client, client paho.Client) {
+	defer o.clear()
+	for {
+		m, ok := o.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return
+			case <-o.wake:
+			}
+			continue
+		}
+		for _, p := range append([][]byte{m.payload}, m.more...) {
+			if ctx.Err() != nil {
+				return
+			}
+			if m.channel == wire.ChannelDesired {
+				c.b.stats.heard[desireds].Add(1)
+			} else {
+				c.b.stats.heard[requests].Add(1)
+			}
+			t := client.Publish(m.topic, 0, false, p)
+			select { // paho has written it: what waits, waits here
+			case <-t.Done():
+			case <-ctx.Done():
+				return
+			case <-time.After(2 * writeTimeout):
+			}
+		}
+	}
+}

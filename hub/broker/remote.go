@@ -1,0 +1,289 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/wire"
+)
+
+// A remote is a node as it is heard through somebody else's broker.
+type remote struct {
+	node   string
+	heard  atomic.Int64 // when it last said something; age of the client
+	online atomic.Bool
+
+	rate bucket // of the goroutine that reads the connection
+
+	mu    sync.Mutex
+	queue []arrival
+	bytes int
+	busy  bool // somebody hears the queue
+
+	session sync.Mutex // who changes online tells the Handler before the next does
+	peer    Peer       // while online
+}
+
+// An arrival is a message that waits to be heard.
+type arrival struct {
+	channel wire.Channel
+	id      string
+	payload []byte
+}
+
+// arrived takes one message off the connection. It must not block.
+func (c *Client) arrived(m paho.Message) {
+	rest, ours := strings.CutPrefix(m.Topic(), c.cfg.Prefix+"/nodes/")
+	node, tail, whole := strings.Cut(rest, "/")
+	if !ours || !whole {
+		return // nothing that the hub has subscribed to
+	}
+	owner, ok := c.cfg.Owner(node)
+	if !ok {
+		c.b.stats.refused[refusedByHub].Add(1)
+		c.b.warn("stranger", "drop a message of a node that nobody is: a device joins first, or its node was removed", "node", fmt.Sprintf("%.80q", node))
+		return
+	}
+	r := c.remote(node)
+	if r == nil {
+		if wire.ValidNode(node) != nil {
+			return
+		}
+		r = &remote{node: node, rate: newBucket(c.cfg.NodeRate)}
+		c.mu.Lock()
+		c.nodes[node] = r
+		c.mu.Unlock()
+	}
+	payload := m.Payload()
+	cost := 1 + min(float64(len(payload))/(16<<10), c.cfg.NodeRate)
+	if wire.Packed(payload) && len(payload) <= wire.MaxFromDevice { // it is as much work as its text
+		cost += min(float64(wire.TextSize(payload))/(16<<10), c.cfg.NodeRate)
+	}
+	if !r.rate.afford(cost) {
+		c.b.offence(node, badPayload, fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
+		return
+	}
+	ch, id, err := wire.ParseChannel(tail)
+	switch {
+	case err != nil || !ch.FromDevice():
+		c.b.offence(node, forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail))
+		return
+	case m.Retained():
+		c.b.offence(node, retained, fmt.Sprintf("a message on %.40q is retained at the broker; it is ignored, and is to be cleared there", tail))
+		return
+	case len(payload) > wire.MaxFromDevice:
+		c.b.offence(node, packetTooLarge, fmt.Sprintf("sent a %s of %d bytes, at most %d are read", ch, len(payload), wire.MaxFromDevice))
+		return
+	}
+	r.heard.Store(c.age())
+	if ch != wire.ChannelLease {
+		c.enqueue(r, arrival{ch, id, payload})
+		return
+	}
+	l, err := wire.ParseLease(payload)
+	if err != nil {
+		c.b.offence(node, badPayload, err.Error())
+		return
+	}
+	c.b.stats.heard[leases].Add(1)
+	p := c.peer(node, owner)
+	if l.Boot == owner.Boot && !r.online.Load() {
+		r.join(c, p)
+	}
+	c.cfg.Handler.Lease(p, l)
+}
+
+// peer is the device that a node is.
+func (c *Client) peer(node string, o Owner) Peer {
+	return Peer{Node: node, Machine: o.Machine, Key: o.Key, Boot: o.Boot, Addr: "broker"}
+}
+
+// afford takes n if it is there.
+func (b *bucket) afford(n float64) bool {
+	b.fill(time.Now())
+	if b.tokens < n {
+		return false
+	}
+	b.tokens -= n
+	return true
+}
+
+// join and leave frame a session for the Handler.
+func (r *remote) join(c *Client, p Peer) {
+	r.session.Lock()
+	defer r.session.Unlock()
+	if r.online.Load() && r.peer == p {
+		return
+	}
+	if r.online.Load() {
+		c.cfg.Handler.Disconnected(r.peer)
+	}
+	r.peer = p
+	c.cfg.Handler.Connected(p)
+	r.online.Store(true)
+}
+
+func (r *remote) leave(c *Client) {
+	r.session.Lock()
+	defer r.session.Unlock()
+	if r.online.CompareAndSwap(true, false) {
+		c.cfg.Handler.Disconnected(r.peer)
+	}
+}
+
+// enqueue puts a message behind those of its node. What has no room is dropped: it was not
+// acknowledged, or the next lease shows that it is missing.
+func (c *Client) enqueue(r *remote, a arrival) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) >= maxQueued || r.bytes+len(a.payload) > maxQueuedBytes || c.queued.Load() > maxAllQueued {
+		c.b.stats.unremembered.Add(1)
+		c.b.warn("queue", "drop messages of devices: the hub hears them too slowly; they will be sent again", "node", r.node)
+		return
+	}
+	r.queue = append(r.queue, a)
+	r.bytes += len(a.payload)
+	c.queued.Add(int64(len(a.payload)))
+	if !r.busy {
+		r.busy = true
+		go c.hearAll(r)
+	}
+}
+
+// hearAll hears what waits of a node, in order.
+func (c *Client) hearAll(r *remote) {
+	defer panics.CatchThen("mqtt", func(error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.busy = false
+	})
+	for {
+		r.mu.Lock()
+		if len(r.queue) == 0 {
+			r.queue, r.busy = nil, false
+			r.mu.Unlock()
+			return
+		}
+		a := r.queue[0]
+		r.queue = r.queue[1:]
+		r.bytes -= len(a.payload)
+		r.mu.Unlock()
+		c.hearOne(r, a)
+		c.queued.Add(-int64(len(a.payload)))
+	}
+}
+
+func (c *Client) hearOne(r *remote, a arrival) {
+	c.slots <- struct{}{}
+	defer func() { <-c.slots }()
+	defer panics.Catch("mqtt") // what could not be heard is sent again
+	c.mu.RLock()
+	run := c.run
+	c.mu.RUnlock()
+	ctx, cancel := context.WithTimeout(run, rememberTimeout)
+	defer cancel()
+	switch err := c.hear(ctx, r, a); {
+	case err == nil:
+	case errors.Is(err, errUnheard):
+		return
+	default:
+		s := &session{peer: Peer{Node: r.node}}
+		if !c.b.acknowledges(s, publication{topic: []byte(wire.Topic(c.cfg.Prefix, r.node, a.channel))}, err) {
+			return
+		}
+	}
+	switch a.channel {
+	case wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent:
+		if err := c.Request(r.node, "ack", wire.Request{Type: wire.RequestAck, Of: wire.AckOf(a.payload)}); err != nil {
+			c.cfg.Log.Debug("acknowledge; the device will send again", "node", r.node, "err", err)
+		}
+	}
+}
+
+// errUnheard is of a message that is not acknowledged, and of which nobody else is told.
+var errUnheard = errors.New("not of this node's device")
+
+// hear tells the Handler one message, if it is of the boot that is the node's.
+func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
+	owner, ok := c.cfg.Owner(r.node)
+	if !ok {
+		return errUnheard
+	}
+	handler, p := c.cfg.Handler, c.peer(r.node, owner)
+	own := func(boot string) bool {
+		if boot != owner.Boot {
+			return false
+		}
+		r.join(c, p)
+		return true
+	}
+	switch a.channel {
+	case wire.ChannelStatus:
+		return tell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error { return c.status(ctx, r, owner, s) })
+	case wire.ChannelPods:
+		return tell(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
+			if !own(v.Boot) {
+				return errUnheard
+			}
+			return handler.Pods(ctx, p, v)
+		})
+	case wire.ChannelEvent:
+		return tell(c.b, events, a.payload, wire.ParseEvent, func(v wire.Event) error {
+			if !own(v.Boot) {
+				return errUnheard
+			}
+			return handler.Event(ctx, p, v)
+		})
+	case wire.ChannelPresence:
+		return tell(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
+			if v.Boot == owner.Boot { // a will can be late, and is wrong until the next lease
+				handler.Presence(p, v)
+				r.leave(c)
+			}
+			return nil
+		})
+	case wire.ChannelReply:
+		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(p, a.id, v); return nil })
+	}
+	return nil
+}
+
+// status hears a status. One of another boot than the node's is of a device that the hub has
+// not seen: it must prove that it has the node's key, and may be the node as one that connects
+// to the hub itself may. What it says else it says again until then.
+func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Status) error {
+	p := c.peer(r.node, owner)
+	if s.Boot != owner.Boot {
+		p.Machine, p.Boot = s.MachineID, s.Boot
+		key, err := c.cfg.Proof(r.node, s.Boot, s.Proof)
+		if err == nil && key != owner.Key {
+			err = errors.New("it is another device than the one that joined last, or was removed from this hub; it must join again with a new token")
+		}
+		if err != nil {
+			c.b.stats.refused[badIdentity].Add(1)
+			c.b.warn("identity "+r.node, "refuse a device", "node", r.node, "machine", s.MachineID, "boot", s.Boot, "err", err)
+			return errUnheard
+		}
+		if err := c.cfg.Handler.Connect(p); err != nil {
+			c.b.stats.refused[refusedByHub].Add(1)
+			c.b.warn("refused "+r.node, "refuse a device", "node", r.node, "machine", s.MachineID, "boot", s.Boot, "err", err)
+			return errUnheard
+		}
+	}
+	if err := c.cfg.Handler.Status(ctx, p, s); err != nil {
+		return err
+	}
+	if now, _ := c.cfg.Owner(r.node); now.Boot != s.Boot || now.Key != owner.Key {
+		return errUnheard // it was refused
+	}
+	r.join(c, p)
+	return nil
+}

@@ -1,0 +1,116 @@
+// Package setup writes what an MQTT broker needs to stand between devices and a hub:
+// configuration and access rules under which a device can do what it can at the hub's own
+// broker, and nothing else. What a broker cannot be told to refuse stands in its README.
+//
+// It makes texts. Certificates, and where the files go, are the caller's business; it never
+// speaks to a broker.
+package setup
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"net"
+	"path"
+	"strings"
+	"text/template"
+
+	"flotilla.dev/shared/wire"
+)
+
+// HubUser is the name in the hub's certificate at a broker; see pki.HubName.
+const HubUser = "flotilla:hub"
+
+// Kinds are the brokers for which there is a configuration.
+var Kinds = []string{"mosquitto", "nats", "emqx"}
+
+// Options say for whom it is written.
+type Options struct {
+	Addresses []string // of the nodes of the cluster, or of the only one; host:port
+	Path      string   // the directory that the files are in on the broker's machine
+	Prefix    string   // of all topics
+	Nodes     []string // that have joined; for a broker whose rules name each
+	Secret    string   // by which the members of a cluster know each other
+}
+
+// A File is one file to write.
+type File struct {
+	Name, Text string
+	Secret     bool // nobody else may read it
+}
+
+//go:embed templates
+var templates embed.FS
+
+var funcs = template.FuncMap{"subject": subject, "join": strings.Join}
+
+// Files are the configuration for a broker of a kind.
+func Files(kind string, o Options) ([]File, error) {
+	t, err := template.New("").Funcs(funcs).ParseFS(templates, "templates/"+kind+"/*")
+	if err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: there is none; choose one of %s", kind, strings.Join(Kinds, ", "))
+	}
+	v := view{Options: o, From: []string{"lease", "status", "pods", "event", "presence", "reply/+"}, To: []string{"desired", "request/+"}, HubUser: HubUser, MaxPacket: wire.MaxToDevice + 64<<10}
+	for i, a := range o.Addresses {
+		host, port, err := net.SplitHostPort(a)
+		if err != nil || host == "" || port == "" {
+			return nil, fmt.Errorf("write the configuration of %s: the address %q must be like broker.example:8883", kind, a)
+		}
+		v.Members = append(v.Members, member{Name: fmt.Sprintf("%s-%d", kind, i+1), Host: host, Port: port})
+	}
+	var all []File
+	write := func(from, to string) error {
+		var text bytes.Buffer
+		if err := t.ExecuteTemplate(&text, from, v); err != nil {
+			return fmt.Errorf("write the configuration of %s: %w", kind, err)
+		}
+		all = append(all, File{to, text.String(), o.Secret != "" && strings.Contains(text.String(), o.Secret)})
+		return nil
+	}
+	for _, each := range t.Templates() {
+		name, member := strings.CutPrefix(each.Name(), "each-")
+		if each.Name() == "" {
+			continue
+		}
+		if !member {
+			if err := write(name, name); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for _, m := range v.Members {
+			v.Member = m
+			to := name
+			if len(v.Members) > 1 {
+				to = strings.TrimSuffix(name, path.Ext(name)) + "-" + m.Host + "-" + m.Port + path.Ext(name)
+			}
+			if err := write(each.Name(), strings.ReplaceAll(to, ":", "_")); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+type view struct {
+	Options
+	From, To  []string // channels that a device publishes, and gets
+	HubUser   string
+	MaxPacket int // bytes
+	Members   []member
+	Member    member // the one that a file is for
+}
+
+type member struct{ Name, Host, Port string }
+
+// subject is a topic or a filter in the words of NATS: levels are parted by dots, a dot in a
+// level is two slashes, and + is *.
+func subject(topic string) string {
+	levels := strings.Split(topic, "/")
+	for i, l := range levels {
+		if levels[i] = strings.ReplaceAll(l, ".", "//"); l == "+" {
+			levels[i] = "*"
+		}
+	}
+	return strings.Join(levels, ".")
+}

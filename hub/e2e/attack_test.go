@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/join"
+	"flotilla.dev/shared/wire"
+)
+
+// attack is what a device with a certificate of its own, the thief, can try at a broker
+// between it and the hub. The observer "spy" may hear everything there. pi-2 is replaced.
+func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
+	address := victim.id.MQTTAddress
+	spyDir := filepath.Join(t.TempDir(), "spy")
+	output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", "spy", "--out", spyDir)
+	look, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("spy") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	look.subscribes("#")
+	await(t, "the spy to hear leases", time.Minute, func() error {
+		if len(look.heardOf("nodes/"+victim.id.Node+"/lease")) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	conf, err := thief.id.TLS(time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(t *testing.T, change func(*paho.ClientOptions)) *spy {
+		t.Helper()
+		s, err := client(t, address, conf, func(o *paho.ClientOptions) {
+			o.SetClientID(fmt.Sprintf("thief-%d", twins.Add(1)))
+			if change != nil {
+				change(o)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	done := h.never(t)
+	connected := func() string { return h.metric(t, "flotilla_mqtt_sessions") }
+	was := connected()
+
+	t.Run("it publishes on no other node's topics, and on none of the hub's", func(t *testing.T) {
+		s := as(t, nil)
+		for _, c := range []string{"lease", "status", "pods", "event", "presence", "reply/x", "desired", "request/x"} {
+			s.says("fleet/v1/nodes/"+victim.id.Node+"/"+c, []byte(`{"boot":"`+victim.boot+`","evil":1,"state":"shutdown"}`), false)
+		}
+		s.says("fleet/v1/nodes/thief/desired", []byte(`{"evil":1}`), false)
+		s.says("fleet/v1/nodes/thief/request/x", []byte(`{"evil":1}`), false)
+		s.says("other", []byte(`{"evil":1}`), false)
+		s.says("$SYS/broker/x", []byte(`{"evil":1}`), false)
+		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own
+		await(t, "what it may say", time.Minute, func() error {
+			if len(look.heardOf("marker")) == 0 {
+				return errors.New("not heard")
+			}
+			return nil
+		})
+		if got := look.heardOf("evil"); len(got) > 0 {
+			t.Errorf("the broker has passed on %q", got)
+		}
+	})
+	t.Run("it hears nothing of others", func(t *testing.T) {
+		s := as(t, nil)
+		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
+			"$share/g/fleet/v1/nodes/+/desired", "$share/g/fleet/v1/nodes/"+victim.id.Node+"/desired", "$share/g/#")
+		victim.runs(h, "secret")
+		if len(look.heardOf("nodes/"+victim.id.Node+"/desired")) == 0 {
+			t.Fatal("the spy has heard no desired state: the test shows nothing")
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, heard := range s.heard {
+			if !strings.HasPrefix(heard, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(heard, "fleet/v1/nodes/thief/request/") {
+				t.Errorf("it has heard %.100s", heard)
+			}
+		}
+	})
+	t.Run("nothing is retained, and no will is another's", func(t *testing.T) {
+		s := as(t, nil)
+		s.says("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-one","state":"lost"}`), true)
+		for name, will := range map[string]func(*paho.ClientOptions){
+			"another's": func(o *paho.ClientOptions) {
+				o.SetBinaryWill("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"foreign-will","state":"lost"}`), 1, false)
+			},
+			"a retained one": func(o *paho.ClientOptions) {
+				o.SetBinaryWill("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-will","state":"lost"}`), 1, true)
+			},
+		} {
+			var mu sync.Mutex
+			var raw net.Conn
+			s, err := client(t, address, conf, func(o *paho.ClientOptions) {
+				o.SetClientID("thief")
+				o.SetCustomOpenConnectionFn(func(u *url.URL, o paho.ClientOptions) (net.Conn, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					c, err := dialTLS(address, conf)
+					raw = c
+					return c, err
+				})
+				will(o)
+			})
+			if err != nil {
+				t.Logf("%s: CONNECT is refused: %v", name, err)
+				continue
+			}
+			mu.Lock()
+			_ = raw.Close() // the will fires
+			mu.Unlock()
+			_ = s
+		}
+		time.Sleep(time.Second)
+		if got := look.heardOf("foreign-will"); len(got) > 0 {
+			t.Errorf("a will on another's topic: %q", got)
+		}
+		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // it takes the first one's place
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if look, err = client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("spy") }); err != nil {
+				t.Fatal(err)
+			}
+			look.subscribes("#")
+		}()
+		late.subscribes("#")
+		time.Sleep(time.Second)
+		if got := late.heardOf("RETAINED"); len(got) > 0 && !retains {
+			t.Errorf("retained: %q", got)
+		}
+	})
+	t.Run("what is too large or too much harms nobody", func(t *testing.T) {
+		s := as(t, nil)
+		s.says("fleet/v1/nodes/thief/status", make([]byte, 300<<10), false)
+		s.says("fleet/v1/nodes/thief/lease", make([]byte, 2<<10), false)
+		s = as(t, nil)
+		for i := range 20_000 {
+			s.Publish("fleet/v1/nodes/thief/lease", 0, false, fmt.Sprintf(`{"boot":"b","seq":%d}`, i))
+		}
+		victim.runs(h, "during-the-flood")
+		as(t, nil).says("fleet/v1/nodes/thief/status", make([]byte, 6<<20), false)
+		victim.runs(h, "after-the-flood")
+		if !strings.Contains(h.metric(t, `flotilla_mqtt_offences_total{kind="packet-too-large"}`), "1") {
+			t.Error("the large one is not counted: " + h.metric(t, "flotilla_mqtt_offences_total"))
+		}
+	})
+	t.Run("it takes nobody's session over", func(t *testing.T) {
+		before := len(look.heardOf("nodes/" + victim.id.Node + "/presence"))
+		for _, id := range []string{wire.ClientID(victim.id.Node, victim.id.MachineID), victim.id.Node, "flotilla:hub"} {
+			if _, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID(id) }); err != nil {
+				t.Logf("as %s: CONNECT is refused: %v", id, err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if n := len(look.heardOf("nodes/" + victim.id.Node + "/presence")); n != before {
+			t.Error("the victim's session has ended")
+		}
+		if online, _ := victim.link.Online(); !online {
+			t.Error("the victim is not connected")
+		}
+		if now := connected(); now != was {
+			t.Errorf("%s are connected, %s were", now, was)
+		}
+	})
+	done()
+	t.Run("one that was replaced is not believed, and is told over HTTPS", func(t *testing.T) {
+		old.stop()
+		kept := old.id
+		newer := h.twin(old.id.Node).run()
+		await(t, "the new device", time.Minute, func() error {
+			if newer.StoredGeneration() == 0 {
+				return errors.New("it has no desired state")
+			}
+			return h.ready(old.id.Node, corev1.ConditionTrue)
+		})
+		newer.stop() // even while the new one is away
+		imposter := &twin{t: t, id: kept}
+		imposter.run()
+		await(t, "the refusal", time.Minute, func() error {
+			if !strings.Contains(h.said.String(), "it is another device than the one that joined last") {
+				return errors.New("the log does not say it")
+			}
+			return nil
+		})
+		await(t, "the silence of the node", time.Minute, func() error {
+			if h.ready(old.id.Node, corev1.ConditionTrue) == nil {
+				return errors.New("it is ready")
+			}
+			return nil
+		})
+		imposter.stop()
+		_, err := join.Renew(t.Context(), kept, join.Options{})
+		var d *join.Dismissal
+		if !errors.As(err, &d) {
+			t.Errorf("its renewal: %v", err)
+		}
+		newer.run()
+		await(t, "the new device again", time.Minute, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
+	})
+}

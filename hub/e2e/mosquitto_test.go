@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mosquittoFleet is a hub behind a real Mosquitto, with devices.
+func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir string, devices []*twin) {
+	t.Helper()
+	address := freePort(t)
+	h = behind(t, []string{address})
+	dir = h.configure("mosquitto", []string{address})
+	if os.Getuid() == 0 { // it would become another user, who may not read the keys of a test
+		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
+	}
+	append2(t, filepath.Join(dir, "acl"), "\nuser spy\ntopic read #\ntopic read $SYS/#\n")
+	broker = mosquitto(t, dir, address)
+	for _, n := range names {
+		devices = append(devices, h.twin(n).run())
+	}
+	h.allReady(len(names))
+	return h, broker, dir, devices
+}
+
+func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
+	t.Parallel()
+	h, broker, dir, devices := mosquittoFleet(t, "pi-1", "pi-2", "pi-3")
+	address := devices[0].id.MQTTAddress
+	devices[0].runs(h, "before")
+	done := h.never(t)
+	broker.stop()
+	broker = mosquitto(t, dir, address)
+	devices[1].runs(h, "after-a-restart")
+	broker.kill()
+	broker = mosquitto(t, dir, address)
+	devices[2].runs(h, "after-a-kill")
+	h.kill()
+	h.start()
+	devices[0].runs(h, "after-the-hub")
+	h.stop()
+	h.start()
+	devices[1].runs(h, "after-an-orderly-stop")
+	devices[1].stop() // says goodbye
+	devices[1].run()
+	devices[1].runs(h, "after-the-device")
+	done()
+
+	// The loss of all brokers is that of all sites: nodes are unknown, and nobody is evicted.
+	broker.kill()
+	await(t, "the nodes to be unknown", time.Minute, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
+	if out := h.said.String(); !strings.Contains(out, "the broker is out of reach") {
+		t.Error("the hub's log does not say that the broker is out of reach")
+	}
+	mosquitto(t, dir, address)
+	h.allReady(3)
+	devices[2].runs(h, "after-the-outage")
+	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {
+		var pod corev1.Pod
+		if err := h.read("/api/v1/namespaces/default/pods/"+p, &pod); err != nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
+			t.Errorf("pod %s: %s, deleted %v, %v", p, pod.Status.Phase, pod.DeletionTimestamp, err)
+		}
+	}
+}
+
+func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
+	t.Parallel()
+	h, _, _, devices := mosquittoFleet(t, "pi-1", "pi-2")
+	attack(t, h, devices[0], devices[1], h.twin("thief"), false)
+}

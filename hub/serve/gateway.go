@@ -1,0 +1,52 @@
+package serve
+
+import (
+	"errors"
+
+	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/shared/wire"
+)
+
+// newGateway makes the broker of this hub, or its connection to another one.
+func (h *Hub) newGateway(identity string) (Gateway, error) {
+	cfg := h.cfg
+	handler := &devices{Devices: h.Loop, ask: h.Ask, log: h.log}
+	if len(cfg.Brokers) == 0 {
+		b, err := broker.New(broker.Config{Handler: handler, Observers: observers{h.Guard, h.log}, Log: h.log, Listen: h.o.MQTT, DevListen: h.o.Dev, TLS: h.deviceTLS()})
+		if err != nil { // not a Gateway that is none
+			return nil, err
+		}
+		return b, nil
+	}
+	if h.o.MQTT != nil || h.o.Dev != nil {
+		return nil, errors.New("devices connect to the broker, and the hub listens for them too: this is a mistake in the program")
+	}
+	c, err := broker.NewClient(broker.ClientConfig{
+		Handler: handler, Log: h.log, Servers: cfg.BrokerAddresses(), TLS: h.authority.AtBroker(), Prefix: cfg.BrokerPrefix, Silence: cfg.NodeMonitorGracePeriod,
+		Owner: h.owner,
+		Proof: func(node, boot string, p *wire.Proof) (string, error) { return pki.Proved(identity, node, boot, p) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// owner is who speaks for a node, as the fleet's records have it.
+func (h *Hub) owner(node string) (broker.Owner, bool) {
+	rec := h.Loop.Snapshot().Record(node)
+	if rec == nil || rec.Key == "" {
+		return broker.Owner{}, false
+	}
+	return broker.Owner{Key: rec.Key, Machine: rec.MachineID, Boot: rec.Boot}, true
+}
+
+// brokerPrefix is what devices are told of the topics; "" is what every agent knows.
+func brokerPrefix(cfg config.Config) string {
+	if cfg.BrokerPrefix == wire.DefaultPrefix {
+		return ""
+	}
+	return cfg.BrokerPrefix
+}
