@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/store/postgrestest"
 )
 
-// twoHubs are those on one PostgreSQL database, and devices that know both.
+// twoHubs are two on one PostgreSQL database, and devices that know both.
 type twoHubs struct {
 	t    *testing.T
 	hubs [2]*hub
