@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"flotilla.dev/hub/panics"
 )
@@ -32,10 +34,13 @@ func (g *gate) accept() {
 	defer panics.Catch("gate")
 	for {
 		c, err := g.Listener.Accept()
-		if err != nil {
-			g.err = err
-			g.once.Do(func() { close(g.over) })
+		if errors.Is(err, net.ErrClosed) {
+			g.once.Do(func() { g.err = err; close(g.over) })
 			return
+		}
+		if err != nil { // too many files are open, for a moment
+			time.Sleep(50 * time.Millisecond)
+			continue
 		}
 		select {
 		case g.comes <- c:

@@ -119,7 +119,7 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			_ = g.refuse(refusing)
 		}()
 	}
-	var busy time.Time
+	var busy, told time.Time
 	for {
 		s, err := store.StandBy(ctx, m.storeOptions())
 		switch {
@@ -133,8 +133,9 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			}
 		case !errors.Is(err, store.ErrUnavailable):
 			return nil, err
-		default:
+		case told.IsZero() || time.Since(told) > time.Minute:
 			m.log.Warn("the database cannot be opened, will try again", "err", err)
+			told = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -265,10 +266,8 @@ func (m *Member) caughtUp(ctx context.Context, s *store.Standby, f *follower) *f
 func (m *Member) lead(ctx context.Context, at *lead) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	beating := make(chan struct{})
 	at.beat = func(st *store.Store) {
 		go func() {
-			defer close(beating)
 			defer panics.CatchThen("beat", func(err error) { end(err) })
 			if err := m.beat(ctx, st, at.member.Token); err != nil {
 				end(err)

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,10 +81,14 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		return nil, err
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
+	log := s.log
+	s.log = slog.New(slog.DiscardHandler) // whoever tries again and again says himself what is wrong
 	defer func() {
 		if err != nil {
 			err = errors.Join(s.explain(err), s.Close())
+			return
 		}
+		s.log, s.pg.log = log, log
 	}()
 	if s.pg, err = parsePostgres(address, o.waits, s.log); err != nil {
 		return nil, err
