@@ -265,14 +265,17 @@ func (p *plan) adopt(id join.Identity) {
 	}
 }
 
-// checkHub checks the address of a hub's development listener.
-func checkHub(hub string) error {
-	u, err := url.Parse(hub)
-	if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
-		return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub)
-	}
-	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", hub)
+// checkHub checks the addresses of a hub's development listener, or of several hubs' with commas
+// between them.
+func checkHub(hubs string) error {
+	for hub := range strings.SplitSeq(hubs, ",") {
+		u, err := url.Parse(hub)
+		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
+			return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub)
+		}
+		if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", hub)
+		}
 	}
 	return nil
 }

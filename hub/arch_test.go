@@ -51,11 +51,12 @@ var mayImport = map[string][]string{
 	"hub/broker":         {"shared/fleet", "shared/line", "shared/wire", "hub/broker/parking", "hub/listen", "hub/panics"},
 	"hub/broker/parking": {"hub/panics"},
 	"hub/broker/setup":   {"shared/wire"},
-	"hub/store":          {"shared/bound", "hub/state", "hub/panics"},
+	"hub/store":          {"hub/leader", "shared/bound", "hub/state", "hub/panics"},
 	"hub/pki":            {"shared/wire"},
 	"hub/access":         {"shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":         {"shared/fleet", "shared/bound", "shared/policy"},
 	"hub/history":        {"hub/state"},
+	"hub/peer":           {"hub/listen", "hub/panics"},
 	"hub/kube":           {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/kube/lines", "hub/listen", "hub/panics"},
 	"hub/kube/remote":    {"hub/ask", "hub/panics"},
 	"hub/kube/table":     {"shared/fleet", "shared/bound", "hub/state"},
@@ -76,7 +77,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/search"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 

@@ -30,10 +30,13 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 		return err
 	}
 	defer at.Close()
-	h, err := serve.New(ctx, serve.Options{
+	o := serve.Options{
 		Config: cfg, Version: version, Log: log, Out: out, Listeners: at, Socket: filepath.Join(cfg.DataDir, socket.Name),
-	})
-	if err != nil {
+	}
+	var h process
+	if cfg.PeerListen != "" {
+		h = serve.NewMember(o)
+	} else if h, err = serve.New(ctx, o); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -53,12 +56,19 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 	return g.Wait()
 }
 
+// A process is a hub, alone or one of several.
+type process interface {
+	Run(ctx context.Context) error
+	Up() <-chan struct{}
+	Answers(ctx context.Context) error
+}
+
 // listenAll opens every listener, or none.
 func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 	for _, each := range []struct {
 		to         *net.Listener
 		flag, addr string
-	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen}, {&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}} {
+	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen}, {&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}, {&at.Peer, "peer-listen", cfg.PeerListen}} {
 		if each.addr == "" || each.to == &at.MQTT && len(cfg.Brokers) > 0 { // devices connect to the broker
 			continue
 		}
@@ -73,7 +83,7 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 }
 
 // tellSystemd says that the hub is up, and goes on saying so while its loop works.
-func tellSystemd(ctx context.Context, h *serve.Hub, log *slog.Logger) error {
+func tellSystemd(ctx context.Context, h process, log *slog.Logger) error {
 	select {
 	case <-ctx.Done():
 		return nil

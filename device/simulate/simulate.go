@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -47,9 +48,10 @@ type Options struct {
 // Check says everything that is wrong with the options.
 func (o Options) Check() error {
 	var errs []error
-	u, err := url.Parse(o.Hub)
-	if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
-		errs = append(errs, fmt.Errorf("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", o.Hub))
+	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs, of which one leads
+		if u, err := url.Parse(hub); err != nil || u.Scheme != "mqtt" || u.Port() == "" {
+			errs = append(errs, fmt.Errorf("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub))
+		}
 	}
 	if o.Count < 1 || o.Count > MaxCount {
 		errs = append(errs, fmt.Errorf("--count %d must be from 1 to %d", o.Count, MaxCount))

@@ -124,6 +124,9 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 	if h.Role == pki.Observer {
 		return User{}, fmt.Errorf("%w: the certificate of %s is for MQTT tools only; get one for kubectl with `flotilla-hub kubeconfig`", ErrUnauthenticated, h.Name)
 	}
+	if h.Role == pki.Peer {
+		return User{}, fmt.Errorf("%w: the certificate of hub %s is for the peer listener of another hub only", ErrUnauthenticated, h.Name)
+	}
 	before, err := g.Store.ClientsRevokedBefore(ctx, h.Name)
 	if err != nil {
 		return User{}, err

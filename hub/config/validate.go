@@ -211,9 +211,31 @@ func (v *verdict) addresses() {
 			v.wrong("mqtt-dev-listen", "another listener has that port; use another one, such as 127.0.0.1:1883")
 		}
 	}
+	if c.PeerListen != "" {
+		v.listen("peer-listen", c.PeerListen, "write host:port or :port, such as :8444")
+	} else if c.PeerAddress != "" {
+		v.wrong("peer-address", "it says where peer-listen is reached: set that, too, or remove it")
+	}
+	if len(c.MQTTAddresses) > 0 && len(c.Brokers) > 0 {
+		v.wrong("mqtt-addresses", "devices connect to the broker; leave this or broker out")
+	}
+	for _, a := range c.MQTTAddresses {
+		v.reached("mqtt-addresses", a, "write host:port of every hub, such as hub-a.example.org:8883,hub-b.example.org:8883")
+	}
+	if c.PeerAddress != "" {
+		v.reached("peer-address", c.PeerAddress, "write host:port, such as hub-a.example.org:8444")
+	}
 	v.brokers()
 	if a := c.AdvertiseAddress; a != "" && !host(a) {
 		v.wrong("advertise-address", "write a host name or an IP address without a port, such as gateway.example.org or 192.168.1.10")
+	}
+}
+
+// reached is an address that others dial.
+func (v *verdict) reached(name, address, instead string) {
+	h, port, err := net.SplitHostPort(address)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || h == "" || !host(h) {
+		v.wrong(name, instead)
 	}
 }
 

@@ -37,6 +37,12 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestKillingTheHubLosesNothing"),
 			of("hub/store", "TestNothingAcknowledgedIsLostByKill9", "TestACommitIsAllOrNothing"))},
+	{id: "F1b", fault: "of two hubs on a PostgreSQL database, the one that leads is killed with kill -9 under writes, 100 times, frozen for a minute, and ended in order",
+		criterion: "the other leads after 10 s at most, nothing acknowledged is lost, the frozen one writes nothing when it goes on, nobody is evicted, no container restarts; after an orderly end writes go on within 2 s",
+		tests: all(
+			of("hub/e2e", "TestAnotherHubLeadsWhenTheLeaderIsKilled"),
+			of("hub/store", "TestADeposedLeaderWritesNothing", "TestALeaderThatIsFrozenInATransactionHoldsNobodyUp"),
+			of("hub/leader", "TestAnyInterleavingHasOneWriterAtATime"))},
 	{id: "F2", fault: "the hub's power is cut",
 		criterion: "whatever the disk had been told to keep is there: the database opens, is sound and has all that was acknowledged",
 		tests: all(

@@ -47,6 +47,9 @@ var ErrKey = errors.New("certificate authority unusable")
 type Authority struct {
 	// Now is the hub's time; nil: the machine's. Set it before others use the authority.
 	Now func() time.Time
+	// Keep remembers, before a change of the authority is made, what it is going to be: where
+	// several hubs share one. What it refuses is not done. nil: the directory is all there is.
+	Keep func(all map[string][]byte) error
 
 	dir string
 

@@ -47,6 +47,7 @@ var organizations = map[Role]string{
 	Viewer:   "flotilla:viewers",
 	Observer: "flotilla:observers",
 	Hub:      HubOrganization,
+	Peer:     "flotilla:peers",
 }
 
 // ErrRequest: a certificate request cannot be signed; its sender has to change it.
@@ -125,7 +126,7 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 func (a *Authority) IssueClient(role Role, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
 	org, ok := organizations[role]
 	switch {
-	case !ok || role == Device || role == Hub:
+	case !ok || role == Device || role == Hub || role == Peer:
 		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer", user, role)
 	case user == "":
 		return nil, nil, errors.New("issue certificate: its user has no name")

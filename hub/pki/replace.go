@@ -39,6 +39,9 @@ func (a *Authority) locked(do func() error) error {
 // start. nil removes a file.
 func (a *Authority) replace(files map[string][]byte) error {
 	return a.locked(func() error {
+		if err := a.kept(files); err != nil {
+			return fmt.Errorf("have the other hubs know of a change of the certificate authority: %w; nothing was changed", err)
+		}
 		if err := a.prepare(files); err != nil {
 			return fmt.Errorf("change the certificate authority: %w; nothing was changed", err)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -90,11 +89,14 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 			var mender bound.Mender
 			for b := range todo {
 				for _, r := range b.rows {
-					o, m, err := decode(&mender, r)
+					o, places, err := remembered(&mender, r)
 					if err != nil {
 						return err
 					}
-					b.objects, b.mended = append(b.objects, o), append(b.mended, m...)
+					b.objects = append(b.objects, o)
+					if why := mendedWhy(o, places); why != "" {
+						b.mended = append(b.mended, state.Put(o, why).Warning("OutOfBounds"))
+					}
 				}
 				b.rows = nil
 			}
@@ -131,25 +133,6 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 		objects, mended = append(objects, b.objects...), append(mended, b.mended...)
 	}
 	return objects, mended, nil
-}
-
-// decode decodes a row, and says what of it had to be mended.
-func decode(mender *bound.Mender, r store.Row) (o state.Object, mended []state.Change, err error) {
-	if o, err = state.New(state.Kind(r.Kind)); err != nil {
-		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-	}
-	object, places := mender.Mend(r.Object, o)
-	if err := json.Unmarshal(object, o); err != nil {
-		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-	}
-	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
-		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
-	}
-	if n := len(places); n > 0 {
-		mended = append(mended, state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
-			state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds"))
-	}
-	return o, mended, nil
 }
 
 // mend is the news by which what was mended is remembered so, and told.

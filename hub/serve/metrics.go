@@ -65,7 +65,7 @@ var (
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
+	allMetrics      = []*prometheus.Desc{metricLeader, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
 		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricFree, metricDatabase, metricBackup}
 	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
@@ -173,6 +173,7 @@ func (m metrics) sendWork(s state.Snapshot, send sender) {
 // sendKeeping tells of what an operator has to keep: space, backups, certificates, a version.
 func (m metrics) sendKeeping(send sender) {
 	send(metricBuild, gauge, 1, m.version)
+	send(metricLeader, gauge, 1)
 	send(metricFull, gauge, number(m.store.Full()))
 	if taken, free, err := m.store.Space(); err == nil {
 		send(metricDatabase, gauge, float64(taken))

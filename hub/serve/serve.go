@@ -40,11 +40,14 @@ import (
 )
 
 // Listeners are where a hub is reached. Those that are nil are not served.
-type Listeners struct{ HTTPS, MQTT, Dev net.Listener }
+type Listeners struct {
+	HTTPS, MQTT, Dev net.Listener
+	Peer             net.Listener // for the other hubs of its database
+}
 
 // Close closes all of them.
 func (l Listeners) Close() {
-	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev} {
+	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev, l.Peer} {
 		if l != nil {
 			_ = l.Close()
 		}
@@ -64,6 +67,8 @@ type Options struct {
 	// a test lets what is there fail, or be many. nil: nothing does.
 	Disk func(control.Store) control.Store
 	Net  func(node.Broker) node.Broker
+
+	lead *lead // nil: it knows of no other hubs
 }
 
 // A Gateway is where devices are: this hub's own broker, or the connection to another one.
@@ -102,8 +107,15 @@ type Hub struct {
 func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
 	cfg, log := o.Config, o.Log
-	if h.Store, err = store.Open(ctx, store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}); err != nil {
+	so := store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}
+	if o.lead != nil {
+		so.Member = &o.lead.member
+	}
+	if h.Store, err = store.Open(ctx, so); err != nil {
 		return nil, err
+	}
+	if o.lead != nil {
+		o.lead.beat(h.Store)
 	}
 	st := h.Store
 	defer func() {
@@ -116,19 +128,26 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	} else if r != nil {
 		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
 	}
-	h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	shared, err := authorityOf(ctx, h.Store)
+	switch {
+	case err != nil:
+	case shared != nil, h.Store.Leads(): // it may be alone now, and not have been
+		err = h.shareAuthority(ctx, shared)
+	default:
+		h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	}
 	if err == nil && h.authority.Sealed() {
 		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if h.server, err = h.authority.NewServer(func() []string { return pki.LocalNames(cfg.AdvertiseAddress) }, log); err != nil {
+	if h.server, err = h.authority.NewServer(o.names, log); err != nil {
 		return nil, err
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, mended, err := recall(ctx, h.Store, time.Now())
+	start, mended, err := h.remembered(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -223,6 +242,9 @@ func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
 		return fmt.Errorf("remember what was mended: %w", err)
 	}
+	if err := h.tellLead(ctx); err != nil {
+		return fmt.Errorf("tell that this hub leads: %w", err)
+	}
 	if err := moveEnrolments(ctx, h.Loop, h.Store, h.log); err != nil {
 		return err
 	}
@@ -243,6 +265,9 @@ func (h *Hub) parts() []func(context.Context) error {
 	if h.o.HTTPS != nil {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })
+	}
+	if h.o.Peer != nil {
+		all = append(all, h.runPeers)
 	}
 	if len(h.notifier.Targets) > 0 {
 		all = append(all, kept("notifications", h.notifier.Run))
@@ -286,6 +311,9 @@ func mqttAddresses(cfg config.Config, l net.Listener) []string {
 	if len(cfg.Brokers) > 0 {
 		return cfg.BrokerAddresses()
 	}
+	if len(cfg.MQTTAddresses) > 0 { // of several hubs, of which the one that leads lets devices in
+		return cfg.MQTTAddresses
+	}
 	return []string{mqttAddress(cfg, l)}
 }
 
@@ -300,4 +328,15 @@ func mqttAddress(cfg config.Config, l net.Listener) string {
 		host = ""
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// remembered is the fleet as the store has it: a hub that stood by has followed it.
+func (h *Hub) remembered(ctx context.Context) (state.Snapshot, []state.Change, error) {
+	if at := h.o.lead; at != nil && at.fleet != nil {
+		s, mended := at.fleet.take(time.Now())
+		if rev, err := h.Store.Revision(ctx); err == nil && rev == s.Revision {
+			return s, mended, nil
+		}
+	}
+	return recall(ctx, h.Store, time.Now())
 }

@@ -25,6 +25,7 @@ import (
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/store"
 )
 
@@ -121,9 +122,12 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 }
 
 // tied ends what a request opens, whatever it is, when the right of its sender ends.
-func (h *Hub) tied(next http.Handler) http.Handler {
+func (h *Hub) tied(next http.Handler) http.Handler { return tied(h.Guard, next) }
+
+func tied(guard *access.Guard, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r, end := h.Guard.Tie(r, func(u access.User) error {
+		r, end := guard.Tie(r, func(u access.User) error {
+			peer.Known(r.Context(), w, u.Name)
 			if u.Role == access.Device { // has no business here but its renewals
 				return nil
 			}
@@ -156,26 +160,37 @@ func (h *Hub) tied(next http.Handler) http.Handler {
 // site must not reach it by pointing its own name here.
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		host := c.Request().Host
-		if name, port, err := net.SplitHostPort(host); err == nil {
-			if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
-				return c.String(http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is none\n", port))
-			}
-			host = name
+		if peer.Passed(c.Request().Context()) != "" { // the hub that has passed it on has looked: it is one of its names
+			return next(c)
 		}
-		host = strings.ToLower(strings.Trim(host, "[]"))
-		ip, err := netip.ParseAddr(host)
-		if err == nil && ip.Zone() != "" { // it means something on one machine only, and may be any text
-			return c.String(http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n")
-		}
-		if err != nil && !slices.Contains(h.server.Names(), host) {
-			return c.String(http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host))
-		}
-		if err != nil && c.Request().TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
-			c.Response().Header().Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business
+		if code, why := checkHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {
+			return c.String(code, why)
 		}
 		return next(c)
 	}
+}
+
+// checkHost says why a request is not for a hub of these names, and how to say so.
+func checkHost(header http.Header, r *http.Request, names []string) (code int, why string) {
+	host := r.Host
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
+			return http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is none\n", port)
+		}
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	ip, err := netip.ParseAddr(host)
+	if err == nil && ip.Zone() != "" { // it means something on one machine only, and may be any text
+		return http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n"
+	}
+	if err != nil && !slices.Contains(names, host) {
+		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host)
+	}
+	if err != nil && r.TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
+		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business
+	}
+	return 0, ""
 }
 
 // only lets through who may.
@@ -206,6 +221,10 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 // runWeb serves until ctx ends, and then gives open requests five seconds.
 func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	return serveUntil(ctx, s, func() error { return listen.Serve(s, listen.New(l, listen.Limits{})) })
+}
+
+func serveUntil(ctx context.Context, s *http.Server, serve func() error) error {
 	stop := context.AfterFunc(ctx, func() {
 		defer panics.Catch("https")
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -215,7 +234,7 @@ func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
 		}
 	})
 	defer stop()
-	err := listen.Serve(s, listen.New(l, listen.Limits{}))
+	err := serve()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -155,6 +155,9 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		dropped = 0 // it may be done again
 		if c.postgres {
 			dropped, err = writeAll(ctx, c, rows, grow)
+			if err == nil && s.Leads() && len(rows) > 0 {
+				err = s.logChanges(ctx, c, rows, rev)
+			}
 			if err == nil {
 				_, err = c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 			}
@@ -292,7 +295,12 @@ func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 }
 
 func (s *Store) loadKind(ctx context.Context, c *conn, kind string, fn func(Row) error) error {
-	rows, err := c.QueryContext(ctx, forKind("SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", kind))
+	return s.loadRows(ctx, c, kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", nil, fn)
+}
+
+// loadRows gives the rows of a query to fn, with secrets opened.
+func (s *Store) loadRows(ctx context.Context, c *conn, kind, query string, args []any, fn func(Row) error) error {
+	rows, err := c.QueryContext(ctx, forKind(query, kind), args...)
 	if err != nil {
 		return err
 	}

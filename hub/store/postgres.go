@@ -49,6 +49,8 @@ type postgres struct {
 	over    error         // why this store writes nothing any more
 	overing chan struct{} // closed with it
 	once    sync.Once
+	member  *Member // nil: this hub knows of no others
+	standby bool    // nothing may be written
 }
 
 // A doubt is a transaction whose COMMIT was not answered. The next connection tells what
@@ -344,6 +346,13 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		case errors.Is(err, sql.ErrNoRows): // it has just gone
 		case err != nil:
 			return err
+		case pid != p.pid && p.member != nil: // the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+			if err := s.stillLeads(ctx); err != nil {
+				return err
+			}
+			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
+				return err
+			}
 		case pid != p.pid && time.Since(began) < time.Second: // one that was just killed takes the server a moment
 		case pid != p.pid:
 			at := "on the server's machine"
@@ -507,6 +516,9 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 // fence locks the leader's row. A hub goes on only while its token is in it.
 func (s *Store) fence(ctx context.Context, tx int64, now time.Time) error {
 	p := s.pg
+	if p.standby {
+		return ErrStandby
+	}
 	if p.empty {
 		return nil
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,6 +133,11 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
+	if s.Leads() {
+		if err := s.beginChanges(ctx); err != nil {
+			return s.explain(err)
+		}
+	}
 	return keepPlace(o)
 }
 
@@ -240,6 +246,13 @@ func (s *Store) lead(ctx context.Context) error {
 	}
 	s.written = moment(written)
 	host, _ := os.Hostname()
+	if m := s.pg.member; m != nil { // it has taken the lead before
+		err := s.conn.QueryRowContext(ctx, "UPDATE leader SET tx = tx + 1, written = ? WHERE token = ? RETURNING token, tx", stamp(time.Now()), int64(m.Token)).Scan(&s.pg.token, &s.pg.tx)
+		if errors.Is(err, sql.ErrNoRows) {
+			return s.isOver(fmt.Errorf("%w: another hub has taken %s over before this one began to lead", ErrLocked, s.pg.where))
+		}
+		return err
+	}
 	return s.conn.QueryRowContext(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = ?, written = ? RETURNING token, tx",
 		fmt.Sprintf("%s pid %d", host, os.Getpid()), stamp(time.Now())).Scan(&s.pg.token, &s.pg.tx)
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -93,8 +92,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(append([]byte(keyIDPurpose), key...))
-	id := hex.EncodeToString(sum[:8])
+	id := keyID(key)
 	known, err := s.Meta(ctx, metaKeyID)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return nil, err

@@ -54,6 +54,8 @@ type Options struct {
 	// AuditKept is how long records of the audit are kept; 0: 90 days.
 	AuditKept time.Duration
 	By        string // who restores, for the audit; "": the hub itself
+	// Member is this hub as one of several, which has taken the lead; nil: it is alone.
+	Member *Member
 
 	restoring bool  // an empty database is no mistake
 	waits     waits // zero: as a hub waits
@@ -114,6 +116,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	url, err := place(o)
 	if err == nil && url != "" {
 		s.pg, err = parsePostgres(url, o.waits, s.log)
+	}
+	if err == nil && o.Member != nil {
+		err = s.join(o.Member)
 	}
 	if err == nil {
 		err = s.open(ctx, o)
@@ -249,6 +254,9 @@ func (s *Store) Close() error {
 	if s.isOpen() && s.audits.stop() {
 		s.closing = true
 		err = s.txLocked(context.Background(), func(context.Context, *conn) error { return nil })
+	}
+	if s.isOpen() && s.Leads() && s.pg.token != 0 && s.pg.over == nil {
+		err = errors.Join(err, s.leave(context.Background()))
 	}
 	err = errors.Join(err, s.disconnect(), s.witness.close())
 	if s.lock != nil {

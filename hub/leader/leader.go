@@ -1,0 +1,99 @@
+// Package leader decides which of several hubs on one database leads.
+//
+// There is one row. Whoever leads has its token, changes it with every beat and with every
+// commit, and says so when it leaves. A hub that sees the row stand still for the whole Lease,
+// by its own monotonic clock, takes the next token; nobody's wall clock matters. What
+// makes two leaders impossible is not this package: each writing transaction names its
+// token, and the database lets only the row's commit (package store). A hub that is
+// wrong here therefore costs time and never a change.
+//
+// The package is pure: package serve reads, takes and renews the row as it is told.
+package leader
+
+import "time"
+
+const (
+	// Lease is how long the row must stand still before another hub takes it, and how
+	// long a leader goes on that cannot reach the database.
+	Lease = 6 * time.Second
+	// Beat is how often a leader that commits nothing changes the row.
+	Beat = 2 * time.Second
+	// Look is how often a standby reads the row: what an orderly change of leaders costs.
+	Look = 250 * time.Millisecond
+)
+
+// A Row is who leads, as the database has it. Token 0: nobody ever did.
+type Row struct {
+	Token    uint64 // grows with every change of leaders
+	Beat     uint64 // grows with every sign of the leader's life
+	Holder   string // the leader's name
+	Address  string // where the other hubs pass requests on to
+	Revision uint64 // of the leader's newest commit
+	Left     bool   // the leader has ended in order
+}
+
+// A Step is what a hub does next.
+type Step int
+
+// The steps.
+const (
+	Wait     Step = iota
+	Take          // become the leader, if the row is still as it was seen
+	Renew         // show that the leader lives
+	StepDown      // it leads no more: stop, and tell nobody anything
+)
+
+func (s Step) String() string { return [...]string{"wait", "take", "renew", "step down"}[s] }
+
+// A Belief is what one hub knows of the row. Moments are by its monotonic clock, from
+// any beginning.
+type Belief struct {
+	Mine    uint64        // the token by which this hub leads; 0: it does not
+	Renewed time.Duration // when the last renewal that succeeded was begun
+
+	Row     Row
+	Known   bool          // Row was read
+	Read    time.Duration // when that was over
+	Changed time.Duration // since when it stands still
+}
+
+// Saw is the belief after the row was read. A hub that did not look for a while has not seen
+// the row stand still: its time begins again.
+func (b Belief) Saw(row Row, at time.Duration) Belief {
+	if !b.Known || row != b.Row || at-b.Read > Beat {
+		b.Changed = at
+	}
+	b.Row, b.Known, b.Read = row, true, at
+	return b
+}
+
+// Took is the belief of a hub that has taken the row, or renewed it, by a request that it began then.
+func (b Belief) Took(token uint64, began time.Duration) Belief {
+	b.Mine, b.Renewed = token, began
+	return b
+}
+
+// Decide says what to do now.
+func (b Belief) Decide(now time.Duration) Step {
+	if b.Mine != 0 {
+		switch {
+		case b.Known && b.Row.Token > b.Mine, now-b.Renewed >= Lease:
+			return StepDown
+		case now-b.Renewed >= Beat:
+			return Renew
+		}
+		return Wait
+	}
+	switch {
+	case !b.Known || now-b.Read > Beat: // it may be another one by now
+		return Wait
+	case b.Row.Token == 0, b.Row.Left, now-b.Changed >= Lease:
+		return Take
+	}
+	return Wait
+}
+
+// Leads tells whether anybody is believed to lead.
+func (b Belief) Leads(now time.Duration) bool {
+	return b.Known && b.Row.Token != 0 && !b.Row.Left && now-b.Changed < Lease && now-b.Read < Lease
+}

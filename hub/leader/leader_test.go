@@ -1,0 +1,226 @@
+package leader
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestDecide(t *testing.T) {
+	row := Row{Token: 3, Beat: 7, Holder: "a"}
+	left := row
+	left.Left = true
+	for _, c := range []struct {
+		rule   string
+		belief Belief
+		now    time.Duration
+		want   Step
+	}{
+		{"nobody has read the row", Belief{}, time.Hour, Wait},
+		{"nobody ever led", Belief{Known: true}, 0, Take},
+		{"the row is news", Belief{Known: true, Row: row}, 0, Wait},
+		{"the row stands still for less than the lease", Belief{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
+		{"the row stands still for the lease", Belief{Known: true, Row: row, Read: Lease}, Lease, Take},
+		{"the row stood still when it was last looked at, which is long ago", Belief{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
+		{"the leader has left", Belief{Known: true, Row: left}, 0, Take},
+		{"the leader had left when that was last looked at, which is long ago", Belief{Known: true, Row: left}, Beat + 1, Wait},
+		{"a leader that has just beaten", Belief{Mine: 3}, Beat - 1, Wait},
+		{"a leader whose beat is due", Belief{Mine: 3}, Beat, Renew},
+		{"a leader that reaches no database for the lease", Belief{Mine: 3}, Lease, StepDown},
+		{"a leader that sees another's token", Belief{Mine: 2, Known: true, Row: row}, 0, StepDown},
+		{"a leader that remembers the token before its own", Belief{Mine: 4, Known: true, Row: row}, 0, Wait},
+	} {
+		if got := c.belief.Decide(c.now); got != c.want {
+			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
+		}
+	}
+}
+
+func TestAHubThatDidNotLookHasNotSeenTheRowStandStill(t *testing.T) {
+	row := Row{Token: 1, Beat: 1}
+	b := Belief{}.Saw(row, 0).Saw(row, Beat)
+	if b.Changed != 0 {
+		t.Fatal("looked in time, and begins again")
+	}
+	if b = b.Saw(row, 3*Beat+1); b.Changed != 3*Beat+1 || b.Decide(3*Beat+1) != Wait {
+		t.Fatal("did not look in time, and counts that")
+	}
+	row.Beat++
+	if b = b.Saw(row, 4*Beat); b.Changed != 4*Beat {
+		t.Fatal("the row changed, and its time goes on")
+	}
+}
+
+// A world of hubs, each with a clock of its own, and of one database that carries out one
+// request at a time; what a hub does between asking and hearing the answer may take any time.
+type world struct {
+	row     Row
+	hubs    []*hub
+	commits []uint64 // tokens
+	r       *rand.Rand
+	now     time.Duration
+	busy    bool // whoever leads commits whenever it can
+}
+
+type hub struct {
+	b      Belief
+	start  time.Duration // its clock's beginning: another for each
+	next   time.Duration // when it does something again
+	frozen time.Duration // SIGSTOP until then
+	cut    time.Duration // reaches no database until then
+	down   time.Duration // does not run until then
+	seen   *Row          // an answer that it has not heard yet
+}
+
+func (w *world) commit(h *hub) bool {
+	if h.b.Mine != w.row.Token || w.row.Left {
+		return false
+	}
+	w.row.Beat++
+	w.row.Revision++
+	w.commits = append(w.commits, h.b.Mine)
+	return true
+}
+
+// step lets one hub do what it does at its next moment.
+func (w *world) step(h *hub) {
+	clock := w.now - h.start
+	if w.now < h.down {
+		h.b, h.seen = Belief{}, nil // a new process knows nothing
+		h.next = h.down
+		return
+	}
+	h.next = w.now + Look
+	if w.now < h.cut {
+		if h.b.Decide(clock) == StepDown {
+			h.b, h.seen = Belief{}, nil
+		}
+		return
+	}
+	if h.seen == nil && h.b.Mine == 0 {
+		row := w.row
+		h.seen = &row
+		h.next = w.now + time.Duration(w.r.IntN(100))*time.Millisecond // the answer is on its way
+		return
+	}
+	if h.seen != nil {
+		h.b = h.b.Saw(*h.seen, clock)
+		h.seen = nil
+	}
+	switch h.b.Decide(clock) {
+	case Take:
+		if w.row.Token == h.b.Row.Token && w.row.Beat == h.b.Row.Beat && w.row.Left == h.b.Row.Left {
+			w.row = Row{Token: w.row.Token + 1, Beat: w.row.Beat + 1, Revision: w.row.Revision}
+			h.b = h.b.Took(w.row.Token, clock)
+		}
+	case Renew:
+		if w.row.Token == h.b.Mine {
+			w.row.Beat++
+			h.b = h.b.Took(h.b.Mine, clock)
+		} else {
+			h.b = Belief{}
+		}
+	case StepDown:
+		h.b = Belief{}
+	}
+	if h.b.Mine != 0 && (w.busy || w.r.IntN(4) == 0) && !w.commit(h) {
+		h.b = Belief{}
+	}
+	if h.b.Mine != 0 && w.r.IntN(400) == 0 { // ends in order
+		if w.row.Token == h.b.Mine {
+			w.row.Left = true
+		}
+		h.down, h.b = w.now+time.Duration(w.r.IntN(5000))*time.Millisecond, Belief{}
+	}
+}
+
+// trouble befalls hubs until a moment.
+func (w *world) trouble() {
+	h := w.hubs[w.r.IntN(len(w.hubs))]
+	until := w.now + time.Duration(w.r.IntN(70_000))*time.Millisecond
+	switch w.r.IntN(3) {
+	case 0:
+		h.frozen, h.next = until, max(h.next, until)
+	case 1:
+		h.cut = until
+	case 2:
+		h.down = until
+	}
+}
+
+func (w *world) run(until time.Duration, troubled bool) {
+	for w.now < until {
+		first := w.hubs[0]
+		for _, h := range w.hubs {
+			if h.next < first.next {
+				first = h
+			}
+		}
+		w.now = max(w.now, first.next)
+		w.step(first)
+		if troubled && w.r.IntN(60) == 0 {
+			w.trouble()
+		}
+	}
+}
+
+// TestAnyInterleavingHasOneWriterAtATime lets two to four hubs stop, freeze, lose their
+// database and come back: tokens of commits never go back, and once the trouble is over
+// one hub leads within ten seconds.
+func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
+	changes := 0
+	for seed := range uint64(400) {
+		w := &world{r: rand.New(rand.NewPCG(seed, 1))}
+		for range 2 + w.r.IntN(3) {
+			w.hubs = append(w.hubs, &hub{start: -time.Duration(w.r.IntN(1e9)) * time.Millisecond})
+		}
+		for range 5 {
+			w.run(w.now+5*time.Minute, true)
+			survivor := w.hubs[w.r.IntN(len(w.hubs))]
+			for _, h := range w.hubs { // one is well, the others may stay as they are
+				if h == survivor {
+					h.cut, h.frozen, h.down, h.next = w.now, w.now, min(h.down, w.now), w.now
+				}
+			}
+			before := len(w.commits)
+			quiet := *survivor
+			w.busy = true
+			w.run(w.now+10*time.Second, false)
+			w.busy = false
+			if len(w.commits) == before {
+				t.Fatalf("seed %d: nobody has committed for 10 s at %s; the hub that is well: %+v, row %+v", seed, w.now, quiet.b, w.row)
+			}
+		}
+		for i := 1; i < len(w.commits); i++ {
+			if w.commits[i] < w.commits[i-1] {
+				t.Fatalf("seed %d: a commit of token %d came after one of %d", seed, w.commits[i], w.commits[i-1])
+			}
+			if w.commits[i] != w.commits[i-1] {
+				changes++
+			}
+		}
+	}
+	if changes < 1000 {
+		t.Errorf("leaders changed %d times only: the test tests nothing", changes)
+	}
+}
+
+// TestALeaderThatIsWellStays: nobody takes the row of a leader that beats.
+func TestALeaderThatIsWellStays(t *testing.T) {
+	w := &world{r: rand.New(rand.NewPCG(1, 1)), hubs: []*hub{{}, {start: -time.Hour}, {start: time.Hour}}}
+	clock := time.Duration(0)
+	w.row = Row{Token: 9}
+	leads := w.hubs[0]
+	leads.b = leads.b.Took(9, 0)
+	for ; clock < time.Hour; clock += Look {
+		if leads.b.Decide(clock) == Renew {
+			w.row.Beat++
+			leads.b = leads.b.Took(9, clock)
+		}
+		for _, h := range w.hubs[1:] {
+			if h.b = h.b.Saw(w.row, clock-h.start); h.b.Decide(clock-h.start) != Wait {
+				t.Fatalf("at %s a standby would %v", clock, h.b.Decide(clock-h.start))
+			}
+		}
+	}
+}

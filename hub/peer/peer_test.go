@@ -1,0 +1,261 @@
+package peer
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/pki"
+)
+
+// hubs are a leader and a standby, of which the leader says who it takes a caller for.
+type hubs struct {
+	authority *pki.Authority
+	leader    *httptest.Server // its peer listener
+	standby   *httptest.Server
+	passer    *Passer
+	answer    http.HandlerFunc
+}
+
+func newHubs(t *testing.T) *hubs {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	a, err := pki.Open(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := a.NewServer(func() []string { return []string{"127.0.0.1"} }, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hubs{authority: a}
+	h.answer = func(w http.ResponseWriter, r *http.Request) {
+		who := "nobody"
+		if len(r.TLS.PeerCertificates) > 0 {
+			holder, err := a.Verify(r.TLS.PeerCertificates)
+			who = fmt.Sprint(holder.Role, " ", holder.Name, " ", err)
+		}
+		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, Passed(r.Context()), r.RemoteAddr, r.Host, r.Header)
+	}
+	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) })))
+	h.leader.TLS = a.Peers(server)
+	h.leader.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	h.leader.StartTLS()
+	t.Cleanup(h.leader.Close)
+	h.passer = NewPasser(a.NewPeerClient("hub-b").Config, log)
+	h.standby = httptest.NewUnstartedServer(h.passer)
+	h.standby.TLS = a.HTTPS(server)
+	h.standby.EnableHTTP2 = true
+	h.standby.StartTLS()
+	t.Cleanup(h.standby.Close)
+	h.passer.Lead("hub-a", h.leader.Listener.Addr().String())
+	return h
+}
+
+// client is somebody with the certificate of a role, "" for none.
+func (h *hubs) client(t *testing.T, role pki.Role, http2 bool) *http.Client {
+	t.Helper()
+	c := &tls.Config{InsecureSkipVerify: true}
+	if role != "" {
+		chain, key, err := h.authority.IssueClient(role, "kari", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.X509KeyPair(chain, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	tr := &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: http2}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func ask(t *testing.T, c *http.Client, url string, header http.Header) (int, string, http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if header != nil {
+		r.Header = header
+	}
+	answer, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text), answer.Header
+}
+
+// TestTheLeaderKnowsWhoSendsWhatAStandbyPassesOn: the certificate that the caller has proved to
+// have, his address, his token and cookies, and the host that he asked for.
+func TestTheLeaderKnowsWhoSendsWhatAStandbyPassesOn(t *testing.T) {
+	h := newHubs(t)
+	host := h.standby.Listener.Addr().String()
+	for _, http2 := range []bool{false, true} {
+		code, text, header := ask(t, h.client(t, pki.Operator, http2), h.standby.URL, http.Header{"Authorization": {"Bearer x"}, "Cookie": {"s=1"}})
+		if code != 200 || !strings.HasPrefix(text, "operator kari <nil> by hub-b from 127.0.0.1:0 to "+host) || !strings.Contains(text, "Authorization:[Bearer x]") || !strings.Contains(text, "Cookie:[s=1]") {
+			t.Errorf("HTTP/2 %v: %d %s", http2, code, text)
+		}
+		if header.Get(StandbyHeader) != "hub-a" {
+			t.Errorf("the answer does not say that it is a standby's: %v", header)
+		}
+	}
+}
+
+// TestNobodyButAHubSaysWhoSendsARequest tries every header by which proxies do so, as people who
+// have no, and who have a certificate, in any case and with underscores.
+func TestNobodyButAHubSaysWhoSendsARequest(t *testing.T) {
+	h := newHubs(t)
+	forged := forgedAdmin(t, h.authority)
+	for _, role := range []pki.Role{"", pki.Viewer} {
+		want := "nobody by hub-b"
+		if role != "" {
+			want = "viewer kari <nil> by hub-b"
+		}
+		for _, http2 := range []bool{false, true} {
+			for _, spell := range []func(string) string{
+				func(s string) string { return s }, strings.ToLower, strings.ToUpper,
+				func(s string) string { return strings.ReplaceAll(s, "-", "_") },
+			} {
+				header := http.Header{}
+				for _, name := range []string{certHeader, chainHeader} {
+					header[spell(name)] = []string{forged}
+				}
+				for _, name := range []string{sourceHeader, "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Extra-Via", "X-Remote-Uid"} {
+					header[spell(name)] = []string{"198.51.100.1"}
+				}
+				code, text, _ := ask(t, h.client(t, role, http2), h.standby.URL, header)
+				if code != 200 || !strings.HasPrefix(text, want+" from 127.0.0.1:0") || strings.Contains(text, "198.51.100.1") || strings.Contains(text, forged) {
+					t.Errorf("%q over HTTP/2 %v with %v: %d %.300s", role, http2, header, code, text)
+				}
+			}
+		}
+	}
+	// To the leader's peer listener nobody comes at all who is no hub.
+	for _, role := range []pki.Role{"", pki.Viewer, pki.Admin, pki.Observer} {
+		if answer, err := h.client(t, role, false).Get(h.leader.URL); err == nil {
+			answer.Body.Close()
+			t.Errorf("%q reached the peer listener: %s", role, answer.Status)
+		}
+	}
+}
+
+func forgedAdmin(t *testing.T, a *pki.Authority) string {
+	t.Helper()
+	chain, key, err := a.IssueClient(pki.Admin, "root", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode(pair.Leaf)
+}
+
+func TestAPeerThatSaysNonsenseIsRefused(t *testing.T) {
+	h := newHubs(t)
+	tr := &http.Transport{TLSClientConfig: h.authority.NewPeerClient("hub-b").Config("127.0.0.1")}
+	defer tr.CloseIdleConnections()
+	c := &http.Client{Transport: tr}
+	good := forgedAdmin(t, h.authority)
+	for what, header := range map[string]http.Header{
+		"no source":              {},
+		"two sources":            {sourceHeader: {"192.0.2.1", "192.0.2.2"}},
+		"a list of sources":      {sourceHeader: {"192.0.2.1, 192.0.2.2"}},
+		"no address":             {sourceHeader: {"kari"}},
+		"two certificates":       {sourceHeader: {"192.0.2.1"}, certHeader: {good, good}},
+		"a chain without a leaf": {sourceHeader: {"192.0.2.1"}, chainHeader: {good}},
+		"no byte sequence":       {sourceHeader: {"192.0.2.1"}, certHeader: {"x"}},
+		"no certificate":         {sourceHeader: {"192.0.2.1"}, certHeader: {":AAAA:"}},
+		"too long a chain":       {sourceHeader: {"192.0.2.1"}, certHeader: {good}, chainHeader: {strings.Repeat(good+",", maxChain) + good}},
+	} {
+		if code, text, _ := ask(t, c, h.leader.URL, header); code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", what, code, text)
+		}
+	}
+	if code, text, _ := ask(t, c, h.leader.URL, http.Header{sourceHeader: {"192.0.2.1"}, certHeader: {good}}); code != 200 || !strings.HasPrefix(text, "admin root <nil> by hub-b from 192.0.2.1:0") {
+		t.Errorf("what a hub says: %d %s", code, text)
+	}
+}
+
+// TestWithoutALeaderNothingIsDone: it is said in a way that kubectl tries again, and so
+// is a leader that cannot be reached; but not one that was lost with a change in its hands.
+func TestWithoutALeaderNothingIsDone(t *testing.T) {
+	h := newHubs(t)
+	c := h.client(t, "", false)
+	url := h.standby.URL + "/api/v1/pods"
+	send := func(method string) (int, string, metav1.Status) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		var s metav1.Status
+		if err := json.NewDecoder(answer.Body).Decode(&s); err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, answer.Header.Get("Retry-After"), s
+	}
+	h.passer.Lead("", "")
+	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
+		t.Errorf("nobody leads: %d %q %+v", code, again, s)
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	h.passer.Lead("hub-a", closed.Addr().String())
+	if code, again, _ := send(http.MethodPost); code != 503 || again != "1" {
+		t.Errorf("the leader cannot be reached: %d %q", code, again)
+	}
+	h.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	h.passer.Lead("hub-a", h.leader.Listener.Addr().String())
+	if code, again, s := send(http.MethodPost); code != 502 || again != "" {
+		t.Errorf("the leader was lost with a change in its hands: %d %q %+v", code, again, s)
+	}
+	if code, again, _ := send(http.MethodGet); code != 503 || again != "1" {
+		t.Errorf("the leader was lost while somebody read: %d %q", code, again)
+	}
+}
+
+// TestWhatWasPassedOnToAFormerLeaderEnds: it may never answer.
+func TestWhatWasPassedOnToAFormerLeaderEnds(t *testing.T) {
+	h := newHubs(t)
+	asked := make(chan struct{})
+	h.answer = func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	}
+	go func() {
+		<-asked
+		h.passer.Lead("hub-c", "127.0.0.1:1")
+	}()
+	if code, _, _ := ask(t, h.client(t, "", false), h.standby.URL, nil); code != 503 {
+		t.Errorf("%d", code)
+	}
+}

@@ -1,0 +1,171 @@
+package pki
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// shake lets a client and a server shake hands, and says what the server made of it.
+func shake(t *testing.T, server, client *tls.Config) error {
+	t.Helper()
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	go func() {
+		c := tls.Client(b, client)
+		if c.Handshake() == nil {
+			_, _ = c.Read(make([]byte, 1))
+		}
+		_ = b.Close()
+	}()
+	return tls.Server(a, server).Handshake()
+}
+
+// TestOnlyHubsOfTheFleetComeToThePeerListener, and with nothing else of theirs than this.
+func TestOnlyHubsOfTheFleetComeToThePeerListener(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	a, err := Open(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := a.NewServer(func() []string { return []string{"hub.example"} }, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := a.Peers(server)
+	client := a.NewPeerClient("hub-b").Config("hub.example")
+	if err := shake(t, peers, client); err != nil {
+		t.Fatalf("a hub of the fleet: %v", err)
+	}
+	if err := a.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	p := a.NewPeerClient("hub-b")
+	if err := shake(t, peers, p.Config("hub.example")); err != nil {
+		t.Fatalf("after a rotation: %v", err)
+	}
+	if err := a.Revoke(); err != nil {
+		t.Fatal(err)
+	}
+	if err := shake(t, peers, p.Config("hub.example")); err != nil {
+		t.Fatalf("after the revocation: %v", err)
+	}
+	other, err := Open(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	strange := other.NewPeerClient("hub-b").Config("hub.example")
+	strange.RootCAs = a.rootPool()
+	if err := shake(t, peers, strange); err == nil {
+		t.Error("a hub of another fleet was let in")
+	}
+	nobody := &tls.Config{RootCAs: a.rootPool(), ServerName: "hub.example", Time: a.now}
+	if err := shake(t, peers, nobody); err == nil {
+		t.Error("one without a certificate was let in")
+	}
+	for _, role := range []Role{Admin, Operator, Viewer, Observer} {
+		chain, key, err := a.IssueClient(role, "kari", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.X509KeyPair(chain, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := nobody.Clone()
+		c.Certificates = []tls.Certificate{pair}
+		if err := shake(t, peers, c); err == nil {
+			t.Errorf("an %s was let in", role)
+		}
+	}
+	if _, _, err := a.IssueClient(Peer, "kari", time.Hour); err == nil {
+		t.Error("a person got the certificate of a hub")
+	}
+	mqtt := a.MQTT(server, func(Holder) error { return nil })
+	if err := shake(t, mqtt, p.Config("hub.example")); err == nil {
+		t.Error("a hub was let in among the devices")
+	}
+}
+
+// TestHubsOfOneDatabaseShareTheAuthority: a copy signs and verifies as the original, follows
+// its changes, and an authority that devices may know is not overwritten.
+func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	a, err := OpenWith(first, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.FirmwareKey(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := a.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(second, "db-1", files); err != nil {
+		t.Fatal(err)
+	}
+	b, err := OpenWith(second, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Pin() != b.Pin() || KeyHash(a.middle.cert) != KeyHash(b.middle.cert) {
+		t.Fatal("the copy is another authority")
+	}
+	var kept map[string][]byte
+	a.Keep = func(all map[string][]byte) error { kept = maps.Clone(all); return nil }
+	if err := a.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	if files, err = a.Files(); err != nil || !maps.EqualFunc(files, kept, slices.Equal) {
+		t.Fatalf("what is remembered is not what was made: %v", err)
+	}
+	if err := Install(second, "db-1", kept); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = OpenWith(second, ""); err != nil || b.Pin() != a.Pin() || b.former.cert == nil {
+		t.Fatalf("the copy did not follow a rotation: %v", err)
+	}
+	if err := a.Revoke(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(second, "db-1", kept); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(second, "pki", "former-root.key")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the former root's key stays at the copy")
+	}
+	if err := Install(second, "db-2", map[string][]byte{"root.crt": []byte("x")}); !errors.Is(err, ErrKey) {
+		t.Errorf("the authority of one database was replaced by that of another: %v", err)
+	}
+	if err := Install(first, "db-1", kept); err != nil {
+		t.Errorf("the hub that the authority comes from: %v", err)
+	}
+	own := t.TempDir()
+	if _, err := OpenWith(own, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(own, "db-1", kept); !errors.Is(err, ErrKey) {
+		t.Errorf("a hub's own authority was overwritten: %v", err)
+	}
+	if b, err = OpenWith(second, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Protect([]byte("a passphrase that is long")); !errors.Is(err, ErrKey) {
+		t.Errorf("a copy was changed, which the next start undoes: %v", err)
+	}
+	no := errors.New("no")
+	a.Keep = func(map[string][]byte) error { return no }
+	pin := a.Pin()
+	if err := a.RotateRoot(); !errors.Is(err, no) || a.Pin() != pin {
+		t.Errorf("an authority changed that could not be remembered: %v", err)
+	}
+}

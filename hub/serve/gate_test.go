@@ -1,0 +1,61 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// TestAGateIsNeverClosedBetweenTwoServers: who comes in between waits for the second.
+func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(l)
+	defer g.Close()
+	dial := func() net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	refused := make(chan error, 1)
+	go func() { refused <- g.refuse(ctx) }()
+	if _, err := dial().Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatalf("a connection of a standby's was not closed: %v", err)
+	}
+	stop()
+	if err := <-refused; err != nil {
+		t.Fatal(err)
+	}
+	between := dial()
+	second := g.open()
+	c, err := second.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := between.Read(make([]byte, 1)); err != nil {
+		t.Errorf("who came in between was not served: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed turn: %v", err)
+	}
+	third := g.open()
+	_ = g.Close()
+	if _, err := third.Accept(); err == nil {
+		t.Error("a turn outlives its gate")
+	}
+}

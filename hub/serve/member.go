@@ -1,0 +1,431 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/hub/cli/socket"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/peer"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// A Member is a hub that shares its database with others. It stands by until it leads, and then
+// is a Hub as any other. One that leads no more ends: it is started again, and stands by.
+type Member struct {
+	o       Options
+	log     *slog.Logger
+	name    string
+	address string // of its peer listener, as the others reach it
+	began   time.Time
+
+	https, mqtt, dev, peers *gate
+
+	passer *peer.Passer
+	client atomic.Pointer[pki.PeerClient]
+	hub    atomic.Pointer[Hub] // once it leads
+	up     chan struct{}
+	once   sync.Once
+}
+
+// ErrDeposed: this hub has led, and leads no more.
+var ErrDeposed = errors.New("this hub leads no more: it ends, and stands by when it is started again")
+
+// A lead is what a Hub that leads others begins with.
+type lead struct {
+	member store.Member
+	fleet  *follower                // nil: it reads the fleet anew
+	beat   func(store *store.Store) // begins to show that it lives
+	before leader.Row               // who led until now
+}
+
+// NewMember makes a member of the listeners in o.
+func NewMember(o Options) *Member {
+	m := &Member{o: o, log: o.Log, began: time.Now(), up: make(chan struct{})}
+	m.https, m.mqtt, m.dev, m.peers = newGate(o.HTTPS), newGate(o.MQTT), newGate(o.Dev), newGate(o.Peer)
+	m.name, _ = os.Hostname()
+	m.address = peerAddress(o)
+	m.passer = peer.NewPasser(m.peerTLS, o.Log)
+	return m
+}
+
+// peerAddress is where other hubs reach this one.
+func peerAddress(o Options) string {
+	if o.Config.PeerAddress != "" || o.Peer == nil {
+		return o.Config.PeerAddress
+	}
+	_, port, _ := net.SplitHostPort(o.Peer.Addr().String())
+	host, _ := advertised(o.Config.AdvertiseAddress, o.Peer.Addr(), pki.LocalNames(""))
+	if o.Config.AdvertiseAddress != "" {
+		host = o.Config.AdvertiseAddress
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// clock is the member's monotonic one.
+func (m *Member) clock() time.Duration { return time.Since(m.began) }
+
+// Run stands by, leads, and returns when ctx ends, or with ErrDeposed.
+func (m *Member) Run(ctx context.Context) (err error) {
+	defer func() {
+		for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+			_ = g.Close()
+		}
+	}()
+	s, err := m.open(ctx)
+	if err != nil || s == nil {
+		return err
+	}
+	at, err := m.stand(ctx, s)
+	if err != nil || at == nil {
+		return errors.Join(err, s.Close())
+	}
+	at.fleet = m.caughtUp(ctx, s, at.fleet)
+	if err := s.Close(); err != nil {
+		m.log.Warn("close the database as a standby", "err", err)
+	}
+	return m.lead(ctx, at)
+}
+
+func (m *Member) storeOptions() store.Options {
+	cfg := m.o.Config
+	return store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: m.o.Version, Log: m.log, AuditKept: cfg.AuditRetention}
+}
+
+// open opens the database, however long that takes; nil: ctx has ended.
+func (m *Member) open(ctx context.Context) (*store.Standby, error) {
+	refusing, end := context.WithCancel(ctx)
+	defer end()
+	for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+		go func() {
+			defer panics.Catch("gate")
+			_ = g.refuse(refusing)
+		}()
+	}
+	var busy, told time.Time
+	for {
+		s, err := store.StandBy(ctx, m.storeOptions())
+		switch {
+		case err == nil:
+			return s, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case errors.Is(err, store.ErrLocked) && (busy.IsZero() || time.Since(busy) < 20*time.Second): // another hub is making the database
+			if busy.IsZero() {
+				busy = time.Now()
+			}
+		case !errors.Is(err, store.ErrUnavailable):
+			return nil, err
+		case told.IsZero() || time.Since(told) > time.Minute:
+			m.log.Warn("the database cannot be opened, will try again", "err", err)
+			told = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// stand follows the hub that leads and serves what a standby can, until this one has taken the
+// lead; nil: ctx has ended.
+func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
+	id, err := s.HubID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := newFollower(id, s)
+	f.feed = control.NewFeed(10_000, 0)
+	sub, end := context.WithCancel(ctx)
+	defer end()
+	g, sub := errgroup.WithContext(sub)
+	for _, gate := range []*gate{m.mqtt, m.dev, m.peers} {
+		g.Go(func() error { return panics.Keep(sub, "gate", gate.refuse) })
+	}
+	g.Go(func() error {
+		return panics.Keep(sub, "standby", func(ctx context.Context) error { return m.follow(ctx, f) })
+	})
+	g.Go(func() error {
+		return panics.Keep(sub, "https", func(ctx context.Context) error { return m.serve(ctx, s, f) })
+	})
+	if m.o.Socket != "" {
+		g.Go(func() error {
+			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.o.Socket, m.refuseOrder) })
+		})
+	}
+	var at *lead
+	g.Go(func() error {
+		return panics.Keep(sub, "leader", func(ctx context.Context) error {
+			defer end()
+			at = m.await(ctx, s, f)
+			return nil
+		})
+	})
+	m.once.Do(func() { close(m.up) })
+	if err := g.Wait(); err != nil && at == nil && ctx.Err() == nil {
+		return nil, err
+	}
+	return at, nil
+}
+
+// refuseOrder answers the commands of this machine that want the hub that leads.
+func (m *Member) refuseOrder(context.Context, string, string) (string, error) {
+	name, address := m.passer.Leader()
+	if name == "" {
+		return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
+	}
+	return "", fmt.Errorf("this hub stands by: run the command where %s is, which leads (%s)", name, address)
+}
+
+// follow keeps the fleet as the leader has written it.
+func (m *Member) follow(ctx context.Context, f *follower) error {
+	var told time.Time
+	for {
+		if err := f.follow(ctx); err != nil && ctx.Err() == nil && time.Since(told) > time.Minute {
+			m.log.Warn("what the hub that leads writes cannot be followed", "err", err)
+			told = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(leader.Look):
+		}
+	}
+}
+
+// await takes the lead when it is its turn; nil: ctx has ended before.
+func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) *lead {
+	var b leader.Belief
+	var told leader.Row
+	for ctx.Err() == nil {
+		short, cancel := context.WithTimeout(ctx, leader.Beat)
+		row, err := s.Row(short)
+		cancel()
+		if err == nil {
+			b = b.Saw(row, m.clock())
+		}
+		if b.Leads(m.clock()) {
+			m.passer.Lead(b.Row.Holder, b.Row.Address)
+		} else {
+			m.passer.Lead("", "")
+		}
+		if err == nil && (row.Token != told.Token || row.Left != told.Left) {
+			m.log.Info("this hub stands by", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
+			told = row
+		}
+		if b.Decide(m.clock()) == leader.Take {
+			at := &lead{member: store.Member{Name: m.name, Address: m.address}, fleet: f, before: b.Row}
+			short, cancel := context.WithTimeout(ctx, leader.Lease)
+			token, err := s.Take(short, b.Row, at.member)
+			cancel()
+			if err == nil {
+				at.member.Token = token
+				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
+				return at
+			}
+			m.log.Info("this hub does not take the lead", "err", err)
+			b = leader.Belief{} // it has not stood still
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(leader.Look):
+		}
+	}
+	return nil
+}
+
+// caughtUp is what is followed with all that the former leader has committed; nil: it has to be
+// read anew.
+func (m *Member) caughtUp(ctx context.Context, s *store.Standby, f *follower) *follower {
+	if err := f.follow(ctx); err != nil {
+		m.log.Warn("the fleet is read anew", "err", err)
+		return nil
+	}
+	return f
+}
+
+// lead is a hub until another one leads.
+func (m *Member) lead(ctx context.Context, at *lead) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	at.beat = func(st *store.Store) {
+		go func() {
+			defer panics.CatchThen("beat", func(err error) { end(err) })
+			if err := m.beat(ctx, st, at.member.Token); err != nil {
+				end(err)
+			}
+		}()
+	}
+	o := m.o
+	o.lead = at
+	o.Listeners = Listeners{HTTPS: m.https.open(), MQTT: m.mqtt.open(), Dev: m.dev.open(), Peer: m.peers.open()}
+	h, err := New(ctx, o)
+	if err == nil {
+		m.hub.Store(h)
+		err = h.Run(ctx)
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, ErrDeposed) {
+		err = cause
+	} else if errors.Is(err, store.ErrLocked) {
+		err = fmt.Errorf("%w: %w", ErrDeposed, err)
+	}
+	end(nil)
+	return err
+}
+
+// beat shows the others that this hub lives, and ends it when it leads no more: it has been
+// overtaken, or cannot reach the database for so long that it may have been.
+func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error {
+	b := leader.Belief{}.Took(token, m.clock())
+	tick := time.NewTicker(leader.Look)
+	defer tick.Stop()
+	type answer struct {
+		began time.Duration
+		err   error
+	}
+	answers := make(chan answer, 1)
+	under := false
+	for {
+		switch b.Decide(m.clock()) {
+		case leader.StepDown:
+			return fmt.Errorf("%w: its database has not answered for %s", ErrDeposed, leader.Lease)
+		case leader.Renew:
+			if under {
+				break
+			}
+			under = true
+			began := m.clock()
+			go func() {
+				defer panics.Catch("beat")
+				answers <- answer{began, st.Beat(ctx)}
+			}()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case a := <-answers:
+			under = false
+			switch {
+			case a.err == nil:
+				b = b.Took(token, a.began)
+			case errors.Is(a.err, store.ErrLocked):
+				return fmt.Errorf("%w: %w", ErrDeposed, a.err)
+			}
+		case <-tick.C:
+		}
+	}
+}
+
+// Up is closed once the hub serves, leading or not.
+func (m *Member) Up() <-chan struct{} { return m.up }
+
+// Answers is nil when the hub lives.
+func (m *Member) Answers(ctx context.Context) error {
+	if h := m.hub.Load(); h != nil {
+		select {
+		case <-h.Up():
+			return h.Answers(ctx)
+		default:
+		}
+	}
+	return nil
+}
+
+// keptAuthority is the name under which the hubs of a database keep their authority.
+const keptAuthority = "authority"
+
+// authorityOf reads it; nil: nobody has made one.
+func authorityOf(ctx context.Context, from interface {
+	Kept(ctx context.Context, name string) ([]byte, error)
+}) (files map[string][]byte, err error) {
+	text, err := from.Kept(ctx, keptAuthority)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &files)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the database's certificate authority: %w", err)
+	}
+	return files, nil
+}
+
+// shareAuthority opens the authority that the hubs of the database have, and has them know of
+// every change. The first hub gives them its own.
+func (h *Hub) shareAuthority(ctx context.Context, files map[string][]byte) error {
+	id, err := h.Store.HubID(ctx)
+	if err != nil {
+		return err
+	}
+	keep := func(all map[string][]byte) error {
+		text, err := json.Marshal(all)
+		if err == nil {
+			err = h.Store.Keep(context.WithoutCancel(ctx), keptAuthority, text)
+		}
+		return err
+	}
+	if files == nil {
+		first, err := pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile)
+		if err == nil {
+			_, err = first.FirmwareKey()
+		}
+		if err == nil {
+			files, err = first.Files()
+		}
+		if err == nil {
+			err = keep(files)
+		}
+		if err != nil {
+			return fmt.Errorf("give the other hubs the certificate authority: %w", err)
+		}
+	}
+	if err := pki.Install(h.cfg.DataDir, id, files); err != nil {
+		return err
+	}
+	if h.authority, err = pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile); err == nil {
+		h.authority.Keep = keep
+	}
+	return err
+}
+
+// tellLead makes an event of the change of leaders, about the namespace of the system: the hub is
+// no object itself.
+func (h *Hub) tellLead(ctx context.Context) error {
+	at := h.o.lead
+	if at == nil {
+		return nil
+	}
+	_, err := h.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		about := s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceSystem})
+		if about == nil {
+			return nil, nil
+		}
+		why := fmt.Sprintf("hub %s (%s) leads from now on", at.member.Name, at.member.Address)
+		if before := at.before; before.Address != "" && before.Left {
+			why += fmt.Sprintf("; %s (%s), which led before, ended in order", before.Holder, before.Address)
+		} else if before.Address != "" {
+			why += fmt.Sprintf("; nothing was heard of %s (%s), which led before", before.Holder, before.Address)
+		}
+		return control.AddEvent(s, control.About(about), control.Said{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}, now), nil
+	})
+	return err
+}

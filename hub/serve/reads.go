@@ -1,0 +1,190 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	coordv1 "k8s.io/api/coordination/v1"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/peer"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// revisionHeader says up to which revision a standby knows the fleet that answers.
+const revisionHeader = "Flotilla-Revision"
+
+// staleMost is how old what a standby knows may be that answers somebody who wants any version.
+const staleMost = 10 * time.Second
+
+// reads answers at a standby who reads what the hubs' database has. It says yes alone: whoever is
+// not known here, or may not, and whatever else is asked goes to the hub that leads, which refuses
+// with a reason and writes that down.
+type reads struct {
+	guard   *access.Guard
+	api     *kube.Server
+	fleet   *follower
+	leader  func() (name, address string)
+	metrics http.Handler
+	next    http.Handler
+}
+
+func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) *reads {
+	guard := access.New(access.Options{Store: s.People(), Authority: authority, Log: m.log, Fleet: noFleet{}})
+	return &reads{
+		guard: guard, fleet: f, leader: m.passer.Leader, next: m.passer, metrics: standbyMetrics(m.o.Version, f),
+		api: kube.New(kube.Config{Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: AdmissionSettings(m.o.Config), Version: m.o.Version, Log: m.log}),
+	}
+}
+
+// A followed is the fleet as the API of a standby sees it.
+type followed struct{ *follower }
+
+// Do refuses: it is never asked, as only reads come here.
+func (followed) Do(context.Context, control.News) ([]state.Applied, error) {
+	return nil, store.ErrStandby
+}
+
+func (f followed) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
+	return f.feed.Since(rev)
+}
+
+// noFleet is for a guard that lets no device in.
+type noFleet struct{ access.Fleet }
+
+func (noFleet) Enrolment(string) (access.Enrolment, bool) { return access.Enrolment{}, false }
+
+// noLeases: when a node was last heard of only the leader knows.
+type noLeases struct{}
+
+func (noLeases) Seen(string) time.Time       { return time.Time{} }
+func (noLeases) Lease(string) *coordv1.Lease { return nil }
+func (noLeases) Leases() []*coordv1.Lease    { return nil }
+
+// readable are the resources that a standby shows: those that are kept, but secrets, whose readers
+// are written down, and nodes and leases, in which stands what only the leader hears.
+var readable = func() (all []string) {
+	for _, r := range state.Served() {
+		if r.New != nil && !r.Sealed && r.Kind != state.Nodes && r.Kind != state.Leases {
+			all = append(all, string(r.Kind))
+		}
+	}
+	return all
+}()
+
+// asks says what a request reads; "": nothing that a standby shows.
+func asks(r *http.Request) (verb, resource string) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" || r.URL.RawPath != "" {
+		return "", ""
+	}
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return "", ""
+		}
+	}
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis" && parts[1] != "metrics.k8s.io":
+		parts = parts[3:]
+	default:
+		return "", ""
+	}
+	if len(parts) >= 3 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	if len(parts) > 2 || !slices.Contains(readable, parts[0]) || slices.Contains(parts, "") {
+		return "", ""
+	}
+	switch watch := r.URL.Query()["watch"]; {
+	case len(parts) == 2:
+		verb = "get"
+	case len(watch) > 0 && watch[0] != "false" && watch[0] != "0":
+		verb = "watch"
+	default:
+		verb = "list"
+	}
+	return verb, parts[0]
+}
+
+// ServeHTTP implements http.Handler. Who does not say that any version will do gets one that is no
+// older than his question: the standby asks the database first how far it is.
+func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	verb, resource := asks(r)
+	if r.URL.Path == "/metrics" && r.Method == http.MethodGet {
+		verb, resource = "get", "metrics"
+	}
+	if verb == "" {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	u, err := s.guard.Authenticate(r)
+	if err != nil || !access.Allow(u.Role, verb, resource) {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	if resource == "metrics" {
+		s.metrics.ServeHTTP(w, r)
+		return
+	}
+	if r.URL.Query().Get("resourceVersion") != "0" {
+		err = s.fleet.catchUp(r.Context())
+	}
+	if err != nil || s.fleet.age() > staleMost {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	leads, _ := s.leader()
+	if leads == "" {
+		leads = "nobody"
+	}
+	w.Header().Set(peer.StandbyHeader, leads)
+	w.Header().Set(revisionHeader, strconv.FormatUint(s.fleet.Snapshot().Revision, 10))
+	s.api.ServeHTTP(w, r)
+}
+
+// A standbyCollector is what a standby tells Prometheus of itself.
+type standbyCollector struct {
+	version string
+	fleet   *follower
+}
+
+var (
+	metricLeader = prometheus.NewDesc("flotilla_leader", "1 at the hub that leads, 0 at one that stands by.", nil, nil)
+	metricLag    = prometheus.NewDesc("flotilla_standby_lag_seconds", "How long ago a standby was up to date with the database.", nil, nil)
+)
+
+func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{metricLeader, metricLag, metricRevision, metricBuild} {
+		ch <- d
+	}
+}
+
+func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+	defer panics.Catch("metrics")
+	ch <- prometheus.MustNewConstMetric(metricLeader, gauge, 0)
+	ch <- prometheus.MustNewConstMetric(metricLag, gauge, c.fleet.age().Seconds())
+	ch <- prometheus.MustNewConstMetric(metricRevision, gauge, float64(c.fleet.Snapshot().Revision))
+	ch <- prometheus.MustNewConstMetric(metricBuild, gauge, 1, c.version)
+}
+
+func standbyMetrics(version string, f *follower) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(standbyCollector{version, f}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)})
+}

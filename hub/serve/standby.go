@@ -1,0 +1,159 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/peer"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
+)
+
+// authorityEvery is how often a standby looks whether the authority has changed.
+const authorityEvery = 5 * time.Second
+
+// peerTLS is how this hub shows itself to the one that leads.
+func (m *Member) peerTLS(host string) *tls.Config {
+	if c := m.client.Load(); c != nil {
+		return c.Config(host)
+	}
+	return &tls.Config{ServerName: host} // knows nobody
+}
+
+// serve answers HTTPS as a standby, by the authority that the hubs share, and begins anew when
+// that changes.
+func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error {
+	if m.https == nil {
+		return nil
+	}
+	var last error
+	for {
+		files, err := authorityOf(ctx, s)
+		if err == nil && files != nil {
+			err = m.serveWith(ctx, s, f, files)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && (last == nil || last.Error() != err.Error()) {
+			m.log.Warn("a standby cannot serve HTTPS, will try again", "err", err)
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// serveWith serves until the authority is another one.
+func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, files map[string][]byte) error {
+	cfg := m.o.Config
+	id, err := s.HubID(ctx)
+	if err != nil {
+		return err
+	}
+	if err := pki.Install(cfg.DataDir, id, files); err != nil {
+		return err
+	}
+	authority, err := pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	if err != nil {
+		return err
+	}
+	authority.Keep = func(map[string][]byte) error { return store.ErrStandby }
+	server, err := authority.NewServer(m.o.names, m.log)
+	if err != nil {
+		return err
+	}
+	m.client.Store(authority.NewPeerClient(m.name))
+	sub, end := context.WithCancel(ctx)
+	defer end()
+	go m.watchAuthority(sub, s, files, end)
+	return runWeb(sub, &http.Server{
+		Handler: m.handler(server, m.reads(s, authority, f)), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
+	}, m.https.open())
+}
+
+// watchAuthority ends what is served by an authority that is no more the one of the database.
+func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map[string][]byte, end func()) {
+	defer panics.Catch("standby")
+	defer end()
+	was, _ := json.Marshal(files)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(authorityEvery):
+		}
+		if now, err := s.Kept(ctx, keptAuthority); err == nil && !bytes.Equal(now, was) {
+			m.log.Info("the certificate authority has changed")
+			return
+		}
+	}
+}
+
+// handler answers what a standby can answer, and passes the rest on.
+func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
+	known := tied(reads.guard, reads)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if code, why := checkHost(w.Header(), r, server.Names()); why != "" {
+			http.Error(w, strings.TrimSpace(why), code)
+			return
+		}
+		switch what, below, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/"); what {
+		case "healthz", "livez", "readyz":
+			m.health(w, what, below)
+		default:
+			known.ServeHTTP(w, r)
+		}
+	})
+}
+
+// health says whether this hub lives, whether it can serve (by passing on), and that it does not
+// lead.
+func (m *Member) health(w http.ResponseWriter, what, below string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	name, _ := m.passer.Leader()
+	if name != "" {
+		w.Header().Set(peer.StandbyHeader, name)
+	}
+	switch {
+	case below == "leader" && name != "":
+		http.Error(w, fmt.Sprintf("this hub stands by: %s leads", name), http.StatusServiceUnavailable)
+	case below == "leader", what == "readyz" && below == "" && name == "":
+		http.Error(w, "this hub stands by: nobody leads", http.StatusServiceUnavailable)
+	case below != "" && below != "ping":
+		http.Error(w, "404 page not found", http.StatusNotFound)
+	default:
+		_, _ = fmt.Fprint(w, "ok")
+	}
+}
+
+// names are those under which this hub is reached.
+func (o Options) names() []string {
+	all := pki.LocalNames(o.Config.AdvertiseAddress)
+	if host, _, err := net.SplitHostPort(o.Config.PeerAddress); err == nil && host != "" {
+		all = append(all, host)
+	}
+	return all
+}
+
+// runPeers serves what standbys pass on.
+func (h *Hub) runPeers(ctx context.Context) error {
+	s := &http.Server{
+		Handler: peer.Accept(h.Handler()), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	return serveUntil(ctx, s, func() error { return s.Serve(tls.NewListener(h.o.Peer, h.authority.Peers(h.server))) })
+}
