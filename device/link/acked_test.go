@@ -33,8 +33,11 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
 		agree(t, h, a, "after connecting")
-		if string(h.status.Proof.Key) != h.status.Boot {
-			t.Errorf("the status proves %+v", h.status.Proof)
+		h.mu.Lock()
+		proof, boot := h.status.Proof, h.status.Boot
+		h.mu.Unlock()
+		if proof == nil || string(proof.Key) != boot {
+			t.Errorf("the status proves %+v", proof)
 		}
 		l.Event(wire.Event{Type: "Normal", Reason: "First"})
 		l.Event(wire.Event{Type: "Normal", Reason: "Second"})
@@ -44,9 +47,11 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		var got []string
+		h.mu.Lock()
 		for _, e := range h.events {
 			got = append(got, e.Reason)
 		}
+		h.mu.Unlock()
 		if strings.Join(got, " ") != "First First First Second" {
 			t.Errorf("the hub got %v", got)
 		}

@@ -14,7 +14,8 @@ import (
 func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir string, devices []*twin) {
 	t.Helper()
 	address := freePort(t)
-	h = behind(t, []string{address})
+	// A machine that runs many tests at once takes seconds to start a broker.
+	h = behind(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "20s")
 	dir = h.configure("mosquitto", []string{address})
 	if os.Getuid() == 0 { // it would become another user, who may not read the keys of a test
 		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
