@@ -36,7 +36,7 @@ func (b *books) ask(context.Context) (User, time.Time, error) {
 	return User{Name: "kari", Role: Viewer}, b.ends, nil
 }
 
-var away = fmt.Errorf("read session: %w", store.ErrUnavailable)
+var errAway = fmt.Errorf("read session: %w", store.ErrUnavailable)
 
 func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
 		if err := look(kari); err != nil {
 			t.Fatal(err)
 		}
-		b.say(away)
+		b.say(errAway)
 		for range 100 {
 			if err := look(kari); err != nil {
 				t.Fatalf("kari is not known any more: %v", err)
@@ -81,7 +81,7 @@ func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
 		kari := credential{kind: "token", secret: "t"}
 		look := func() error { _, err := g.lookUp(t.Context(), kari, b.ask); return err }
 		_ = look()
-		b.say(away)
+		b.say(errAway)
 		if err := look(); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
 		if err := look(); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatalf("%s after the database is back: %v", askAgain, err)
 		}
-		b.say(away)
+		b.say(errAway)
 		if err := look(); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("who was refused is known again: %v", err)
 		}
@@ -104,7 +104,7 @@ func TestNobodyIsKnownLongerThanWhatTheyShow(t *testing.T) {
 		g, b := New(Options{}), &books{ends: time.Now().Add(time.Minute)}
 		c := credential{kind: "token", secret: "t"}
 		_, _ = g.lookUp(t.Context(), c, b.ask)
-		b.say(away)
+		b.say(errAway)
 		if _, err := g.lookUp(t.Context(), c, b.ask); err != nil {
 			t.Fatal(err)
 		}

@@ -61,12 +61,13 @@ var (
 	metricBehind    = prometheus.NewDesc("flotilla_nodes_behind", "Connected nodes that have not stored the newest desired state yet.", nil, nil)
 	metricExpiry    = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds", "When a certificate of the hub ends: root, intermediate or server. The hub renews the last two by itself.", []string{"certificate"}, nil)
 	metricFull      = prometheus.NewDesc("flotilla_disk_full", "1 while the hub remembers nothing new because the disk of its data directory is full.", nil, nil)
+	metricReach     = prometheus.NewDesc("flotilla_database_reachable", "1 if the database answered when it was asked last, 0 while the hub can remember nothing because its server does not.", nil, nil)
 	metricFree      = prometheus.NewDesc("flotilla_data_free_bytes", "What the disk of the data directory leaves to the hub.", nil, nil)
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
 	allMetrics      = []*prometheus.Desc{metricLeader, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
-		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricFree, metricDatabase, metricBackup}
+		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricReach, metricFree, metricDatabase, metricBackup}
 	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
@@ -175,6 +176,7 @@ func (m metrics) sendKeeping(send sender) {
 	send(metricBuild, gauge, 1, m.version)
 	send(metricLeader, gauge, 1)
 	send(metricFull, gauge, number(m.store.Full()))
+	send(metricReach, gauge, number(m.store.Reachable()))
 	if taken, free, err := m.store.Space(); err == nil {
 		send(metricDatabase, gauge, float64(taken))
 		send(metricFree, gauge, float64(free))

@@ -204,6 +204,9 @@ const (
 	stateDeadlock      = "40P01"
 	stateReadOnly      = "25006"
 	stateCanceled      = "57014"
+	stateNoDatabase    = "3D000"
+	statePassword      = "28P01"
+	stateUser          = "28000"
 )
 
 func sqlState(err error) string {
@@ -226,6 +229,9 @@ func (p *postgres) explain(err error) error {
 	return err
 }
 
+// Reachable tells whether the database answered when it was asked last; a file always does.
+func (s *Store) Reachable() bool { return s.pg == nil || s.pg.told.Load() == 0 }
+
 // answers tells the log that the server is back.
 func (p *postgres) answers() {
 	if p.told.Swap(0) != 0 {
@@ -240,7 +246,7 @@ func explainPostgres(err error, where string) error {
 		return err
 	}
 	unavailable := func(what string) error {
-		return fmt.Errorf("%w: %s %s: %w", ErrUnavailable, where, what, err)
+		return fmt.Errorf("%w: %s %s: %w", ErrUnavailable, where, what, inLine{err})
 	}
 	var connecting *pgconn.ConnectError
 	var network net.Error
@@ -257,6 +263,10 @@ func explainPostgres(err error, where string) error {
 		return unavailable("ended the connection")
 	case strings.HasPrefix(state, "XX"):
 		return unavailable("has an internal error, see its log")
+	case state == stateNoDatabase: // of several hosts and ways to them this one has answered
+		return unavailable("has no such database: make it, with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
+	case state == statePassword, state == stateUser:
+		return unavailable("does not let this user in: see user and password in --database, and the server's pg_hba.conf")
 	case state != "" && !errors.As(err, &connecting):
 		return err
 	case errors.As(err, &connecting) && strings.Contains(err.Error(), "read only connection"):
@@ -268,6 +278,15 @@ func explainPostgres(err error, where string) error {
 	}
 	return err
 }
+
+// inLine is an error in one line: pgx has a line for each host.
+type inLine struct{ error }
+
+func (e inLine) Error() string {
+	return strings.NewReplacer(":\n\t", ": ", "\n\t", "; ", "\n", "; ").Replace(e.error.Error())
+}
+
+func (e inLine) Unwrap() error { return e.error }
 
 // isLost tells whether a connection is no more.
 func isLost(err error) bool {

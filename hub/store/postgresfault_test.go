@@ -577,7 +577,7 @@ func TestWhatTheServerCannotBe(t *testing.T) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
 		}, []string{"2 tables in schema public that are not of a hub", "search_path"}, nil},
 		"without a schema":         {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
-		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist"}, ErrUnavailable},
+		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
 		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
 		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
 		"an address that is odd":   {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
@@ -616,6 +616,9 @@ func TestWhatTheServerCannotBe(t *testing.T) {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("no %q in %q", part, err)
 				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("it is more than a line: %q", err)
 			}
 			if strings.Contains(err.Error(), "geheim") {
 				t.Error("the password stands in the message:", err)
