@@ -25,6 +25,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
+// onePodman has one of the tests at a time.
+var onePodman sync.Mutex
+
 // realEngines calls f with every real engine of this machine that has the test image, with all of
 // them at once: most of a test is waiting for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
@@ -34,6 +37,10 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
+			if e.name == "podman" { // which takes minutes for several at once that it takes seconds for one by one
+				onePodman.Lock()
+				t.Cleanup(onePodman.Unlock)
+			}
 			socket := e.socket
 			if s := os.Getenv(e.env); s != "" {
 				socket = s

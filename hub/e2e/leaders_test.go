@@ -95,9 +95,9 @@ type pulse struct {
 	acks int
 }
 
-func (p *twoHubs) pulse(ctx context.Context, n *notary) *pulse {
+func (p *twoHubs) pulse(ctx context.Context, g *sync.WaitGroup, n *notary) *pulse {
 	u := &pulse{last: time.Now()}
-	go func() {
+	g.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			h := p.hubs[i%2]
 			name := fmt.Sprintf("pulse-%d", i)
@@ -113,7 +113,7 @@ func (p *twoHubs) pulse(ctx context.Context, n *notary) *pulse {
 			}
 			time.Sleep(30 * time.Millisecond)
 		}
-	}()
+	})
 	return u
 }
 
@@ -153,7 +153,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	for w := range writers {
 		g.Go(func() { p.hubs[w%2].write(ctx, n, w) })
 	}
-	beat := p.pulse(ctx, n)
+	beat := p.pulse(ctx, &g, n)
 	var took []time.Duration
 	for range rounds() {
 		was, other := p.leader(nil)
@@ -177,14 +177,16 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		p.again(was)
 	}
 	slices.Sort(took)
-	if usual := took[len(took)*9/10]; len(took) >= 10 && usual > 10*time.Second || took[len(took)/2] > 10*time.Second {
-		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, wants 10 s: %v", usual, took) // others have this machine's processors, too
+	// How long it takes is make faults' to judge, which has the processors for itself.
+	alone := os.Getenv("FAULTS") != ""
+	if usual := took[len(took)*9/10]; alone && usual > 10*time.Second {
+		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, wants 10 s: %v", usual, took)
 	}
 
 	// Frozen: the other leads, and the frozen one writes nothing when it goes on.
 	was, other := p.leader(nil)
 	still := 25 * time.Second
-	if os.Getenv("FAULTS") != "" {
+	if alone {
 		still = time.Minute
 	}
 	if err := was.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -227,7 +229,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	}
 	slices.Sort(gaps)
 	rolling := gaps[1]
-	if rolling > 2*time.Second {
+	if alone && rolling > 2*time.Second {
 		t.Errorf("when the leader ended in order nothing was acknowledged for %s, wants 2 s", gaps)
 	}
 

@@ -19,9 +19,9 @@ var platforms = []struct {
 	{platform{"arm", "6"}, "qemu-arm-static"},
 }
 
-// budget is the largest that a stripped program may be, in bytes. PostgreSQL's client takes
-// 4 MB of the hub's.
-var budget = map[string]int64{"device": 16_400_000, "hub": 52_000_000}
+// budget is the largest that a stripped program may be, in bytes. The clients of PostgreSQL and
+// of an MQTT broker take 4.5 MB of the hub's.
+var budget = map[string]int64{"device": 16_400_000, "hub": 53_000_000}
 
 // TestPlatforms builds both programs for everything that is released, holds them
 // to their size, and asks those for other processors who they are.

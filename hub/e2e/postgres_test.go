@@ -21,7 +21,7 @@ import (
 func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
-	h := newHub(t, "--database", server.Database())
+	h := newHub(t, "--database", server.Database(), "--node-monitor-grace-period", "40s")
 	h.client.Timeout = 30 * time.Second
 	h.simulate(4, 2)
 	h.kubectlWith(signYAML, "apply", "-f", "-")

@@ -39,9 +39,13 @@ func testsOf(t *testing.T, room string) map[string]bool {
 // that nobody has.
 func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 	rooms := map[string]map[string]bool{}
-	for i, r := range rows {
-		if r.id != fmt.Sprintf("F%d", i+1) {
-			t.Errorf("row %d is %s", i+1, r.id)
+	number := 0
+	for _, r := range rows {
+		if strings.TrimRight(r.id, "bcd") == r.id { // F1b is another side of F1
+			number++
+		}
+		if strings.TrimRight(r.id, "bcd") != fmt.Sprintf("F%d", number) {
+			t.Errorf("after row %d comes %s", number, r.id)
 		}
 		if len(r.tests) == 0 && r.gap == "" {
 			t.Errorf("%s has no tests, and does not say why", r.id)
@@ -55,8 +59,8 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 			}
 		}
 	}
-	if len(rows) != 24 {
-		t.Errorf("%d rows", len(rows))
+	if number != 24 {
+		t.Errorf("%d rows", number)
 	}
 }
 
