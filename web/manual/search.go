@@ -42,8 +42,8 @@ type Piece struct {
 	Hit  bool
 }
 
-// Find returns the places that have all words of a question, at most so many and those
-// first whose headings have them.
+// Find returns the places that have all words of a question, at most so many: those first
+// whose headings have them, and each heading once before any of them comes again.
 func (m *Manual) Find(question string, most int) (found []Found) {
 	question = question[:min(len(question), MaxQuery)]
 	words := strings.Fields(strings.ToLower(strings.ToValidUTF8(question, "")))
@@ -63,7 +63,24 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Found) int { return b.score - a.score })
+	found = variety(found)
 	return found[:min(len(found), most)]
+}
+
+// variety puts what has the title of an earlier one behind the others: a flag that many
+// commands have must not be all that is found.
+func variety(found []Found) (all []Found) {
+	seen := map[[2]string]bool{}
+	var again []Found
+	for _, f := range found {
+		if at := [2]string{f.Page, f.Title}; seen[at] {
+			again = append(again, f)
+		} else {
+			seen[at] = true
+			all = append(all, f)
+		}
+	}
+	return append(all, again...)
 }
 
 // score is 0 unless every word is there.
