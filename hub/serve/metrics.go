@@ -66,7 +66,7 @@ var (
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricLeader, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
+	allMetrics      = []*prometheus.Desc{metricLeader, metricLag, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
 		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricReach, metricFree, metricDatabase, metricBackup}
 	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}

@@ -166,7 +166,7 @@ type standbyCollector struct {
 
 var (
 	metricLeader = prometheus.NewDesc("flotilla_leader", "1 at the hub that leads, 0 at one that stands by.", nil, nil)
-	metricLag    = prometheus.NewDesc("flotilla_standby_lag_seconds", "How long ago a standby was up to date with the database.", nil, nil)
+	metricLag    = prometheus.NewDesc("flotilla_standby_lag_seconds", "How long ago a hub that stands by was up to date with the database; not there at the one that leads.", nil, nil)
 )
 
 func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
