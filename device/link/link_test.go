@@ -315,6 +315,9 @@ func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
 	}}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(2 * time.Hour)
+		synctest.Wait() // a try may be under way at this very moment
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		said := h.log.String()
 		if n := strings.Count(said, "out of reach"); n < 1 || n > 121 || tries < 1000 {
 			t.Errorf("%d lines of the log about %d tries in two hours, wants one a minute at most", n, tries)
