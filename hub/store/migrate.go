@@ -82,19 +82,8 @@ func (s *Store) schema(ctx context.Context) (int, error) {
 // migrate brings the database from schema have to the newest one, all or nothing.
 func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		for _, m := range migrations[have:] {
-			if _, err := c.ExecContext(ctx, m.sql); err != nil {
-				return fmt.Errorf("migrate to schema %d: %w", m.number, err)
-			}
-			kinds, err := listKinds(ctx, c)
-			if err != nil {
-				return err
-			}
-			for _, kind := range kinds {
-				if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
-					return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
-				}
-			}
+		if err := raise(ctx, c, migrations[have:]); err != nil {
+			return err
 		}
 		if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
 			return err
@@ -102,6 +91,25 @@ func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 		_, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", latest()))
 		return err
 	})
+}
+
+// raise carries out migrations, on the tables of all kinds, too.
+func raise(ctx context.Context, c *conn, steps []migration) error {
+	for _, m := range steps {
+		if _, err := c.ExecContext(ctx, m.sql); err != nil {
+			return fmt.Errorf("migrate to schema %d: %w", m.number, err)
+		}
+		kinds, err := listKinds(ctx, c)
+		if err != nil {
+			return err
+		}
+		for _, kind := range kinds {
+			if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
+				return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
+			}
+		}
+	}
+	return nil
 }
 
 // createKind makes the table of a kind whose first object is being committed.

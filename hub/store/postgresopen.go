@@ -214,22 +214,9 @@ func (s *Store) migratePostgres(ctx context.Context, have int, o Options) error 
 }
 
 func makeSchema(ctx context.Context, c *conn, have int, o Options) error {
-	for _, m := range postgresMigrations {
-		if m.number <= have {
-			continue
-		}
-		if _, err := c.ExecContext(ctx, m.sql); err != nil {
-			return fmt.Errorf("migrate to schema %d: %w", m.number, err)
-		}
-		kinds, err := listKinds(ctx, c)
-		if err != nil {
-			return err
-		}
-		for _, kind := range kinds {
-			if _, err := c.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
-				return fmt.Errorf("migrate table %s to schema %d: %w", kind, m.number, err)
-			}
-		}
+	due := slices.DeleteFunc(slices.Clone(postgresMigrations), func(m migration) bool { return m.number <= have })
+	if err := raise(ctx, c, due); err != nil {
+		return err
 	}
 	if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
 		return err
