@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -28,6 +29,22 @@ type modelSet struct {
 	driven   []time.Time // when its pods were made to leave
 	under    time.Time   // since when it has too few
 	gone     bool
+}
+
+// deployment is what one wants from now on. It counts once it is remembered: until then
+// the hub may still make pods for what was wanted before.
+func (m *model) deployment(d *appsv1.Deployment) {
+	app, replicas := d.Spec.Template.Labels["app"], int(*d.Spec.Replicas)
+	set := m.sets[app]
+	if set == nil {
+		set = &modelSet{}
+		m.sets[app] = set
+	}
+	if set.gone {
+		return
+	}
+	set.credit += max(0, set.replicas-replicas)
+	set.replicas, set.most = replicas, set.most+max(0, replicas-set.replicas)
 }
 
 func setOf(p *corev1.Pod) string { return p.Labels["app"] }

@@ -179,15 +179,6 @@ func (w *modelWorld) deployAs(name string, replicas int) {
 		made.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
 		d = made
 	}
-	w.mu.Lock()
-	set := w.model.sets[app]
-	if set == nil {
-		set = &modelSet{}
-		w.model.sets[app] = set
-	}
-	set.credit += max(0, set.replicas-replicas)
-	set.replicas, set.most = replicas, set.most+max(0, replicas-set.replicas)
-	w.mu.Unlock()
 	w.do(fmt.Sprintf("deployment %s of %d %v", app, replicas, tolerationsOf(d.Spec.Template.Spec)), func(state.Snapshot, time.Time) []state.Change { return []state.Change{state.Put(d, "")} })
 }
 

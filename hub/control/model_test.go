@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -133,6 +134,9 @@ func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 			if o, ok := r.State.(*fleet.Site); ok && o != nil {
 				site.spec = o.Spec
 			}
+		}
+		if o, ok := r.State.(*appsv1.Deployment); ok && o != nil {
+			m.deployment(o)
 		}
 	}
 	for _, r := range rows {
