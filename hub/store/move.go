@@ -91,7 +91,7 @@ func objects(ctx context.Context, q querier) (all int, err error) {
 
 // beyond is a revision behind all that were given out, so that whoever watches reads anew.
 func (s *Store) beyond(ctx context.Context, c *conn) error {
-	rev := max(s.rev, witnessed(s.dir)) + revisionJump
+	rev := max(s.rev, witnessed(s.dir).rev) + revisionJump
 	_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 	return err
 }
@@ -250,7 +250,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 			_ = remove(ready + end)
 		}
 	}()
-	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir)), r); err != nil {
+	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
 		return err
 	}
 	from := newStore(o, ready)

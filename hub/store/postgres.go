@@ -43,7 +43,7 @@ type postgres struct {
 	token   int64 // in the leader's row; 0: shared, we are not the leader
 	tx      int64 // number of the newest transaction that was acknowledged
 	doubt   *doubt
-	pid     int32 // of the server's process for the writer's connection
+	pid     int32 // of the server's process for the writer's connection, and of no pooler's
 	rest    time.Time
 	why     error         // why there is no connection
 	over    error         // why this store writes nothing any more
@@ -57,6 +57,7 @@ type postgres struct {
 // became of it: nothing is written before that.
 type doubt struct {
 	tx     int64
+	writes uint64    // see metaWrites
 	audits []*queued // that were written with it
 	done   bool      // known once it is the store's doubt no more
 }
@@ -94,11 +95,15 @@ var usualWaits = waits{stalled: 10 * time.Second, patience: 5 * time.Second, dou
 // commits are durable here and on the synchronous standbys, if there are any; nobody but
 // us gives up on a statement; and a connection whose hub has vanished ends by itself.
 const setUp = `
-SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+SELECT set_config('synchronous_commit', ` + durable + `, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
 	set_config('idle_in_transaction_session_timeout', '60000', false),
 	set_config('default_transaction_isolation', 'read committed', false),
-	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false)`
+	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false);
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // not every release has them
+
+// durable is what synchronous_commit has to be: on, or more where it is that.
+const durable = "CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
 // parsePostgres reads where the server is, and with what name and password.
 func parsePostgres(url string, w waits, log *slog.Logger) (*postgres, error) {
@@ -207,6 +212,9 @@ const (
 	stateNoDatabase    = "3D000"
 	statePassword      = "28P01"
 	stateUser          = "28000"
+	stateDenied        = "42501"
+	stateNoStatement   = "26000" // a prepared one
+	stateStatement     = "42P05"
 )
 
 func sqlState(err error) string {
@@ -267,6 +275,10 @@ func explainPostgres(err error, where string) error {
 		return unavailable("has no such database: make it, with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
 	case state == statePassword, state == stateUser:
 		return unavailable("does not let this user in: see user and password in --database, and the server's pg_hba.conf")
+	case state == stateNoStatement, state == stateStatement: // prepared on another connection of the server's
+		return pooled(where)
+	case state == stateDenied:
+		return fmt.Errorf("%s does not let this role do that: let it own the database, with `ALTER DATABASE NAME OWNER TO USER`, or `GRANT ALL ON SCHEMA public TO USER` in it: %w", where, err)
 	case state != "" && !errors.As(err, &connecting):
 		return err
 	case errors.As(err, &connecting) && strings.Contains(err.Error(), "read only connection"):
@@ -334,13 +346,70 @@ func (s *Store) reach(ctx context.Context) (err error) {
 		return err
 	}
 	s.conn = &conn{c, true}
-	if s.lock == nil {
-		return nil
-	}
-	if err := s.takeLeadership(ctx); err != nil {
+	pid, err := s.session(ctx)
+	if err != nil {
 		return err
 	}
-	return s.conn.raw(func(c *pgx.Conn) error { p.pid = int32(c.PgConn().PID()); return nil })
+	if s.lock != nil {
+		if err := s.takeLeadership(ctx); err != nil {
+			return err
+		}
+	}
+	p.pid = pid
+	return nil
+}
+
+// session is the server's process behind the writer's connection. A pooler that gives each
+// transaction whatever connection is free is refused: what a connection is told, and the
+// lock that it holds, would be somebody else's.
+func (s *Store) session(ctx context.Context) (pid int32, err error) {
+	pid, direct, err := backend(ctx, s.conn, "")
+	if err != nil || direct {
+		return pid, err
+	}
+	other, err := s.read.conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer other.Close()
+	if _, _, err := backend(ctx, other, "BEGIN"); err != nil { // such a pooler gives it the connection that is free: ours
+		return 0, err
+	}
+	now, _, err := backend(ctx, s.conn, "")
+	_, _, rerr := backend(ctx, other, "ROLLBACK")
+	if err == nil && now != pid {
+		err = pooled(s.pg.where)
+	}
+	return pid, errors.Join(err, rerr)
+}
+
+// backend does something on a connection, if anything, and tells which process of the server
+// did it, and whether that is the one that has answered the connection: no pooler is between.
+// Nothing is prepared for it, which a pooler may not know.
+func backend(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
+	err = c.raw(func(c *pgx.Conn) error {
+		if does != "" {
+			if _, err := c.PgConn().Exec(ctx, does).ReadAll(); err != nil {
+				return err
+			}
+		}
+		r, err := c.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(r) != 1 || len(r[0].Rows) != 1 {
+			return errors.New("the server does not tell its process")
+		}
+		n, err := strconv.ParseInt(string(r[0].Rows[0][0]), 10, 32)
+		pid, direct = int32(n), uint32(n) == c.PgConn().PID()
+		return err
+	})
+	return pid, direct, err
+}
+
+// pooled is the error of a server behind such a pooler.
+func pooled(where string) error {
+	return fmt.Errorf("%w: between here and %s is a pooler that gives each transaction another connection: name the server itself in --database, or set `pool_mode = session` for this database in PgBouncer", ErrUnavailable, where)
 }
 
 // takeLeadership takes the advisory lock. The connection that we have lost may still have
@@ -413,6 +482,7 @@ func (s *Store) compare(ctx context.Context) error {
 	case p.doubt != nil && tx == p.doubt.tx:
 		p.tx, p.doubt.done = tx, true
 		s.audits.kept(p.doubt.audits, true, time.Now())
+		s.wrote(p.doubt.writes)
 		p.doubt = nil
 		return nil
 	case tx < p.tx:
@@ -501,7 +571,8 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return err
 	}
-	if err := s.fence(ctx, p.tx+1, now); err != nil {
+	writes, err := s.fence(ctx, p.tx+1, now)
+	if err != nil {
 		return err
 	}
 	if err := fn(ctx, s.conn); err != nil {
@@ -520,7 +591,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 		case p.token == 0:
 			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w", ErrUnavailable, p.where, err)}
 		}
-		return s.resolve(ctx, &doubt{tx: p.tx + 1, audits: audits}, err)
+		return s.resolve(ctx, &doubt{tx: p.tx + 1, writes: writes, audits: audits}, err)
 	}
 	if p.token != 0 {
 		p.tx++
@@ -529,30 +600,37 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	if len(audits) > 0 {
 		s.audits.kept(audits, true, time.Now())
 	}
+	s.wrote(writes)
 	return nil
 }
 
-// fence locks the leader's row. A hub goes on only while its token is in it.
-func (s *Store) fence(ctx context.Context, tx int64, now time.Time) error {
+// fence locks the leader's row, and counts the transaction. A hub goes on only while its token
+// is in the row, and anybody only on the connection that was set up for it.
+func (s *Store) fence(ctx context.Context, tx int64, now time.Time) (writes uint64, err error) {
 	p := s.pg
 	if p.standby {
-		return ErrStandby
+		return 0, ErrStandby
 	}
 	if p.empty {
-		return nil
+		return 0, nil
 	}
-	if p.token == 0 {
-		var one int
-		return s.conn.QueryRowContext(ctx, "SELECT one FROM leader FOR UPDATE").Scan(&one)
+	lock, args := "SELECT one FROM leader FOR UPDATE", []any{}
+	if p.token != 0 {
+		lock, args = "UPDATE leader SET tx = ?, written = ? WHERE token = ? RETURNING one", []any{tx, stamp(now), p.token}
 	}
-	r, err := s.conn.ExecContext(ctx, "UPDATE leader SET tx = ?, written = ? WHERE token = ?", tx, stamp(now), p.token)
-	if err != nil {
-		return err
+	var pid int32
+	var sync string
+	err = s.conn.QueryRowContext(ctx, "WITH own AS ("+lock+`) INSERT INTO meta (key, value) SELECT ?, '1' FROM own
+		ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + 1)::text RETURNING value::bigint, pg_backend_pid(), set_config('synchronous_commit', `+durable+`, true)`,
+		append(args, metaWrites)...).Scan(&writes, &pid, &sync)
+	switch {
+	case errors.Is(err, sql.ErrNoRows) && p.token != 0:
+		return 0, s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+	case err == nil && pid != p.pid:
+		s.dropConn()
+		return 0, pooled(p.where)
 	}
-	if n, err := r.RowsAffected(); err != nil || n == 1 {
-		return err
-	}
-	return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+	return writes, err
 }
 
 // errUndone: a COMMIT was not answered, and has not been carried out.

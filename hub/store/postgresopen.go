@@ -103,6 +103,12 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	var is progress
+	if have > 0 {
+		if is, err = s.found(ctx); err != nil {
+			return s.explain(err)
+		}
+	}
 	if have < latest() {
 		if have > 0 {
 			s.log.Info("database is migrated", "from", have, "to", latest())
@@ -119,8 +125,8 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); saw > s.rev && !o.restoring {
-		if err := s.outlived(ctx, o, saw); err != nil {
+	if saw := witnessed(s.dir); is.before(saw) && !o.restoring {
+		if err := s.outlived(ctx, o, is, saw); err != nil {
 			return err
 		}
 	}
@@ -128,7 +134,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 		if err := s.witness.open(s.dir); err != nil {
 			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 		}
-		s.witness.saw(s.rev)
+		s.witness.saw(s.progress())
 	}
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
@@ -202,7 +208,7 @@ func (s *Store) notElsewhere() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return fmt.Errorf("open %s: it is empty, and %s holds what this hub remembers: take it along with `flotilla-hub migrate --to postgres://…`, or move that file away to begin anew", s.pg.where, s.file)
 	}
-	if saw := witnessed(s.dir); saw > 0 {
+	if saw := witnessed(s.dir).rev; saw > 0 {
 		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
 	}
 	return nil
