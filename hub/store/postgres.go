@@ -215,6 +215,7 @@ const (
 	stateDenied        = "42501"
 	stateNoStatement   = "26000" // a prepared one
 	stateStatement     = "42P05"
+	stateProtocol      = "08P01"
 )
 
 func sqlState(err error) string {
@@ -372,7 +373,10 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 		return 0, err
 	}
 	defer other.Close()
-	if _, _, err := backend(ctx, other, "BEGIN"); err != nil { // such a pooler gives it the connection that is free: ours
+	switch _, _, err := backend(ctx, other, "BEGIN"); { // such a pooler gives it the connection that is free: ours
+	case sqlState(err) == stateProtocol: // or, statement by statement, knows no transactions
+		return 0, pooled(s.pg.where)
+	case err != nil:
 		return 0, err
 	}
 	now, _, err := backend(ctx, s.conn, "")
