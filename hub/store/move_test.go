@@ -238,6 +238,39 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	t.Run("after it is noted, before the former is put aside", func(t *testing.T) {
+		o := options(t, t.TempDir())
+		s := opened(t, o)
+		filled(t, s)
+		before := everything(t, s)
+		must(t, s.Close())
+		at := server.Database()
+		must(t, copyFile(filepath.Join(o.Dir, database), filepath.Join(o.Dir, "former")))
+		if _, err := Move(t.Context(), o, at); err != nil {
+			t.Fatal(err)
+		}
+		must(t, os.Rename(filepath.Join(o.Dir, "former"), filepath.Join(o.Dir, database)))
+		m, err := Move(t.Context(), o, at)
+		if err != nil || m.Objects != 1202 || m.Kept == "" || m.To == "" {
+			t.Fatal(m, err)
+		}
+		if _, err := os.Stat(filepath.Join(o.Dir, database)); !errors.Is(err, os.ErrNotExist) {
+			t.Fatal("the hub could begin with the old one", err)
+		}
+		for _, again := range []string{at, server.Database()} {
+			if _, err := Move(t.Context(), o, again); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "already") {
+				t.Fatal(err)
+			}
+		}
+		s = opened(t, o)
+		if s.pg == nil || everything(t, s) != before {
+			t.Fatal("it is not as it was")
+		}
+		if _, err := Move(t.Context(), o, at); !errors.Is(err, ErrLocked) {
+			t.Fatal("the hub runs", err)
+		}
+		must(t, s.Close())
+	})
 	t.Run("into what holds something", func(t *testing.T) {
 		other := options(t, t.TempDir())
 		_ = opened(t, other).Close()
