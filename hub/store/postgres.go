@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -106,13 +108,16 @@ SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_sessio
 const durable = "CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
 // parsePostgres reads where the server is, and with what name and password.
-func parsePostgres(url string, w waits, log *slog.Logger) (*postgres, error) {
+func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error) {
 	if w == (waits{}) {
 		w = usualWaits
 	}
-	config, err := pgx.ParseConfig(url)
-	if err != nil { // it says what is wrong, without the password
-		return nil, fmt.Errorf("read the address of the database: %w; write postgres://USER@HOST:5432/NAME", err)
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME", unread(address, err))
+	}
+	if strings.Contains(config.Host, "@") { // the end of a password
+		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME", unread(address, nil))
 	}
 	config.ConnectTimeout = dialTimeout
 	dial := config.DialFunc
@@ -134,6 +139,50 @@ func parsePostgres(url string, w waits, log *slog.Logger) (*postgres, error) {
 		return err
 	}
 	return &postgres{config: config, where: shown(config), waits: w, log: log, overing: make(chan struct{})}, nil
+}
+
+// unread says why an address cannot be read, without any password of it: pgx shows some of
+// them, and where a password is not escaped nobody knows where it ends.
+func unread(address string, err error) string {
+	u, parsed := url.Parse(address)
+	if parsed != nil || err == nil {
+		return "it is no URL (it is not shown, for the password); in a password write %25, %2F, %3F, %23, %40 and %3A for % / ? # @ and :"
+	}
+	text := err.Error()
+	text = text[strings.LastIndex(text, "`: ")+1:] // before that is the address
+	text = inLine{errors.New(strings.TrimPrefix(text, ": "))}.Error()
+	password, _ := u.User.Password()
+	for name, values := range u.Query() {
+		if !strings.Contains(name, "pass") {
+			values = nil
+		}
+		for _, secret := range append(values, password) {
+			if secret != "" {
+				text = strings.ReplaceAll(text, secret, "…")
+			}
+		}
+	}
+	return text
+}
+
+// exposed says what others on the way to a server could do; "": nothing.
+func exposed(c *pgx.ConnConfig) string {
+	says := ""
+	look := func(host string, secure *tls.Config) {
+		ip := net.ParseIP(host)
+		switch {
+		case strings.HasPrefix(host, "/"), host == "localhost", ip != nil && ip.IsLoopback():
+		case secure == nil:
+			says = "the connection is not encrypted, or somebody on the way can have it so"
+		case secure.InsecureSkipVerify && secure.VerifyPeerCertificate == nil && secure.VerifyConnection == nil && says == "":
+			says = "the connection is encrypted, but nobody looks at the server's certificate, whether it is the right one"
+		}
+	}
+	look(c.Host, c.TLSConfig)
+	for _, f := range c.Fallbacks {
+		look(f.Host, f.TLSConfig)
+	}
+	return says
 }
 
 // shown is an address as people may see it.

@@ -161,6 +161,9 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 	if encoding != "UTF8" {
 		return 0, fmt.Errorf("open %s: its encoding is %s, and must be UTF8: create it with `createdb --encoding=UTF8 --template=template0 NAME`", s.pg.where, encoding)
 	}
+	if is := exposed(s.pg.config); s.lock != nil && is != "" {
+		s.log.Warn(is+": set sslmode=verify-full and sslrootcert in the address", "database", s.pg.where)
+	}
 	if s.lock != nil && (fsync != "on" || pages != "on") {
 		s.log.Error("THE DATABASE LOSES DATA at a power cut: set fsync and full_page_writes to on in postgresql.conf", "database", s.pg.where, "fsync", fsync, "full_page_writes", pages)
 	}
@@ -283,7 +286,7 @@ func examinePostgres(ctx context.Context, o Options, url string) (e *Examination
 	if err != nil {
 		return e, err
 	}
-	e.Server = p.where
+	e.Server, e.Exposed = p.where, exposed(p.config)
 	defer func() { err = explainPostgres(err, p.where) }()
 	q := &pool{stdlib.OpenDB(*p.config), true}
 	q.SetMaxOpenConns(2)
