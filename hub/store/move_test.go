@@ -269,6 +269,16 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 		if _, err := Move(t.Context(), o, at); !errors.Is(err, ErrLocked) {
 			t.Fatal("the hub runs", err)
 		}
+		mustCommit(t, s, s.rev+1, pod("newer", s.rev+1))
+		rev := s.rev
+		must(t, s.Close())
+		// Who goes back to the former file by hand gives up what was written since, and is told.
+		must(t, os.Remove(filepath.Join(o.Dir, placeFile)))
+		must(t, os.Rename(m.Kept, filepath.Join(o.Dir, database)))
+		s = opened(t, o)
+		if r, err := s.Recovered(t.Context()); err != nil || r == nil || s.pg != nil || s.rev <= rev {
+			t.Fatal("a second truth began without a word:", r, err)
+		}
 		must(t, s.Close())
 	})
 	t.Run("into what holds something", func(t *testing.T) {
