@@ -110,10 +110,10 @@ bench-broker:
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
 # where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more
-# to warm up.
+# to warm up. DATABASE=postgres://… for a hub with an empty database there.
 SOAK ?= 1h
 soak:
-	go run ./hub/attack -soak $(SOAK)
+	go run ./hub/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
 
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:

@@ -82,12 +82,13 @@ func freeAddresses(to ...*string) error {
 	return nil
 }
 
-func newArena(ctx context.Context, program, dir string, files int) (*arena, error) {
+func newArena(ctx context.Context, program, dir string, files int, more ...string) (*arena, error) {
 	a := &arena{program: program, dir: filepath.Join(dir, "hub"), files: files}
 	if err := freeAddresses(&a.https, &a.mqtt, &a.dev); err != nil {
 		return nil, err
 	}
 	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", a.mqtt, "--mqtt-dev-listen", a.dev, "--log-level", "warn"}
+	a.args = append(a.args, more...)
 	if err := a.start(ctx); err != nil {
 		a.close()
 		return nil, err

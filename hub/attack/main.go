@@ -58,6 +58,7 @@ func main() {
 	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
 	soaked := flag.Duration("soak", 0, "no attacks: a fleet on which something happens all the time, for so long, which may leave nothing behind")
+	database := flag.String("database", "", "with -soak: an empty database of PostgreSQL for the hub, such as postgres://flotilla@127.0.0.1/soak (default: SQLite)")
 	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
 	join := flag.String("fleet-join", "", "where they join")
 	token := flag.String("fleet-token", "", "with what")
@@ -81,7 +82,7 @@ func main() {
 	case *brokers > 0:
 		err = report(*page, "broker", func(out io.Writer) error { return versus(ctx, *hub, *brokers, *paced, out) })
 	case *soaked > 0:
-		err = soak(ctx, *hub, *soaked)
+		err = soak(ctx, *hub, *database, *soaked)
 	case *fleet != "":
 		listeners := []bool{*secure}
 		if *both {

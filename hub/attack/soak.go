@@ -79,7 +79,8 @@ func judge(samples [][]int64) (table string, err error) {
 // soak is `make soak`: a hub with real agents on engines in memory, of which some come and
 // go, with pods that are made and deleted, pages that are read and watches that are opened
 // and closed; none of it may leave anything behind.
-func soak(ctx context.Context, hub string, during time.Duration) error {
+// database, if any, is where the hub keeps what it remembers: an empty one in PostgreSQL.
+func soak(ctx context.Context, hub, database string, during time.Duration) error {
 	if during < soakShort {
 		return fmt.Errorf("-soak %s: less than %s tells nothing", during, soakShort)
 	}
@@ -99,7 +100,11 @@ func soak(ctx context.Context, hub string, during time.Duration) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the device: %w\n%s", err, out)
 	}
-	a, err := newArena(ctx, hub, work, 0)
+	var more []string
+	if database != "" {
+		more = []string{"--database", database}
+	}
+	a, err := newArena(ctx, hub, work, 0, more...)
 	if err != nil {
 		return err
 	}

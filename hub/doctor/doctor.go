@@ -237,6 +237,9 @@ func (p Patient) server(e *store.Examination, err error) (all []Finding) {
 	default:
 		all = append(all, Finding{OK, "database", fmt.Sprintf("%s answers, PostgreSQL %s, %.1f MB, schema %d", e.Server, e.Release, float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
+	if e.Exposed != "" {
+		all = append(all, Finding{Warn, "database", e.Exposed, "set sslmode=verify-full and sslrootcert in the address of the database"})
+	}
 	if len(e.Unsafe) > 0 {
 		all = append(all, Finding{Fail, "database", "a power cut of the server loses what was acknowledged: " + strings.Join(e.Unsafe, ", "), "set fsync and full_page_writes to on in postgresql.conf, and restart PostgreSQL"})
 	}

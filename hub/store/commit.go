@@ -115,7 +115,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}
 	s.rev = c.Rev
-	s.witness.saw(s.rev)
+	s.witness.saw(s.progress())
 	if s.full.Load() && s.pg == nil {
 		s.shrink(ctx)
 	}

@@ -32,6 +32,8 @@ type Examination struct {
 	Release string    // of that server
 	Unsafe  []string  // its settings by which a power cut loses what was acknowledged
 
+	Exposed string // what others on the way to it could do; "": nothing
+
 	db   *sql.DB
 	copy string // of the files that a killed hub left; "": they are read where they are
 }

@@ -36,6 +36,9 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 		return Moved{}, fmt.Errorf("migrate to SQLite: %w: the database is hub.db in %s already", ErrExists, o.Dir)
 	}
 	if to != SQLite {
+		if m, err := alreadyThere(ctx, o, to); m.To != "" || err != nil {
+			return m, err
+		}
 		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // a new one would be made, only to be moved
 			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database %s` to begin there", err, "postgres://…")
 		}
@@ -52,6 +55,58 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 		return s.moveToFile(ctx, o)
 	}
 	return s.moveToPostgres(ctx, o, to)
+}
+
+// alreadyThere tells of a database that is in PostgreSQL as far as its directory knows. Where a
+// move was cut off after that was noted, hub.db is put aside now.
+func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error) {
+	o.Database = ""
+	is, err := place(o)
+	if err != nil || is == "" {
+		return m, err
+	}
+	o.Database = to
+	wanted, err := place(o)
+	if err != nil {
+		return m, err
+	}
+	lock, err := takeLock(o.Dir)
+	if err != nil {
+		return m, err
+	}
+	defer lock.Close()
+	s := newStore(o, filepath.Join(o.Dir, database))
+	p, err := s.sharePostgres(ctx, o, is)
+	if err != nil {
+		return m, err
+	}
+	defer p.Close()
+	if _, err := os.Stat(s.file); is != wanted || err != nil {
+		return m, fmt.Errorf("migrate: %w: the database of %s is %s already; to take it elsewhere, use `flotilla-hub migrate --to sqlite` first", ErrExists, o.Dir, p.pg.where)
+	}
+	m.From, m.To = s.file, p.pg.where
+	if m.Objects, err = objects(ctx, p.conn); err != nil {
+		return m, err
+	}
+	former := newStore(o, s.file)
+	if err := former.connect(ctx); err != nil { // and what is in its log is put into it
+		return m, errors.Join(err, former.disconnect())
+	}
+	m.Kept, err = former.putAside()
+	return m, err
+}
+
+// putAside closes the former database and keeps it under a name that no hub begins with.
+func (s *Store) putAside() (kept string, err error) {
+	if err := s.disconnect(); err != nil {
+		return "", err
+	}
+	s.giveUpBallast() // there is no use for it any more
+	kept = s.file + ".before-migrate-" + fileStamp(time.Now())
+	if err := os.Rename(s.file, kept); err != nil {
+		return "", err
+	}
+	return kept, syncDir(s.dir)
 }
 
 // moved is the record of it in the audit.
@@ -91,7 +146,7 @@ func objects(ctx context.Context, q querier) (all int, err error) {
 
 // beyond is a revision behind all that were given out, so that whoever watches reads anew.
 func (s *Store) beyond(ctx context.Context, c *conn) error {
-	rev := max(s.rev, witnessed(s.dir)) + revisionJump
+	rev := max(s.rev, witnessed(s.dir).rev) + revisionJump
 	_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 	return err
 }
@@ -160,15 +215,8 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	if err := keepPlace(o); err != nil { // from now on the hub goes on there
 		return m, err
 	}
-	if err := s.disconnect(); err != nil {
-		return m, err
-	}
-	s.giveUpBallast() // there is no use for it any more
-	m.Kept = s.file + ".before-migrate-" + fileStamp(time.Now())
-	if err := os.Rename(s.file, m.Kept); err != nil {
-		return m, err
-	}
-	return m, syncDir(s.dir)
+	m.Kept, err = s.putAside()
+	return m, err
 }
 
 func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
@@ -250,7 +298,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 			_ = remove(ready + end)
 		}
 	}()
-	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir)), r); err != nil {
+	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
 		return err
 	}
 	from := newStore(o, ready)

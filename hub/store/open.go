@@ -64,7 +64,7 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if err := s.witness.open(s.dir); err != nil {
 		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
-	s.witness.saw(s.rev)
+	s.witness.saw(s.progress())
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
@@ -102,6 +102,12 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := quickCheck(ctx, s.conn); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
+	var is progress
+	if have > 0 {
+		if is, err = s.found(ctx); err != nil {
+			return fmt.Errorf("open %s: %w", s.file, err)
+		}
+	}
 	if have < latest() {
 		if have > 0 {
 			kept, err := s.keepBefore(ctx)
@@ -117,8 +123,8 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && saw > s.rev {
-		return s.outlived(ctx, o, saw)
+	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && is.before(saw) {
+		return s.outlived(ctx, o, is, saw)
 	}
 	return nil
 }
@@ -154,7 +160,7 @@ func (s *Store) notLost() error {
 	if list, _ := backups(s.dir); len(list) > 0 {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
 	}
-	if saw := witnessed(s.dir); saw > 0 {
+	if saw := witnessed(s.dir).rev; saw > 0 {
 		return fmt.Errorf("%w: %s is empty or missing although it was of revision %d", errCorrupt, s.file, saw)
 	}
 	return nil

@@ -576,7 +576,15 @@ func TestWhatTheServerCannotBe(t *testing.T) {
 		"somebody else's": {func(o *Options) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
 		}, []string{"2 tables in schema public that are not of a hub", "search_path"}, nil},
-		"without a schema":         {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
+		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
+		"a role that may make nothing there": {func(o *Options) {
+			server.Do("postgres", "CREATE ROLE weak LOGIN")
+			o.Database = strings.Replace(o.Database, "flotilla@", "weak@", 1)
+		}, []string{"does not let this role", "OWNER TO"}, nil},
+		"without a connection left": {func(o *Options) {
+			server.Do("postgres", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
+			o.Database = strings.Replace(o.Database, "flotilla@", "busy@", 1)
+		}, []string{"no room", "connections"}, ErrUnavailable},
 		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
 		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
 		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
@@ -636,10 +644,10 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	var log bytes.Buffer
 	o := onPostgres(t, server)
 	o.Log = logTo(&log)
-	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = off; ALTER ROLE flotilla SET statement_timeout = '500ms'; ALTER ROLE flotilla SET default_transaction_isolation = 'serializable'")
+	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = off; ALTER ROLE flotilla SET statement_timeout = '500ms'; ALTER ROLE flotilla SET default_transaction_isolation = 'serializable'; ALTER ROLE flotilla SET idle_session_timeout = '300ms'; ALTER ROLE flotilla SET lock_timeout = '1ms'")
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
-	for set, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "0", "transaction_isolation": "read committed"} {
+	for set, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "0", "transaction_isolation": "read committed", "idle_session_timeout": "0", "lock_timeout": "0"} {
 		for who, q := range map[string]querier{"writer": s.conn, "reader": s.read} {
 			var is string
 			if err := q.QueryRowContext(t.Context(), "SHOW "+set).Scan(&is); err != nil || is != want {
@@ -650,9 +658,17 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	if !strings.Contains(log.String(), "THE DATABASE LOSES DATA") || !strings.Contains(log.String(), "fsync=off") {
 		t.Error("nobody is told that fsync is off:", log.String())
 	}
+	var is string
+	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // whoever has done that
+		t.Fatal(err)
+	}
+	if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
+		return c.QueryRowContext(ctx, "SHOW synchronous_commit").Scan(&is)
+	}); err != nil || is != "on" {
+		t.Error("a transaction relies on what its connection was told", is, err)
+	}
 	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = remote_apply")
 	s = reopened(t, s, o)
-	var is string
 	if err := s.conn.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&is); err != nil || is != "remote_apply" {
 		t.Error("more than on is made less", is, err)
 	}

@@ -103,6 +103,12 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	var is progress
+	if have > 0 {
+		if is, err = s.found(ctx); err != nil {
+			return s.explain(err)
+		}
+	}
 	if have < latest() {
 		if have > 0 {
 			s.log.Info("database is migrated", "from", have, "to", latest())
@@ -119,8 +125,8 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); saw > s.rev && !o.restoring {
-		if err := s.outlived(ctx, o, saw); err != nil {
+	if saw := witnessed(s.dir); is.before(saw) && !o.restoring {
+		if err := s.outlived(ctx, o, is, saw); err != nil {
 			return err
 		}
 	}
@@ -128,7 +134,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 		if err := s.witness.open(s.dir); err != nil {
 			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 		}
-		s.witness.saw(s.rev)
+		s.witness.saw(s.progress())
 	}
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
@@ -154,6 +160,9 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 	}
 	if encoding != "UTF8" {
 		return 0, fmt.Errorf("open %s: its encoding is %s, and must be UTF8: create it with `createdb --encoding=UTF8 --template=template0 NAME`", s.pg.where, encoding)
+	}
+	if is := exposed(s.pg.config); s.lock != nil && is != "" {
+		s.log.Warn(is+": set sslmode=verify-full and sslrootcert in the address", "database", s.pg.where)
 	}
 	if s.lock != nil && (fsync != "on" || pages != "on") {
 		s.log.Error("THE DATABASE LOSES DATA at a power cut: set fsync and full_page_writes to on in postgresql.conf", "database", s.pg.where, "fsync", fsync, "full_page_writes", pages)
@@ -202,7 +211,7 @@ func (s *Store) notElsewhere() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return fmt.Errorf("open %s: it is empty, and %s holds what this hub remembers: take it along with `flotilla-hub migrate --to postgres://…`, or move that file away to begin anew", s.pg.where, s.file)
 	}
-	if saw := witnessed(s.dir); saw > 0 {
+	if saw := witnessed(s.dir).rev; saw > 0 {
 		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
 	}
 	return nil
@@ -277,7 +286,7 @@ func examinePostgres(ctx context.Context, o Options, url string) (e *Examination
 	if err != nil {
 		return e, err
 	}
-	e.Server = p.where
+	e.Server, e.Exposed = p.where, exposed(p.config)
 	defer func() { err = explainPostgres(err, p.where) }()
 	q := &pool{stdlib.OpenDB(*p.config), true}
 	q.SetMaxOpenConns(2)

@@ -133,7 +133,7 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 	if err := t.openDatabase(ctx, o); err != nil {
 		return err
 	}
-	rev := max(salvaged, t.rev, witnessed(s.dir)) + revisionJump
+	rev := max(salvaged, t.rev, witnessed(s.dir).rev) + revisionJump
 	if r.From == "" && rev == revisionJump {
 		// Nobody knows where it was. No hub makes a change every second of its life since 1970.
 		rev = max(rev, uint64(r.At.Unix()))

@@ -32,6 +32,7 @@ var deviceFields = []string{"key", "machineID", "enrolled", "expires", "token", 
 type rights struct {
 	tables  map[string]tableRows
 	devices map[string]record // by node, the deviceFields only
+	rows    map[string]Row    // of the same, as those begin that the backup does not know
 }
 
 // A record is a node's, as it is stored.
@@ -87,7 +88,7 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 	if was != is {
 		return nil, errors.New("it is another hub's")
 	}
-	r := &rights{tables: map[string]tableRows{}, devices: map[string]record{}}
+	r := &rights{tables: map[string]tableRows{}, devices: map[string]record{}, rows: map[string]Row{}}
 	for _, table := range append(slices.Clone(rightsTables), dismissalsTable) {
 		t, err := readTable(ctx, db, table)
 		if err != nil {
@@ -101,11 +102,20 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 	if err := intact(ctx, db, recordsTable); err != nil {
 		return nil, fmt.Errorf("read %s: %w", recordsTable, err)
 	}
-	records, err := readRecords(ctx, db)
-	for name, record := range records {
-		r.devices[name] = record.fields()
+	records, rows, err := readRecords(ctx, db)
+	if err != nil {
+		return nil, err
 	}
-	return r, err
+	for name, record := range records {
+		row, fields := rows[name], record.fields()
+		r.devices[name] = record.fields()
+		fields["metadata"] = record["metadata"]
+		if row.Object, err = json.Marshal(fields); err != nil {
+			return nil, err
+		}
+		r.rows[name] = row
+	}
+	return r, nil
 }
 
 func hasTable(ctx context.Context, q querier, table string) (bool, error) {
@@ -124,26 +134,25 @@ func intact(ctx context.Context, q querier, table string) error {
 	return err
 }
 
-func readRecords(ctx context.Context, q querier) (map[string]record, error) {
-	rows, err := q.QueryContext(ctx, "SELECT name, object FROM "+recordsTable)
+func readRecords(ctx context.Context, q querier) (map[string]record, map[string]Row, error) {
+	rows, err := q.QueryContext(ctx, "SELECT name, uid, rev, object FROM "+recordsTable)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer rows.Close()
-	all := map[string]record{}
+	all, as := map[string]record{}, map[string]Row{}
 	for rows.Next() {
-		var name string
-		var object []byte
-		if err := rows.Scan(&name, &object); err != nil {
-			return nil, err
+		r := Row{Kind: recordsTable}
+		if err := rows.Scan(&r.Name, &r.UID, &r.Rev, &r.Object); err != nil {
+			return nil, nil, err
 		}
 		var one record
-		if err := json.Unmarshal(object, &one); err != nil {
-			return nil, fmt.Errorf("the record of node %s: %w", name, err)
+		if err := json.Unmarshal(r.Object, &one); err != nil {
+			return nil, nil, fmt.Errorf("the record of node %s: %w", r.Name, err)
 		}
-		all[name] = one
+		all[r.Name], as[r.Name] = one, r
 	}
-	return all, rows.Err()
+	return all, as, rows.Err()
 }
 
 // readTable reads all of a table that is whole; one that is not there is empty.
@@ -212,7 +221,9 @@ func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) erro
 }
 
 // restoreDevices sees to it that the key that spoke for a node last is the one that
-// does, and that none does whose enrolment had ended.
+// does, and that none does whose enrolment had ended. A device that was enrolled since the
+// backup stays enrolled: its Node is made when it reports, and it keeps what it runs until
+// somebody says resume.
 func (r *rights) restoreDevices(ctx context.Context, c *conn) error {
 	if has, err := hasTable(ctx, c, dismissalsTable); err != nil {
 		return err
@@ -221,12 +232,27 @@ func (r *rights) restoreDevices(ctx context.Context, c *conn) error {
 			return err
 		}
 	}
-	if has, err := hasTable(ctx, c, recordsTable); err != nil || !has {
+	if has, err := hasTable(ctx, c, recordsTable); err != nil {
 		return err
+	} else if !has {
+		if len(r.rows) == 0 {
+			return nil
+		}
+		if err := createKind(ctx, c, recordsTable); err != nil {
+			return err
+		}
 	}
-	records, err := readRecords(ctx, c)
+	records, _, err := readRecords(ctx, c)
 	if err != nil {
 		return err
+	}
+	for name, row := range r.rows {
+		if records[name] != nil || r.devices[name]["key"] == nil {
+			continue
+		}
+		if _, err := c.ExecContext(ctx, forKind(putRow, recordsTable), row.put()...); err != nil {
+			return fmt.Errorf("take over the enrolment of %s: %w", name, err)
+		}
 	}
 	for name, record := range records {
 		last, now := r.devices[name], record.fields()

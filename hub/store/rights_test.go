@@ -45,7 +45,7 @@ func outlived(t *testing.T) (dir, backup string) {
 	must(t, s.DeleteAPIToken(ctx, "revoked"))
 	must(t, s.TakeUse(ctx, Use{Node: "pi-1", Key: "fresh", Token: "used", At: noon.Add(time.Hour)}))
 	must(t, s.RevokeJoinToken(ctx, "revoked", noon.Add(time.Hour)))
-	must(t, s.Commit(ctx, Commit{Rev: 20, Rows: []Row{recordOf("pi-1", "fresh", 18, `,"machineID":"m9"`), dismissalOf("deleted", 19)}}))
+	must(t, s.Commit(ctx, Commit{Rev: 20, Rows: []Row{recordOf("pi-1", "fresh", 18, `,"machineID":"m9"`), recordOf("pi-4", "since", 20, `,"machineID":"m4"`), dismissalOf("deleted", 19)}}))
 	if _, err := s.exec(ctx, "DELETE FROM records WHERE name = 'pi-2'"); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,24 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 		`dismissals /deleted u-deleted 19   {"metadata":{"name":"deleted"},"node":"pi-2"}`,
 		`records /pi-1 u-pi-1 1   {"generation":7,"key":"fresh","machineID":"m9","metadata":{"name":"pi-1"}}`,
 		`records /pi-2 u-pi-2 2   {"generation":7,"key":"ended","metadata":{"name":"pi-2"}}`,
-		`records /pi-3 u-pi-3 3   {"metadata":{"name":"pi-3"},"key":"good","generation":7}`)
+		`records /pi-3 u-pi-3 3   {"metadata":{"name":"pi-3"},"key":"good","generation":7}`,
+		`records /pi-4 u-pi-4 20   {"key":"since","machineID":"m4","metadata":{"name":"pi-4"}}`)
+}
+
+// A backup of a hub that had no devices yet is no reason to shut those out that came since.
+func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	mustCommit(t, s, 1, pod("a", 1))
+	must(t, s.backupNow(t.Context(), noon))
+	nobody := Row{Kind: recordsTable, Name: "pi-5", UID: "u-pi-5", Rev: 2, Object: []byte(`{"metadata":{"name":"pi-5"},"generation":7}`)} // came in without a certificate
+	mustCommit(t, s, 2, recordOf("pi-4", "since", 2, ""), nobody)
+	must(t, s.Close())
+	must(t, Restore(t.Context(), options(t, dir), filepath.Join(dir, "backups", "hub-20261101T120000Z.db")))
+	s = openIn(t, dir)
+	expect(t, contents(t, s)[:1], `pods default/a u-a 1 pi-1 Running {"kind":"Pod","metadata":{"name":"a"}}`)
+	expect(t, contents(t, s)[1:], `records /pi-4 u-pi-4 2   {"key":"since","metadata":{"name":"pi-4"}}`)
+	mustCommit(t, s, s.rev+1, recordOf("pi-4", "since", s.rev+1, ""))
 }
 
 // Where the former database says nothing, people and devices are as in the backup; sessions

@@ -67,13 +67,14 @@ type Store struct {
 	// is known once the fleet has been read, and set before anything runs.
 	Now func() time.Time
 
-	dir  string
-	file string // the database
-	log  *slog.Logger
-	lock *os.File // nil: shared with a running hub
-	db   *sql.DB  // one connection, the writer
-	read *pool
-	pg   *postgres // nil: the database is SQLite's
+	dir    string
+	file   string // the database
+	log    *slog.Logger
+	lock   *os.File // nil: shared with a running hub
+	shared bool     // it is a command's
+	db     *sql.DB  // one connection, the writer
+	read   *pool
+	pg     *postgres // nil: the database is SQLite's
 
 	audits                auditor
 	auditKept             time.Duration
@@ -90,6 +91,8 @@ type Store struct {
 	kinds map[string]*kindTable
 	rev   uint64
 	seal  *sealer
+
+	transactions uint64 // how many transactions the database has had
 
 	closing bool // what is still being folded in the audit is written now
 }
@@ -146,6 +149,7 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
 	}
 	s := newStore(o, file)
+	s.shared = true
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
@@ -300,6 +304,10 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	if err == nil {
 		audits, err = s.writeAudits(ctx, s.conn)
 	}
+	var writes uint64
+	if err == nil {
+		err = s.conn.QueryRowContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) RETURNING CAST(value AS INTEGER)", metaWrites).Scan(&writes)
+	}
 	if err == nil {
 		_, err = s.conn.ExecContext(ctx, "COMMIT")
 	}
@@ -311,6 +319,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 		_, _ = s.conn.ExecContext(ctx, "ROLLBACK")
 		return s.explain(err)
 	}
+	s.wrote(writes)
 	return nil
 }
 
@@ -331,6 +340,7 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, err
 // Keys of the meta table that the store itself keeps.
 const (
 	metaRevision  = "revision"
+	metaWrites    = "writes" // how many transactions there were, of commands too
 	metaHubID     = "hub-id"
 	metaKeyID     = "secrets-key-id"
 	metaVersion   = "program-version"

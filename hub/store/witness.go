@@ -17,32 +17,63 @@ import (
 // database whose log was cut, damaged or left behind opens soundly and is an older one:
 // nothing in it can say so.
 //
-// It is written after each commit, over itself and without a sync: it is never ahead of
+// It is written after each transaction, over itself and without a sync: it is never ahead of
 // what is on the disk, costs no write of its own worth naming, and after a power cut it may
-// be some seconds behind, which is nobody's loss.
+// be some seconds behind, which is nobody's loss. Two that write it at once, a hub and a
+// command, may leave it one transaction behind.
 type witness struct{ f *os.File }
+
+// A progress is how far a database is: the revision of its objects, and, because who may do
+// what is no object, how many transactions there were.
+type progress struct{ rev, writes uint64 }
+
+func (s *Store) progress() progress { return progress{s.rev, s.transactions} }
+
+// found is how far the database is that is opened, before anything is written to it.
+func (s *Store) found(ctx context.Context) (p progress, err error) {
+	for key, into := range map[string]*uint64{metaRevision: &p.rev, metaWrites: &p.writes} {
+		text, err := valueOf(ctx, s.conn, key)
+		if err == nil && text != "" { // versions before this one did not count
+			*into, err = strconv.ParseUint(text, 10, 64)
+		}
+		if err != nil {
+			return p, fmt.Errorf("read its %s: %w", key, err)
+		}
+	}
+	return p, nil
+}
+
+// before: the other one was written later. A restore or a move goes on with a revision far
+// beyond, and with whatever count was in the backup.
+func (p progress) before(o progress) bool {
+	return p.rev < o.rev || p.rev == o.rev && p.writes < o.writes
+}
 
 const (
 	witnessFile = "hub.rev"
-	witnessForm = "%020d %08x\n"
+	witnessForm = "%020d %020d %08x\n"
+	witnessOld  = "%020d %08x\n" // of versions that counted revisions only
 )
 
-func witnessText(rev uint64) string {
-	return fmt.Sprintf(witnessForm, rev, crc32.ChecksumIEEE(strconv.AppendUint(nil, rev, 10)))
+func (p progress) text() string {
+	sum := crc32.ChecksumIEEE(fmt.Appendf(nil, "%d %d", p.rev, p.writes))
+	return fmt.Sprintf(witnessForm, p.rev, p.writes, sum)
 }
 
-// witnessed is how far the database of a directory was at least; 0: nobody knows.
-func witnessed(dir string) uint64 {
+// witnessed is how far the database of a directory was at least; zero: nobody knows.
+func witnessed(dir string) (p progress) {
 	text, err := os.ReadFile(filepath.Join(dir, witnessFile))
 	if err != nil {
-		return 0
+		return progress{}
 	}
-	var rev uint64
 	var sum uint32
-	if _, err := fmt.Sscanf(string(text), witnessForm, &rev, &sum); err != nil || string(text) != witnessText(rev) {
-		return 0
+	if _, err := fmt.Sscanf(string(text), witnessForm, &p.rev, &p.writes, &sum); err == nil && string(text) == p.text() {
+		return p
 	}
-	return rev
+	if _, err := fmt.Sscanf(string(text), witnessOld, &p.rev, &sum); err == nil && string(text) == fmt.Sprintf(witnessOld, p.rev, crc32.ChecksumIEEE(strconv.AppendUint(nil, p.rev, 10))) {
+		return progress{rev: p.rev}
+	}
+	return progress{}
 }
 
 func (w *witness) open(dir string) (err error) {
@@ -50,10 +81,28 @@ func (w *witness) open(dir string) (err error) {
 	return err
 }
 
-// saw notes a revision. Where that fails nothing is lost but the witness.
-func (w *witness) saw(rev uint64) {
+// saw notes how far the database is. Where that fails nothing is lost but the witness.
+func (w *witness) saw(p progress) {
 	if w.f != nil {
-		_, _ = w.f.WriteAt([]byte(witnessText(rev)), 0)
+		_, _ = w.f.WriteAt([]byte(p.text()), 0)
+	}
+}
+
+// wrote notes a transaction that is on the disk. A command has no witness open: it raises
+// the count in the hub's, if there is one.
+func (s *Store) wrote(writes uint64) {
+	s.transactions = writes
+	if !s.shared {
+		s.witness.saw(s.progress())
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, witnessFile), os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if saw := witnessed(s.dir); saw.rev > 0 && saw.writes < writes {
+		_, _ = f.WriteAt([]byte(progress{saw.rev, writes}.text()), 0)
 	}
 }
 
@@ -69,18 +118,21 @@ func (w *witness) close() error {
 // outlived makes of a database that is older than its witness one that was restored: it
 // says so loudly, its revisions go on beyond all that were given out, and no device is told
 // anything before an administrator has looked.
-func (s *Store) outlived(ctx context.Context, o Options, saw uint64) error {
+func (s *Store) outlived(ctx context.Context, o Options, is, saw progress) error {
 	how := fmt.Sprintf("the end of its log (%s-wal) is lost", filepath.Base(s.file))
 	if s.pg != nil {
 		how = "a standby took over that had not got everything"
 	}
 	r := Recovery{At: time.Now().UTC(), From: s.where(),
-		Cause: fmt.Sprintf("it is of revision %d, and was of %d: %s, or an older copy was put in its place", s.rev, saw, how)}
+		Cause: fmt.Sprintf("it is of revision %d, and was of %d: %s, or an older copy was put in its place", is.rev, saw.rev, how)}
+	if is.rev == saw.rev { // people, tokens, or the audit
+		r.Cause = fmt.Sprintf("of %d transactions it has %d: %s, or an older copy was put in its place", saw.writes, is.writes, how)
+	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	rev := saw + revisionJump
+	rev := saw.rev + revisionJump
 	s.audits.put(r.audit(o.By, chainEnd{}))
 	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {

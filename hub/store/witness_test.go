@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"flotilla.dev/hub/store/postgrestest"
 )
 
 // killed is the directory of a hub that was killed: its newest commits are in the log.
@@ -58,10 +61,10 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 		{"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, witnessFile))) }, false},
 		{"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, witnessFile), 0)) }, false},
 		{"the witness is damaged", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(strings.Replace(witnessText(10), "0000", "0900", 1)), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
 		}, false},
 		{"the witness is behind, as after a power cut", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(witnessText(7)), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(progress{7, 1}.text()), 0o600))
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,7 +87,7 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			}
 			mustCommit(t, s, rev+1, pod("next", rev+1))
 			must(t, s.Close())
-			if got := witnessed(dir); got != rev+1 {
+			if got := witnessed(dir).rev; got != rev+1 {
 				t.Errorf("after revision %d the witness says %d", rev+1, got)
 			}
 			said.Reset()
@@ -110,5 +113,105 @@ func TestARestoreIsNoDatabaseThatIsOlderThanItWas(t *testing.T) {
 	defer s.Close()
 	if strings.Contains(said.String(), "OLDER") {
 		t.Error(said.String())
+	}
+}
+
+// Who may do what is no object and has no revision: an older database of the same objects
+// lets in again whom somebody has shut out.
+func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
+	for _, where := range []string{"sqlite", "postgres"} {
+		var server *postgrestest.Server
+		if where == "postgres" {
+			server = postgrestest.Start(t)
+		}
+		now := time.Now()
+		for name, c := range map[string]struct {
+			do   func(t *testing.T, hub, command *Store) error
+			lost bool
+		}{
+			"nothing has happened since": {func(*testing.T, *Store, *Store) error { return nil }, false},
+			"the hub has deleted a user": {func(t *testing.T, hub, _ *Store) error { return hub.DeleteUser(t.Context(), "anna", now) }, true},
+			"a command has revoked a token": {func(t *testing.T, _, command *Store) error {
+				return command.RevokeJoinToken(t.Context(), "j", now)
+			}, true},
+			"a command, and then the hub again": {func(t *testing.T, hub, command *Store) error {
+				return errors.Join(command.RevokeClients(t.Context(), "eve", now), hub.RevokeClients(t.Context(), "mallory", now))
+			}, true},
+			"somebody was noted in the audit": {func(t *testing.T, hub, _ *Store) error { return hub.AddAudit(t.Context(), did("pi-1")) }, true},
+		} {
+			t.Run(where+": "+name, func(t *testing.T) {
+				o := options(t, t.TempDir())
+				file := filepath.Join(o.Dir, database)
+				keep := func() { must(t, copyFile(file, file+".older")) }
+				back := func() { must(t, os.Rename(file+".older", file)) }
+				if server != nil {
+					o.Database = server.Database()
+					name := postgrestest.Name(o.Database)
+					keep = func() { server.Do("postgres", "CREATE DATABASE "+name+"_older TEMPLATE "+name) }
+					back = func() {
+						server.Do("postgres", "DROP DATABASE "+name)
+						server.Do("postgres", "ALTER DATABASE "+name+"_older RENAME TO "+name)
+					}
+				}
+				s := opened(t, o)
+				mustCommit(t, s, 5, pod("a", 5))
+				must(t, s.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: now}))
+				must(t, s.AddSession(t.Context(), Session{Hash: []byte{1}, User: "anna", Created: now, Expires: now.Add(time.Hour)}))
+				must(t, s.AddJoinToken(t.Context(), JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Uses: 3, Created: now, Expires: now.Add(time.Hour)}))
+				must(t, s.Close())
+				keep()
+				if c.lost {
+					s = opened(t, o)
+					command, err := OpenShared(t.Context(), o)
+					must(t, err)
+					began := witnessed(o.Dir).writes
+					must(t, c.do(t, s, command))
+					counted, err := s.found(t.Context())
+					must(t, err)
+					if saw := witnessed(o.Dir); saw != counted || saw.writes <= began {
+						t.Errorf("the witness says %+v, and the database is at %+v", saw, counted)
+					}
+					must(t, errors.Join(command.Close(), s.Close()))
+				}
+				back()
+				var said bytes.Buffer
+				o.Log = logTo(&said)
+				s = opened(t, o)
+				r, err := s.Recovered(t.Context())
+				must(t, err)
+				if (r != nil) != c.lost || strings.Contains(said.String(), "DATABASE IS OLDER") != c.lost || c.lost && !strings.Contains(r.Cause, "transactions") {
+					t.Fatalf("%+v: %s", r, said.String())
+				}
+				token, err := s.JoinToken(t.Context(), "j")
+				must(t, err)
+				if _, err := s.Session(t.Context(), []byte{1}); token.Revoked.IsZero() == c.lost || errors.Is(err, ErrNotFound) != c.lost {
+					t.Error("who was shut out is in again:", token, err)
+				}
+				rev := s.rev
+				must(t, s.Close())
+				said.Reset()
+				s = opened(t, o) // and it says so once
+				if strings.Contains(said.String(), "OLDER") || s.rev != rev {
+					t.Error(said.String(), s.rev, rev)
+				}
+				must(t, s.Close())
+			})
+		}
+	}
+}
+
+// A program that counted revisions only has left its file.
+func TestAWitnessOfAnEarlierVersionCounts(t *testing.T) {
+	dir := killed(t)
+	must(t, os.Remove(filepath.Join(dir, database+"-wal")))
+	must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte("00000000000000000010 a15d25e1\n"), 0o600))
+	if saw := witnessed(dir); saw != (progress{rev: 10}) {
+		t.Fatal(saw)
+	}
+	s, err := Open(t.Context(), options(t, dir))
+	must(t, err)
+	defer s.Close()
+	if r, err := s.Recovered(t.Context()); err != nil || r == nil {
+		t.Fatal(r, err)
 	}
 }
