@@ -86,3 +86,27 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		agree(t, h, a, "when the hub is back")
 	})
 }
+
+// Behind a broker an answer says whose it is; where the hub sees the connection it need not.
+func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
+	for external, want := range map[bool]string{true: "b1", false: ""} {
+		h := &hub{external: external}
+		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+			time.Sleep(time.Second)
+			s := l.Stream("q1")
+			if err := s.Send(t.Context(), wire.Reply{Data: make([]byte, 3*MaxChunk), EOF: true}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			got := with(h, func(h *hub) []wire.Reply { return h.replies })
+			if len(got) != 3 {
+				t.Fatalf("%d chunks came", len(got))
+			}
+			for _, r := range got {
+				if r.Boot != want {
+					t.Errorf("behind a broker %v: chunk %d is of boot %q, want %q", external, r.Seq, r.Boot, want)
+				}
+			}
+		})
+	}
+}

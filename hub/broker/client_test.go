@@ -226,6 +226,22 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 	until(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
 }
 
+// An answer is the device's if it names the boot that only the hub has heard: who has a
+// certificate of the node's name hears the questions, and could answer them.
+func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
+	h := behindBroker(t, nil)
+	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "one that is ended": {Boot: "b2", Seq: 3, EOF: true}} {
+		h.say("reply/q", r)
+		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: name})
+		until(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+		if n := h.heard.count("reply"); n != 0 {
+			t.Errorf("%s: heard %q", name, h.heard.all())
+		}
+	}
+	h.say("reply/q", wire.Reply{Boot: "b1", Seq: 4})
+	until(t, "the answer of the node's boot", func() bool { return h.heard.count("reply pi-1 q 4") == 1 })
+}
+
 func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
 	h := behindBroker(t, nil)
 	release := make(chan struct{})

@@ -264,7 +264,16 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 			return nil
 		})
 	case wire.ChannelReply:
-		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(p, a.id, v); return nil })
+		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
+			if v.Boot == "" {
+				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker between it and the hub, or it is somebody else's", "node", r.node)
+			}
+			if !own(v.Boot) {
+				return errUnheard
+			}
+			handler.Reply(p, a.id, v)
+			return nil
+		})
 	}
 	return nil
 }
