@@ -442,7 +442,7 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	l, err = link.New(c)
 	close(ready)
 	if err == nil {
-		g.Go(func() error { return askForAddresses(ctx, isOnline(l), renew) })
+		g.Go(func() error { return askForAddresses(ctx, func() bool { return isOnline(l)() && !l.Unheard() }, renew) })
 	}
 	return l, err
 }

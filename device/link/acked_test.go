@@ -71,6 +71,9 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		if n := h.count("connect"); n < 2 {
 			t.Errorf("%d connections in two minutes to a broker without a hub", n)
 		}
+		if !l.Unheard() {
+			t.Error("it does not say that nobody hears it")
+		}
 		time.Sleep(24 * time.Hour)
 		first := h.count("connect")
 		statuses := h.count("status")
@@ -84,6 +87,9 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		h.silent.Store(false)
 		time.Sleep(6 * time.Minute) // or at once: a lease shows what it lacks
 		agree(t, h, a, "when the hub is back")
+		if l.Unheard() {
+			t.Error("it says that nobody hears it, and the hub does")
+		}
 	})
 }
 
