@@ -70,9 +70,10 @@ func (o *owners) set(node string, w Owner) {
 // A hubBehind is a client with who hears it, and a device by hand.
 type hubBehind struct {
 	*Client
-	heard  *recorder
-	owners *owners
-	device paho.Client
+	heard   *recorder
+	owners  *owners
+	device  paho.Client
+	address string // of the broker
 
 	mu   sync.Mutex
 	told []string // what the device got: channel, and of an acknowledgement what it is of
@@ -101,7 +102,7 @@ func (h *hubBehind) say(channel string, v any) []byte {
 func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 	t.Helper()
 	address, _ := elsewhere(t)
-	h := &hubBehind{heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
+	h := &hubBehind{address: address, heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
 	cfg := ClientConfig{
 		Handler: h.heard, Log: quiet, Servers: []string{address}, Owner: h.owners.get,
 		Proof: func(node, boot string, p *wire.Proof) (string, error) {
