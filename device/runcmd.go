@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -381,7 +381,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 // newLink makes the link, and keeps its certificate fresh.
 func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
 	c := link.Config{
-		Node: p.node, Machine: p.machine, Boot: ulid.Make().String(), AgentVersion: agent.Version, Server: p.server,
+		Node: p.node, Machine: p.machine, Boot: rand.Text(), AgentVersion: agent.Version, Server: p.server,
 		LeaseInterval: p.lease, Source: a, Sink: sink{a, nil}, Log: log,
 	}
 	if p.identity == nil {
@@ -442,7 +442,7 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	l, err = link.New(c)
 	close(ready)
 	if err == nil {
-		g.Go(func() error { return askForAddresses(ctx, isOnline(l), renew) })
+		g.Go(func() error { return askForAddresses(ctx, func() bool { return isOnline(l)() && !l.Unheard() }, renew) })
 	}
 	return l, err
 }

@@ -49,6 +49,10 @@ func (l *Link) ackedByHub(of string) {
 	}
 }
 
+// Unheard says whether the device is connected to a broker whose hub does not acknowledge
+// what it says: the hub may be away, or may have other addresses now.
+func (l *Link) Unheard() bool { return l.unheard.Load() }
+
 // unacked is how many messages in a row the hub has not acknowledged, as the end of a session.
 type unacked int
 

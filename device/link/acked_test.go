@@ -71,6 +71,9 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		if n := h.count("connect"); n < 2 {
 			t.Errorf("%d connections in two minutes to a broker without a hub", n)
 		}
+		if !l.Unheard() {
+			t.Error("it does not say that nobody hears it")
+		}
 		time.Sleep(24 * time.Hour)
 		first := h.count("connect")
 		statuses := h.count("status")
@@ -84,5 +87,32 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		h.silent.Store(false)
 		time.Sleep(6 * time.Minute) // or at once: a lease shows what it lacks
 		agree(t, h, a, "when the hub is back")
+		if l.Unheard() {
+			t.Error("it says that nobody hears it, and the hub does")
+		}
 	})
+}
+
+// Behind a broker an answer says whose it is; where the hub sees the connection it need not.
+func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
+	for external, want := range map[bool]string{true: "b1", false: ""} {
+		h := &hub{external: external}
+		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+			time.Sleep(time.Second)
+			s := l.Stream("q1")
+			if err := s.Send(t.Context(), wire.Reply{Data: make([]byte, 3*MaxChunk), EOF: true}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			got := with(h, func(h *hub) []wire.Reply { return h.replies })
+			if len(got) != 3 {
+				t.Fatalf("%d chunks came", len(got))
+			}
+			for _, r := range got {
+				if r.Boot != want {
+					t.Errorf("behind a broker %v: chunk %d is of boot %q, want %q", external, r.Seq, r.Boot, want)
+				}
+			}
+		})
+	}
 }

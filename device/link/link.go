@@ -137,6 +137,7 @@ type Link struct {
 	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
 	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
+	unheard  atomic.Bool              // an external broker is there, and its hub has not acknowledged what was sent last
 	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
 }
 

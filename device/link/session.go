@@ -265,6 +265,7 @@ func (s *session) settle(now time.Time) error {
 			t.token = nil
 			if err == nil {
 				s.unacked, s.l.deaf = 0, 0
+				s.l.unheard.Store(false)
 			}
 			switch {
 			case t == &s.pods:
@@ -283,6 +284,7 @@ func (s *session) settle(now time.Time) error {
 			continue
 		}
 		t.token, t.due = nil, true
+		s.l.unheard.Store(s.external)
 		if t == &s.pods {
 			s.list = podList{}
 		}

@@ -115,6 +115,9 @@ func (s *Stream) send(ctx context.Context, r wire.Reply) error {
 		probe.Stop()
 	}
 	r.Seq, r.Ack = s.next, s.acknowledge()
+	if s.session != nil && s.session.external {
+		r.Boot = s.l.bootID()
+	}
 	payload, err := json.Marshal(r)
 	if err != nil {
 		return s.fail(err)

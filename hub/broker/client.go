@@ -19,6 +19,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -41,6 +42,8 @@ type ClientConfig struct {
 	// Silence is after how long without a word a node counts as not connected; default 40 s.
 	Silence  time.Duration
 	NodeRate float64 // messages per second and node, as Limits.NodeRate; what is more is dropped
+
+	dial func(ctx context.Context, to string) (net.Conn, error) // below TLS; nil: TCP
 }
 
 // An Owner is the device that a node is.
@@ -92,6 +95,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.dial == nil {
+		cfg.dial = func(ctx context.Context, to string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", to)
+		}
 	}
 	if cfg.Silence <= 0 {
 		cfg.Silence = 40 * time.Second
@@ -162,7 +170,8 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		AddBroker("tcp://broker"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, server) }).
 		SetClientID(c.id).SetProtocolVersion(4).SetCleanSession(true).SetAutoReconnect(false).SetConnectRetry(false).
-		SetConnectTimeout(connectTimeout).SetWriteTimeout(writeTimeout).SetKeepAlive(minKeepAlive * time.Second).SetPingTimeout(5 * time.Second).
+		SetConnectTimeout(connectTimeout).SetKeepAlive(minKeepAlive * time.Second).
+		SetPingTimeout(time.Hour). // the connection sees silence earlier, and takes no slow packet for it
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.arrived(m) }).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { lost <- err })
@@ -209,9 +218,13 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 func (c *Client) open(ctx context.Context, server string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", server)
-	if err != nil || c.cfg.TLS == nil {
-		return raw, err
+	dialled, err := c.cfg.dial(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	raw := line.New(dialled, writeTimeout)
+	if c.cfg.TLS == nil {
+		return newBrokerConn(raw, raw), nil
 	}
 	conf := c.cfg.TLS.Clone()
 	if conf.ServerName == "" {
@@ -228,7 +241,7 @@ func (c *Client) open(ctx context.Context, server string) (net.Conn, error) {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	return secure, nil
+	return newBrokerConn(secure, raw), nil
 }
 
 func settled(ctx context.Context, t paho.Token) error {

@@ -70,9 +70,10 @@ func (o *owners) set(node string, w Owner) {
 // A hubBehind is a client with who hears it, and a device by hand.
 type hubBehind struct {
 	*Client
-	heard  *recorder
-	owners *owners
-	device paho.Client
+	heard   *recorder
+	owners  *owners
+	device  paho.Client
+	address string // of the broker
 
 	mu   sync.Mutex
 	told []string // what the device got: channel, and of an acknowledgement what it is of
@@ -101,7 +102,7 @@ func (h *hubBehind) say(channel string, v any) []byte {
 func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 	t.Helper()
 	address, _ := elsewhere(t)
-	h := &hubBehind{heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
+	h := &hubBehind{address: address, heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
 	cfg := ClientConfig{
 		Handler: h.heard, Log: quiet, Servers: []string{address}, Owner: h.owners.get,
 		Proof: func(node, boot string, p *wire.Proof) (string, error) {
@@ -226,6 +227,22 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 	until(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
 }
 
+// An answer is the device's if it names the boot that only the hub has heard: who has a
+// certificate of the node's name hears the questions, and could answer them.
+func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
+	h := behindBroker(t, nil)
+	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "one that is ended": {Boot: "b2", Seq: 3, EOF: true}} {
+		h.say("reply/q", r)
+		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: name})
+		until(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+		if n := h.heard.count("reply"); n != 0 {
+			t.Errorf("%s: heard %q", name, h.heard.all())
+		}
+	}
+	h.say("reply/q", wire.Reply{Boot: "b1", Seq: 4})
+	until(t, "the answer of the node's boot", func() bool { return h.heard.count("reply pi-1 q 4") == 1 })
+}
+
 func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
 	h := behindBroker(t, nil)
 	release := make(chan struct{})
@@ -263,7 +280,9 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	keep := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + h.cfg.Servers[0]).SetClientID("keeper"))
 	keep.Connect().WaitTimeout(5 * time.Second)
 	defer keep.Disconnect(0)
-	keep.Publish("fleet/v1/nodes/pi-1/lease", 1, true, `{"boot":"b1","seq":1}`).WaitTimeout(5 * time.Second)
+	for _, channel := range []string{"lease", "status", "pods", "event", "presence", "reply/x"} {
+		keep.Publish("fleet/v1/nodes/pi-1/"+channel, 1, true, `{"boot":"b1","seq":1,"type":"Normal","reason":"R","state":"shutdown"}`).WaitTimeout(5 * time.Second)
+	}
 	// A retained message comes with the flag to who subscribes after it.
 	again, err := NewClient(h.cfg)
 	if err != nil {
@@ -274,9 +293,11 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- again.Run(ctx) }()
-	until(t, "the offence", func() bool { return heard.count("offence pi-1 a message on \"lease\" is retained") == 1 })
-	if heard.count("lease") != 0 || again.Online("pi-1") {
-		t.Errorf("%q", heard.all())
+	until(t, "the offence", func() bool { return heard.count("offence pi-1 a message on") == 1 }) // the others are counted, and not told
+	until(t, "all of them", func() bool { return again.Stats().Offences["retain"] == 6 })
+	time.Sleep(20 * time.Millisecond)
+	if all := heard.all(); len(all) != 1 || again.Online("pi-1") {
+		t.Errorf("%q", all)
 	}
 	cancel()
 	<-done
@@ -295,6 +316,19 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	if h.remote("nobody") != nil {
 		t.Error("a stranger takes memory")
 	}
+}
+
+// Whoever else the broker lets publish as a node, its own device is heard.
+func TestBehindABrokerAFloodInANodesNameSilencesItNot(t *testing.T) {
+	h := behindBroker(t, func(c *ClientConfig) { c.NodeRate = 10 })
+	for i := range 300 {
+		h.say([]string{"lease", "event", "reply/x"}[i%3], []byte(`{"boot":"b0","seq":1,"type":"Normal","reason":"Noise"}`))
+	}
+	until(t, "the offence of the flood", func() bool { return h.heard.count("offence pi-1 publishes more than 10") == 1 })
+	for i := range 10 {
+		h.say("lease", lease("b1", 1000+i))
+	}
+	until(t, "the leases of the node's own boot", func() bool { return h.heard.count("lease pi-1 10") == 10 && h.Online("pi-1") })
 }
 
 func TestBehindABrokerANodeComesAndGoes(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
@@ -106,7 +107,7 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 	if !slices.Equal(leaf.Subject.Organization, []string{ObserverOrganization}) || leaf.Subject.CommonName == "" {
 		return nil
 	}
-	return &Observer{Name: leaf.Subject.CommonName, Addr: addr, Chain: state.PeerCertificates}
+	return &Observer{Name: strings.TrimPrefix(leaf.Subject.CommonName, ObserverPrefix), Addr: addr, Chain: state.PeerCertificates}
 }
 
 // identify reads who the client certificate speaks of.

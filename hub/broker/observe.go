@@ -22,6 +22,9 @@ import (
 // ObserverOrganization is what the subject of an observer's certificate says beside its name.
 const ObserverOrganization = "flotilla:observers"
 
+// ObserverPrefix is what stands before an observer's name in it; older ones are without.
+const ObserverPrefix = "observer:"
+
 // Limits of observers. What they cost the sender of a message is to compare its topic with
 // their filters.
 const (

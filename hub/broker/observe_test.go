@@ -77,7 +77,7 @@ func (w *world) device(node string) *client {
 
 func (w *world) observer(name string, mod func(*packets.Packet)) (*client, int) {
 	w.Helper()
-	c, code := w.dial(name, pkix.Name{CommonName: name, Organization: []string{ObserverOrganization}}, mod)
+	c, code := w.dial(name, pkix.Name{CommonName: ObserverPrefix + name, Organization: []string{ObserverOrganization}}, mod)
 	synctest.Wait()
 	return c, code
 }

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"sync"
-	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
@@ -116,9 +115,8 @@ func (o *outbox) drain(ctx context.Context, c *Client, client paho.Client) {
 			t := client.Publish(m.topic, 0, false, p)
 			select { // paho has written it: what waits, waits here
 			case <-t.Done():
-			case <-ctx.Done():
+			case <-ctx.Done(): // also where the connection has ended
 				return
-			case <-time.After(2 * writeTimeout):
 			}
 		}
 	}

@@ -21,7 +21,9 @@ type remote struct {
 	heard  atomic.Int64 // when it last said something; age of the client
 	online atomic.Bool
 
-	rate bucket // of the goroutine that reads the connection
+	// Of the goroutine that reads the connection. Leases of the node's own boot have a bucket of
+	// their own: who has an older certificate of its name must not be able to silence it.
+	rate, leases bucket
 
 	mu    sync.Mutex
 	queue []arrival
@@ -57,7 +59,7 @@ func (c *Client) arrived(m paho.Message) {
 		if wire.ValidNode(node) != nil {
 			return
 		}
-		r = &remote{node: node, rate: newBucket(c.cfg.NodeRate)}
+		r = &remote{node: node, rate: newBucket(c.cfg.NodeRate), leases: newBucket(c.cfg.NodeRate)}
 		c.mu.Lock()
 		c.nodes[node] = r
 		c.mu.Unlock()
@@ -67,11 +69,17 @@ func (c *Client) arrived(m paho.Message) {
 	if wire.Packed(payload) && len(payload) <= wire.MaxFromDevice { // it is as much work as its text
 		cost += min(float64(wire.TextSize(payload))/(16<<10), c.cfg.NodeRate)
 	}
-	if !r.rate.afford(cost) {
+	ch, id, err := wire.ParseChannel(tail)
+	from, l, bad := &r.rate, wire.Lease{}, error(nil)
+	if ch == wire.ChannelLease {
+		if l, bad = wire.ParseLease(payload); bad == nil && l.Boot == owner.Boot {
+			from = &r.leases
+		}
+	}
+	if !from.afford(cost) {
 		c.b.offence(node, badPayload, fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
 		return
 	}
-	ch, id, err := wire.ParseChannel(tail)
 	switch {
 	case err != nil || !ch.FromDevice():
 		c.b.offence(node, forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail))
@@ -88,9 +96,8 @@ func (c *Client) arrived(m paho.Message) {
 		c.enqueue(r, arrival{ch, id, payload})
 		return
 	}
-	l, err := wire.ParseLease(payload)
-	if err != nil {
-		c.b.offence(node, badPayload, err.Error())
+	if bad != nil {
+		c.b.offence(node, badPayload, bad.Error())
 		return
 	}
 	c.b.stats.heard[leases].Add(1)
@@ -264,7 +271,16 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 			return nil
 		})
 	case wire.ChannelReply:
-		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(p, a.id, v); return nil })
+		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
+			if v.Boot == "" {
+				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker between it and the hub, or it is somebody else's", "node", r.node)
+			}
+			if !own(v.Boot) {
+				return errUnheard
+			}
+			handler.Reply(p, a.id, v)
+			return nil
+		})
 	}
 	return nil
 }

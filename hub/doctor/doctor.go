@@ -94,6 +94,7 @@ func Examine(ctx context.Context, p Patient) (all []Finding) {
 	all = append(all, p.backups()...)
 	all = append(all, p.certificates()...)
 	all = append(all, p.clock(e)...)
+	all = append(all, p.brokers(ctx)...)
 	if e.Running {
 		return append(all, answers(ctx, e.URL))
 	}
@@ -339,7 +340,7 @@ func (p Patient) clock(e *store.Examination) []Finding {
 // ports tells whether a hub that is down could listen.
 func (p Patient) ports() (all []Finding) {
 	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen}, {"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen}} {
-		if l.addr == "" {
+		if l.addr == "" || len(p.Config.Brokers) > 0 && l.flag != "--https-listen" { // devices connect to the broker
 			continue
 		}
 		conn, err := net.Listen("tcp", l.addr)

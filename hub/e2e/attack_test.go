@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +94,38 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 			if !strings.HasPrefix(heard, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(heard, "fleet/v1/nodes/thief/request/") {
 				t.Errorf("it has heard %.100s", heard)
 			}
+		}
+	})
+	t.Run("a person or an observer who is named like a node is not that node", func(t *testing.T) {
+		mine := filepath.Join(t.TempDir(), "mine")
+		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", mine)
+		heard, said := len(look.heardOf("nodes/"+victim.id.Node+"/desired")), 0
+		for who, conf := range map[string]*tls.Config{
+			"observer": pair(t, mine),
+			"person":   h.person(victim.id.Node, "viewer"),
+			"the hub":  h.person("flotilla:hub", "viewer"),
+		} {
+			s, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID("namesake") })
+			if err != nil {
+				t.Logf("%s: CONNECT is refused: %v", who, err)
+				continue
+			}
+			s.subscribes("#", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease")
+			s.says("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"namesake","state":"shutdown"}`), false)
+			s.says("fleet/v1/nodes/"+victim.id.Node+"/desired", []byte(`{"namesake":1}`), false)
+			victim.runs(h, fmt.Sprintf("namesake-%d", said))
+			said++
+			s.mu.Lock()
+			if len(s.heard) > 0 {
+				t.Errorf("%s has heard %q", who, s.heard[0])
+			}
+			s.mu.Unlock()
+		}
+		if said > 0 && len(look.heardOf("nodes/"+victim.id.Node+"/desired")) == heard {
+			t.Fatal("nothing was to be heard: the test shows nothing")
+		}
+		if got := look.heardOf(`"namesake"`); len(got) > 0 {
+			t.Errorf("the broker has passed on %q", got)
 		}
 	})
 	t.Run("nothing is retained, and no will is another's", func(t *testing.T) {
@@ -213,4 +249,28 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		newer.run()
 		await(t, "the new device again", time.Minute, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
 	})
+}
+
+// person is the certificate of a kubeconfig.
+func (h *hub) person(name, role string) *tls.Config {
+	h.t.Helper()
+	text := output(h.t, program(h.t, "hub", here), "kubeconfig", "--data-dir", h.dir, "--user", name, "--role", role)
+	field := func(name string) []byte {
+		m := regexp.MustCompile(name + `: (\S+)`).FindStringSubmatch(text)
+		if m == nil {
+			h.t.Fatalf("the kubeconfig has no %s", name)
+		}
+		b, err := base64.StdEncoding.DecodeString(m[1])
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		return b
+	}
+	cert, err := tls.X509KeyPair(field("client-certificate-data"), field("client-key-data"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(field("certificate-authority-data"))
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
 }

@@ -20,7 +20,7 @@ func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir
 	if os.Getuid() == 0 { // it would become another user, who may not read the keys of a test
 		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
 	}
-	append2(t, filepath.Join(dir, "acl"), "\nuser spy\ntopic read #\ntopic read $SYS/#\n")
+	append2(t, filepath.Join(dir, "acl"), "\nuser observer:spy\ntopic read #\ntopic read $SYS/#\n")
 	broker = mosquitto(t, dir, address)
 	for _, n := range names {
 		devices = append(devices, h.twin(n).run())

@@ -56,7 +56,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	if err != nil {
 		t.Fatal(err)
 	}
-	spy := strings.Replace(string(text), "users: [", "users: [\n    { user: \"CN=spy,O=flotilla:observers\", permissions: { subscribe: [\">\"] } }", 1)
+	spy := strings.Replace(string(text), "users: [", "users: [\n    { user: \"CN=observer:spy,O=flotilla:observers\", permissions: { subscribe: [\">\"] } }", 1)
 	if err := os.WriteFile(rules, []byte(spy), 0o600); err != nil {
 		t.Fatal(err)
 	}

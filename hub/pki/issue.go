@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -48,6 +49,33 @@ var organizations = map[Role]string{
 	Observer: "flotilla:observers",
 	Hub:      HubOrganization,
 	Peer:     "flotilla:peers",
+}
+
+// What comes before the name of whoever is no device in the common name of a certificate. To
+// an MQTT broker of others the common name is all that there is of somebody; and no node's name
+// has a colon, so that nobody's certificate can be taken for that of a node.
+const (
+	UserPrefix     = "user:"
+	ObserverPrefix = "observer:"
+)
+
+// commonName is how a person or an observer stands in a certificate.
+func commonName(role Role, name string) string {
+	if role == Observer {
+		return ObserverPrefix + name
+	}
+	return UserPrefix + name
+}
+
+// nameOf is the inverse of commonName. Certificates from before it are without a prefix.
+func nameOf(role Role, common string) string {
+	switch role {
+	case Admin, Operator, Viewer:
+		return strings.TrimPrefix(common, UserPrefix)
+	case Observer:
+		return strings.TrimPrefix(common, ObserverPrefix)
+	}
+	return common
 }
 
 // ErrRequest: a certificate request cannot be signed; its sender has to change it.
@@ -133,7 +161,7 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 	case life <= 0 || life > leafLife:
 		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, leafLife)
 	}
-	return a.issueClient(org, user, life)
+	return a.issueClient(org, commonName(role, user), life)
 }
 
 func (a *Authority) issueClient(org, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flotilla.dev/shared/wire"
 )
 
 func must[T any](v T, err error) func(t *testing.T) T {
@@ -272,6 +274,40 @@ func TestPeopleHaveTheirOwnCertificates(t *testing.T) {
 		if _, _, err := a.IssueClient(c.role, c.user, c.life); err == nil {
 			t.Errorf("issued for %s", name)
 		}
+	}
+}
+
+// A broker of others knows people by their common names alone.
+func TestNobodysCommonNameIsThatOfANode(t *testing.T) {
+	a := open(t, t.TempDir())
+	for role := range organizations {
+		if role == Device || role == Hub || role == Peer {
+			continue
+		}
+		for _, name := range []string{"pi-1", HubName, "a"} {
+			cert, _, err := a.IssueClient(role, name, time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := chain(t, cert)
+			if common := all[0].Subject.CommonName; wire.ValidNode(common) == nil || common == HubName || common == name {
+				t.Errorf("the certificate of %s %s says %q", role, name, common)
+			}
+			if h := must(a.Verify(all))(t); h.Role != role || h.Name != name {
+				t.Errorf("%s %s is %+v to the hub", role, name, h)
+			}
+		}
+		// Those of before stay good.
+		cert, _, err := a.issueClient(organizations[role], "pi-1", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := must(a.Verify(chain(t, cert)))(t); h.Role != role || h.Name != "pi-1" {
+			t.Errorf("an older certificate of %s is %+v to the hub", role, h)
+		}
+	}
+	if wire.ValidNode(UserPrefix+"x") == nil || wire.ValidNode(ObserverPrefix+"x") == nil {
+		t.Error("a node may have such a name")
 	}
 }
 

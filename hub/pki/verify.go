@@ -68,7 +68,7 @@ func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, er
 	if len(leaf.Subject.Organization) == 1 && leaf.Subject.CommonName != "" {
 		for role, org := range organizations {
 			if leaf.Subject.Organization[0] == org {
-				return Holder{role, leaf.Subject.CommonName, leaf}, nil
+				return Holder{role, nameOf(role, leaf.Subject.CommonName), leaf}, nil
 			}
 		}
 	}

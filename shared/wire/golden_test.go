@@ -84,7 +84,7 @@ var goldens = []struct {
 			{Name: "web", Usage: corev1.ResourceList{"cpu": resource.MustParse("5m"), "memory": resource.MustParse("20Mi")}},
 		}}},
 	}, anyParser(ParseUsage)},
-	{"reply", Reply{Seq: 3, Data: []byte("a line\n"), EOF: true}, anyParser(ParseReply)},
+	{"reply", Reply{Boot: boot, Seq: 3, Data: []byte("a line\n"), EOF: true}, anyParser(ParseReply)},
 }
 
 func TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay(t *testing.T) {

@@ -248,6 +248,9 @@ func (r *Request) Input() bool {
 // chunk whose Seq the hub has already is a repetition, and says that the device
 // has had no acknowledgement for long.
 type Reply struct {
+	// Boot is whose answer it is, where a broker is between the device and the hub: what comes
+	// without it there is not heard.
+	Boot     string `json:"boot,omitempty"`
 	Seq      uint64 `json:"seq"`
 	Data     []byte `json:"data,omitempty"`
 	Stderr   bool   `json:"stderr,omitempty"` // data is from the command's error output

@@ -1,0 +1,71 @@
+package broker
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"flotilla.dev/shared/line/linetest"
+	"flotilla.dev/shared/wire"
+)
+
+const radio = 20_000 / 8 // bytes a second of a line of 20 kbit/s
+
+// across is a hub behind a broker at the other end of a line, and how often it has connected.
+func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
+	h = behindBroker(t, func(c *ClientConfig) {
+		over = linetest.New(t, c.Servers[0], 1<<20, 1<<20)
+		c.Servers = []string{over.Addr}
+		c.dial = linetest.Dial
+	})
+	h.say("lease", lease("b1", 1))
+	until(t, "the first lease", func() bool { return h.Online("pi-1") })
+	return h, over
+}
+
+// A desired state of 10 s is no reason to hang up on the broker, or it would never arrive. One
+// of more than 15 s the broker hangs up on: to it only a whole packet is life.
+func TestTheHubsLineToTheBrokerMayBeSlow(t *testing.T) {
+	t.Parallel()
+	h, over := across(t)
+	var got atomic.Int64
+	look := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + h.address).SetClientID("look").SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { got.Store(int64(len(m.Payload()))) }))
+	look.Connect().WaitTimeout(5 * time.Second)
+	defer look.Disconnect(0)
+	look.Subscribe("fleet/v1/nodes/pi-1/desired", 0, nil).WaitTimeout(5 * time.Second)
+	over.Up.Set(radio)
+	over.Down.Set(radio)
+	const size = 24 << 10
+	if err := h.Publish("pi-1", wire.ChannelDesired, bytes.Repeat([]byte(" "), size)); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); got.Load() != size; time.Sleep(time.Second) {
+		if h.say("lease", lease("b1", 2)); time.Now().After(end) {
+			t.Fatal("it has not arrived in 30 s")
+		}
+	}
+	if n := h.b.stats.accepted.Load(); n != 1 {
+		t.Errorf("the hub has connected %d times", n)
+	}
+}
+
+// A broker that says nothing any more, and takes nothing, is left well inside of any grace.
+func TestTheHubLeavesABrokerThatIsSilent(t *testing.T) {
+	t.Parallel()
+	h, over := across(t)
+	over.Up.Set(0)
+	over.Down.Set(0)
+	h.say("lease", lease("b1", 2)) // either way passes on what it waits for already
+	_ = h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh})
+	began := time.Now()
+	until(t, "the hub to notice", func() bool { return !h.Connected() })
+	if took := time.Since(began); took < 10*time.Second {
+		t.Errorf("it left after %s, before it could know", took)
+	}
+	over.Up.Set(1 << 20)
+	over.Down.Set(1 << 20)
+	until(t, "the next connection", h.Connected)
+}
