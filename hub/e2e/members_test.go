@@ -1,15 +1,26 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"flotilla.dev/device/join"
+	"flotilla.dev/hub/kube/kubectltest"
 	"flotilla.dev/hub/store/postgrestest"
 )
 
@@ -123,5 +134,182 @@ func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
 	}
 	if events := b.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
 		t.Errorf("a node was not ready, because another hub leads:\n%s", events)
+	}
+}
+
+// TestKubectlThroughAStandby is a working day at the address of a hub that does not lead.
+func TestKubectlThroughAStandby(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	start(t, program(t, "device", here), "simulate", "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
+	b.allReady(8)
+	b.workingDay(t)
+	if leader, _ := c.leader(); leader != a {
+		t.Error("the standby leads")
+	}
+}
+
+// TestKubectlEntersContainersThroughAStandby does everything inside of containers at the address of a hub that
+// does not lead, until it does.
+func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
+	t.Parallel()
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	d := a.joinThrough(b, "oslo", e)
+	d.run()
+	b.allReady(1)
+	b.kubectlWith(boxYAML, "apply", "-f", "-")
+	b.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=50s")
+	b.enters(t, e, d)
+
+	s := kubectltest.Start(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
+	s.Await("begun\n")
+	a.kill()
+	if rest, code := s.End(); code == 0 {
+		t.Errorf("when the hub that leads was killed kubectl exec said %q, code %d", rest, code)
+	}
+	await(t, "a command runs at the hub that leads now", time.Minute, func() error {
+		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
+			return errors.New(out + errs)
+		}
+		return nil
+	})
+	b.kubectl("delete", "pod", "box")
+}
+
+// TestAWatchLosesNothingWhenAnotherHubLeads: who watches configmaps as client-go does, at a hub that stands by
+// and then leads, is told of each that was made, in order, or to list again.
+func TestAWatchLosesNothingWhenAnotherHubLeads(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	const base = "/api/v1/namespaces/default/configmaps"
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	writing, stopWriting := context.WithCancel(ctx)
+	defer stopWriting()
+	for i, h := range c.hubs {
+		g.Go(func() { h.write(writing, n, i) })
+	}
+	w := &watcher{seen: map[string]uint64{}}
+	g.Go(func() { w.follow(ctx, b, base) })
+	time.Sleep(2 * time.Second)
+	a.kill()
+	if next, _ := c.leader(); next != b {
+		t.Fatal("the killed hub leads")
+	}
+	time.Sleep(2 * time.Second)
+	a.start()
+	time.Sleep(2 * time.Second)
+	b.stop() // now the one that it watches at is away for a while
+	if next, _ := c.leader(); next != a {
+		t.Fatal("the ended hub leads")
+	}
+	b.start()
+	time.Sleep(2 * time.Second)
+	stopWriting()
+	await(t, "the watcher knows all that there is", 30*time.Second, func() error {
+		var l corev1.ConfigMapList
+		if err := a.read(base, &l); err != nil {
+			return err
+		}
+		return w.knows(l.Items)
+	})
+	cancel()
+	g.Wait()
+	if w.wrong != "" {
+		t.Error(w.wrong)
+	}
+	seen(t, fmt.Sprintf("a watcher was told of %d changes in %d watches and %d lists, none twice and none out of order", w.events, w.watches, w.lists))
+}
+
+// A watcher does what client-go's reflector does.
+type watcher struct {
+	mu                     sync.Mutex
+	seen                   map[string]uint64
+	events, watches, lists int
+	wrong                  string
+}
+
+func (w *watcher) knows(all []corev1.ConfigMap) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range all {
+		if fmt.Sprint(w.seen[c.Name]) != c.ResourceVersion {
+			return fmt.Errorf("%s has revision %s, and the watcher knows %d", c.Name, c.ResourceVersion, w.seen[c.Name])
+		}
+	}
+	if len(all) < 50 {
+		return fmt.Errorf("there are only %d", len(all))
+	}
+	return nil
+}
+
+func (w *watcher) follow(ctx context.Context, h *hub, base string) {
+	client := &http.Client{Transport: h.client.Transport} // without an end
+	rev := uint64(0)
+	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if rev == 0 {
+			var l corev1.ConfigMapList
+			if h.read(base, &l) != nil {
+				continue
+			}
+			w.mu.Lock()
+			w.lists++
+			for _, c := range l.Items {
+				w.seen[c.Name], _ = strconv.ParseUint(c.ResourceVersion, 10, 64)
+			}
+			w.mu.Unlock()
+			rev, _ = strconv.ParseUint(l.ResourceVersion, 10, 64)
+		}
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s%s?watch=1&resourceVersion=%d", h.https, base, rev), nil)
+		answer, err := client.Do(r)
+		if err != nil {
+			continue
+		}
+		if answer.StatusCode == http.StatusGone {
+			rev = 0
+		} else if answer.StatusCode == http.StatusOK {
+			rev = w.read(answer.Body, rev)
+		}
+		_ = answer.Body.Close()
+	}
+}
+
+// read reads one watch to its end, and returns the revision to go on from; 0: list again.
+func (w *watcher) read(body io.Reader, rev uint64) uint64 {
+	w.mu.Lock()
+	w.watches++
+	w.mu.Unlock()
+	for d := json.NewDecoder(body); ; {
+		var e struct {
+			Type   string
+			Object struct {
+				metav1.ObjectMeta `json:"metadata"`
+				Code              int
+			}
+		}
+		if d.Decode(&e) != nil {
+			return rev
+		}
+		if e.Type == "ERROR" {
+			return 0
+		}
+		is, _ := strconv.ParseUint(e.Object.ResourceVersion, 10, 64)
+		w.mu.Lock()
+		w.events++
+		if is <= rev || is <= w.seen[e.Object.Name] {
+			w.wrong = fmt.Sprintf("%s %s has revision %d after %d and %d", e.Type, e.Object.Name, is, rev, w.seen[e.Object.Name])
+		}
+		if rev, w.seen[e.Object.Name] = is, is; e.Type == "DELETED" {
+			delete(w.seen, e.Object.Name)
+		}
+		w.mu.Unlock()
 	}
 }

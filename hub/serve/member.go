@@ -153,7 +153,6 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 		return nil, err
 	}
 	f := newFollower(id, s)
-	f.feed = control.NewFeed(10_000, 0)
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	g, sub := errgroup.WithContext(sub)

@@ -241,12 +241,11 @@ type Delta struct {
 	Rows []Row  // as they are now; those without an object are gone, with the revision of their end
 }
 
-// Gone are the objects that are no more, with the revisions of their ends.
-func (d Delta) Gone() map[state.Key]uint64 {
-	gone := map[state.Key]uint64{}
+// Gone are the objects that are no more.
+func (d Delta) Gone() (gone []state.Key) {
 	for _, r := range d.Rows {
 		if r.Object == nil {
-			gone[state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}] = r.Rev
+			gone = append(gone, state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name})
 		}
 	}
 	return gone
