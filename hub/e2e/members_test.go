@@ -26,15 +26,17 @@ import (
 
 // A crew is several hubs on one PostgreSQL database, each of which devices know.
 type crew struct {
-	t    *testing.T
-	hubs []*hub
+	t        *testing.T
+	hubs     []*hub
+	server   *postgrestest.Server
+	database string
 }
 
 // newCrew starts them; the first leads.
 func newCrew(t *testing.T, count int, args ...string) *crew {
 	t.Helper()
-	database := postgrestest.Start(t, "fsync=on", "full_page_writes=on").Database()
-	c := &crew{t: t}
+	c := &crew{t: t, server: postgrestest.Start(t, "fsync=on", "full_page_writes=on")}
+	c.database = c.server.Database()
 	var https, mqtt []string
 	for range count {
 		https, mqtt = append(https, freePort(t)), append(mqtt, freePort(t))
@@ -43,7 +45,7 @@ func newCrew(t *testing.T, count int, args ...string) *crew {
 	for i := range count {
 		h := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: https[i], dev: freePort(t)}
 		h.args = append([]string{
-			"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", mqtt[i], "--mqtt-dev-listen", h.dev, "--peer-listen", freePort(t), "--database", database,
+			"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", mqtt[i], "--mqtt-dev-listen", h.dev, "--peer-listen", freePort(t), "--database", c.database,
 			"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--cluster-cidr", addresses,
 			"--https-addresses", strings.Join(https, ","),
 		}, args...)
@@ -311,5 +313,99 @@ func (w *watcher) read(body io.Reader, rev uint64) uint64 {
 			delete(w.seen, e.Object.Name)
 		}
 		w.mu.Unlock()
+	}
+}
+
+// TestALeaderWithASlowDatabaseLeadsOn: transactions of eight seconds each, which is more than another hub waits
+// for a sign of life, end in no change of leaders, and nothing that was passed on is cut.
+func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	const base = "/api/v1/namespaces/default/configmaps"
+	body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "slow-"}}`)
+	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+		t.Fatal(err)
+	}
+	watch := start(t, kubectl(t), "--kubeconfig", b.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
+	c.server.Do(c.database, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(8); RETURN NULL; END $$;
+		CREATE TRIGGER slow AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
+	b.client.Timeout = time.Minute
+	for range 3 {
+		if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+			t.Errorf("a write during a slow transaction: %v", err)
+		}
+	}
+	c.server.Do(c.database, "DROP TRIGGER slow ON changes")
+	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+		t.Error(err)
+	}
+	if a.ended() || b.ended() || !leads(a) || leads(b) {
+		t.Error("another hub leads, because the database was slow")
+	}
+	if said := b.said.String(); !strings.Contains(said, "the leader lives") || strings.Contains(said, "leads from now on") {
+		t.Errorf("the standby was not tried, or leads: %s", said)
+	}
+	await(t, "the watch at the standby goes on", 10*time.Second, func() error {
+		if n := strings.Count(watch.said.String(), "configmap/slow-"); n < 4 {
+			return fmt.Errorf("it was told of %d", n)
+		}
+		return nil
+	})
+}
+
+// TestThreeHubs loses one leader after the other, all of them, and gets one back.
+func TestThreeHubs(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 3)
+	const base = "/api/v1/namespaces/default/configmaps"
+	write := func(h *hub, name string) {
+		t.Helper()
+		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
+		await(t, "a write is acknowledged", 20*time.Second, func() error {
+			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
+			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the time before was answered by nobody
+				return nil
+			}
+			return err
+		})
+	}
+	first, standbys := c.leader()
+	write(standbys[0], "one")
+	first.kill()
+	second, standbys := c.leader()
+	write(standbys[0], "two")
+	second.kill()
+	third, standbys := c.leader()
+	if len(standbys) > 0 || third == first || third == second {
+		t.Fatal("a killed hub answers")
+	}
+	write(third, "three")
+	third.stop()
+	first.start()
+	if again, _ := c.leader(); again != first {
+		t.Fatal("the hub that is there alone does not lead")
+	}
+	second.start()
+	third.start()
+	for _, h := range c.hubs {
+		for _, name := range []string{"one", "two", "three"} {
+			if _, err := h.get(base + "/" + name); err != nil {
+				t.Errorf("%s at %s: %v", name, h.dir, err)
+			}
+		}
+	}
+
+	// Two hubs say that they are reached at one address: the one that does not lead ends, and says why.
+	second.stop()
+	same := slices.Clone(second.args)
+	i := slices.Index(first.args, "--peer-listen")
+	r := command{path: program(t, "hub", here), args: append(same, "--peer-address", first.args[i+1])}.run(t)
+	if r.code == 0 || !strings.Contains(r.err, "give each hub") || !strings.Contains(r.err, first.args[i+1]) {
+		t.Errorf("a hub with another's address ended with code %d and said %s", r.code, r.err)
+	}
+	if !leads(first) {
+		t.Error("the hub that was there first does not lead")
 	}
 }
