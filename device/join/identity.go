@@ -32,6 +32,7 @@ type Identity struct {
 	Hub                  string    `json:"hub"` // identity of the hub
 	MachineID            string    `json:"machineID,omitempty"`
 	HubURL               string    `json:"hubURL"`
+	Hubs                 []string  `json:"hubs,omitempty"`     // host:port of every hub's HTTPS, where there are several
 	MQTTAddress          string    `json:"mqttAddress"`        // host:port, TLS
 	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, where there are more than that one
 	External             bool      `json:"external,omitempty"` // they are a broker's, not the hub's own
@@ -67,6 +68,12 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 			return Identity{}, err
 		}
 		id.Brokers = append(id.Brokers, address)
+	}
+	for _, h := range a.Hubs {
+		if _, err := parseURL("https://" + h); err != nil {
+			return Identity{}, fmt.Errorf("the hub's answer has an address of a hub that is none (%.300q)", h)
+		}
+		id.Hubs = append(id.Hubs, h)
 	}
 	leaf, err := id.Leaf()
 	if err != nil {

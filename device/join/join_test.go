@@ -21,8 +21,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +47,7 @@ type hub struct {
 	node     string
 	drop     bool // the answer to /join gets lost
 	brokers  []string
+	hubs     []string
 }
 
 type hubOptions struct {
@@ -154,7 +157,7 @@ func (h *hub) answer(t *testing.T, w http.ResponseWriter, csr string) {
 	}
 	now := time.Now()
 	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: h.node}, NotBefore: now, NotAfter: now.Add(h.life)}, h.root, r.PublicKey, h.key)
-	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Brokers: h.brokers, Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
+	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Brokers: h.brokers, Hubs: h.hubs, Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
 }
 
 const secret = "abcdefghijklmnopqrstuvwxyz"
@@ -429,6 +432,55 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	}
 	if stored, _ := Load(dir); !reflect.DeepEqual(stored, fresh) {
 		t.Fatal("a refusal took the identity away")
+	}
+}
+
+func TestARenewalGoesToAnotherHub(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	const gone, other = "127.0.0.1:1", "127.0.0.1:2"
+	h.hubs = []string{gone, other}
+	dir := t.TempDir()
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir})
+	if err != nil || !slices.Equal(id.Hubs, h.hubs) {
+		t.Fatal(id.Hubs, err)
+	}
+	id.HubURL = "https://" + gone
+	var asked []string
+	away := true
+	o := Options{StateDir: dir, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		asked = append(asked, address)
+		if address == gone && away {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		return new(net.Dialer).DialContext(ctx, network, h.Listener.Addr().String())
+	}}
+	fresh, err := Renew(t.Context(), id, o)
+	if err != nil || fresh.HubURL != "https://"+other || !slices.Equal(asked, []string{gone, other}) {
+		t.Fatal(fresh.HubURL, asked, err)
+	}
+	if stored, err := Load(dir); err != nil || stored.HubURL != fresh.HubURL {
+		t.Error("the hub that has answered is not the first to be asked after a restart", stored.HubURL, err)
+	}
+	away = false
+	for _, c := range []struct {
+		code  int
+		times int
+		says  string
+	}{
+		{http.StatusServiceUnavailable, 2, "not now"}, // a standby, while nobody leads
+		{http.StatusBadGateway, 2, "not now"},
+		{http.StatusForbidden, 1, "not now"}, // the fleet's no
+		{http.StatusTooManyRequests, 1, "not now"},
+	} {
+		h.refuse, asked = &refusal{code: c.code, text: c.says}, nil
+		if _, err := Renew(t.Context(), id, o); len(asked) != c.times || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%d: %v were asked, want %d, and the error is %v", c.code, asked, c.times, err)
+		}
+	}
+	h.refuse = nil
+	h.hubs = []string{"hub-a", "https://hub-b/path"}
+	if _, err := Renew(t.Context(), id, o); err == nil || !strings.Contains(err.Error(), "address of a hub that is none") {
+		t.Error("what is no address was kept", err)
 	}
 }
 

@@ -6,13 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"time"
 
 	"flotilla.dev/shared/wire"
 )
 
-// Renew asks the hub for a new certificate for the same key. It works with a
+// Renew asks the hub for a new certificate for the same key: the one that has answered last,
+// and where that does not, each other hub of its database in turn. It works with a
 // certificate that has ended, for 90 days. Of o it uses Dial, LastKnown and
 // StateDir: the renewed identity is kept there before it is returned.
 func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
@@ -20,6 +22,36 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, err)
 	}
+	all := []*url.URL{base}
+	for _, h := range id.Hubs {
+		if h != base.Host {
+			all = append(all, &url.URL{Scheme: "https", Host: h})
+		}
+	}
+	for _, at := range all {
+		fresh, rerr := renewAt(ctx, id, at, o)
+		if rerr == nil {
+			return fresh, nil
+		}
+		if err == nil || errors.As(rerr, new(*Dismissal)) || comeAgain(rerr) > 0 {
+			err = rerr // of those that failed alike the first one is his own
+		}
+		if ctx.Err() != nil || !elsewhere(rerr) {
+			break
+		}
+	}
+	return Identity{}, err
+}
+
+// elsewhere tells whether another hub may have another answer: this one was not reached, or
+// cannot reach the one that leads. A no is the fleet's.
+func elsewhere(err error) bool {
+	var no *refusal
+	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) && (!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
+}
+
+// renewAt is Renew at one hub.
+func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identity, error) {
 	t, err := id.TLS(o.LastKnown)
 	if err != nil {
 		return Identity{}, err

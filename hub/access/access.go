@@ -91,7 +91,8 @@ type Options struct {
 	RequireApproval bool
 	Hub             string        // identity
 	MQTT            []string      // host:port of the TLS listener or of each broker; without a host devices use the one that they joined through
-	External        bool          // they are a broker's
+	Hubs            []string      // host:port of the HTTPS listener of each of several hubs
+	External        bool          // MQTT are a broker's
 	Prefix          string        // of all topics; empty: wire.DefaultPrefix
 	LeaseInterval   time.Duration // whole seconds
 	FirmwareKey     []byte        // by which devices know boot configurations: Ed25519, public

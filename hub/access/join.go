@@ -196,6 +196,9 @@ func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire
 	if len(g.MQTT) > 1 {
 		a.Brokers = g.MQTT
 	}
+	if len(g.Hubs) > 1 {
+		a.Hubs = g.Hubs
+	}
 	return a
 }
 

@@ -30,6 +30,7 @@ type Config struct {
 	PeerListen       string   // for the other hubs of its database; "": it knows of none
 	PeerAddress      string   // host:port at which they reach this one; "": found by itself
 	MQTTAddresses    []string // host:port of every hub for devices; none: this one's
+	HTTPSAddresses   []string // host:port of every hub for renewals; none: where a device has joined
 	Brokers          []string // mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they connect to it
 	BrokerPrefix     string   // of all topics there
 	AgentsDir        string   // what is handed out to devices that join
@@ -110,6 +111,7 @@ var settings = []setting{
 	text("peer-listen", "address", "", "address for the other hubs of the same PostgreSQL database, over mutual TLS: with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string { return &c.PeerListen }),
 	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default this hub's advertise-address, or its first address)", func(c *Config) *string { return &c.PeerAddress }),
 	list("mqtt-addresses", "addresses", "", "host:port of every hub at which devices reach mqtt-listen, this one's too: they go to another one when theirs does not let them in (default this hub's)", func(c *Config) *[]string { return &c.MQTTAddresses }),
+	list("https-addresses", "addresses", "", "host:port of every hub at which devices reach https-listen, this one's too: they renew their certificates at another one where theirs does not answer (default where they joined)", func(c *Config) *[]string { return &c.HTTPSAddresses }),
 	list("broker", "URLs", "", "MQTT broker, or the nodes of a cluster, that this hub and its devices connect to instead of devices to this hub: mqtts://a.example:8883,mqtts://b.example:8883, set up by flotilla-hub broker-config (default none)", func(c *Config) *[]string { return &c.Brokers }),
 	text("broker-prefix", "topic", "fleet/v1", "what all topics begin with at a broker that others use too", func(c *Config) *string { return &c.BrokerPrefix }),
 	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),

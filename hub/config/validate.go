@@ -222,6 +222,15 @@ func (v *verdict) addresses() {
 	for _, a := range c.MQTTAddresses {
 		v.reached("mqtt-addresses", a, "write host:port of every hub, such as hub-a.example.org:8883,hub-b.example.org:8883")
 	}
+	for _, a := range c.HTTPSAddresses {
+		v.reached("https-addresses", a, "write host:port of every hub, such as hub-a.example.org:8443,hub-b.example.org:8443")
+	}
+	if n := len(c.MQTTAddresses); n > maxBrokers {
+		v.wrong("mqtt-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
+	}
+	if n := len(c.HTTPSAddresses); n > maxBrokers {
+		v.wrong("https-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
+	}
 	if c.PeerAddress != "" {
 		v.reached("peer-address", c.PeerAddress, "write host:port, such as hub-a.example.org:8444")
 	}

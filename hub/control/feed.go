@@ -124,18 +124,3 @@ func (f *Feed) drop(rev uint64) {
 	f.ring = slices.Clone(f.ring[i:])
 	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.rev <= rev })
 }
-
-// Follow adds what another hub has done up to a revision. Where that is not known change by
-// change, watchers are told to list again.
-func (f *Feed) Follow(changes []state.Applied, anew bool, rev uint64, now time.Time) {
-	if anew {
-		f.mu.Lock()
-		f.ring, f.marks, f.bytes, f.from = nil, nil, 0, rev
-		close(f.more)
-		f.more = make(chan struct{})
-		f.mu.Unlock()
-		return
-	}
-	f.append(changes, now)
-	f.forget(now)
-}

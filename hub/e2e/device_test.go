@@ -169,7 +169,10 @@ var devicesMade atomic.Int32
 
 // join makes a device that has joined a hub's site over TLS by a token, typed as
 // the hub printed it.
-func (h *hub) join(site string, e *engine) *device {
+func (h *hub) join(site string, e *engine) *device { return h.joinThrough(h, site, e) }
+
+// joinThrough is join at another hub of the same database.
+func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	h.t.Helper()
 	d := &device{t: h.t, engine: e, dir: filepath.Join(h.t.TempDir(), site),
 		node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), site)}
@@ -177,6 +180,9 @@ func (h *hub) join(site string, e *engine) *device {
 	words := strings.Fields(line)
 	if len(words) != 5 || words[0] != "flotilla-device" || words[1] != "join" {
 		h.t.Fatalf("token create printed %q, which is no line to type", line)
+	}
+	if at != h {
+		words[2] = "https://" + at.https
 	}
 	said := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node, "--label", "floor=2")...)
 	if !strings.Contains(said, d.node+" on site "+site) {

@@ -95,7 +95,7 @@ func (h *hub) answers() error {
 		h.t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
 	}
 	if h.client == nil {
-		r := command{path: program(h.t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir}}.run(h.t)
+		r := command{path: program(h.t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir, "--server", "https://" + h.https}}.run(h.t)
 		if r.code != 0 {
 			return errors.New(r.err)
 		}

@@ -54,11 +54,15 @@ type saying struct {
 // TestKubectl is a working day with kubectl on a simulated fleet.
 func TestKubectl(t *testing.T) {
 	t.Parallel()
-	program := kubectl(t)
 	h := newHub(t)
 	h.simulate(8, 3)
-	k := &clerk{h, program, "", ""}
+	h.workingDay(t)
+}
 
+// workingDay is everything that kubectl does with eight simulated devices on three sites.
+func (h *hub) workingDay(t *testing.T) {
+	t.Helper()
+	k := &clerk{h, kubectl(t), "", ""}
 	k.say(t, []saying{
 		{args: "get nodes", want: []string{`(?m)^NAME\s+STATUS\s+ROLES\s+AGE\s+VERSION`, `(?m)^sim-0001\s+Ready\s+<none>\s+\d+s\s+v1\.\d+\.\d+\+flotilla`, `sim-0008`}},
 		{args: "get nodes -o wide", want: []string{`INTERNAL-IP`, `OS-IMAGE`, `KERNEL-VERSION`, `CONTAINER-RUNTIME`, `sim-0003.*10\.100\.0\.4.*Debian.*docker://`}},
@@ -250,7 +254,7 @@ func (k *clerk) unplaceable(t *testing.T) {
 func (k *clerk) as(t *testing.T, role string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--role", role, "--user", "kari")
+	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--server", "https://"+k.https, "--role", role, "--user", "kari")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

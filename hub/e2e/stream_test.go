@@ -48,14 +48,7 @@ func TestKubectlEntersContainers(t *testing.T) {
 		await(t, d.node+" is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectlWith(boxYAML, "apply", "-f", "-")
 		h.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=50s")
-		h.executes(t)
-		h.terminal(t)
-		h.copies(t)
-		h.attaches(t, e)
-		h.forwards(t)
-		h.follows(t, e)
-		h.runsOnce(t)
-		h.vanishes(t, e, d)
+		h.enters(t, e, d)
 
 		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
 		s.Await("begun\n")
@@ -82,6 +75,19 @@ func TestKubectlEntersContainers(t *testing.T) {
 		await(t, d.node+" is ready again", time.Minute, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectl("delete", "pod", "box")
 	})
+}
+
+// enters is every way into a container.
+func (h *hub) enters(t *testing.T, e *engine, d *device) {
+	t.Helper()
+	h.executes(t)
+	h.terminal(t)
+	h.copies(t)
+	h.attaches(t, e)
+	h.forwards(t)
+	h.follows(t, e)
+	h.runsOnce(t)
+	h.vanishes(t, e, d)
 }
 
 func (h *hub) executes(t *testing.T) {

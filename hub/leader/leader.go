@@ -49,12 +49,13 @@ func (s Step) String() string { return [...]string{"wait", "take", "renew", "ste
 // any beginning.
 type Belief struct {
 	Mine    uint64        // the token by which this hub leads; 0: it does not
-	Renewed time.Duration // when the last renewal that succeeded was begun
+	Renewed time.Duration // when the last renewal that succeeded was begun, or the last look at the token
 
 	Row     Row
 	Known   bool          // Row was read
 	Read    time.Duration // when that was over
 	Changed time.Duration // since when it stands still
+	Beats   int           // how often it was seen to change under this token
 }
 
 // Saw is the belief after the row was read. A hub that did not look for a while has not seen
@@ -63,11 +64,25 @@ func (b Belief) Saw(row Row, at time.Duration) Belief {
 	if !b.Known || row != b.Row || at-b.Read > Beat {
 		b.Changed = at
 	}
+	switch {
+	case row.Token != b.Row.Token:
+		b.Beats = 0
+	case b.Known && row.Beat != b.Row.Beat:
+		b.Beats++
+	}
 	b.Row, b.Known, b.Read = row, true, at
 	return b
 }
 
-// Took is the belief of a hub that has taken the row, or renewed it, by a request that it began then.
+// Stirs is the belief after the row was found locked, or changed: whoever has it is in the middle
+// of a transaction, however long that takes, and nobody can take the row from it.
+func (b Belief) Stirs(at time.Duration) Belief {
+	b.Changed = at
+	return b
+}
+
+// Took is the belief of a hub that has taken the row, renewed it, or found its token there, by a
+// request that it began then.
 func (b Belief) Took(token uint64, began time.Duration) Belief {
 	b.Mine, b.Renewed = token, began
 	return b
@@ -92,6 +107,10 @@ func (b Belief) Decide(now time.Duration) Step {
 	}
 	return Wait
 }
+
+// Lives tells whether the hub that leads was seen at work. Of one that was killed the server may still
+// carry out one transaction.
+func (b Belief) Lives() bool { return b.Beats >= 3 }
 
 // Leads tells whether anybody is believed to lead.
 func (b Belief) Leads(now time.Duration) bool {

@@ -51,6 +51,32 @@ func TestAHubThatDidNotLookHasNotSeenTheRowStandStill(t *testing.T) {
 	}
 }
 
+func TestARowThatIsLockedHasALeader(t *testing.T) {
+	row := Row{Token: 1, Beat: 1}
+	b := Belief{}
+	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction that long
+		if b = b.Saw(row, at); b.Decide(at) == Take {
+			b = b.Stirs(at)
+		}
+		if !b.Leads(at) {
+			t.Fatalf("at %s nobody is believed to lead", at)
+		}
+	}
+	if b.Lives() {
+		t.Error("a leader of which one transaction was seen is taken for one that lives")
+	}
+	for i := range 3 {
+		row.Beat++
+		if b = b.Saw(row, 10*Lease+time.Duration(i)*Look); b.Lives() != (i == 2) {
+			t.Errorf("after %d beats: %v", i+1, b.Lives())
+		}
+	}
+	row.Token, row.Beat = 2, row.Beat+1
+	if b = b.Saw(row, 10*Lease+Beat); b.Lives() {
+		t.Error("the beats of one leader are taken for another's")
+	}
+}
+
 // A world of hubs, each with a clock of its own, and of one database that carries out one
 // request at a time; what a hub does between asking and hearing the answer may take any time.
 type world struct {

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/bound"
@@ -22,7 +21,6 @@ type follower struct {
 		// Follow returns what has changed since a revision, or all that there is.
 		Follow(ctx context.Context, rev uint64) (store.Delta, error)
 	}
-	feed    *control.Feed
 	current atomic.Pointer[state.Snapshot]
 	mended  map[state.Key]state.Change
 	began   time.Time
@@ -81,7 +79,6 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	if d.Rev == s.Revision && !d.All {
 		return nil
 	}
-	var log []state.Applied
 	if d.All {
 		s = state.Empty(s.Salt, s.Started)
 		clear(f.mended)
@@ -106,12 +103,9 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	if d.All {
 		s = state.Load(s, objects, d.Rev)
 	} else {
-		s, log = s.Follow(objects, d.Gone(), d.Rev)
+		s = s.Follow(objects, d.Gone(), d.Rev)
 	}
 	f.current.Store(&s)
-	if f.feed != nil {
-		f.feed.Follow(log, d.All, d.Rev, time.Now())
-	}
 	return nil
 }
 

@@ -153,7 +153,6 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 		return nil, err
 	}
 	f := newFollower(id, s)
-	f.feed = control.NewFeed(10_000, 0)
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	g, sub := errgroup.WithContext(sub)
@@ -173,10 +172,10 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 	}
 	var at *lead
 	g.Go(func() error {
-		return panics.Keep(sub, "leader", func(ctx context.Context) error {
+		return panics.Keep(sub, "leader", func(ctx context.Context) (err error) {
 			defer end()
-			at = m.await(ctx, s, f)
-			return nil
+			at, err = m.await(ctx, s, f)
+			return err
 		})
 	})
 	m.once.Do(func() { close(m.up) })
@@ -212,7 +211,7 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 }
 
 // await takes the lead when it is its turn; nil: ctx has ended before.
-func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) *lead {
+func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lead, error) {
 	var b leader.Belief
 	var told leader.Row
 	for ctx.Err() == nil {
@@ -222,14 +221,12 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) *lead
 		if err == nil {
 			b = b.Saw(row, m.clock())
 		}
-		if b.Leads(m.clock()) {
-			m.passer.Lead(b.Row.Holder, b.Row.Address)
-		} else {
-			m.passer.Lead("", "")
-		}
 		if err == nil && (row.Token != told.Token || row.Left != told.Left) {
 			m.log.Info("this hub stands by", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
 			told = row
+		}
+		if b.Lives() && row.Address == m.address {
+			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
 		}
 		if b.Decide(m.clock()) == leader.Take {
 			at := &lead{member: store.Member{Name: m.name, Address: m.address}, fleet: f, before: b.Row}
@@ -239,17 +236,26 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) *lead
 			if err == nil {
 				at.member.Token = token
 				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
-				return at
+				return at, nil
 			}
 			m.log.Info("this hub does not take the lead", "err", err)
-			b = leader.Belief{} // it has not stood still
+			if errors.Is(err, store.ErrExists) {
+				b = b.Stirs(m.clock())
+			} else { // it may not have stood still
+				b = leader.Belief{}
+			}
+		}
+		if b.Leads(m.clock()) {
+			m.passer.Lead(b.Row.Holder, b.Row.Address)
+		} else {
+			m.passer.Lead("", "")
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(leader.Look):
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // caughtUp is what is followed with all that the former leader has committed; nil: it has to be
@@ -292,40 +298,47 @@ func (m *Member) lead(ctx context.Context, at *lead) error {
 }
 
 // beat shows the others that this hub lives, and ends it when it leads no more: it has been
-// overtaken, or cannot reach the database for so long that it may have been.
+// overtaken, or cannot reach the database for so long that it may have been. A transaction that
+// takes long, before which it cannot change the row, is no such thing: meanwhile it looks
+// whether its token is there.
 func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error {
 	b := leader.Belief{}.Took(token, m.clock())
 	tick := time.NewTicker(leader.Look)
 	defer tick.Stop()
 	type answer struct {
 		began time.Duration
+		under *bool
 		err   error
 	}
-	answers := make(chan answer, 1)
-	under := false
+	answers := make(chan answer, 2)
+	var beats, looks bool
+	ask := func(under *bool, do func(context.Context) error) {
+		*under = true
+		began := m.clock()
+		go func() {
+			defer panics.Catch("beat")
+			answers <- answer{began, under, do(ctx)}
+		}()
+	}
 	for {
 		switch b.Decide(m.clock()) {
 		case leader.StepDown:
 			return fmt.Errorf("%w: its database has not answered for %s", ErrDeposed, leader.Lease)
 		case leader.Renew:
-			if under {
-				break
+			if !beats {
+				ask(&beats, st.Beat)
+			} else if !looks {
+				ask(&looks, st.Holds)
 			}
-			under = true
-			began := m.clock()
-			go func() {
-				defer panics.Catch("beat")
-				answers <- answer{began, st.Beat(ctx)}
-			}()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case a := <-answers:
-			under = false
+			*a.under = false
 			switch {
 			case a.err == nil:
-				b = b.Took(token, a.began)
+				b = b.Took(token, max(a.began, b.Renewed))
 			case errors.Is(a.err, store.ErrLocked):
 				return fmt.Errorf("%w: %w", ErrDeposed, a.err)
 			}

@@ -59,8 +59,9 @@ func (followed) Do(context.Context, control.News) ([]state.Applied, error) {
 	return nil, store.ErrStandby
 }
 
-func (f followed) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
-	return f.feed.Since(rev)
+// Since is never asked: who watches wants each change, and a standby sees what became of several.
+func (followed) Since(uint64) ([]state.Applied, <-chan struct{}, error) {
+	return nil, nil, control.ErrExpired
 }
 
 // noFleet is for a guard that lets no device in.
@@ -115,7 +116,7 @@ func asks(r *http.Request) (verb, resource string) {
 	case len(parts) == 2:
 		verb = "get"
 	case len(watch) > 0 && watch[0] != "false" && watch[0] != "0":
-		verb = "watch"
+		return "", ""
 	default:
 		verb = "list"
 	}

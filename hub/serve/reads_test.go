@@ -14,7 +14,6 @@ func TestWhatAStandbyShows(t *testing.T) {
 		{"HEAD", "/api/v1/pods", "list", "pods"},
 		{"GET", "/api/v1/namespaces/default/pods", "list", "pods"},
 		{"GET", "/api/v1/namespaces/default/pods/a", "get", "pods"},
-		{"GET", "/api/v1/namespaces/default/pods?watch=true", "watch", "pods"},
 		{"GET", "/api/v1/namespaces/default/pods?watch=0", "list", "pods"},
 		{"GET", "/api/v1/namespaces", "list", "namespaces"},
 		{"GET", "/api/v1/namespaces/default", "get", "namespaces"},
@@ -22,6 +21,8 @@ func TestWhatAStandbyShows(t *testing.T) {
 		{"GET", "/apis/apps/v1/namespaces/default/deployments/a", "get", "deployments"},
 		{"GET", "/apis/events.k8s.io/v1/events", "list", "events"},
 
+		{"GET", "/api/v1/namespaces/default/pods?watch=true", "", ""},
+		{"GET", "/api/v1/pods?watch=1&resourceVersion=7", "", ""},
 		{"POST", "/api/v1/namespaces/default/pods", "", ""},
 		{"DELETE", "/api/v1/namespaces/default/pods/a", "", ""},
 		{"GET", "/api/v1/namespaces/default/pods/a/log", "", ""},

@@ -168,7 +168,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 	h.Guard = access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddresses(cfg, o.MQTT), External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
+		MQTT: mqttAddresses(cfg, o.MQTT), Hubs: cfg.HTTPSAddresses, External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
 	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
 	if h.Broker, err = h.newGateway(start.Salt); err != nil {
@@ -208,14 +208,15 @@ func (h *Hub) deviceTLS() *tls.Config {
 // Run runs the hub until ctx ends or something of it fails. The store is closed last.
 func (h *Hub) Run(ctx context.Context) (err error) {
 	defer func() {
-		if ended := h.Store.End(context.WithoutCancel(ctx), h.Loop.Now()); ended != nil {
-			h.log.Warn("the next timelines take the hub's last write for its end", "err", ended)
-		}
 		h.log.Info("hub is down")
 		err = errors.Join(err, h.Store.Close())
 	}()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return h.Loop.Run(ctx) })
+	g.Go(func() error {
+		err := h.Loop.Run(ctx)
+		h.leave(ctx) // nothing is decided here any more: another hub may, while this one ends its connections
+		return err
+	})
 	g.Go(func() error {
 		if err := h.prepare(ctx); err != nil { // before anybody may come in
 			return err
@@ -229,6 +230,17 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 		return nil
 	})
 	return g.Wait()
+}
+
+// leave notes that this hub has ended, and hands the lead over where there are others.
+func (h *Hub) leave(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	if err := h.Store.End(ctx, h.Loop.Now()); err != nil {
+		h.log.Warn("the next timelines take the hub's last write for its end", "err", err)
+	}
+	if err := h.Store.Leave(ctx); err != nil {
+		h.log.Warn("the other hubs are not told that this one ends: they wait for it", "err", err)
+	}
 }
 
 // prepare gives the fleet what every fleet has, and what an earlier version kept elsewhere.

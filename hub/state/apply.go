@@ -1,10 +1,8 @@
 package state
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -78,36 +76,23 @@ func uidOf(words ...string) types.UID {
 }
 
 // Follow returns the snapshot with what another hub has done: objects as they are now, with
-// the revisions and uids that it gave them, and those that are gone, with the revisions of
-// their ends. What happened in between is not known: an object that was deleted and made again
-// is both, at one revision.
-func (s Snapshot) Follow(objects []Object, gone map[Key]uint64, revision uint64) (Snapshot, []Applied) {
+// the revisions and uids that it gave them, and those that are gone. What happened in between
+// is not known.
+func (s Snapshot) Follow(objects []Object, gone []Key, revision uint64) Snapshot {
 	t := txn{Snapshot: s}
-	var log []Applied
-	end := func(old Object, rev uint64) {
-		was := old.DeepCopyObject().(Object)
-		was.SetResourceVersion(strconv.FormatUint(rev, 10))
-		log = append(log, Applied{Rev: rev, Key: KeyOf(old), Old: was, Change: Change{Object: was, Delete: true}})
-	}
-	for key, rev := range gone {
+	for _, key := range gone {
 		if old := t.Get(key); old != nil {
 			t.swap(old, nil)
-			end(old, rev)
 		}
 	}
 	for _, o := range objects {
-		key := KeyOf(o)
-		rev, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-		old := t.Get(key)
+		old := t.Get(KeyOf(o))
 		if old != nil && old.GetUID() != o.GetUID() {
 			t.swap(old, nil)
-			end(old, rev)
 			old = nil
 		}
 		t.swap(old, o)
-		log = append(log, Applied{Rev: rev, Key: key, Old: old, New: o, Change: Change{Object: o}})
 	}
-	slices.SortStableFunc(log, func(a, b Applied) int { return cmp.Compare(a.Rev, b.Rev) })
 	t.Revision = max(revision, s.Revision)
-	return t.Snapshot, log
+	return t.Snapshot
 }

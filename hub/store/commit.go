@@ -84,6 +84,9 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 	if !s.isOpen() {
 		return errors.New("commit: the store is closed")
 	}
+	if s.Leads() && s.pg.token == 0 { // it has left: another hub is the only writer of objects
+		return ErrStandby
+	}
 	if c.Rev < s.rev || c.Rev > math.MaxInt64 {
 		return fmt.Errorf("commit revision %d: the newest is %d, and revisions never go back", c.Rev, s.rev)
 	}

@@ -241,12 +241,11 @@ type Delta struct {
 	Rows []Row  // as they are now; those without an object are gone, with the revision of their end
 }
 
-// Gone are the objects that are no more, with the revisions of their ends.
-func (d Delta) Gone() map[state.Key]uint64 {
-	gone := map[state.Key]uint64{}
+// Gone are the objects that are no more.
+func (d Delta) Gone() (gone []state.Key) {
 	for _, r := range d.Rows {
 		if r.Object == nil {
-			gone[state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}] = r.Rev
+			gone = append(gone, state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name})
 		}
 	}
 	return gone
@@ -347,6 +346,22 @@ func (s *Store) Beat(ctx context.Context) error {
 	return s.tx(ctx, func(context.Context, *conn) error { return nil })
 }
 
+// Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past the
+// transaction that the hub may be in the middle of, and which holds the row as long as it takes.
+func (s *Store) Holds(ctx context.Context) (err error) {
+	defer func() { err = s.explain(err) }()
+	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
+	defer cancel()
+	var token uint64
+	if err := s.read.QueryRowContext(ctx, "SELECT token FROM leader WHERE NOT pg_is_in_recovery()").Scan(&token); err != nil {
+		return err
+	}
+	if token != s.pg.member.Token {
+		return fmt.Errorf("%w: another hub has taken %s over", ErrLocked, s.pg.where)
+	}
+	return nil
+}
+
 // Leads tells whether this is the store of a hub that leads others.
 func (s *Store) Leads() bool { return s.pg != nil && s.pg.member != nil }
 
@@ -387,6 +402,26 @@ func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64)
 	}
 	_, err := c.ExecContext(ctx, setMeta, metaFrom, strconv.FormatUint(rev-changesKept, 10))
 	return err
+}
+
+// Leave hands the lead over, in order, while this hub still says goodbye to who is there: nobody waits for
+// that. From then on this store writes as a command does, which is what is left of the audit.
+func (s *Store) Leave(ctx context.Context) error {
+	if !s.Leads() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pg
+	if !s.isOpen() || p.token == 0 || p.over != nil {
+		return nil
+	}
+	if err := s.leave(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	p.token, p.tx = 0, 0
+	_, err := s.conn.ExecContext(ctx, "SELECT pg_advisory_unlock_all()")
+	return s.explain(err)
 }
 
 // leave says that this hub has ended in order, so that nobody waits for it.

@@ -183,6 +183,76 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// TestALeaderInALongTransactionLeads: it finds its token while it cannot change the row, and nobody can take
+// that from it.
+func TestALeaderInALongTransactionLeads(t *testing.T) {
+	m := newMembers(t)
+	a := m.lead(m.standby("a"), "a")
+	b := m.standby("b")
+	row := m.row(b)
+	inside, over := make(chan struct{}), make(chan error, 1)
+	go func() {
+		over <- a.tx(t.Context(), func(ctx context.Context, c *conn) error {
+			close(inside)
+			_, err := c.ExecContext(ctx, "SELECT pg_sleep(4)")
+			return err
+		})
+	}()
+	<-inside
+	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(100 * time.Millisecond) {
+		if err := a.Holds(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Take(t.Context(), row, Member{Name: "b"}); !errors.Is(err, ErrExists) {
+			t.Fatalf("the row was taken in the middle of a transaction: %v", err)
+		}
+	}
+	if err := <-over; err != nil {
+		t.Fatal(err)
+	}
+	m.lead(b, "b")
+	if err := a.Holds(t.Context()); !errors.Is(err, ErrLocked) {
+		t.Errorf("a leader that was overtaken finds its token: %v", err)
+	}
+}
+
+// TestAHubThatLeavesIsOvertakenAtOnce, though it is still there: it writes what is left of the audit, and no object.
+func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
+	m := newMembers(t)
+	a := m.lead(m.standby("a"), "a")
+	mustCommit(t, a, 1, pod("a", 1))
+	for range 2 {
+		if err := a.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := m.standby("b")
+	if row := m.row(b); !row.Left || row.Holder != "a" {
+		t.Fatalf("%+v", row)
+	}
+	led := m.lead(b, "b")
+	if err := a.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrStandby) {
+		t.Errorf("a hub that has left wrote an object: %v", err)
+	}
+	if err := a.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari"}); err != nil {
+		t.Error(err)
+	}
+	if err := a.Beat(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	mustCommit(t, led, 2, pod("c", 2))
+	if row := m.row(m.standby("c")); row.Left || row.Holder != "b" || row.Revision != 2 {
+		t.Errorf("the end of a hub that has left made the row %+v", row)
+	}
+	audits, err := led.Audits(t.Context(), 10)
+	if err != nil || len(audits) != 1 {
+		t.Errorf("the audit has %d entries, %v", len(audits), err)
+	}
+}
+
 // TestAStandbyHasWhatTheLeaderWrote follows random commits, and compares with what all of it is.
 func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
 	m := newMembers(t)

@@ -48,7 +48,10 @@ type JoinAnswer struct {
 	MQTT string `json:"mqtt"` // host:port; without a host it is the one that the device asked
 	// Brokers are all addresses, in the form of MQTT, where there is more than that one: a
 	// device uses one after the other. Agents that do not know this use MQTT.
-	Brokers     []string `json:"brokers,omitempty"`
+	Brokers []string `json:"brokers,omitempty"`
+	// Hubs are the HTTPS addresses of all hubs, host:port, where several share a database: a
+	// device renews at the next one where its own does not answer. At most MaxBrokers.
+	Hubs        []string `json:"hubs,omitempty"`
 	Certificate string   `json:"certificate"` // PEM: the node's, the intermediate's
 	CA          string   `json:"ca"`          // PEM: the root
 	// External: the addresses are those of a broker, not of the hub; see Proof.
@@ -99,6 +102,9 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	}
 	if len(a.Brokers) > MaxBrokers {
 		return JoinAnswer{}, fmt.Errorf("join answer: %d brokers, at most %d are read", len(a.Brokers), MaxBrokers)
+	}
+	if len(a.Hubs) > MaxBrokers {
+		return JoinAnswer{}, fmt.Errorf("join answer: %d hubs, at most %d are read", len(a.Hubs), MaxBrokers)
 	}
 	var prefix error
 	if a.Prefix != "" {

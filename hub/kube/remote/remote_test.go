@@ -372,3 +372,28 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket: by a header of it a hub that has passed the request on knows
+// whose it is.
+func TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Flotilla-Caller", "kari")
+		s, err := upgrade(w, r, "v4.channel.k8s.io")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s.leave()
+		_ = s.conn.Close()
+	}))
+	defer srv.Close()
+	d := websocket.Dialer{Subprotocols: []string{"v4.channel.k8s.io"}}
+	conn, answer, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if answer.Header.Get("Flotilla-Caller") != "kari" || conn.Subprotocol() != "v4.channel.k8s.io" {
+		t.Errorf("the answer says %v", answer.Header)
+	}
+}

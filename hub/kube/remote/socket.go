@@ -33,7 +33,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 			refused = hijackFailed(reason)
 		},
 	}
-	conn, err := u.Upgrade(w, r, nil)
+	conn, err := u.Upgrade(w, r, w.Header()) // what was said of the answer goes along: by it a standby knows the caller from a stranger
 	if err != nil {
 		return nil, refused
 	}

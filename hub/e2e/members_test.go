@@ -1,0 +1,411 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/device/join"
+	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/store/postgrestest"
+)
+
+// A crew is several hubs on one PostgreSQL database, each of which devices know.
+type crew struct {
+	t        *testing.T
+	hubs     []*hub
+	server   *postgrestest.Server
+	database string
+}
+
+// newCrew starts them; the first leads.
+func newCrew(t *testing.T, count int, args ...string) *crew {
+	t.Helper()
+	c := &crew{t: t, server: postgrestest.Start(t, "fsync=on", "full_page_writes=on")}
+	c.database = c.server.Database()
+	var https, mqtt []string
+	for range count {
+		https, mqtt = append(https, freePort(t)), append(mqtt, freePort(t))
+	}
+	addresses := ownAddresses(t)
+	for i := range count {
+		h := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: https[i], dev: freePort(t)}
+		h.args = append([]string{
+			"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", mqtt[i], "--mqtt-dev-listen", h.dev, "--peer-listen", freePort(t), "--database", c.database,
+			"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--cluster-cidr", addresses,
+			"--https-addresses", strings.Join(https, ","),
+		}, args...)
+		if !slices.Contains(args, "--broker") {
+			h.args = append(h.args, "--mqtt-addresses", strings.Join(mqtt, ","))
+		}
+		if i > 0 {
+			h.keyOf(c.hubs[0])
+		}
+		h.start()
+		c.hubs = append(c.hubs, h)
+	}
+	return c
+}
+
+// keyOf copies the key of secrets from another hub, as people do.
+func (h *hub) keyOf(first *hub) {
+	h.t.Helper()
+	key, err := os.ReadFile(filepath.Join(first.dir, "secrets.key"))
+	if err == nil {
+		err = os.MkdirAll(h.dir, 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(h.dir, "secrets.key"), key, 0o600)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// leader waits for the one that leads, and that it is one.
+func (c *crew) leader() (leader *hub, standbys []*hub) {
+	c.t.Helper()
+	await(c.t, "one hub that leads", 40*time.Second, func() error {
+		leader, standbys = nil, nil
+		for _, h := range c.hubs {
+			switch {
+			case h.ended():
+			case !leads(h):
+				standbys = append(standbys, h)
+			case leader != nil:
+				c.t.Fatalf("%s and %s lead", leader.dir, h.dir)
+			default:
+				leader = h
+			}
+		}
+		if leader == nil {
+			return errors.New("none leads")
+		}
+		return nil
+	})
+	return leader, standbys
+}
+
+// TestADeviceOutlivesTheHubThatItJoinedThrough joins real devices over TLS, one of them through
+// a standby, and kills the hub that leads. They go to the next one, and renew their certificates there.
+func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
+	t.Parallel()
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	one := a.join("oslo", e)
+	two := a.joinThrough(b, "bergen", e)
+	for _, d := range []*device{one, two} {
+		d.run()
+	}
+	a.allReady(2)
+	for d, at := range map[*device]*hub{one: a, two: b} {
+		if id, err := join.Load(d.dir); err != nil || id.HubURL != "https://"+at.https || !slices.Equal(id.Hubs, []string{a.https, b.https}) || len(id.Brokers) != 2 {
+			t.Errorf("%s knows %+v, %v", d.node, id, err)
+		}
+	}
+	a.kill()
+	if next, _ := c.leader(); next != b {
+		t.Fatal("nobody has taken over")
+	}
+	b.allReady(2)
+	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // each device is told to renew
+	for _, d := range []*device{one, two} {
+		await(t, d.node+" renews at the hub that is left", time.Minute, func() error {
+			id, err := join.Load(d.dir)
+			if err == nil && (id.HubURL != "https://"+b.https || strings.Count(id.CA, "BEGIN") != 2) {
+				err = errors.New("its hub is " + id.HubURL)
+			}
+			return err
+		})
+	}
+	if events := b.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
+		t.Errorf("a node was not ready, because another hub leads:\n%s", events)
+	}
+}
+
+// TestKubectlThroughAStandby is a working day at the address of a hub that does not lead.
+func TestKubectlThroughAStandby(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	start(t, program(t, "device", here), "simulate", "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
+	b.allReady(8)
+	b.workingDay(t)
+	if leader, _ := c.leader(); leader != a {
+		t.Error("the standby leads")
+	}
+}
+
+// TestKubectlEntersContainersThroughAStandby does everything inside of containers at the address of a hub that
+// does not lead, until it does.
+func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
+	t.Parallel()
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	d := a.joinThrough(b, "oslo", e)
+	d.run()
+	b.allReady(1)
+	b.kubectlWith(boxYAML, "apply", "-f", "-")
+	b.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=50s")
+	b.enters(t, e, d)
+
+	s := kubectltest.Start(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
+	s.Await("begun\n")
+	a.kill()
+	if rest, code := s.End(); code == 0 {
+		t.Errorf("when the hub that leads was killed kubectl exec said %q, code %d", rest, code)
+	}
+	await(t, "a command runs at the hub that leads now", time.Minute, func() error {
+		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
+			return errors.New(out + errs)
+		}
+		return nil
+	})
+	b.kubectl("delete", "pod", "box")
+}
+
+// TestAWatchLosesNothingWhenAnotherHubLeads: who watches configmaps as client-go does, at a hub that stands by
+// and then leads, is told of each that was made, in order, or to list again.
+func TestAWatchLosesNothingWhenAnotherHubLeads(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	const base = "/api/v1/namespaces/default/configmaps"
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	writing, stopWriting := context.WithCancel(ctx)
+	defer stopWriting()
+	for i, h := range c.hubs {
+		g.Go(func() { h.write(writing, n, i) })
+	}
+	w := &watcher{seen: map[string]uint64{}}
+	g.Go(func() { w.follow(ctx, b, base) })
+	time.Sleep(2 * time.Second)
+	a.kill()
+	if next, _ := c.leader(); next != b {
+		t.Fatal("the killed hub leads")
+	}
+	time.Sleep(2 * time.Second)
+	a.start()
+	time.Sleep(2 * time.Second)
+	b.stop() // now the one that it watches at is away for a while
+	if next, _ := c.leader(); next != a {
+		t.Fatal("the ended hub leads")
+	}
+	b.start()
+	time.Sleep(2 * time.Second)
+	stopWriting()
+	await(t, "the watcher knows all that there is", 30*time.Second, func() error {
+		var l corev1.ConfigMapList
+		if err := a.read(base, &l); err != nil {
+			return err
+		}
+		return w.knows(l.Items)
+	})
+	cancel()
+	g.Wait()
+	if w.wrong != "" {
+		t.Error(w.wrong)
+	}
+	seen(t, fmt.Sprintf("a watcher was told of %d changes in %d watches and %d lists, none twice and none out of order", w.events, w.watches, w.lists))
+}
+
+// A watcher does what client-go's reflector does.
+type watcher struct {
+	mu                     sync.Mutex
+	seen                   map[string]uint64
+	events, watches, lists int
+	wrong                  string
+}
+
+func (w *watcher) knows(all []corev1.ConfigMap) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range all {
+		if fmt.Sprint(w.seen[c.Name]) != c.ResourceVersion {
+			return fmt.Errorf("%s has revision %s, and the watcher knows %d", c.Name, c.ResourceVersion, w.seen[c.Name])
+		}
+	}
+	if len(all) < 50 {
+		return fmt.Errorf("there are only %d", len(all))
+	}
+	return nil
+}
+
+func (w *watcher) follow(ctx context.Context, h *hub, base string) {
+	client := &http.Client{Transport: h.client.Transport} // without an end
+	rev := uint64(0)
+	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if rev == 0 {
+			var l corev1.ConfigMapList
+			if h.read(base, &l) != nil {
+				continue
+			}
+			w.mu.Lock()
+			w.lists++
+			for _, c := range l.Items {
+				w.seen[c.Name], _ = strconv.ParseUint(c.ResourceVersion, 10, 64)
+			}
+			w.mu.Unlock()
+			rev, _ = strconv.ParseUint(l.ResourceVersion, 10, 64)
+		}
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s%s?watch=1&resourceVersion=%d", h.https, base, rev), nil)
+		answer, err := client.Do(r)
+		if err != nil {
+			continue
+		}
+		if answer.StatusCode == http.StatusGone {
+			rev = 0
+		} else if answer.StatusCode == http.StatusOK {
+			rev = w.read(answer.Body, rev)
+		}
+		_ = answer.Body.Close()
+	}
+}
+
+// read reads one watch to its end, and returns the revision to go on from; 0: list again.
+func (w *watcher) read(body io.Reader, rev uint64) uint64 {
+	w.mu.Lock()
+	w.watches++
+	w.mu.Unlock()
+	for d := json.NewDecoder(body); ; {
+		var e struct {
+			Type   string
+			Object struct {
+				metav1.ObjectMeta `json:"metadata"`
+				Code              int
+			}
+		}
+		if d.Decode(&e) != nil {
+			return rev
+		}
+		if e.Type == "ERROR" {
+			return 0
+		}
+		is, _ := strconv.ParseUint(e.Object.ResourceVersion, 10, 64)
+		w.mu.Lock()
+		w.events++
+		if is <= rev || is <= w.seen[e.Object.Name] {
+			w.wrong = fmt.Sprintf("%s %s has revision %d after %d and %d", e.Type, e.Object.Name, is, rev, w.seen[e.Object.Name])
+		}
+		if rev, w.seen[e.Object.Name] = is, is; e.Type == "DELETED" {
+			delete(w.seen, e.Object.Name)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// TestALeaderWithASlowDatabaseLeadsOn: transactions of eight seconds each, which is more than another hub waits
+// for a sign of life, end in no change of leaders, and nothing that was passed on is cut.
+func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	const base = "/api/v1/namespaces/default/configmaps"
+	body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "slow-"}}`)
+	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+		t.Fatal(err)
+	}
+	watch := start(t, kubectl(t), "--kubeconfig", b.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
+	c.server.Do(c.database, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(8); RETURN NULL; END $$;
+		CREATE TRIGGER slow AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
+	b.client.Timeout = time.Minute
+	for range 3 {
+		if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+			t.Errorf("a write during a slow transaction: %v", err)
+		}
+	}
+	c.server.Do(c.database, "DROP TRIGGER slow ON changes")
+	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+		t.Error(err)
+	}
+	if a.ended() || b.ended() || !leads(a) || leads(b) {
+		t.Error("another hub leads, because the database was slow")
+	}
+	if said := b.said.String(); !strings.Contains(said, "the leader lives") || strings.Contains(said, "leads from now on") {
+		t.Errorf("the standby was not tried, or leads: %s", said)
+	}
+	await(t, "the watch at the standby goes on", 10*time.Second, func() error {
+		if n := strings.Count(watch.said.String(), "configmap/slow-"); n < 4 {
+			return fmt.Errorf("it was told of %d", n)
+		}
+		return nil
+	})
+}
+
+// TestThreeHubs loses one leader after the other, all of them, and gets one back.
+func TestThreeHubs(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 3)
+	const base = "/api/v1/namespaces/default/configmaps"
+	write := func(h *hub, name string) {
+		t.Helper()
+		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
+		await(t, "a write is acknowledged", 20*time.Second, func() error {
+			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
+			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the time before was answered by nobody
+				return nil
+			}
+			return err
+		})
+	}
+	first, standbys := c.leader()
+	write(standbys[0], "one")
+	first.kill()
+	second, standbys := c.leader()
+	write(standbys[0], "two")
+	second.kill()
+	third, standbys := c.leader()
+	if len(standbys) > 0 || third == first || third == second {
+		t.Fatal("a killed hub answers")
+	}
+	write(third, "three")
+	third.stop()
+	first.start()
+	if again, _ := c.leader(); again != first {
+		t.Fatal("the hub that is there alone does not lead")
+	}
+	second.start()
+	third.start()
+	for _, h := range c.hubs {
+		for _, name := range []string{"one", "two", "three"} {
+			if _, err := h.get(base + "/" + name); err != nil {
+				t.Errorf("%s at %s: %v", name, h.dir, err)
+			}
+		}
+	}
+
+	// Two hubs say that they are reached at one address: the one that does not lead ends, and says why.
+	second.stop()
+	same := slices.Clone(second.args)
+	i := slices.Index(first.args, "--peer-listen")
+	r := command{path: program(t, "hub", here), args: append(same, "--peer-address", first.args[i+1])}.run(t)
+	if r.code == 0 || !strings.Contains(r.err, "give each hub") || !strings.Contains(r.err, first.args[i+1]) {
+		t.Errorf("a hub with another's address ended with code %d and said %s", r.code, r.err)
+	}
+	if !leads(first) {
+		t.Error("the hub that was there first does not lead")
+	}
+}
