@@ -97,10 +97,13 @@ bench:
 	go test -run '^$$' -bench . -benchmem ./...
 
 # What fleets of real connections cost the hub, plain and over TLS: memory and processor time a
-# node; a quarter of an hour. BENCH='-write web/manual/scale.md' writes the table into the manual.
+# node; how one returns whose hub was killed. Twenty minutes. BENCH='-write web/manual/scale.md'
+# writes the tables into the manual.
 FLEET ?= 100,1000,5000,10000,18000
+RETURN ?= 10000
 bench-fleet:
 	go run ./hub/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
+	go run ./hub/attack -return $(RETURN) $(BENCH)
 
 # What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
 # what either takes at most; what a million devices behind a broker cost a leader. Five minutes.

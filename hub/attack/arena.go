@@ -84,16 +84,21 @@ func freeAddresses(to ...*string) error {
 
 func newArena(ctx context.Context, program, dir string, files int, more ...string) (*arena, error) {
 	a := &arena{program: program, dir: filepath.Join(dir, "hub"), files: files}
-	if err := freeAddresses(&a.https, &a.mqtt, &a.dev); err != nil {
-		return nil, err
-	}
-	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", a.mqtt, "--mqtt-dev-listen", a.dev, "--log-level", "warn"}
-	a.args = append(a.args, more...)
-	if err := a.start(ctx); err != nil {
+	for tries := 0; ; tries++ {
+		if err := freeAddresses(&a.https, &a.mqtt, &a.dev); err != nil {
+			return nil, err
+		}
+		a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", a.mqtt, "--mqtt-dev-listen", a.dev, "--log-level", "warn"}
+		a.args = append(a.args, more...)
+		err := a.start(ctx)
+		if err == nil {
+			return a, nil
+		}
 		a.close()
-		return nil, err
+		if tries == 4 || !strings.Contains(err.Error(), "in use") { // somebody else was quicker
+			return nil, err
+		}
 	}
-	return a, nil
 }
 
 // start starts the hub, again or for the first time.

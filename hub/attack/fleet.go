@@ -46,10 +46,7 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 	}
 	fmt.Fprintf(out, "| Listener | Nodes | Idle | Peak | RSS | a node | Heap | Stack | All in after | CPU a lease |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, secure := range listeners {
-		kind := "plain"
-		if secure {
-			kind = "TLS"
-		}
+		kind := listenerName(secure)
 		for _, size := range strings.Split(sizes, ",") {
 			n, err := strconv.Atoi(size)
 			if err != nil || n < 1 {
@@ -86,15 +83,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, err
 	}
 	defer a.close()
-	args := []string{"-fleet-devices", a.dev}
-	if secure {
-		token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(n))
-		if err != nil {
-			return c, err
-		}
-		args = []string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}
-	}
-	crews, err := crewsOf(n, append(args, "-ping="+pings)...)
+	crews, err := a.crews(ctx, n, secure, "-ping="+pings)
 	defer func() { endAll(crews) }()
 	if err != nil {
 		return c, err
@@ -202,12 +191,15 @@ func order(crews []*crew, what string) error {
 type sailor struct {
 	device
 	conn   net.Conn
-	in     atomic.Bool // registered
+	in     atomic.Bool   // registered
+	lost   chan struct{} // closed when the connection has ended
+	ponged chan struct{} // has one: the hub has answered a ping
 	mu     sync.Mutex
 	stored int64 // generation of its desired state
 }
 
-// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst <seconds>.
+// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst <seconds>,
+// return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
 	crew := make([]*sailor, to-from)
 	a := &arena{https: strings.TrimPrefix(url, "https://"), mqtt: addr, dev: addr}
@@ -253,6 +245,17 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 			paced()
 			seconds, _ := strconv.Atoi(arg)
 			err = pace(crew, time.Duration(seconds)*time.Second, pings)
+		case "return":
+			err = all(len(crew), func(i int) error { return crew[i].comeBack(ctx, token != "", (from+i)/50) })
+		case "renew":
+			err = all(4, func(i int) error { return crew[i].renew(pings) })
+		case "half":
+			seconds, _ := strconv.Atoi(arg)
+			var on []*sailor
+			for i := 0; i < len(crew); i += 2 {
+				on = append(on, crew[i])
+			}
+			err = pace(on, time.Duration(seconds)*time.Second, pings)
 		case "burst":
 			seconds, _ := strconv.Atoi(arg)
 			err = burst(crew, time.Duration(seconds)*time.Second)
@@ -325,7 +328,10 @@ func (s *sailor) register(ctx context.Context, secure bool, site int) error {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	s.in.Store(true)
+	lost := make(chan struct{})
+	s.lost, s.ponged = lost, make(chan struct{}, 1)
 	go func() {
+		defer close(lost)
 		for err := error(nil); err == nil; {
 			if err = s.hear(r); err == nil {
 				err = s.renew("")
@@ -349,6 +355,12 @@ func (s *sailor) hear(r *bufio.Reader) error {
 		body := make([]byte, n)
 		if _, err := io.ReadFull(r, body); err != nil {
 			return err
+		}
+		if head>>4 == 13 {
+			select {
+			case s.ponged <- struct{}{}:
+			default:
+			}
 		}
 		if head>>4 != 3 {
 			continue

@@ -51,10 +51,11 @@ func main() {
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
 	list := flag.Bool("list", false, "list the attacks and end")
 	fleet := flag.String("fleet", "", "no attacks: measure what fleets of so many good devices cost, such as 1000,5000")
-	secure := flag.Bool("tls", false, "with -fleet: devices with certificates, over TLS")
-	both := flag.Bool("both", false, "with -fleet: all sizes without TLS, then all with it")
+	secure := flag.Bool("tls", false, "with -fleet or -return: devices with certificates, over TLS")
+	both := flag.Bool("both", false, "with -fleet or -return: all without TLS, then all with it")
+	returning := flag.Int("return", 0, "no attacks: so many good devices whose hub is killed and started again, and then half of them silent")
 	brokers := flag.Int("brokers", 0, "no attacks: what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
-	page := flag.String("write", "", "with -fleet or -brokers: write the table into this page of the manual, too")
+	page := flag.String("write", "", "with -fleet, -return or -brokers: write the table into this page of the manual, too")
 	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
 	soaked := flag.Duration("soak", 0, "no attacks: a fleet on which something happens all the time, for so long, which may leave nothing behind")
@@ -71,6 +72,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	listeners := []bool{*secure}
+	if *both {
+		listeners = []bool{false, true}
+	}
 	var err error
 	switch {
 	case *devices != "":
@@ -83,11 +88,9 @@ func main() {
 		err = report(*page, "broker", func(out io.Writer) error { return versus(ctx, *hub, *brokers, *paced, out) })
 	case *soaked > 0:
 		err = soak(ctx, *hub, *database, *soaked)
+	case *returning > 0:
+		err = report(*page, "return", func(out io.Writer) error { return measureReturn(ctx, *hub, *returning, listeners, out) })
 	case *fleet != "":
-		listeners := []bool{*secure}
-		if *both {
-			listeners = []bool{false, true}
-		}
 		err = report(*page, "fleet", func(out io.Writer) error {
 			return measureFleets(ctx, *hub, *fleet, listeners, *pings, *paced, out)
 		})

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What devices and hubs have agreed on, by default.
+const (
+	grace      = 40 * time.Second // --node-monitor-grace-period
+	backoffMin = 200 * time.Millisecond
+	backoffMax = 7 * time.Second
+)
+
+// measureReturn is the second table of `make bench-fleet`: a fleet whose hub is killed as
+// by a power cut and started again, and then half of the fleet that falls silent at once.
+func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool, out io.Writer) error {
+	work, err := os.MkdirTemp("", "flotilla-return-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if hub == "" {
+		if hub, err = build(ctx, work); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "| Listener | Nodes | Up again after | All leased after | Ever not Ready | Silent at once | Unknown, tainted and remembered after their deadline |\n|---|---|---|---|---|---|---|\n")
+	for _, secure := range listeners {
+		r, err := returns(ctx, hub, filepath.Join(work, fmt.Sprint(secure)), nodes, secure)
+		if err != nil {
+			return fmt.Errorf("%d nodes that return: %w", nodes, err)
+		}
+		fmt.Fprintf(out, "| %s | %d | %s | %s | %d | %d | %s |\n", listenerName(secure), nodes, r.up.Round(100*time.Millisecond), r.leased.Round(100*time.Millisecond), r.unready, r.silent, r.late.Round(10*time.Millisecond))
+	}
+	return nil
+}
+
+// A comeback is how a fleet fared.
+type comeback struct {
+	up, leased time.Duration // since the kill
+	unready    int           // nodes that were not Ready at any time until a grace after that
+	silent     int
+	late       time.Duration // after the deadline of the last that fell silent
+}
+
+func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeback, err error) {
+	a, err := newArena(ctx, hub, dir, 0)
+	if err != nil {
+		return c, err
+	}
+	defer a.close()
+	crews, err := a.crews(ctx, n, secure)
+	defer func() { endAll(crews) }()
+	if err != nil {
+		return c, err
+	}
+	if err := warm(crews); err != nil {
+		return c, err
+	}
+	time.Sleep(1100 * time.Millisecond) // conditions know seconds
+
+	killed, back := time.Now(), make(chan error, 1)
+	go func() { back <- order(crews, "return") }()
+	a.kill()
+	if err := a.start(ctx); err != nil {
+		return c, err
+	}
+	up := time.Now()
+	if err := <-back; err != nil {
+		return c, err
+	}
+	c.up, c.leased = up.Sub(killed), time.Since(killed)
+	// Whoever has not been heard by its deadline is not Ready by now, or was not.
+	if err := order(crews, fmt.Sprintf("pace %d", int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
+		return c, err
+	}
+	if c.unready, err = a.unreadySince(ctx, n, killed); err != nil {
+		return c, err
+	}
+
+	if err := order(crews, "renew"); err != nil { // each a last time, or once more
+		return c, err
+	}
+	deadline := time.Now().Add(grace)
+	go func() { back <- order(crews, fmt.Sprintf("half %d", int((grace+10*time.Second).Seconds()))) }()
+	c.silent = half(n)
+	time.Sleep(time.Until(deadline.Add(-5 * time.Second)))
+	for {
+		text, err := a.get(ctx, "/metrics")
+		if err != nil {
+			return c, err
+		}
+		now := time.Now()
+		not := int(sumOf(text, `flotilla_nodes{`, `state="not-ready"`))
+		switch {
+		case not > c.silent:
+			return c, fmt.Errorf("%d nodes are not Ready, though only %d are silent", not, c.silent)
+		case not == c.silent:
+			c.late = max(0, now.Sub(deadline))
+			return c, errors.Join(a.tainted(ctx, c.silent), <-back)
+		case now.After(deadline.Add(time.Minute)):
+			return c, fmt.Errorf("%d of %d silent nodes are not Ready a minute after their deadline", not, c.silent)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// half is how many of so many devices stay silent then: every other one of each process.
+func half(n int) (silent int) {
+	for from := 0; from < n; from += perProcess {
+		silent += min(n-from, perProcess) / 2
+	}
+	return silent
+}
+
+// nodes are all nodes of the hub.
+func (a *arena) nodes(ctx context.Context) (list corev1.NodeList, err error) {
+	text, err := a.get(ctx, "/api/v1/nodes")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &list)
+	}
+	return list, err
+}
+
+// unreadySince counts the nodes that are not Ready, or were not at any time since then.
+func (a *arena) unreadySince(ctx context.Context, n int, then time.Time) (count int, err error) {
+	list, err := a.nodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(list.Items) != n {
+		return 0, fmt.Errorf("the hub knows %d nodes, want %d", len(list.Items), n)
+	}
+	for _, node := range list.Items {
+		steady := false
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				steady = c.Status == corev1.ConditionTrue && c.LastTransitionTime.Time.Before(then)
+			}
+		}
+		if !steady {
+			count++
+		}
+	}
+	return count, nil
+}
+
+// tainted is nil when so many nodes are unreachable for what is scheduled.
+func (a *arena) tainted(ctx context.Context, want int) error {
+	list, err := a.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	have := 0
+	for _, node := range list.Items {
+		for _, t := range node.Spec.Taints {
+			if t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoSchedule {
+				have++
+			}
+		}
+	}
+	if have != want {
+		return fmt.Errorf("%d nodes are tainted as unreachable, want %d", have, want)
+	}
+	return nil
+}
+
+// comeBack connects again and again, as an agent does, from when the connection is lost
+// until the hub has heard its status and a lease.
+func (s *sailor) comeBack(ctx context.Context, secure bool, site int) error {
+	var last error
+	<-s.lost
+	for try := 0; try < 60; try++ {
+		pause(ctx, rand.N(min(backoffMax, backoffMin<<min(try, 10))))
+		if ctx.Err() != nil {
+			break
+		}
+		_ = s.conn.Close()
+		if last = s.register(ctx, secure, site); last != nil {
+			continue
+		}
+		if last = s.renew("along"); last != nil {
+			continue
+		}
+		select {
+		case <-s.ponged: // what came before it was heard
+			return nil
+		case <-s.lost:
+			last = errors.New("the connection is lost again")
+		case <-time.After(time.Minute):
+			last = errors.New("no answer to a ping within a minute")
+		}
+	}
+	return errors.Join(fmt.Errorf("%s has not come back", s.id.Node), last, ctx.Err())
+}
+
+// listenerName is a listener's name in tables.
+func listenerName(secure bool) string {
+	if secure {
+		return "TLS"
+	}
+	return "plain"
+}
+
+// crews starts the devices of a fleet.
+func (a *arena) crews(ctx context.Context, n int, secure bool, more ...string) ([]*crew, error) {
+	args := []string{"-fleet-devices", a.dev}
+	if secure {
+		token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(n))
+		if err != nil {
+			return nil, err
+		}
+		args = []string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}
+	}
+	return crewsOf(n, append(args, more...)...)
+}
