@@ -99,7 +99,7 @@ test-go:
 # disk full at every call of a boot configuration, two hundred stories held against the model. Their
 # packages are those that test-cross has built.
 test-long:
-	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOfABad|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
+	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOf|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:
