@@ -38,12 +38,12 @@ test:
 # processor runs beside them, as long as they leave it one. What it says comes in one piece.
 test-beside:
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	for t in test-static test-plain test-cross test-long test-quick; do \
+	for t in test-static test-plain test-long test-quick; do \
 		nice -n 10 $(MAKE) --no-print-directory MAKEFLAGS= $$t >$$log 2>&1; code=$$?; cat $$log; \
 		[ $$code = 0 ] || { echo "make $$t failed: see above"; exit $$code; }; \
 	done
 
-# Compiled as test-cross and test-long are: what they have in the cache is compiled once.
+# Compiled as releases and test-long are: what they have in the cache is compiled once.
 test-static: export CGO_ENABLED = 0
 test-static:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt'd:"; echo "$$out"; exit 1; fi
@@ -54,7 +54,8 @@ test-static:
 	have=$$(go list -m -f '{{.Version}}' modernc.org/libc); \
 	[ "$$want" = "$$have" ] || { echo "go.mod: modernc.org/libc is $$have, but modernc.org/sqlite was made with $$want: pin that"; exit 1; }
 
-# Both programs for every platform, into bin/<platform>/.
+# Both programs for every platform, into bin/<platform>/. make test has them built by hub/e2e
+# (TestPlatforms), which looks at their size and asks each who it is.
 test-cross:
 	@for p in $(PLATFORMS); do \
 		IFS=/ read -r os arch arm <<< "$$p"; \
@@ -97,7 +98,7 @@ test-go:
 # hub/sim): a whole day of two hundred devices, a thousand that ride out a hub's outage, every
 # message lost, doubled or late, five minutes of a device that fills the hub, the power cut or the
 # disk full at every call of a boot configuration, two hundred stories held against the model. Their
-# packages are those that test-cross has built.
+# packages are those of the programs that hub/e2e builds.
 test-long:
 	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOf|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
 
