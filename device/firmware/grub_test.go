@@ -206,8 +206,11 @@ func triesOnce(t *testing.T, d *grubDisk) {
 		}
 	}
 
-	d.put(customCfg, string(from.Config))
-	wants(d.make("ext4"), "", entry+"kept=1")
+	// Of the firmware is how GRUB reads the disk and writes to it; what it makes of what it has
+	// read is tried with the one that boots in a third of the time.
+	if d.put(customCfg, string(from.Config)); !d.efi {
+		wants(d.make("ext4"), "", entry+"kept=1")
+	}
 
 	d.put(customCfg, string(trial))
 	wants(d.make("ext4"), "", entry+"kept=1") // the power was cut before grubenv was written
@@ -217,7 +220,9 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	wants(disk, ",if=virtio,readonly=on", entry+"kept=1") // GRUB cannot write
 	wants(disk, "", tried)
 	wants(disk, "", entry+"kept=1")
-	wants(disk, "", entry+"kept=1")
+	if !d.efi {
+		wants(disk, "", entry+"kept=1")
+	}
 
 	// What GRUB has left in its environment block is one that we can read and arm again.
 	out, err := exec.Command("debugfs", "-R", "cat /boot/grub/grubenv", "-c", offset(t, d, disk)).Output()
@@ -234,8 +239,9 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	d.put(grubEnv, string(env))
 	wants(d.make("ext4"), "", tried)
 
-	d.put(customCfg, string(to.Config)) // kept
-	wants(d.make("ext4"), "", entry+"psi=1 a.b=c,d")
+	if d.put(customCfg, string(to.Config)); !d.efi { // kept
+		wants(d.make("ext4"), "", entry+"psi=1 a.b=c,d")
+	}
 }
 
 // offset is the partition of a disk as a file of its own.

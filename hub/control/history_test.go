@@ -23,7 +23,7 @@ import (
 // events that most are pushed out: what happened to each node is on the disk all the same.
 func TestANightOfDarkNodesIsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const dark = 3000
+		const dark = 1000
 		now := time.Now()
 		var objects []state.Object
 		for i := range dark + 1 { // one on a site of its own that stays

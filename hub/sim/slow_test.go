@@ -103,8 +103,11 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 		t.Skip("it takes the minute and a half that 200 kB take on such a line")
 	}
 	t.Parallel() // it waits, while what is played in a bubble does not
-	const rate = 20_000 / 8
 	for _, secure := range []bool{false, true} {
+		rate := int64(20_000 / 8)
+		if !secure { // for development: the same, on a line that is four times as fast
+			rate *= 4
+		}
 		t.Run(fmt.Sprintf("TLS=%v", secure), func(t *testing.T) {
 			t.Parallel()
 			log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -178,7 +181,7 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 			if c, d := h.of("connected"), h.of("disconnected"); c != 1 || d != 0 || over.Dials.Load() != 1 {
 				t.Errorf("%d connections, %d of which the hub accepted and %d ended; want one that lives", over.Dials.Load(), c, d)
 			}
-			if n := h.of("lease") - leases; n < 5 {
+			if n := h.of("lease") - leases; n < int(time.Since(began)/(18*time.Second)) {
 				t.Errorf("%d leases were heard in %s", n, time.Since(began))
 			}
 		})

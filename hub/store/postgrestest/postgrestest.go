@@ -6,6 +6,7 @@ package postgrestest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -106,12 +107,69 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 			}
 		}
 	}
-	c := exec.CommandContext(ctx, initdb, "--waldir="+wal, "--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1", "-D", s.Dir)
-	s.asOther(c)
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
+	from, err := template(ctx, initdb, dir, s.asOther)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := [][]string{
+		{"cp", "-R", filepath.Join(from, "data"), s.Dir},
+		{"cp", "-R", filepath.Join(from, "wal") + "/.", wal},
+		{"ln", "-sfn", wal, filepath.Join(s.Dir, "pg_wal")},
+		{"chmod", "0700", s.Dir},
+	}
+	if attr := other(t); attr != nil {
+		copies = append(copies, []string{"chown", "-Rh", fmt.Sprintf("%d:%d", attr.Uid, attr.Gid), s.Dir, wal})
+	}
+	for _, c := range copies {
+		if out, err := exec.CommandContext(ctx, c[0], c[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("copy a new database: %v: %s", err, out)
+		}
 	}
 	return s
+}
+
+// template is a database that nobody has started, in the user's cache: initdb takes ten times as
+// long as a copy. So all servers have one system identifier, which nothing of ours asks for.
+func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (string, error) {
+	version, err := exec.CommandContext(ctx, initdb, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("initdb --version: %w", err)
+	}
+	arguments := []string{"--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1"}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "flotilla-test")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "postgres.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }() // and with it goes the lock
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("wait for another initdb: %w", err)
+	}
+	sum := sha256.Sum256(fmt.Append(version, arguments))
+	at := filepath.Join(cache, fmt.Sprintf("postgres-%x", sum[:6]))
+	if _, err := os.Stat(at); err == nil {
+		return at, nil
+	}
+	fresh := filepath.Join(work, "template") // of the server's user, who cannot write to our cache
+	c := exec.CommandContext(ctx, initdb, append(arguments, "--waldir="+filepath.Join(fresh, "wal"), "-D", filepath.Join(fresh, "data"))...)
+	as(c)
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	if err := os.RemoveAll(at + ".new"); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, "cp", "-R", fresh, at+".new").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("keep a new database: %w: %s", err, out)
+	}
+	return at, errors.Join(os.RemoveAll(fresh), os.Rename(at+".new", at))
 }
 
 // other is whom the server runs as; nil: as us. PostgreSQL refuses to be root.
