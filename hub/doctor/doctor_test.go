@@ -201,3 +201,20 @@ func tree(t *testing.T, dir string) string {
 	}
 	return b.String()
 }
+
+func TestAConnectionThatOthersCanReadIsAWarning(t *testing.T) {
+	for _, e := range []store.Examination{
+		{Server: "postgres://flotilla@db:5432/fleet"},
+		{Server: "postgres://flotilla@db:5432/fleet", Exposed: "the connection is not encrypted"},
+	} {
+		said := ""
+		for _, f := range (Patient{}).server(&e, nil) {
+			if f.Level == Warn {
+				said += f.String()
+			}
+		}
+		if warned := strings.Contains(said, "the connection is not encrypted") && strings.Contains(said, "sslmode=verify-full"); warned != (e.Exposed != "") {
+			t.Errorf("%+v: %q", e, said)
+		}
+	}
+}

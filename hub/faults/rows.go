@@ -43,6 +43,11 @@ var rows = []row{
 			of("hub/e2e", "TestAnotherHubLeadsWhenTheLeaderIsKilled"),
 			of("hub/store", "TestADeposedLeaderWritesNothing", "TestALeaderThatIsFrozenInATransactionHoldsNobodyUp"),
 			of("hub/leader", "TestAnyInterleavingHasOneWriterAtATime"))},
+	{id: "F1c", fault: "the PostgreSQL server is killed with kill -9 under writes, ends connections, says nothing, takes no writes; its line is cut in the middle of a COMMIT; a standby takes over",
+		criterion: "nothing acknowledged is lost and nothing is done twice, whatever synchronous_commit the role has; who asks is told within seconds; a standby that lacks the newest is noticed, and no device is told anything before resume",
+		tests: of("hub/store", "TestNothingAcknowledgedIsLostByKill9OfTheServer", "TestConnectionsThatAreEndedAreMadeAnew", "TestAServerThatSaysNothingIsGivenUp", "TestAServerThatTakesNoWritesIsTriedAgain",
+			"TestACommitThatWasCutOffIsMadeOnce", "TestAPlanInDoubtWaitsUntilItIsKnown", "TestCommitsAreDurableWhateverTheServersDefault", "TestAPoolerKeepsASessionTogetherOrIsRefused",
+			"TestAStandbyThatTakesOver", "TestAStandbyThatTakesOverAndLacksTheNewest")},
 	{id: "F2", fault: "the hub's power is cut",
 		criterion: "whatever the disk had been told to keep is there: the database opens, is sound and has all that was acknowledged",
 		tests: all(
@@ -118,7 +123,8 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheHub", "TestTheHubRefusesToStart"),
 			of("hub/store", "TestADamagedDatabaseIsReplacedLoudly", "TestADamagedBackupIsSkippedForAnOlderOne", "TestADamagedAuditStopsNoCommit",
-				"TestDatabasesOfOlderVersionsOpen", "TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind"),
+				"TestDatabasesOfOlderVersionsOpen", "TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind",
+				"TestADatabaseThatIsOlderThanItWasSaysSo", "TestAnOlderDatabaseOfTheSameObjectsSaysSo"),
 			of("hub/history", "TestATornFile"),
 			of("hub/serve", "TestARestoredDatabaseMaySayWhatItLikes"))},
 	{id: "F15", fault: "clocks jump an hour, begin in 1970, or pass 2038",
@@ -168,7 +174,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAnOldBackup"),
 			of("hub/sim", "TestFleetAHubThatForgotTouchesNothingBeforeResume"),
-			of("hub/store", "TestRestoreBringsABackupAndKeepsTheFormer", "TestARestoreLetsNobodyInAgain", "TestRestoreRefusesWhatIsNoBackupAndChangesNothing"))},
+			of("hub/store", "TestRestoreBringsABackupAndKeepsTheFormer", "TestARestoreLetsNobodyInAgain", "TestARestoreKeepsThoseWhoWereEnrolledSince", "TestRestoreRefusesWhatIsNoBackupAndChangesNothing"))},
 	{id: "F23", fault: "a day, and five hundred devices for a while",
 		criterion: "goroutines, open files and memory do not grow; hub and devices agree in the end",
 		tests: all(

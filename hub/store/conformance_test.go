@@ -106,7 +106,7 @@ func TestOrderIsThatOfBytes(t *testing.T) {
 	})
 }
 
-func TestACommitIsAllOrNothingOnBoth(t *testing.T) {
+func TestACommitIsAllOrNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s := opened(t, o)
 		mustCommit(t, s, 7, pod("a", 7))

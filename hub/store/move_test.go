@@ -387,6 +387,19 @@ func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	if after := everything(t, s); after != before {
 		t.Fatal(differs(before, after))
 	}
+	// What one of them has backed up, the other takes: from SQLite into PostgreSQL, and back.
+	ofFile := filepath.Join(t.TempDir(), "of-file.db")
+	must(t, s.Backup(t.Context(), ofFile))
+	mustCommit(t, s, s.rev+1, pod("later", s.rev+1))
+	must(t, s.Close())
+	o.Database = server.Database()
+	must(t, Restore(t.Context(), o, ofFile))
+	check(o, false)
+	must(t, Restore(t.Context(), plain, file))
+	s = opened(t, plain)
+	if r, err := s.Recovered(t.Context()); err != nil || r == nil || !r.Rights || len(names(t, s)) != 1202 {
+		t.Fatalf("%+v %v", r, err)
+	}
 }
 
 func mustRead(t *testing.T, file string) []byte {

@@ -23,6 +23,9 @@ func bouncer(t *testing.T, o Options, mode string) string {
 		program = "/usr/sbin/pgbouncer"
 	}
 	if _, err := os.Stat(program); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("PgBouncer is not installed: .ci/services installs it")
+		}
 		t.Skip("PgBouncer is not installed (apt-get install pgbouncer)")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -88,44 +87,6 @@ func TestWhatWasCommittedIsThereAfterAReopen(t *testing.T) {
 	if again, _ := s.HubID(t.Context()); again != hub {
 		t.Fatalf("hub id changed from %s to %s", hub, again)
 	}
-}
-
-func TestACommitIsAllOrNothing(t *testing.T) {
-	s := openIn(t, t.TempDir())
-	mustCommit(t, s, 7, pod("a", 7))
-	before := contents(t, s)
-	for name, c := range map[string]Commit{
-		"a revision that goes back":            {Rev: 6, Rows: []Row{pod("z", 6)}},
-		"an object beyond the revision":        {Rev: 8, Rows: []Row{pod("b", 8), pod("z", 9)}},
-		"an object without a name":             {Rev: 8, Rows: []Row{pod("b", 8), pod("", 8)}},
-		"a kind that is no table name":         {Rev: 8, Rows: []Row{pod("b", 8), {Kind: `x"; DROP TABLE pods`, Name: "z", Object: []byte("{}")}}},
-		"a kind that is one of our own tables": {Rev: 8, Rows: []Row{pod("b", 8), {Kind: "users", Name: "z", Object: []byte("{}")}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if err := s.Commit(t.Context(), c); err == nil {
-				t.Fatal("accepted")
-			}
-			expect(t, contents(t, s), before...)
-			if rev, _ := s.Revision(t.Context()); rev != 7 {
-				t.Fatalf("revision %d", rev)
-			}
-		})
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Commit(ended, Commit{Rev: 9}); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	// A failure in the middle of the transaction takes the rows before it back.
-	mustCommit(t, s, 8, pod("b", 8), Row{Kind: "nodes", Name: "n", UID: "n", Rev: 8, Object: []byte("{}")})
-	if _, err := s.conn.ExecContext(t.Context(), "CREATE TRIGGER stop BEFORE UPDATE ON pods WHEN new.name = 'b' BEGIN SELECT RAISE(ABORT, 'no'); END"); err != nil {
-		t.Fatal(err)
-	}
-	before = contents(t, s)
-	if err := s.Commit(t.Context(), Commit{Rev: 9, Rows: []Row{{Kind: "nodes", Name: "n"}, pod("a", 9), pod("b", 9)}}); err == nil {
-		t.Fatal("accepted")
-	}
-	expect(t, contents(t, s), before...)
 }
 
 func TestASecondHubOnTheSameDirectoryIsRefused(t *testing.T) {
