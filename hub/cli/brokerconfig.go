@@ -32,7 +32,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 	addresses := c.Flags().StringSlice("address", nil, "host and port under which hub and devices reach the broker; of a cluster all, with commas between them (required)")
 	at := c.Flags().String("path", "", "directory in which the files will be on the broker's machine (default that of --out)")
 	prefix := c.Flags().String("prefix", wire.DefaultPrefix, "what all topics begin with, as in --broker-prefix of the hub")
-	access := c.Flags().Bool("access-only", false, "write the access rules alone, over those that are there: which devices have joined has changed")
+	access := c.Flags().Bool("access-only", false, "write the access rules and ca.crt alone, over those that are there: which devices have joined has changed, or the root was rotated")
 	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"), "file with the passphrase of the authority's keys, if they are protected")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		kind := args[0]
@@ -76,7 +76,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 			}
 			var files []file
 			if *access {
-				return writeAccess(c, *out, texts)
+				return writeAccess(c, *out, append(texts, setup.File{Name: "ca.crt", Text: string(d.authority.RootPEM())}))
 			}
 			for _, t := range texts {
 				mode := os.FileMode(0o644)
@@ -118,8 +118,10 @@ func joined(ctx context.Context, st *store.Store) (nodes []string, err error) {
 	return nodes, err
 }
 
-// accessFiles are those that name devices, or what they may do.
-var accessFiles = []string{"acl", "acl.conf", "devices.conf"}
+// accessFiles are those that name devices, what they may do, or who signs their certificates:
+// devices renew after a rotation of the root, and a broker that knows the former one alone
+// would refuse them.
+var accessFiles = []string{"acl", "acl.conf", "devices.conf", "ca.crt"}
 
 func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
 	for _, t := range texts {

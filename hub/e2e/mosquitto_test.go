@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/join"
 )
 
 // mosquittoFleet is a hub behind a real Mosquitto, with devices.
@@ -79,4 +82,29 @@ func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 	t.Parallel()
 	h, _, _, devices := mosquittoFleet(t, "pi-1", "pi-2")
 	attack(t, h, devices[0], devices[1], h.twin("thief"), false)
+}
+
+// A device that has renewed under a new root gets in where the broker was told of it.
+func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
+	t.Parallel()
+	h, broker, dir, devices := mosquittoFleet(t, "pi-1")
+	d, flotilla := devices[0], program(t, "hub", here)
+	output(t, flotilla, "ca", "rotate", "--root", "--data-dir", h.dir)
+	d.stop()
+	id, err := join.Renew(t.Context(), d.id, join.Options{StateDir: d.dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.id = id
+	d.run()
+	await(t, "the refusal by a broker that knows the former root alone", time.Minute, func() error {
+		if online, err := d.link.Online(); online || err == nil {
+			return fmt.Errorf("connected: %v, %v", online, err)
+		}
+		return nil
+	})
+	output(t, flotilla, "broker-config", "mosquitto", "--data-dir", h.dir, "--out", dir, "--address", id.MQTTAddress, "--access-only")
+	broker.stop()
+	mosquitto(t, dir, id.MQTTAddress)
+	d.runs(h, "after-the-rotation") // the hub shows a certificate of the new root as well
 }
