@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -57,7 +59,9 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 	// Before the authority: a hub in the middle of its first start is just making
 	// it, and two of them would be of no use to each other.
 	address, err := st.Meta(ctx, store.MetaURL)
-	if errors.Is(err, store.ErrNotFound) {
+	// And one of several hubs has theirs only once it stands by.
+	_, made := os.Stat(filepath.Join(dir, "pki", "root.crt"))
+	if errors.Is(err, store.ErrNotFound) || err == nil && errors.Is(made, fs.ErrNotExist) {
 		return fmt.Errorf("the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
 	}
 	if err != nil {

@@ -234,6 +234,9 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 
 // leave notes that this hub has ended, and hands the lead over where there are others.
 func (h *Hub) leave(ctx context.Context) {
+	if errors.Is(context.Cause(ctx), ErrDeposed) { // it has nothing to hand over, or cannot
+		return
+	}
 	ctx = context.WithoutCancel(ctx)
 	if err := h.Store.End(ctx, h.Loop.Now()); err != nil {
 		h.log.Warn("the next timelines take the hub's last write for its end", "err", err)

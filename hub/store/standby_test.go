@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,8 +249,8 @@ func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
 		t.Errorf("the end of a hub that has left made the row %+v", row)
 	}
 	audits, err := led.Audits(t.Context(), 10)
-	if err != nil || len(audits) != 1 {
-		t.Errorf("the audit has %d entries, %v", len(audits), err)
+	if err != nil || !slices.ContainsFunc(audits, func(a Audit) bool { return a.Who == "kari" }) {
+		t.Errorf("the audit has %v, %v", audits, err)
 	}
 }
 
