@@ -20,6 +20,17 @@ const (
 
 func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
 
+// beside is a name that nothing has yet for what is put aside: there may be two in a second.
+func (s *Store) beside(why string, at time.Time) string {
+	name := s.file + "." + why + "-" + fileStamp(at)
+	for n, first := 2, name; ; n++ {
+		if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) || n > 99 {
+			return name
+		}
+		name = fmt.Sprintf("%s-%d", first, n)
+	}
+}
+
 // Backup writes a consistent copy of the database to a new file of SQLite, mode 0600,
 // while the hub works on, wherever the database is. Secrets in it stay sealed; their key is not in it.
 func (s *Store) Backup(ctx context.Context, file string) (err error) {

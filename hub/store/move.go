@@ -102,7 +102,7 @@ func (s *Store) putAside() (kept string, err error) {
 		return "", err
 	}
 	s.giveUpBallast() // there is no use for it any more
-	kept = s.file + ".before-migrate-" + fileStamp(time.Now())
+	kept = s.beside("before-migrate", time.Now())
 	if err := os.Rename(s.file, kept); err != nil {
 		return "", err
 	}
@@ -251,7 +251,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		return m, err
 	}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		m.Kept = s.file + ".before-migrate-" + fileStamp(time.Now())
+		m.Kept = s.beside("before-migrate", time.Now())
 		if err := os.Link(s.file, m.Kept); err != nil {
 			return m, err
 		}
@@ -287,7 +287,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	}
 	defer s.Close()
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
-	r.Aside = s.file + ".before-restore-" + fileStamp(r.At)
+	r.Aside = s.beside("before-restore", r.At)
 	if err := s.Backup(ctx, r.Aside); err != nil {
 		return err
 	}

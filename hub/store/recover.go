@@ -53,7 +53,7 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	salvaged := salvageRevision(ctx, s.file)
 	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		r.Aside = s.file + ".corrupt-" + fileStamp(r.At)
+		r.Aside = s.beside("corrupt", r.At)
 	}
 	list, err := backups(s.dir)
 	if err != nil {
@@ -102,7 +102,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 	s := newStore(o, filepath.Join(o.Dir, database))
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		r.Aside = s.file + ".before-restore-" + fileStamp(r.At)
+		r.Aside = s.beside("before-restore", r.At)
 	}
 	if err := s.prepare(ctx, o, salvageRevision(ctx, s.file), r); err != nil {
 		return fmt.Errorf("restore %s: %w", file, err)

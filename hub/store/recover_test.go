@@ -269,3 +269,17 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Nothing that was put aside is written over.
+func TestWhatIsPutAsideHasANameOfItsOwn(t *testing.T) {
+	s := newStore(options(t, t.TempDir()), filepath.Join(t.TempDir(), database))
+	seen := map[string]bool{}
+	for range 3 {
+		name := s.beside("before-restore", noon)
+		if seen[name] {
+			t.Fatal(name)
+		}
+		seen[name] = true
+		must(t, os.WriteFile(name, nil, 0o600))
+	}
+}
