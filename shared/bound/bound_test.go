@@ -77,6 +77,8 @@ func TestText(t *testing.T) {
 		{"a divisor of an env", `{"spec":{"containers":[{"env":[{"valueFrom":{"resourceFieldRef":{"divisor":"1e-999999999"}}}]}]}}`, &corev1.Pod{}, false},
 		{"a divisor of a volume", `{"spec":{"volumes":[{"downwardAPI":{"items":[{"resourceFieldRef":{"divisor":"1e-999999999"}}]}}]}}`, &corev1.Pod{}, false},
 		{"allocated resources of a status", `{"status":{"containerStatuses":[{"allocatedResources":{"cpu":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
+		{"a limit after a newline", `{"spec":{"overhead":{"cpu":"\n` + bomb + `"}}}`, &corev1.Pod{}, false},
+		{"a limit after a word", `{"metadata":{"name":"cpu-1e99-a"},"spec":{"overhead":{"cpu":"` + bomb + `"}}}`, &corev1.Pod{}, false},
 		{"an environment variable", `{"spec":{"containers":[{"env":[{"name":"X","value":"` + bomb + `"}]}]}}`, &corev1.Pod{}, true},
 		{"an annotation", `{"metadata":{"annotations":{"x":"` + bomb + `"}}}`, &corev1.Pod{}, true},
 		{"a word of a command", `{"spec":{"containers":[{"command":["` + bomb + `"]}]}}`, &corev1.Pod{}, true},
@@ -282,6 +284,39 @@ func FuzzQuantity(f *testing.F) {
 		again, err := ParseQuantity(q.String())
 		if err != nil || again.Cmp(q) != 0 {
 			t.Errorf("%q is written as %q, which is read as %v, %v", s, q.String(), again, err)
+		}
+	})
+}
+
+// What a uid or a digest looks like is no number, and costs no look at where it stands; what
+// could be one does.
+func TestWhatIsWorthALook(t *testing.T) {
+	for text, want := range map[string]bool{
+		`"uid":"0f3e12b7-8c1d-8e44-9a2e-11e45d0c2e99"`: false, `"digest":"a12e34"`: false, `"x-1e99"`: false,
+		`"1e99"`: true, `1e99`: true, `" 1e99"`: true, `"\n1e99"`: true, `"\\n1e99"`: true, `"-1E+99"`: true, `"a":1e99`: true, `"a1":"x","b":2e10`: true,
+		`"12e45678-8c1d"`: true, `"1\u0065999"`: true, "ba1e99": false, "e99": false,
+	} {
+		if got := suspicious([]byte(text), inWord); got != want {
+			t.Errorf("%s is worth a look: %v, want %v", text, got, want)
+		}
+	}
+	if !suspicious([]byte("a1e99"), nil) {
+		t.Error("in a protobuf what stands before a number may be a tag")
+	}
+}
+
+// A quantity with a letter before its number is refused at once, however large the exponent.
+func FuzzAWordIsNoQuantity(f *testing.F) {
+	for _, s := range []string{"a", "k", "e", "E", "Ki", "n-", "x."} {
+		f.Add(s, "1e999999999")
+	}
+	f.Fuzz(func(t *testing.T, before, s string) {
+		text := before + s
+		if len(text) > 200 || suspicious([]byte(text), inWord) || !suspicious([]byte(text), nil) {
+			return
+		}
+		if q, err := resource.ParseQuantity(strings.TrimSpace(text)); err == nil {
+			t.Errorf("%q is the quantity %s", text, q.String())
 		}
 	})
 }

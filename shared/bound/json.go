@@ -19,7 +19,7 @@ func JSON(data []byte, into any) error {
 	if err := nesting(data); err != nil {
 		return err
 	}
-	if !suspicious(data, false) {
+	if !suspicious(data, inWord) {
 		return nil
 	}
 	w := walk{json: json.NewDecoder(bytes.NewReader(data))}
@@ -72,8 +72,9 @@ func Values(data []byte, most int) error {
 }
 
 // suspicious tells whether a text has a number in it, or what becomes one when it is
-// unescaped, that is worth a look at where it stands.
-func suspicious(data []byte, folds bool) bool {
+// unescaped, that is worth a look at where it stands. What has an exponent that part is true of
+// is none; nil: everything may be one.
+func suspicious(data []byte, part func(data []byte, exponent int) bool) bool {
 	digit := func(i int) bool {
 		return i >= 0 && i < len(data) && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_')
 	}
@@ -92,16 +93,26 @@ func suspicious(data []byte, folds bool) bool {
 			for at < len(data) && (data[at] == '+' || data[at] == '-') {
 				at++
 			}
-			if digit(i-1) && digit(at) && digit(at+1) {
+			if digit(i-1) && digit(at) && digit(at+1) && (part == nil || !part(data, i)) {
 				return true
 			}
 		case '\\':
-			if folds || i+1 < len(data) && data[i+1] == 'u' {
+			if i+1 < len(data) && data[i+1] == 'u' {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// inWord tells of an exponent in JSON that a letter stands before its number, which no decoder
+// reads as one then: uids and digests are full of such. The letter of an escape is not one.
+func inWord(data []byte, exponent int) bool {
+	i := exponent - 1
+	for i >= 0 && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_' || data[i] == '+' || data[i] == '-') {
+		i--
+	}
+	return i > 0 && (data[i] >= 'a' && data[i] <= 'z' || data[i] >= 'A' && data[i] <= 'Z') && data[i-1] != '\\'
 }
 
 var quantityType = reflect.TypeFor[resource.Quantity]()

@@ -16,7 +16,7 @@ type Mender struct{ walk walk }
 // returned as it is. An older program has let such a thing in, and the rest of the object
 // must not be lost for it.
 func (k *Mender) Mend(data []byte, into any) (mended []byte, places []string) {
-	if !suspicious(data, false) {
+	if !suspicious(data, inWord) {
 		return data, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(data))

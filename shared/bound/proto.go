@@ -17,7 +17,7 @@ var protoMagic = []byte("k8s\x00")
 // bounded cost; see JSON.
 func Proto(data []byte, into any) error {
 	data, ok := bytes.CutPrefix(data, protoMagic)
-	if !ok || !suspicious(data, false) {
+	if !ok || !suspicious(data, nil) {
 		return nil
 	}
 	p := protoWalk{}
