@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,7 +65,7 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if err := Serve(hijacked{conn: ours, read: read}, r, Wish{Stdin: true}, func(ctx context.Context, _ ask.IO) error {
+					if err := Serve(hijacked{ResponseWriter: httptest.NewRecorder(), conn: ours, read: read}, r, Wish{Stdin: true}, func(ctx context.Context, _ ask.IO) error {
 						<-ctx.Done()
 						close(ended)
 						return ctx.Err()
