@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,16 +33,20 @@ func hubsSaid(all []Member) string {
 	var leads, here string
 	var others []string
 	for _, m := range all {
+		name := m.Name
+		if slices.ContainsFunc(all, func(o Member) bool { return o.Name == name && o.Address != m.Address }) { // on one machine
+			name += " (" + m.Address + ")"
+		}
 		switch {
 		case m.Leads:
-			leads = m.Name
+			leads = name
 		case m.Late:
-			others = append(others, fmt.Sprintf("%s stands by, %.0f s behind", m.Name, m.Behind.Seconds()))
+			others = append(others, fmt.Sprintf("%s stands by, %.0f s behind", name, m.Behind.Seconds()))
 		default:
-			others = append(others, m.Name+" stands by")
+			others = append(others, name+" stands by")
 		}
 		if m.Here && !m.Leads {
-			here = fmt.Sprintf(" You are at %s, which passes this page on.", m.Name)
+			here = fmt.Sprintf(" You are at %s, which passes this page on.", name)
 		}
 	}
 	if len(others) == 0 {

@@ -236,6 +236,11 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
 		t.Errorf("nobody leads: %d %q %+v", code, again, s)
 	}
+	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser looks again
+		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
+			t.Errorf("who takes %s is answered %d, %v", accept, code, header)
+		}
+	}
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
