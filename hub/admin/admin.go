@@ -149,6 +149,8 @@ type Config struct {
 	Views    Views // nil: nobody can save any
 	Archive  Archive
 	About    func() (About, error)
+	// Members are the hubs of the same database, as the request of ctx finds them; nil, or none: this one is alone.
+	Members func(ctx context.Context) []Member
 	// Told are those outside who are told of incidents, and TestTold sends one of them a message
 	// that is about nothing. nil: nobody is.
 	Told     func() []Told
@@ -198,6 +200,9 @@ func New(c Config) *Server {
 	}
 	if c.Allow == nil {
 		c.Allow = access.Allow
+	}
+	if c.Members == nil {
+		c.Members = func(context.Context) []Member { return nil }
 	}
 	if c.Agents == nil {
 		c.Agents = func() []string { return nil }

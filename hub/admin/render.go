@@ -169,6 +169,7 @@ type frame struct {
 	Now     time.Time
 	User    access.User
 	Version string
+	Hubs    string // which leads, and which others there are
 	Path    string
 	MayAdd  bool
 	More    []navLink
@@ -204,6 +205,9 @@ func (c *call) wrap(code int, r rendered) error {
 		if c.user.Name != "" && c.Allow(c.user.Role, p.verb, p.resource) {
 			f.More = append(f.More, p.navLink)
 		}
+	}
+	if c.user.Name != "" {
+		f.Hubs = hubsSaid(c.Members(c.Request().Context()))
 	}
 	f.Saved = c.savedViews()
 	whole, err := c.look.whole.frame(f)

@@ -61,6 +61,7 @@ type settingsData struct {
 	Facts, Kept  []Fact
 	Settings     []config.Shown
 	Told         []Told
+	Hubs         []memberRow
 }
 
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"}, {"admin", "admin: everything"}}
@@ -108,6 +109,7 @@ func (c *call) fillSettings(d *settingsData) error {
 	}
 	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options("operator", roles...), at(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
+	d.Hubs = memberRows(c.Members(ctx), now)
 	if c.Told != nil {
 		d.Told = c.Told()
 	}

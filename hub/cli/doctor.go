@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -8,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"flotilla.dev/hub/cli/socket"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/doctor"
+	"flotilla.dev/hub/leader"
 )
 
 func (p Program) doctorCommand() *cobra.Command {
@@ -59,5 +62,11 @@ func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err
 	}
 	p.Config, p.Warnings, p.Mistakes = config.Load(flags, os.Environ())
 	p.Now, p.Unsynced = doctor.Clock()
+	if text, err := socket.Ask(p.Config.DataDir, "standing"); err == nil { // any other hub does not know the word
+		p.Standing = new(leader.Standing)
+		if err := json.Unmarshal([]byte(text), p.Standing); err != nil {
+			return p, fmt.Errorf("ask the hub of %s how it stands: %w; is it of this version?", p.Config.DataDir, err)
+		}
+	}
 	return p, nil
 }

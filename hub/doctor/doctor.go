@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/store"
 )
 
@@ -61,6 +62,8 @@ type Patient struct {
 	Warnings []string
 	Now      time.Time
 	Unsynced bool // the kernel says that nobody sets the clock
+	// Standing is what a hub says that stands by; nil: it does not.
+	Standing *leader.Standing
 }
 
 // Clock asks the kernel for the time, and whether anybody sets it.
@@ -95,7 +98,10 @@ func Examine(ctx context.Context, p Patient) (all []Finding) {
 	all = append(all, p.certificates()...)
 	all = append(all, p.clock(e)...)
 	all = append(all, p.brokers(ctx)...)
-	if e.Running {
+	switch {
+	case e.Running && p.Standing != nil:
+		return append(all, standby(*p.Standing, answers(ctx, p.Standing.URL)))
+	case e.Running:
 		return append(all, answers(ctx, e.URL))
 	}
 	return append(all, p.ports()...)
@@ -265,6 +271,8 @@ func (p Patient) paused(e *store.Examination) (all []Finding) {
 func (p Patient) backups() []Finding {
 	at, err := store.NewestBackup(p.Config.DataDir)
 	switch {
+	case p.Standing != nil && err == nil:
+		return []Finding{{OK, "backups", "the hub that leads makes them, in its own data directory", ""}}
 	case err != nil:
 		return []Finding{{Fail, "backups", err.Error(), "run this as the user of the hub, or as root"}}
 	case at.IsZero():
@@ -376,4 +384,21 @@ func answers(ctx context.Context, url string) Finding {
 		return Finding{Fail, "hub", fmt.Sprintf("it is not ready: %s", strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "; ")), do}
 	}
 	return Finding{OK, "hub", "it runs, and is ready at " + url, ""}
+}
+
+// standby is what to say of a hub that stands by, and answers like that. The address in the database is
+// that of the one that leads.
+func standby(s leader.Standing, answer Finding) Finding {
+	if s.Leader == "" {
+		return Finding{Fail, "hub", "it stands by, and nobody leads", "within 10 s one should: see its log, and that it and the other hubs reach the database"}
+	}
+	where := fmt.Sprintf("it stands by at %s: %s leads (%s), and this one is %.1f s behind, at revision %d", s.URL, s.Leader, s.At, s.Behind.Seconds(), s.Revision)
+	switch {
+	case answer.Level != OK:
+		answer.Seen = where + "; " + answer.Seen
+		return answer
+	case s.Behind > leader.Late:
+		return Finding{Warn, "hub", where, "see its log for why it cannot follow; a database of an older schema is followed once a hub of this version has led"}
+	}
+	return Finding{OK, "hub", where, ""}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
@@ -217,4 +220,31 @@ func TestAConnectionThatOthersCanReadIsAWarning(t *testing.T) {
 			t.Errorf("%+v: %q", e, said)
 		}
 	}
+}
+
+// TestAHubThatStandsByIsNotBroken: it is asked itself, not the hub that leads, whose address is the one in the
+// database; and who leads makes the backups.
+func TestAHubThatStandsByIsNotBroken(t *testing.T) {
+	code := http.StatusOK
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	defer server.Close()
+	p, open := made(t)
+	st := open() // runs
+	defer st.Close()
+	if err := os.RemoveAll(filepath.Join(p.Config.DataDir, "backups")); err != nil {
+		t.Fatal(err)
+	}
+	p.Standing = &leader.Standing{URL: server.URL, Leader: "hub-a", At: "hub-a:8444", Behind: 300 * time.Millisecond, Revision: 7}
+	all := Examine(t.Context(), p)
+	says(t, all, OK, "hub", "hub-a leads (hub-a:8444), and this one is 0.3 s behind, at revision 7")
+	says(t, all, OK, "backups", "the hub that leads makes them")
+	if Worst(all) == Fail {
+		t.Errorf("it is taken for broken: %v", all)
+	}
+	p.Standing.Behind = time.Minute
+	says(t, Examine(t.Context(), p), Warn, "hub", "60.0 s behind")
+	code = http.StatusServiceUnavailable
+	says(t, Examine(t.Context(), p), Fail, "hub", "it is not ready")
+	p.Standing.Leader = ""
+	says(t, Examine(t.Context(), p), Fail, "hub", "nobody leads")
 }

@@ -116,3 +116,19 @@ func (b Belief) Lives() bool { return b.Beats >= 3 }
 func (b Belief) Leads(now time.Duration) bool {
 	return b.Known && b.Row.Token != 0 && !b.Row.Left && now-b.Changed < Lease && now-b.Read < Lease
 }
+
+// A Standing is what a hub that stands by says of itself, to the one that leads and to commands.
+type Standing struct {
+	Name     string        `json:"name"`
+	Address  string        `json:"address"` // of its peer listener
+	URL      string        `json:"url"`     // of its page, on its machine
+	Version  string        `json:"version"`
+	Since    time.Time     `json:"since"`
+	Revision uint64        `json:"revision"`
+	Behind   time.Duration `json:"behind"` // for how long it may not have been up to date with the database
+	Leader   string        `json:"leader"` // "": nobody leads
+	At       string        `json:"at"`     // the leader's peer listener
+}
+
+// Late is how far behind a standby may be that still answers who wants any version.
+const Late = 10 * time.Second

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 )
@@ -28,8 +30,10 @@ const reachTime = 3 * time.Second
 
 // A Passer passes requests on to the hub that leads.
 type Passer struct {
-	proxy *httputil.ReverseProxy
-	log   *slog.Logger
+	proxy     *httputil.ReverseProxy
+	transport *http.Transport
+	stands    func() leader.Standing
+	log       *slog.Logger
 
 	mu      sync.Mutex
 	name    string
@@ -49,11 +53,11 @@ type lead struct {
 type leadKey struct{}
 
 // NewPasser returns one that shows itself to the leader by the TLS that config makes for its
-// host. Nobody leads yet.
-func NewPasser(config func(host string) *tls.Config, log *slog.Logger) *Passer {
-	p := &Passer{log: log}
+// host, and says what stands returns of itself. Nobody leads yet.
+func NewPasser(config func(host string) *tls.Config, stands func() leader.Standing, log *slog.Logger) *Passer {
+	p := &Passer{stands: stands, log: log}
 	p.ends, p.end = context.WithCancel(context.Background())
-	transport := &http.Transport{
+	p.transport = &http.Transport{
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, reachTime)
 			defer cancel()
@@ -72,7 +76,7 @@ func NewPasser(config func(host string) *tls.Config, log *slog.Logger) *Passer {
 		MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 	}
 	p.proxy = &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Transport: p.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			to, _ := r.In.Context().Value(leadKey{}).(lead)
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", to.address, r.In.Host
@@ -84,6 +88,7 @@ func NewPasser(config func(host string) *tls.Config, log *slog.Logger) *Passer {
 			}
 			source, _, _ = strings.Cut(source, "%")
 			r.Out.Header.Set(sourceHeader, source)
+			p.introduce(r.Out.Header)
 			if r.In.TLS == nil {
 				return
 			}
@@ -150,6 +155,33 @@ func (p *Passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
+// introduce says what this hub is.
+func (p *Passer) introduce(h http.Header) {
+	if text, err := json.Marshal(p.stands()); err == nil {
+		h.Set(standHeader, string(text))
+	}
+}
+
+// Announce tells the hub that leads of this one, which may have nothing to pass on.
+func (p *Passer) Announce(ctx context.Context) error {
+	_, address := p.Leader()
+	if address == "" {
+		return nil
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/livez", nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set(sourceHeader, "127.0.0.1")
+	p.introduce(r.Header)
+	answer, err := p.transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 4<<10))
+	return answer.Body.Close()
+}
+
 // failed answers for a leader that did not.
 func (p *Passer) failed(w http.ResponseWriter, r *http.Request, err error) {
 	to, _ := r.Context().Value(leadKey{}).(lead)
@@ -165,6 +197,9 @@ func (p *Passer) failed(w http.ResponseWriter, r *http.Request, err error) {
 // Unavailable answers that nothing was done, and that the same will work in a moment.
 func Unavailable(w http.ResponseWriter, r *http.Request, why string) {
 	w.Header().Set("Retry-After", "1")
+	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // browsers do not heed that
+		w.Header().Set("Refresh", "2")
+	}
 	refuse(w, r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, why)
 }
 

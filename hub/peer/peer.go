@@ -14,12 +14,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"flotilla.dev/hub/leader"
 )
 
 // The headers between hubs.
@@ -27,13 +30,15 @@ const (
 	certHeader   = "Client-Cert"       // RFC 9440
 	chainHeader  = "Client-Cert-Chain" // RFC 9440
 	sourceHeader = "X-Forwarded-For"   // the caller's address; one
+	standHeader  = "Flotilla-Standing" // what the standby says of itself, as JSON
 	callerHeader = "Flotilla-Caller"   // of the answer: who the leader found the caller to be
 	maxChain     = 8                   // certificates that a caller shows
+	maxStanding  = 2 << 10             // bytes of what a standby says of itself
 )
 
 // told are the headers by which proxies say who sends a request: nobody but a hub may, and
-// of those none but the first three are believed.
-var told = []string{certHeader, chainHeader, sourceHeader, "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
+// of those none but the first four are believed.
+var told = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
 
 func isTold(header string) bool {
 	if strings.HasPrefix(header, "X-Remote-Extra-") {
@@ -59,9 +64,13 @@ func Strip(h http.Header) {
 type passedKey struct{}
 
 // Passed is the name of the hub that a request was passed on by; "": it came by itself.
-func Passed(ctx context.Context) string {
-	name, _ := ctx.Value(passedKey{}).(string)
-	return name
+func Passed(ctx context.Context) string { return By(ctx).Name }
+
+// By is what the hub that has passed a request on says of itself; one of an older version says no more
+// than its name.
+func By(ctx context.Context) leader.Standing {
+	s, _ := ctx.Value(passedKey{}).(leader.Standing)
+	return s
 }
 
 // Known tells the hub that has passed a request on who its sender is, so that it knows its
@@ -73,8 +82,8 @@ func Known(ctx context.Context, w http.ResponseWriter, user string) {
 }
 
 // Accept serves what peers pass on, as if it had come from its sender. The TLS of its listener
-// lets in peers only.
-func Accept(next http.Handler) http.Handler {
+// lets in peers only, and heard is told what they say of themselves.
+func Accept(next http.Handler, heard func(leader.Standing)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 			http.Error(w, "this listener is for hubs of the fleet", http.StatusForbidden)
@@ -92,15 +101,33 @@ func Accept(next http.Handler) http.Handler {
 		if err == nil {
 			from, err = netip.ParseAddr(source[0])
 		}
+		stands := leader.Standing{Name: by}
+		if text := said.Get(standHeader); err == nil && text != "" {
+			if stands, err = standing(text); err == nil {
+				stands.Name = by // as its certificate says
+				heard(stands)
+			}
+		}
 		if err != nil {
 			http.Error(w, fmt.Sprintf("hub %.100q has passed on what cannot be understood: %v", by, err), http.StatusBadRequest)
 			return
 		}
 		own := tls.ConnectionState{Version: r.TLS.Version, HandshakeComplete: true, ServerName: r.TLS.ServerName, PeerCertificates: chain}
-		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, by))
+		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, stands))
 		r.TLS, r.RemoteAddr = &own, net.JoinHostPort(from.String(), "0")
 		next.ServeHTTP(w, r)
 	})
+}
+
+// standing reads what a standby says of itself.
+func standing(text string) (s leader.Standing, err error) {
+	if len(text) > maxStanding {
+		return s, fmt.Errorf("it says %d bytes of itself, and may %d", len(text), maxStanding)
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return s, fmt.Errorf("what it says of itself: %w", err)
+	}
+	return s, nil
 }
 
 // certificates reads what the caller has shown; none: he has shown none.

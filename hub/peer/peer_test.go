@@ -11,11 +11,13 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/pki"
 )
 
@@ -25,6 +27,8 @@ type hubs struct {
 	leader    *httptest.Server // its peer listener
 	standby   *httptest.Server
 	passer    *Passer
+	mu        sync.Mutex
+	heard     []leader.Standing
 	answer    http.HandlerFunc
 }
 
@@ -48,12 +52,18 @@ func newHubs(t *testing.T) *hubs {
 		}
 		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, Passed(r.Context()), r.RemoteAddr, r.Host, r.Header)
 	}
-	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) })))
+	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) }), func(s leader.Standing) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.heard = append(h.heard, s)
+	}))
 	h.leader.TLS = a.Peers(server)
 	h.leader.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	h.leader.StartTLS()
 	t.Cleanup(h.leader.Close)
-	h.passer = NewPasser(a.NewPeerClient("hub-b").Config, log)
+	h.passer = NewPasser(a.NewPeerClient("hub-b").Config, func() leader.Standing {
+		return leader.Standing{Name: "hub-x", Address: "hub-b:8444", Behind: time.Second}
+	}, log)
 	h.standby = httptest.NewUnstartedServer(h.passer)
 	h.standby.TLS = a.HTTPS(server)
 	h.standby.EnableHTTP2 = true
@@ -139,7 +149,7 @@ func TestNobodyButAHubSaysWhoSendsARequest(t *testing.T) {
 				for _, name := range []string{certHeader, chainHeader} {
 					header[spell(name)] = []string{forged}
 				}
-				for _, name := range []string{sourceHeader, "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Extra-Via", "X-Remote-Uid"} {
+				for _, name := range []string{sourceHeader, standHeader, "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Extra-Via", "X-Remote-Uid"} {
 					header[spell(name)] = []string{"198.51.100.1"}
 				}
 				code, text, _ := ask(t, h.client(t, role, http2), h.standby.URL, header)
@@ -186,6 +196,8 @@ func TestAPeerThatSaysNonsenseIsRefused(t *testing.T) {
 		"a chain without a leaf": {sourceHeader: {"192.0.2.1"}, chainHeader: {good}},
 		"no byte sequence":       {sourceHeader: {"192.0.2.1"}, certHeader: {"x"}},
 		"no certificate":         {sourceHeader: {"192.0.2.1"}, certHeader: {":AAAA:"}},
+		"no standing":            {sourceHeader: {"192.0.2.1"}, standHeader: {"{"}},
+		"too long a standing":    {sourceHeader: {"192.0.2.1"}, standHeader: {`{"name": "` + strings.Repeat("x", maxStanding) + `"}`}},
 		"too long a chain":       {sourceHeader: {"192.0.2.1"}, certHeader: {good}, chainHeader: {strings.Repeat(good+",", maxChain) + good}},
 	} {
 		if code, text, _ := ask(t, c, h.leader.URL, header); code != http.StatusBadRequest {
@@ -224,6 +236,11 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
 		t.Errorf("nobody leads: %d %q %+v", code, again, s)
 	}
+	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser looks again
+		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
+			t.Errorf("who takes %s is answered %d, %v", accept, code, header)
+		}
+	}
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -257,5 +274,25 @@ func TestWhatWasPassedOnToAFormerLeaderEnds(t *testing.T) {
 	}()
 	if code, _, _ := ask(t, h.client(t, "", false), h.standby.URL, nil); code != 503 {
 		t.Errorf("%d", code)
+	}
+}
+
+// TestTheLeaderHearsOfWhoStandsBy: from what is passed on, and where there is nothing to pass on. The name is
+// that of the certificate, and nobody but a hub has a say in it.
+func TestTheLeaderHearsOfWhoStandsBy(t *testing.T) {
+	h := newHubs(t)
+	var by leader.Standing
+	h.answer = func(_ http.ResponseWriter, r *http.Request) { by = By(r.Context()) }
+	want := leader.Standing{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
+	ask(t, h.client(t, "", false), h.standby.URL, http.Header{standHeader: {`{"address": "hub-z:8444"}`}})
+	if by != want || len(h.heard) != 1 || h.heard[0] != want {
+		t.Errorf("a request is by %+v, and heard was %+v", by, h.heard)
+	}
+	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 || h.heard[1] != want {
+		t.Errorf("announced was %+v, %v", h.heard, err)
+	}
+	h.passer.Lead("", "")
+	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 {
+		t.Errorf("without a leader announced was %+v, %v", h.heard, err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -40,7 +42,8 @@ type Member struct {
 
 	passer *peer.Passer
 	client atomic.Pointer[pki.PeerClient]
-	hub    atomic.Pointer[Hub] // once it leads
+	fleet  atomic.Pointer[follower] // while it stands by
+	hub    atomic.Pointer[Hub]      // once it leads
 	up     chan struct{}
 	once   sync.Once
 }
@@ -62,7 +65,7 @@ func NewMember(o Options) *Member {
 	m.https, m.mqtt, m.dev, m.peers = newGate(o.HTTPS), newGate(o.MQTT), newGate(o.Dev), newGate(o.Peer)
 	m.name, _ = os.Hostname()
 	m.address = peerAddress(o)
-	m.passer = peer.NewPasser(m.peerTLS, o.Log)
+	m.passer = peer.NewPasser(m.peerTLS, m.standing, o.Log)
 	return m
 }
 
@@ -153,6 +156,7 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 		return nil, err
 	}
 	f := newFollower(id, s)
+	m.fleet.Store(f)
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	g, sub := errgroup.WithContext(sub)
@@ -165,9 +169,10 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 	g.Go(func() error {
 		return panics.Keep(sub, "https", func(ctx context.Context) error { return m.serve(ctx, s, f) })
 	})
+	g.Go(func() error { return panics.Keep(sub, "standby", m.announce) })
 	if m.o.Socket != "" {
 		g.Go(func() error {
-			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.o.Socket, m.refuseOrder) })
+			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.o.Socket, m.orders(f)) })
 		})
 	}
 	var at *lead
@@ -185,13 +190,62 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 	return at, nil
 }
 
-// refuseOrder answers the commands of this machine that want the hub that leads.
-func (m *Member) refuseOrder(context.Context, string, string) (string, error) {
-	name, address := m.passer.Leader()
-	if name == "" {
-		return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
+// orders answers the commands of this machine: what a standby knows of itself, and for all else who leads.
+func (m *Member) orders(f *follower) socket.Handler {
+	metrics := standbyMetrics(m.o.Version, f)
+	return func(ctx context.Context, _, order string) (string, error) {
+		switch name, address := m.passer.Leader(); {
+		case order == "standing":
+			text, err := json.Marshal(m.standing())
+			return string(text), err
+		case order == "metrics":
+			var text page
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
+			if err != nil {
+				return "", err
+			}
+			metrics.ServeHTTP(&text, r)
+			return text.String(), nil
+		case name == "":
+			return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
+		default:
+			return "", fmt.Errorf("this hub stands by: run the command where %s is, which leads (%s)", name, address)
+		}
 	}
-	return "", fmt.Errorf("this hub stands by: run the command where %s is, which leads (%s)", name, address)
+}
+
+// standing is what this hub says of itself while it stands by.
+func (m *Member) standing() leader.Standing {
+	s := leader.Standing{Name: m.name, Address: m.address, Version: m.o.Version, Since: m.began}
+	if f := m.fleet.Load(); f != nil {
+		s.Revision, s.Behind = f.Snapshot().Revision, f.age()
+	}
+	s.Leader, s.At = m.passer.Leader()
+	if m.o.HTTPS != nil {
+		host, port, _ := net.SplitHostPort(m.o.HTTPS.Addr().String())
+		if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+			host = "localhost"
+		}
+		s.URL = "https://" + net.JoinHostPort(host, port)
+	}
+	return s
+}
+
+// announce tells the hub that leads of this one, again and again. That it cannot be reached is said to
+// whoever wants something of it.
+func (m *Member) announce(ctx context.Context) error {
+	for {
+		short, cancel := context.WithTimeout(ctx, leader.Beat)
+		if err := m.passer.Announce(short); err != nil && ctx.Err() == nil {
+			m.log.Debug("the hub that leads was not told of this one", "err", err)
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(leader.Beat):
+		}
+	}
 }
 
 // follow keeps the fleet as the leader has written it.

@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
@@ -27,9 +28,6 @@ import (
 
 // revisionHeader says up to which revision a standby knows the fleet that answers.
 const revisionHeader = "Flotilla-Revision"
-
-// staleMost is how old what a standby knows may be that answers somebody who wants any version.
-const staleMost = 10 * time.Second
 
 // reads answers at a standby who reads what the hubs' database has. It says yes alone: whoever is
 // not known here, or may not, and whatever else is asked goes to the hub that leads, which refuses
@@ -146,7 +144,7 @@ func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("resourceVersion") != "0" {
 		err = s.fleet.catchUp(r.Context())
 	}
-	if err != nil || s.fleet.age() > staleMost {
+	if err != nil || s.fleet.age() > leader.Late {
 		s.next.ServeHTTP(w, r)
 		return
 	}

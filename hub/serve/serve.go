@@ -98,6 +98,7 @@ type Hub struct {
 	notifier  *notify.Notifier
 	pauses    []store.Pause
 	history   *history.History // nil: nobody wants one
+	standbys  standbys
 	mended    []state.Change
 	web       func() *web // made when it is first asked for
 	up        chan struct{}

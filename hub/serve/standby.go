@@ -152,7 +152,7 @@ func (o Options) names() []string {
 // runPeers serves what standbys pass on.
 func (h *Hub) runPeers(ctx context.Context) error {
 	s := &http.Server{
-		Handler: peer.Accept(h.Handler()), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
+		Handler: peer.Accept(h.Handler(), h.standbys.hear), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	return serveUntil(ctx, s, func() error { return s.Serve(tls.NewListener(h.o.Peer, h.authority.Peers(h.server))) })

@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// visitor is somebody with a browser, whose cookies hubs behind one name share.
+func (h *hub) visitor(jar http.CookieJar) *person {
+	transport := h.client.Transport.(*http.Transport).Clone()
+	transport.TLSClientConfig.Certificates = nil
+	return &person{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
+}
+
+// code is how the page answers.
+func (p *person) code(path string) int {
+	p.t.Helper()
+	answer, err := p.client.Get("https://" + p.https + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.Request.URL.Path == "/login" {
+		return http.StatusUnauthorized
+	}
+	return answer.StatusCode
+}
+
+// TestThePageThroughAStandby is what people do in the page at the address of a hub that does not lead, and at
+// both hubs in turn: log in, send forms, see it live, type into a container, take a file, and log out. The
+// session outlives the hub that leads.
+func TestThePageThroughAStandby(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	start(t, program(t, "device", here), "simulate", "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1", "--log-level", "error")
+	b.allReady(2)
+	if r := (command{path: program(t, "hub", here), args: []string{"user", "create", "olav", "--role", "admin", "--data-dir", b.dir}, stdin: "four words are good\n"}).run(t); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, leading := b.visitor(jar), a.visitor(jar)
+	there.goes("/login", url.Values{"name": {"olav"}, "password": {"four words are good"}})
+	there.csrf = csrfField.FindStringSubmatch(leading.goes("/account", nil))[1]
+
+	for p, says := range map[*person]string{there: "which passes this page on.", leading: " leads; "} {
+		await(t, "the page says which hub leads and which stands by", patience, func() error {
+			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " stands by") {
+				return errors.New(page[strings.Index(page, "<footer"):])
+			}
+			return nil
+		})
+		if page := p.goes("/settings", nil); !strings.Contains(page, "Stands by") || strings.Count(page, "you are here") != 1 {
+			t.Errorf("the settings do not say which hubs there are, or where one is: %s", page)
+		}
+	}
+	for h, says := range map[*hub]string{b: " leads (", a: "is ready at https://" + a.https} {
+		r := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
+		if r.code != 0 || !strings.Contains(r.out, says) || (h == b) != strings.Contains(r.out, "it stands by at https://"+b.https) {
+			t.Errorf("doctor ended with code %d: %s%s", r.code, r.out, r.err)
+		}
+	}
+
+	events := there.watches("/workloads")
+	text := signYAML
+	if said := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(said, "Created") {
+		t.Fatalf("what is pasted at a standby: %.900s", said)
+	}
+	await(t, "the page that is open at the standby shows it", patience, func() error {
+		select {
+		case line := <-events:
+			if strings.Contains(line, "/workloads/deployments/default/sign") {
+				return nil
+			}
+		default:
+		}
+		return errors.New("not yet")
+	})
+	await(t, "its pods", patience, func() error { return b.available("sign", 2) })
+	pods, err := b.pods("sign", "")
+	if err != nil || len(pods) == 0 {
+		t.Fatal(pods, err)
+	}
+	if file := there.goes("/pods/default/"+pods[0].Name+"/logs/download", nil); !strings.Contains(file, "simulated flotilla_") {
+		t.Errorf("the log's file: %.300s", file)
+	}
+	b.typeIn(pods[0], "/pods/default/"+pods[0].Name+"/terminal/socket")
+
+	answer, err := there.client.PostForm("https://"+b.https+"/settings", url.Values{"action": {"backup"}, "csrf": {"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = answer.Body.Close(); answer.StatusCode != http.StatusForbidden {
+		t.Errorf("a form without the session's token: %s", answer.Status)
+	}
+
+	a.kill()
+	await(t, "somebody who waits sees the page come back by itself", patience, func() error {
+		r, err := http.NewRequest(http.MethodGet, "https://"+b.https+"/nodes", nil)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Accept", "text/html")
+		answer, err := there.client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Refresh") == "" {
+			return errors.New(answer.Status)
+		}
+		return nil
+	})
+	c.leader()
+	await(t, "the session is known to the hub that leads now", patience, func() error {
+		if code := there.code("/settings"); code != http.StatusOK {
+			return errors.New(http.StatusText(code))
+		}
+		return nil
+	})
+	a.start()
+	there.goes("/settings", url.Values{"action": {"backup"}})
+	leading.csrf = there.csrf
+	if code := leading.code("/settings"); code != http.StatusOK {
+		t.Errorf("at the hub that has led the session is %d", code)
+	}
+	at := &url.URL{Scheme: "https", Host: a.https}
+	had := jar.Cookies(at)
+	leading.goes("/logout", url.Values{})
+	again, err := cookiejar.New(nil)
+	if err != nil || len(had) == 0 {
+		t.Fatal(had, err)
+	}
+	again.SetCookies(at, had) // as a browser that did not hear of it
+	for _, h := range []*hub{a, b} {
+		if code := h.visitor(again).code("/settings"); code != http.StatusUnauthorized {
+			t.Errorf("who has logged out at one hub is let in with %d at %s", code, h.https)
+		}
+	}
+}
+
+// watches opens a page as a stream of events, and returns its lines.
+func (p *person) watches(path string) <-chan string {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "https://"+p.https+path, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	endless := *p.client
+	endless.Timeout = 0
+	answer, err := endless.Do(r)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	lines := make(chan string, 10_000)
+	go func() {
+		defer func() { _ = answer.Body.Close() }()
+		for s := bufio.NewScanner(answer.Body); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	return lines
+}

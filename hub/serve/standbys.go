@@ -1,0 +1,83 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/peer"
+)
+
+const (
+	// silentStandby is after how long without a word a standby counts as gone: five of its announcements.
+	silentStandby = 5 * leader.Beat
+	maxStandbys   = 16
+)
+
+// standbys are the hubs that stand by, as the one that leads has heard of them. It is nobody's memory: the
+// next leader hears of them within seconds.
+type standbys struct {
+	mu  sync.Mutex
+	all map[string]heardStandby // by address: two hubs of one machine have one name
+}
+
+type heardStandby struct {
+	leader.Standing
+	at time.Time
+}
+
+// hear takes what a standby says of itself.
+func (s *standbys) hear(st leader.Standing) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(now)
+	if _, known := s.all[st.Address]; !known && len(s.all) >= maxStandbys {
+		return
+	}
+	if s.all == nil {
+		s.all = map[string]heardStandby{}
+	}
+	s.all[st.Address] = heardStandby{st, now}
+}
+
+// forget drops those that are gone.
+func (s *standbys) forget(now time.Time) {
+	for address, h := range s.all {
+		if now.Sub(h.at) > silentStandby {
+			delete(s.all, address)
+		}
+	}
+}
+
+// list are those that are there, by name and address.
+func (s *standbys) list() (all []leader.Standing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(time.Now())
+	for _, h := range s.all {
+		all = append(all, h.Standing)
+	}
+	slices.SortFunc(all, func(a, b leader.Standing) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address))
+	})
+	return all
+}
+
+// members are the hubs of this database, the one that leads first; none: this hub is alone. The request
+// of ctx came by the one that is Here.
+func (h *Hub) members(ctx context.Context) (all []admin.Member) {
+	if h.o.lead == nil {
+		return nil
+	}
+	by, own := peer.By(ctx), h.o.lead.member
+	all = append(all, admin.Member{Name: own.Name, Address: own.Address, Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == ""})
+	for _, s := range h.standbys.list() {
+		all = append(all, admin.Member{Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late, Here: by.Address == s.Address})
+	}
+	return all
+}
