@@ -212,15 +212,22 @@ func listenerName(secure bool) string {
 	return "plain"
 }
 
-// crews starts the devices of a fleet.
-func (a *arena) crews(ctx context.Context, n int, secure bool, more ...string) ([]*crew, error) {
-	args := []string{"-fleet-devices", a.dev}
-	if secure {
-		token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(n))
-		if err != nil {
-			return nil, err
-		}
-		args = []string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}
+// crews starts the devices of a fleet. A token is for 10,000 devices at most: each crew has one.
+func (a *arena) crews(ctx context.Context, n int, secure bool, more ...string) (crews []*crew, err error) {
+	if !secure {
+		return crewsOf(n, append([]string{"-fleet-devices", a.dev}, more...)...)
 	}
-	return crewsOf(n, append(args, more...)...)
+	for from := 0; from < n; from += perProcess {
+		to := min(n, from+perProcess)
+		token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(to-from))
+		if err != nil {
+			return crews, err
+		}
+		k, err := crewOf(from, to, append([]string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}, more...)...)
+		if err != nil {
+			return crews, err
+		}
+		crews = append(crews, k)
+	}
+	return crews, nil
 }

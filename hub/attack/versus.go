@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -109,13 +110,17 @@ func warm(crews []*crew) error {
 // crewsOf starts as many crews as so many nodes need.
 func crewsOf(nodes int, args ...string) (crews []*crew, err error) {
 	for from := 0; from < nodes; from += perProcess {
-		k, err := newCrew(append(args, "-fleet-from", fmt.Sprint(from), "-fleet-to", fmt.Sprint(min(nodes, from+perProcess)))...)
+		k, err := crewOf(from, min(nodes, from+perProcess), args...)
 		if err != nil {
 			return crews, err
 		}
 		crews = append(crews, k)
 	}
 	return crews, nil
+}
+
+func crewOf(from, to int, args ...string) (*crew, error) {
+	return newCrew(append(slices.Clip(args), "-fleet-from", fmt.Sprint(from), "-fleet-to", fmt.Sprint(to))...)
 }
 
 func endAll(crews []*crew) {
