@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -24,13 +23,6 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Member is a hub as one of several on a database.
-type Member struct {
-	Name    string // as people call it
-	Address string // of its peer listener
-	Token   uint64 // by which it leads, see Standby.Take
-}
-
 const (
 	metaLeader = "leader"       // leadership, as JSON
 	metaFrom   = "changes-from" // the table changes has every commit after this revision
@@ -44,14 +36,6 @@ const (
 	// changesMost is how many objects are read by their names; where it are more, all are.
 	changesMost = 20_000
 )
-
-// leadership is what a leader says of itself beside its row.
-type leadership struct {
-	Token   uint64 `json:"token"`
-	Name    string `json:"name"`
-	Address string `json:"address"`
-	Left    bool   `json:"left,omitempty"`
-}
 
 // ErrStandby: a standby writes nothing.
 var ErrStandby = errors.New("this hub stands by: only the one that leads writes")
@@ -339,152 +323,4 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 		begin = end
 	}
 	return all, nil
-}
-
-// Beat shows the standbys that this hub lives. It fails as any transaction would.
-func (s *Store) Beat(ctx context.Context) error {
-	return s.tx(ctx, func(context.Context, *conn) error { return nil })
-}
-
-// Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past the
-// transaction that the hub may be in the middle of, and which holds the row as long as it takes.
-func (s *Store) Holds(ctx context.Context) (err error) {
-	defer func() { err = s.explain(err) }()
-	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
-	defer cancel()
-	var token uint64
-	if err := s.read.QueryRowContext(ctx, "SELECT token FROM leader WHERE NOT pg_is_in_recovery()").Scan(&token); err != nil {
-		return err
-	}
-	if token != s.pg.member.Token {
-		return fmt.Errorf("%w: another hub has taken %s over", ErrLocked, s.pg.where)
-	}
-	return nil
-}
-
-// Leads tells whether this is the store of a hub that leads others.
-func (s *Store) Leads() bool { return s.pg != nil && s.pg.member != nil }
-
-// beginChanges makes the log that standbys follow. It is nobody's memory: it may begin anew
-// with each leader, and then they read all.
-func (s *Store) beginChanges(ctx context.Context) error {
-	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		for _, query := range []string{
-			`CREATE TABLE IF NOT EXISTS changes (commit bigint NOT NULL, rev bigint NOT NULL, kind text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL)`,
-			"CREATE INDEX IF NOT EXISTS changes_commit ON changes (commit)",
-			"DELETE FROM changes",
-		} {
-			if _, err := c.ExecContext(ctx, query); err != nil {
-				return err
-			}
-		}
-		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) SELECT ?, value FROM meta WHERE key = ? ON CONFLICT (key) DO UPDATE SET value = excluded.value", metaFrom, metaRevision)
-		return err
-	})
-}
-
-// logChanges notes what a commit changes, in its transaction.
-func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64) error {
-	var revs []int64
-	var kinds, namespaces, names []string
-	for _, r := range rows {
-		revs, kinds, namespaces, names = append(revs, int64(r.Rev)), append(kinds, r.Kind), append(namespaces, r.Namespace), append(names, r.Name)
-	}
-	if _, err := c.ExecContext(ctx, "INSERT INTO changes (commit, rev, kind, namespace, name) SELECT ?::bigint, * FROM unnest(?::bigint[], ?::text[], ?::text[], ?::text[])", int64(rev), revs, kinds, namespaces, names); err != nil {
-		return err
-	}
-	const every = changesKept / 10
-	if rev/every == s.rev/every || rev < changesKept {
-		return nil
-	}
-	if _, err := c.ExecContext(ctx, "DELETE FROM changes WHERE commit <= ?", int64(rev-changesKept)); err != nil {
-		return err
-	}
-	_, err := c.ExecContext(ctx, setMeta, metaFrom, strconv.FormatUint(rev-changesKept, 10))
-	return err
-}
-
-// Leave hands the lead over, in order, while this hub still says goodbye to who is there: nobody waits for
-// that. From then on this store writes as a command does, which is what is left of the audit.
-func (s *Store) Leave(ctx context.Context) error {
-	if !s.Leads() {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.pg
-	if !s.isOpen() || p.token == 0 || p.over != nil {
-		return nil
-	}
-	if err := s.leave(context.WithoutCancel(ctx)); err != nil {
-		return err
-	}
-	p.token, p.tx = 0, 0
-	_, err := s.conn.ExecContext(ctx, "SELECT pg_advisory_unlock_all()")
-	return s.explain(err)
-}
-
-// leave says that this hub has ended in order, so that nobody waits for it.
-func (s *Store) leave(ctx context.Context) error {
-	m := s.pg.member
-	said, err := json.Marshal(leadership{Token: m.Token, Name: m.Name, Address: m.Address, Left: true})
-	if err != nil {
-		return err
-	}
-	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		_, err := c.ExecContext(ctx, setMeta, metaLeader, string(said))
-		return err
-	})
-}
-
-// Keep keeps something for all hubs of this database, sealed.
-func (s *Store) Keep(ctx context.Context, name string, what []byte) error {
-	blob, err := s.seal.seal(what, []byte(metaKept+name))
-	if err != nil {
-		return fmt.Errorf("keep %s in the database: %w", name, err)
-	}
-	return s.SetMeta(ctx, metaKept+name, base64.StdEncoding.EncodeToString(blob))
-}
-
-// Kept returns what Keep has kept, or ErrNotFound.
-func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
-	text, err := s.Meta(ctx, metaKept+name)
-	if err != nil {
-		return nil, err
-	}
-	blob, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return nil, fmt.Errorf("read %s from the database: %w", name, err)
-	}
-	return s.seal.open(blob, []byte(metaKept+name))
-}
-
-// join makes this the store of one of several hubs. A server lets a leader that was stopped in the
-// middle of a transaction hold the row for a moment only.
-func (s *Store) join(m *Member) error {
-	if s.pg == nil {
-		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
-	}
-	s.pg.member = m
-	next := s.pg.config.AfterConnect
-	s.pg.config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-		if err := next(ctx, c); err != nil {
-			return err
-		}
-		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", frozen.Milliseconds())).ReadAll()
-		return err
-	}
-	return nil
-}
-
-// stillLeads tells, before another hub's connection is ended, that it is not the one that leads.
-func (s *Store) stillLeads(ctx context.Context) error {
-	var token uint64
-	if err := s.conn.QueryRowContext(ctx, "SELECT token FROM leader").Scan(&token); err != nil {
-		return err
-	}
-	if token != s.pg.member.Token {
-		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, s.pg.where))
-	}
-	return nil
 }
