@@ -34,16 +34,11 @@ const (
 // renews its lease every ten seconds. The devices are processes of their own, since a
 // process has few files, and so that nothing of theirs is counted.
 func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration, out io.Writer) error {
-	work, err := os.MkdirTemp("", "flotilla-fleet-")
+	work, hub, err := prepare(ctx, "fleet", hub)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if hub == "" {
-		if hub, err = build(ctx, work); err != nil {
-			return err
-		}
-	}
 	fmt.Fprintf(out, "| Listener | Nodes | Idle | Peak | RSS | a node | Heap | Stack | All in after | CPU a lease |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, secure := range listeners {
 		kind := listenerName(secure)

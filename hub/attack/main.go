@@ -149,6 +149,17 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 	return nil
 }
 
+// prepare makes a directory for what is done, and in it the hub where no program is named.
+func prepare(ctx context.Context, name, hub string) (work, program string, err error) {
+	if work, err = os.MkdirTemp("", "flotilla-"+name+"-"); err != nil || hub != "" {
+		return work, hub, err
+	}
+	if program, err = build(ctx, work); err != nil {
+		_ = os.RemoveAll(work)
+	}
+	return work, program, err
+}
+
 // build makes the hub as releases do.
 func build(ctx context.Context, dir string) (string, error) {
 	hub := filepath.Join(dir, "flotilla-hub")

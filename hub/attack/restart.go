@@ -24,16 +24,11 @@ const (
 // measureReturn is the second table of `make bench-fleet`: a fleet whose hub is killed as
 // by a power cut and started again, and then half of the fleet that falls silent at once.
 func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool, out io.Writer) error {
-	work, err := os.MkdirTemp("", "flotilla-return-")
+	work, hub, err := prepare(ctx, "return", hub)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if hub == "" {
-		if hub, err = build(ctx, work); err != nil {
-			return err
-		}
-	}
 	fmt.Fprintf(out, "| Listener | Nodes | Up again after | All leased after | Ever not Ready | Silent at once | Unknown, tainted and remembered after their deadline |\n|---|---|---|---|---|---|---|\n")
 	for _, secure := range listeners {
 		r, err := returns(ctx, hub, filepath.Join(work, fmt.Sprint(secure)), nodes, secure)

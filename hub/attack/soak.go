@@ -84,16 +84,11 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	if during < soakShort {
 		return fmt.Errorf("-soak %s: less than %s tells nothing", during, soakShort)
 	}
-	work, err := os.MkdirTemp("", "flotilla-soak-")
+	work, hub, err := prepare(ctx, "soak", hub)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if hub == "" {
-		if hub, err = build(ctx, work); err != nil {
-			return err
-		}
-	}
 	device := filepath.Join(work, "flotilla-device")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", device, "flotilla.dev/device")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

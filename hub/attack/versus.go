@@ -28,16 +28,11 @@ const (
 // other; then what either delivers when devices send as fast as they can; then what a
 // leader behind a broker has to do for a million devices.
 func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out io.Writer) error {
-	work, err := os.MkdirTemp("", "flotilla-broker-")
+	work, hub, err := prepare(ctx, "broker", hub)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if hub == "" {
-		if hub, err = build(ctx, work); err != nil {
-			return err
-		}
-	}
 	a, err := newArena(ctx, hub, filepath.Join(work, "hub"), 0)
 	if err != nil {
 		return err
