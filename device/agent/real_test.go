@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
@@ -201,12 +203,12 @@ func ready(st *corev1.PodStatus) bool {
 }
 
 func freePort(t *testing.T) int32 {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	t.Helper()
+	addr, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return int32(l.Addr().(*net.TCPAddr).Port)
+	return int32(netip.MustParseAddrPort(addr).Port())
 }
 
 // A pod that uses what pods use: two containers on one network, an init container,

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/loopback"
 )
 
 // begin creates and starts a container of the test image, and removes it in the end.
@@ -182,10 +184,9 @@ func TestContainersOfOnePodShareNetworkAndMemory(t *testing.T) {
 func TestAPublishedPortAnswersOnTheDevice(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		free, err := loopback.Address()
 		must(t, err)
-		port := l.Addr().(*net.TCPAddr).Port
-		must(t, l.Close())
+		port := netip.MustParseAddrPort(free).Port()
 		begin(t, e, engine.Spec{Ports: []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(port), ContainerPort: 8080, Protocol: "TCP"}}}, "serve :8080 unhealthy")
 		status := 0
 		await(t, "the port", func() bool {

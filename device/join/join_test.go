@@ -29,6 +29,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/wire"
 )
 
@@ -294,11 +295,10 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	defer other.Close()
 	elsewhere := newHub(t, hubOptions{names: []net.IP{net.IPv4(10, 0, 0, 1)}})
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = closed.Close()
 	for _, c := range []struct {
 		name, url, token, node string
 		want                   error
@@ -314,7 +314,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
 		{"a web server that is no hub", other.URL, h.token(), "", ErrWrongHub, "no Flotilla hub"},
 		{"a name that the hub does not have", elsewhere.URL, elsewhere.token(), "", ErrUsage, "answers to 10.0.0.1, not to 127.0.0.1"},
-		{"nobody there", "https://" + closed.Addr().String(), h.token(), "", ErrUnreachable, "is it running"},
+		{"nobody there", "https://" + closed, h.token(), "", ErrUnreachable, "is it running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Join(t.Context(), Options{URL: c.url, Token: c.token, Node: c.node})

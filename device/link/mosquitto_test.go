@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
+	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/wire"
 )
 
@@ -34,12 +36,11 @@ func mosquitto(t *testing.T) (port int) {
 	if err != nil {
 		t.Skip("mosquitto is not installed (apt-get install mosquitto)")
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	port = free.Addr().(*net.TCPAddr).Port
-	free.Close()
+	port = int(netip.MustParseAddrPort(free).Port())
 	conf := filepath.Join(t.TempDir(), "mosquitto.conf")
 	if err := os.WriteFile(conf, fmt.Appendf(nil, "listener %d 127.0.0.1\nallow_anonymous true\npersistence false\n", port), 0o644); err != nil {
 		t.Fatal(err)

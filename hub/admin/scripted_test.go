@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/loopback"
 )
 
 // A real night is the script night on the real hub, with what is to be seen of it: it goes on
@@ -71,15 +71,14 @@ func startNight(t *testing.T) *realNight {
 	return n
 }
 
-// freeAddress is one on which nobody listens.
+// freeAddress is one for a program of this test alone.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addr
 }
 
 // process starts a program that ends with the test, and returns what it says.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"flotilla.dev/shared/loopback"
 	"sigs.k8s.io/yaml"
 )
 
@@ -57,26 +57,11 @@ func (p *paper) String() string {
 }
 
 // nextPort is the port that is tried next: hubs may start side by side.
-var nextPort atomic.Uint32
-
-func init() { nextPort.Store(uint32(os.Getpid())) }
-
-// freeAddresses fills in loopback addresses that nothing listens on, each another, and
-// below the ports that the kernel gives to those who call somebody.
-func freeAddresses(to ...*string) error {
-	taken := make([]net.Listener, 0, len(to))
-	defer func() {
-		for _, l := range taken {
-			_ = l.Close()
-		}
-	}()
-	for tries := 0; len(taken) < len(to); tries++ {
-		if tries > 12_000 {
-			return errors.New("no port between 20000 and 32000 is free")
-		}
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+nextPort.Add(1)%12_000)); err == nil {
-			*to[len(taken)] = l.Addr().String()
-			taken = append(taken, l)
+// freeAddresses fills in loopback addresses for programs of this process alone.
+func freeAddresses(to ...*string) (err error) {
+	for _, addr := range to {
+		if *addr, err = loopback.Address(); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"flotilla.dev/shared/loopback"
 )
 
 // patience is how long a start, or an orderly end, may take on a busy machine.
@@ -54,8 +55,8 @@ func (r *run) fleet(ctx context.Context, name string, args ...string) (*fleet, e
 	}
 	var err error
 	var mqtt string
-	if f.https, err = freeAddress(); err == nil {
-		mqtt, err = freeAddress()
+	if f.https, err = loopback.Address(); err == nil {
+		mqtt, err = loopback.Address()
 	}
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (f *fleet) data() string { return filepath.Join(f.dir, "hub") }
 
 // simulate gives the fleet devices whose engines are in memory.
 func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
-	dev, err := freeAddress()
+	dev, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -280,18 +281,4 @@ func until(ctx context.Context, what string, so func() error) error {
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
-}
-
-var lastPort = 20_000 + os.Getpid()%8_000
-
-// freeAddress is a loopback address that nothing listens on, below the ports that the
-// kernel gives to those who call somebody.
-func freeAddress() (string, error) {
-	for range 12_000 {
-		lastPort = 20_000 + (lastPort+1-20_000)%12_000
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lastPort)); err == nil {
-			return l.Addr().String(), l.Close()
-		}
-	}
-	return "", errors.New("no port between 20000 and 32000 is free")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/shared/loopback"
 )
 
 func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
@@ -55,12 +56,11 @@ func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
 		}()
 		return "mqtts://" + l.Addr().String()
 	}
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	away := "mqtts://" + nobody.Addr().String()
-	_ = nobody.Close()
+	away := "mqtts://" + nobody
 
 	good := serve(own, "127.0.0.1")
 	for name, c := range map[string]struct {

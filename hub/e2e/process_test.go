@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"flotilla.dev/shared/loopback"
 )
 
 // patience is how long a command that ends by itself, or a start, may take here.
@@ -191,23 +190,14 @@ func output(t testing.TB, path string, args ...string) string {
 	return r.out
 }
 
-var lastPort atomic.Int32
-
-// freePort returns a loopback address that nothing listens on. It is below the
-// ports that the kernel gives to outgoing connections: while a hub is down, a
-// device that dials such a port again and again may meet itself.
+// freePort returns a loopback address for a program of this test alone.
 func freePort(t testing.TB) string {
 	t.Helper()
-	lastPort.CompareAndSwap(0, int32(20000+os.Getpid()%8000))
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 20000+(lastPort.Add(1)-20000)%12000)
-		if l, err := net.Listen("tcp", addr); err == nil {
-			_ = l.Close()
-			return addr
-		}
+	addr, err := loopback.Address()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return addr
 }
 
 func tail(s string, lines int) string {

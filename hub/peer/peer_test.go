@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/shared/loopback"
 )
 
 // hubs are a leader and a standby, of which the leader says who it takes a caller for.
@@ -241,12 +241,11 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 			t.Errorf("who takes %s is answered %d, %v", accept, code, header)
 		}
 	}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = closed.Close()
-	h.passer.Lead("hub-a", closed.Addr().String())
+	h.passer.Lead("hub-a", closed)
 	if code, again, _ := send(http.MethodPost); code != 503 || again != "1" {
 		t.Errorf("the leader cannot be reached: %d %q", code, again)
 	}

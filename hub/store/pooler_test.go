@@ -28,12 +28,7 @@ func bouncer(t *testing.T, o Options, mode string) string {
 		}
 		t.Skip("PgBouncer is not installed (apt-get install pgbouncer)")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
+	port := postgrestest.FreePort(t)
 	dir := t.TempDir()
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)

@@ -9,12 +9,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/loopback"
 )
 
 // noise is what the tool's verb of that name says.
@@ -324,11 +326,10 @@ var streamCases = []conformanceCase{
 		k.mustBe(err, engine.ErrNotFound)
 	}},
 	{"a port of a container on the host's network is reached, too", func(k *kit) {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
+		free, err := loopback.Address()
 		k.must(err)
-		port := free.Addr().(*net.TCPAddr).Port
-		free.Close()
-		s := k.spec(fmt.Sprintf("serve 127.0.0.1:%d", port))
+		port := int(netip.MustParseAddrPort(free).Port())
+		s := k.spec("serve " + free)
 		s.HostNetwork = true
 		id := k.start(s)
 		k.eventually(func() bool {

@@ -9,7 +9,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/user"
@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"flotilla.dev/shared/loopback"
 )
 
 // A Server is one that belongs to a test.
@@ -84,15 +86,10 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 			t.Fatal(err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := &Server{
-		Dir: filepath.Join(dir, "data"), Port: l.Addr().(*net.TCPAddr).Port, t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
+		Dir: filepath.Join(dir, "data"), Port: FreePort(t), t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
 		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
 	}
-	_ = l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	wal := filepath.Join(dir, "wal")
@@ -351,15 +348,21 @@ func (s *Server) psql(database, sql string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// FreePort is one on 127.0.0.1 for a server of this test alone, which finds it free when it is
+// started again.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	addr, err := loopback.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(netip.MustParseAddrPort(addr).Port())
+}
+
 // Standby makes and starts a server that follows this one.
 func (s *Server) Standby() *Server {
 	s.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
+	port := FreePort(s.t)
 	beside := filepath.Join(filepath.Dir(s.Dir), fmt.Sprintf("standby-%d", port))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
