@@ -105,6 +105,25 @@ func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
 	})
 }
 
+func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
+	both(t, func(t *testing.T, _ *recorder, b *Broker, dial func(string) *client) {
+		dial("pi-1").ping()
+		await(t, "pi-1 parked", func() bool { return parked(b, "pi-1") })
+		secure, ok := b.session("pi-1").conn.Conn.(*tls.Conn)
+		if !ok {
+			return // nobody has shown one
+		}
+		state := secure.ConnectionState()
+		for _, chain := range append(state.VerifiedChains, state.PeerCertificates) {
+			for _, c := range chain {
+				if c != nil {
+					t.Errorf("the connection holds the certificate of %s", c.Subject)
+				}
+			}
+		}
+	})
+}
+
 // However the bytes come, what they say is heard once and in order.
 func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {

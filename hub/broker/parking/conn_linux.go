@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,7 @@ type Conn struct {
 	fd            int
 	at            *poller
 	number        uint64 // there
-	local, remote net.Addr
+	local, remote netip.AddrPort
 
 	life   sync.RWMutex // held for reading around each call of the kernel, so that fd is ours
 	closed bool
@@ -60,7 +61,7 @@ func New(c net.Conn) net.Conn {
 	if err := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || fd < 0 {
 		return c
 	}
-	q := &Conn{fd: fd, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
+	q := &Conn{fd: fd, local: addrPort(tcp.LocalAddr()), remote: addrPort(tcp.RemoteAddr())}
 	q.read.ready, q.write.ready = true, true
 	if err := pollerOf(fd).add(q); err != nil {
 		_ = unix.Close(fd)
@@ -369,8 +370,14 @@ func (c *Conn) set(h *half, t time.Time) error {
 	return nil
 }
 
-func (c *Conn) LocalAddr() net.Addr  { return c.local }
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+func (c *Conn) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(c.local) }
+func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
+
+// addrPort is a TCP address in the form that takes the least.
+func addrPort(a net.Addr) netip.AddrPort {
+	tcp, _ := a.(*net.TCPAddr)
+	return tcp.AddrPort()
+}
 
 // SyscallConn is for asking the kernel about the connection, not for reading or writing.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return control{c}, nil }
@@ -390,7 +397,7 @@ func (control) Read(func(uintptr) bool) error  { return errors.ErrUnsupported }
 func (control) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 func (c *Conn) failed(op string, err error) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
 func ignoringEINTR(do func(int, []byte) (int, error), fd int, p []byte) (n int, err error) {
