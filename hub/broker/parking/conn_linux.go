@@ -3,7 +3,6 @@ package parking
 import (
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -314,10 +313,10 @@ func (c *Conn) overdue(now int64) Sleeper {
 	return c.unpark()
 }
 
-// ExpireNow does to a parked connection what happens when nothing came in time, and says
-// whether it was parked. It is for tests: that time is long.
-func (c *Conn) ExpireNow() bool {
-	s := c.overdue(math.MaxInt64)
+// ExpireAt does to a parked connection what happens where at that moment nothing has come
+// in time, and says whether it was. It is for tests: that time is long.
+func (c *Conn) ExpireAt(now time.Time) bool {
+	s := c.overdue(int64(now.Sub(c.at.began)))
 	if s != nil {
 		s.Expire()
 	}
