@@ -154,7 +154,6 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 		return s
 	}
 	if err := b.claim(s); err != nil {
-		s.end()
 		refuse(s.conn, 4, unavailable)
 		b.refused(c, &refusal{why: busy, node: s.peer.Node, err: err})
 		return nil

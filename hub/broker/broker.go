@@ -3,7 +3,7 @@
 //
 // It is an MQTT 3.1.1 endpoint for what shared/wire needs, on paho's codec: connections
 // are accepted, limited, identified and their CONNECT judged before there is a session;
-// a session is one goroutine with a small stack and 384 bytes; what goes out to a device
+// a session is parked, or a goroutine with a small stack and 384 bytes; what goes out to a device
 // goes through an outbox that never blocks the sender. Nothing is retained, nothing is
 // queued for one who is away, nothing is passed on from device to device, and there are
 // no wildcards and no QoS 2. Only observers, of whom there are few, may look on. The package decides nothing about nodes: what it hears it

@@ -44,7 +44,6 @@ type message struct {
 type conn struct {
 	net.Conn             // encrypted, where it is
 	raw       *line.Conn // what is below
-	session   *session
 	stats     *counters
 	observers *observers    // of what goes to a device
 	idle      time.Duration // without a byte from the device, then it is cut

@@ -68,6 +68,9 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 			return nil, &refusal{why: badIdentity, code: notAuthorized, err: err}
 		}
 		stream = secure
+		if observer == nil {
+			letGo(secure.ConnectionState())
+		}
 	}
 	seen, connect, ref := readConnect(stream)
 	if ref != nil {
@@ -86,12 +89,15 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 		return nil, ref
 	}
 	limited.left = -1
+	if l.tls == nil {
+		stream = raw // no more is held than has to be
+	}
 	idle := time.Duration(s.keepAlive) * time.Second * 3 / 2
 	if idle == 0 {
 		idle = neverPings
 	}
 	s.conn = newConn(stream, raw, seen, idle)
-	s.conn.session, s.conn.stats = s, &b.stats
+	s.conn.stats = &b.stats
 	if observer == nil {
 		s.conn.observers = &b.observers
 	}
@@ -110,13 +116,21 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 	return &Observer{Name: strings.TrimPrefix(leaf.Subject.CommonName, ObserverPrefix), Addr: addr, Chain: state.PeerCertificates}
 }
 
+// letGo takes its certificates away from a connection, which would keep them as long as it
+// lives: 8 kB that nobody asks for, once it is known whose they are.
+func letGo(state tls.ConnectionState) {
+	clear(state.PeerCertificates)
+	for _, chain := range state.VerifiedChains {
+		clear(chain)
+	}
+}
+
 // identify reads who the client certificate speaks of.
 func identify(state tls.ConnectionState, p *Peer) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("no client certificate")
 	}
 	cert := state.PeerCertificates[0]
-	p.Serial = cert.SerialNumber.Text(16)
 	key := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	p.Key = hex.EncodeToString(key[:])
 	if !slices.Equal(cert.Subject.Organization, []string{Organization}) {
@@ -213,7 +227,7 @@ func validate(pk *packets.ConnectPacket) error {
 
 // judge decides on a CONNECT. The session it returns always says who asked.
 func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
-	s := &session{broker: b, peer: peer, gone: make(chan struct{})}
+	s := &session{broker: b, peer: peer}
 	if pk.ProtocolVersion != 4 {
 		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
 	}
@@ -235,8 +249,6 @@ func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal
 		return s, &refusal{why: clientID, code: badClientID, err: fmt.Errorf("node %s: %w", s.peer.Node, err)}
 	}
 	s.peer.Machine = machine
-	s.base = wire.NodePrefix(b.cfg.Prefix, node)
-	s.filters = wire.Filters(b.cfg.Prefix, node)
 	s.lease = wire.Topic(b.cfg.Prefix, node, wire.ChannelLease)
 	if pk.WillFlag {
 		if s.will, err = checkWill(pk, wire.Topic(b.cfg.Prefix, node, wire.ChannelPresence)); err != nil {
@@ -255,7 +267,6 @@ func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal
 		s.keepAlive = maxKeepAlive
 	}
 	s.rate = newBucket(b.cfg.Limits.NodeRate)
-	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 

@@ -55,6 +55,5 @@ func FuzzConnect(f *testing.F) {
 		if pk.WillFlag && (pk.WillRetain || s.will == nil || pk.WillTopic != topicOf(s.peer.Node, "presence")) {
 			t.Errorf("with the will %q", pk.WillTopic)
 		}
-		s.end()
 	})
 }

@@ -71,7 +71,7 @@ func (b *Broker) over(s *session, err error) (parked bool) {
 	if !errors.Is(err, errOrderly) && s.established.Load() && s.will != nil && s.farewell == nil && !b.closing.Load() {
 		if b.observers.any() {
 			if payload, err := json.Marshal(s.will); err == nil {
-				b.observers.show(s.base+string(wire.ChannelPresence), payload)
+				b.observers.show(s.base()+string(wire.ChannelPresence), payload)
 			}
 		}
 		b.cfg.Handler.Presence(s.peer, *s.will)
@@ -151,9 +151,10 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 	}
 	s.spend(len(body), len(p.Topics))
 	codes, refused, first := make([]byte, len(p.Topics)), 0, ""
+	own := s.filters()
 	for i, f := range p.Topics {
 		switch {
-		case f == s.filters[0], f == s.filters[1]:
+		case f == own[0], f == own[1]:
 			codes[i] = min(p.Qoss[i], 1)
 			if s.farewell == nil {
 				s.listen(f, true) // before the answer: whoever has that may be told at once
@@ -232,7 +233,7 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 	case errors.As(err, &o):
 		b.offence(s.peer.Node, o.kind, o.text)
 		return true
-	case errors.Is(err, ErrStopping), errors.Is(err, context.Canceled): // the hub or the connection has ended
+	case errors.Is(err, ErrStopping):
 		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
 	case errors.Is(err, ErrLater):
 		b.stats.unremembered.Add(1)
@@ -246,7 +247,7 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 
 // hear checks one message and tells the Handler.
 func (b *Broker) hear(s *session, p publication) error {
-	tail, own := strings.CutPrefix(string(p.topic), s.base)
+	tail, own := strings.CutPrefix(string(p.topic), s.base())
 	if !own {
 		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its own", p.topic)}
 	}
@@ -257,7 +258,7 @@ func (b *Broker) hear(s *session, p publication) error {
 	if err != nil || !c.FromDevice() {
 		return offence{forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail)}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, rememberTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), rememberTimeout)
 	defer cancel()
 	handler, peer, payload := b.cfg.Handler, s.peer, p.payload
 	if wire.Packed(payload) { // it is as much work as its text

@@ -9,7 +9,6 @@ import (
 // sayFarewell is the connection of one who is his node no more. It is beside the
 // node's session, which may be another device's by now, and short.
 func (b *Broker) sayFarewell(s *session) {
-	defer s.end()
 	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()
 	b.stats.accepted.Add(1)
@@ -18,7 +17,7 @@ func (b *Broker) sayFarewell(s *session) {
 
 // farewell tells one who has subscribed to his desired topic what there is to tell.
 func (b *Broker) farewell(s *session, filter string) {
-	if filter != s.filters[0] {
+	if filter != s.filters()[0] {
 		return
 	}
 	s.conn.send(message{channel: wire.ChannelDesired, topic: wire.Topic(b.cfg.Prefix, s.peer.Node, wire.ChannelDesired), payload: s.farewell})

@@ -13,7 +13,6 @@ import (
 type Peer struct {
 	Node    string
 	Machine string // 16 hex digits from the client id, empty: not known
-	Serial  string // of the client certificate, in hex; empty on the development listener
 	Key     string // sha256 of the certificate's public key, in hex; empty on the development listener
 	Boot    string // of the agent, from its will; empty: not known
 	Addr    string // of the other end
@@ -60,7 +59,7 @@ type Handler interface {
 	Lease(p Peer, l wire.Lease)
 	// Status, Pods and Event return when what they were given is remembered, or
 	// is not worth it: the acknowledgement waits for them. After an error there
-	// is none, and the device sends again. The context ends with the connection.
+	// is none, and the device sends again. The context ends when that takes too long.
 	Status(ctx context.Context, p Peer, s wire.Status) error
 	Pods(ctx context.Context, p Peer, pods wire.Pods) error
 	Event(ctx context.Context, p Peer, e wire.Event) error

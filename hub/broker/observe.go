@@ -72,7 +72,7 @@ type watching struct {
 // judgeObserver decides on an observer's CONNECT. His client id says nothing, the
 // certificate all.
 func (b *Broker) judgeObserver(pk *packets.ConnectPacket, o Observer) (*session, *refusal) {
-	s := &session{gone: make(chan struct{}), watching: &watching{Observer: o}}
+	s := &session{watching: &watching{Observer: o}}
 	refused := func(why reason, code byte, err error) (*session, *refusal) {
 		return s, &refusal{why: why, code: code, err: fmt.Errorf("observer %s: %w", o.Name, err)}
 	}
@@ -90,7 +90,6 @@ func (b *Broker) judgeObserver(pk *packets.ConnectPacket, o Observer) (*session,
 	}
 	s.keepAlive = pk.Keepalive
 	s.rate = newBucket(b.cfg.Limits.NodeRate)
-	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 
@@ -114,7 +113,8 @@ func (o *observers) leave(w *watching) {
 
 // observe is an observer's connection from its judged CONNECT to its end.
 func (b *Broker) observe(s *session) error {
-	defer s.end()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
 	w := s.watching
 	w.conn = s.conn
 	if !b.observers.enter(w) {
@@ -129,7 +129,7 @@ func (b *Broker) observe(s *session) error {
 	}
 	b.stats.accepted.Add(1)
 	b.cfg.Observers.Observing(w.Observer)
-	go b.ask(s)
+	go b.ask(ctx, s)
 	r := &packetReader{from: s.conn, expect: s.conn.expect}
 	for {
 		head, body, err := r.next()
@@ -144,13 +144,13 @@ func (b *Broker) observe(s *session) error {
 }
 
 // ask ends an observer's connection when it may not go on.
-func (b *Broker) ask(s *session) {
+func (b *Broker) ask(ctx context.Context, s *session) {
 	defer panics.CatchThen("mqtt", func(error) { _ = s.conn.Close() })
 	again := time.NewTicker(askObserver)
 	defer again.Stop()
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-again.C:
 		}

@@ -105,6 +105,25 @@ func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
 	})
 }
 
+func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
+	both(t, func(t *testing.T, _ *recorder, b *Broker, dial func(string) *client) {
+		dial("pi-1").ping()
+		await(t, "pi-1 parked", func() bool { return parked(b, "pi-1") })
+		secure, ok := b.session("pi-1").conn.Conn.(*tls.Conn)
+		if !ok {
+			return // nobody has shown one
+		}
+		state := secure.ConnectionState()
+		for _, chain := range append(state.VerifiedChains, state.PeerCertificates) {
+			for _, c := range chain {
+				if c != nil {
+					t.Errorf("the connection holds the certificate of %s", c.Subject)
+				}
+			}
+		}
+	})
+}
+
 // However the bytes come, what they say is heard once and in order.
 func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
@@ -177,8 +196,9 @@ func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
 		await(t, "parked", func() bool { return parked(b, "pi-1") })
 		s := b.session("pi-1")
 		for seq := range uint64(20) { // as if the time were over: now one is first, now the other
+			end := time.Now().Add(s.conn.idle) // not of one that is parked again with what came
 			c.raw(leaseBytes("pi-1", seq+1))
-			for !s.conn.sock.ExpireNow() && d.count("lease pi-1") == int(seq) {
+			for !s.conn.sock.ExpireAt(end) && d.count("lease pi-1") == int(seq) {
 				time.Sleep(time.Millisecond)
 			}
 			c.expect(packets.Pingresp)
@@ -187,7 +207,7 @@ func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
 		if n := d.count("lease pi-1"); n != 20 || d.count("disconnected") > 0 {
 			t.Errorf("%d leases were heard, want 20: %q", n, d.all())
 		}
-		await(t, "silence", s.conn.sock.ExpireNow)
+		await(t, "silence", func() bool { return s.conn.sock.ExpireAt(time.Now().Add(s.conn.idle)) })
 		await(t, "its end", func() bool { return d.count("disconnected pi-1") == 1 })
 	})
 }

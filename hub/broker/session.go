@@ -1,10 +1,10 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +16,7 @@ import (
 type session struct {
 	peer      Peer
 	conn      *conn
-	base      string    // what the node's own topics begin with
-	lease     string    // topic of its leases
-	filters   [2]string // its own two subscriptions
+	lease     string // topic of its leases
 	will      *wire.Presence
 	watching  *watching // not nil: an observer's, and no node's
 	farewell  []byte    // not nil: all that there is to tell; the session is not its node's
@@ -33,13 +31,17 @@ type session struct {
 	established atomic.Bool    // CONNACK is sent
 	listening   [2]atomic.Bool // to filters
 
-	ctx  context.Context // ends with the session
-	end  context.CancelFunc
-	gone chan struct{} // closed when all that the session told has been told
+	gone chan struct{} // the broker's, under its lock; not nil: is closed when all that the session told has been told
 }
 
+// base is what the node's own topics begin with.
+func (s *session) base() string { return strings.TrimSuffix(s.lease, string(wire.ChannelLease)) }
+
+// filters are the node's own two subscriptions.
+func (s *session) filters() [2]string { return wire.Filters(s.broker.cfg.Prefix, s.peer.Node) }
+
 func (s *session) listen(filter string, on bool) {
-	for i, f := range s.filters {
+	for i, f := range s.filters() {
 		if f == filter {
 			s.listening[i].Store(on)
 		}
@@ -67,13 +69,17 @@ func (b *Broker) claim(s *session) error {
 			b.mu.Unlock()
 			return nil
 		}
+		if old.gone == nil {
+			old.gone = make(chan struct{})
+		}
+		gone := old.gone
 		b.mu.Unlock()
 		if old.conn.sock != nil {
 			old.conn.sock.Poke() // what it has said in its last moment counts, such as DISCONNECT
 		}
 		_ = old.conn.Close()
 		select {
-		case <-old.gone:
+		case <-gone:
 		case <-deadline.C:
 			return errors.New("its earlier session is still busy")
 		}
@@ -82,14 +88,15 @@ func (b *Broker) claim(s *session) error {
 
 // release ends the session of its node.
 func (b *Broker) release(s *session) {
-	s.end()
 	if s.established.Load() {
 		b.cfg.Handler.Disconnected(s.peer)
 	}
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	delete(b.sessions, s.peer.Node)
-	b.mu.Unlock()
-	close(s.gone)
+	if s.gone != nil {
+		close(s.gone)
+	}
 }
 
 // A bucket is a token bucket of one goroutine: who takes more than is there waits.

@@ -202,7 +202,12 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 // doubt tells what of a status is not believed, once.
 func (d *Devices) doubt(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
 	p := d.nodes.get(n.Name)
-	if was := p.doubted.Swap(&what); what == "" || was != nil && *was == what || !p.event(d.Age()) {
+	if what == "" {
+		p.doubted.Store(nil)
+		return nil
+	}
+	said := what
+	if was := p.doubted.Swap(&said); was != nil && *was == what || !p.event(d.Age()) {
 		return nil
 	}
 	return control.AddEvent(s, control.About(n), control.Said{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)

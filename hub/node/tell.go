@@ -56,17 +56,20 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 	return slices.Compact(nodes)
 }
 
-// adopt makes a node's liveness follow its record.
+// adopt makes a node's liveness follow its record, of which it keeps nothing else: there will be
+// newer ones.
 func (d *Devices) adopt(rec *state.Record) {
 	p := d.nodes.get(rec.Name)
 	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
-		p.key.Store(&rec.Key)
+		mine := rec.Key
+		p.key.Store(&mine)
 	}
 	if boot := p.boot.Load(); rec.Boot != "" && (boot == nil || *boot != rec.Boot) {
 		p.seq.Store(0)
 		p.status.Store(0)
 		p.pods.Store(0)
-		p.boot.Store(&rec.Boot)
+		now := rec.Boot
+		p.boot.Store(&now)
 		p.mu.Lock()
 		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
 		p.mu.Unlock()

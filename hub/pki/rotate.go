@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
@@ -242,10 +243,10 @@ func (a *Authority) good(chains [][]*x509.Certificate) bool {
 	})
 }
 
-// PresentlySigned tells whether a certificate is of the present intermediate:
-// whoever shows it has learned of the present root.
-func (a *Authority) PresentlySigned(leaf *x509.Certificate) bool {
+// PresentlySigned tells whether a certificate that was verified is of the present
+// intermediate: whoever shows it has learned of the present root.
+func (a *Authority) PresentlySigned(h Holder) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return leaf.CheckSignatureFrom(a.middle.cert) == nil
+	return h.by != nil && bytes.Equal(h.by.RawSubjectPublicKeyInfo, a.middle.cert.RawSubjectPublicKeyInfo)
 }

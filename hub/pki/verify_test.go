@@ -188,10 +188,14 @@ func TestTLSFollowsTheAuthority(t *testing.T) {
 		}
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })
-	if mqtt.ClientAuth != tls.RequireAnyClientCert {
+	if mqtt.ClientAuth != tls.RequireAndVerifyClientCert {
 		t.Errorf("MQTT asks for %v", mqtt.ClientAuth)
 	}
-	before := must(mqtt.GetConfigForClient(nil))(t).ClientCAs
+	first := must(mqtt.GetConfigForClient(nil))(t)
+	if before := must(mqtt.GetConfigForClient(nil))(t); before != first {
+		t.Error("each connection holds roots of its own")
+	}
+	before := first.ClientCAs
 	if err := a.RotateRoot(); err != nil {
 		t.Fatal(err)
 	}

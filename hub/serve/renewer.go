@@ -40,7 +40,7 @@ func (r *renewer) connected(h pki.Holder) {
 	if r.stale == nil {
 		r.stale = map[string]bool{}
 	}
-	if r.authority.PresentlySigned(h.Leaf) {
+	if r.authority.PresentlySigned(h) {
 		delete(r.stale, h.Name)
 	} else {
 		r.stale[h.Name] = true

@@ -190,7 +190,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 
 // deviceTLS lets in who has a certificate of a device that is enrolled, or of an observer.
 func (h *Hub) deviceTLS() *tls.Config {
-	c := h.authority.MQTT(h.server, func(holder pki.Holder) error {
+	return h.authority.MQTT(h.server, func(holder pki.Holder) error {
 		if holder.Role == pki.Observer {
 			return nil // the broker asks, at CONNECT and from then on
 		}
@@ -202,8 +202,6 @@ func (h *Hub) deviceTLS() *tls.Config {
 		}
 		return err
 	})
-	c.ClientAuth = tls.RequireAndVerifyClientCert // the broker insists: the library's own check, and the authority's after it
-	return c
 }
 
 // Run runs the hub until ctx ends or something of it fails. The store is closed last.

@@ -216,7 +216,6 @@ func certified(t *testing.T, log *slog.Logger) (hub, device *tls.Config) {
 		t.Fatal(err)
 	}
 	hub = a.MQTT(s, func(pki.Holder) error { return nil })
-	hub.ClientAuth = tls.RequireAndVerifyClientCert
 	device = &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{{PrivateKey: key}}}
 	device.RootCAs.AppendCertsFromPEM(a.RootPEM())
 	for rest := chain.ChainPEM; ; {

@@ -3,8 +3,8 @@ package parking
 import (
 	"errors"
 	"io"
-	"math"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,7 +22,7 @@ type Conn struct {
 	fd            int
 	at            *poller
 	number        uint64 // there
-	local, remote net.Addr
+	local, remote netip.AddrPort
 
 	life   sync.RWMutex // held for reading around each call of the kernel, so that fd is ours
 	closed bool
@@ -60,7 +60,7 @@ func New(c net.Conn) net.Conn {
 	if err := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || fd < 0 {
 		return c
 	}
-	q := &Conn{fd: fd, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
+	q := &Conn{fd: fd, local: addrPort(tcp.LocalAddr()), remote: addrPort(tcp.RemoteAddr())}
 	q.read.ready, q.write.ready = true, true
 	if err := pollerOf(fd).add(q); err != nil {
 		_ = unix.Close(fd)
@@ -313,10 +313,10 @@ func (c *Conn) overdue(now int64) Sleeper {
 	return c.unpark()
 }
 
-// ExpireNow does to a parked connection what happens when nothing came in time, and says
-// whether it was parked. It is for tests: that time is long.
-func (c *Conn) ExpireNow() bool {
-	s := c.overdue(math.MaxInt64)
+// ExpireAt does to a parked connection what happens where at that moment nothing has come
+// in time, and says whether it was. It is for tests: that time is long.
+func (c *Conn) ExpireAt(now time.Time) bool {
+	s := c.overdue(int64(now.Sub(c.at.began)))
 	if s != nil {
 		s.Expire()
 	}
@@ -369,8 +369,14 @@ func (c *Conn) set(h *half, t time.Time) error {
 	return nil
 }
 
-func (c *Conn) LocalAddr() net.Addr  { return c.local }
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+func (c *Conn) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(c.local) }
+func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
+
+// addrPort is a TCP address in the form that takes the least.
+func addrPort(a net.Addr) netip.AddrPort {
+	tcp, _ := a.(*net.TCPAddr)
+	return tcp.AddrPort()
+}
 
 // SyscallConn is for asking the kernel about the connection, not for reading or writing.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return control{c}, nil }
@@ -390,7 +396,7 @@ func (control) Read(func(uintptr) bool) error  { return errors.ErrUnsupported }
 func (control) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 func (c *Conn) failed(op string, err error) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
 func ignoringEINTR(do func(int, []byte) (int, error), fd int, p []byte) (n int, err error) {

@@ -82,6 +82,7 @@ type round struct {
 	scratch     []byte
 	told, count int       // of events
 	woke, swept time.Time // last
+	busy        bool      // more came, or sooner, than in every second tick
 }
 
 // looks is how often is looked for parked connections on which nothing came in time.
@@ -107,14 +108,17 @@ func (p *poller) once(r *round) {
 		r.swept = now
 		p.sweep(now)
 	}
-	if rest := tick - time.Since(r.woke); rest > 0 && r.count < len(r.events) {
+	// To sleep is to be woken once more, which pays only where more comes meanwhile.
+	if rest := tick - time.Since(r.woke); rest > 0 && r.busy && r.count < len(r.events) {
 		time.Sleep(rest)
 	}
 	n, err := unix.EpollWait(p.epoll, r.events, 0)
 	if n == 0 { // a call that waits is dearer: the scheduler has to find another use for its processor
 		n, err = unix.EpollWait(p.epoll, r.events, p.patience())
 	}
-	r.told, r.count, r.woke = 0, max(n, 0), time.Now()
+	now := time.Now()
+	r.busy = n > 1 || now.Sub(r.woke) < tick/2
+	r.told, r.count, r.woke = 0, max(n, 0), now
 	if err != nil && err != unix.EINTR {
 		slog.Error("wait for connections; trying again", "err", err)
 		time.Sleep(looks)
