@@ -96,13 +96,13 @@ test-go:
 	run && exit; \
 	if grep -q '^ThreadSanitizer: CHECK failed' $$log && ! grep -q -e '--- FAIL' -e 'DATA RACE' $$log; then run; else exit 1; fi
 
-# What plays a part only with the race detector (see Raced in hub/node/nodetest, raced in
-# hub/sim): a whole day of two hundred devices, a thousand that ride out a hub's outage, every
-# message lost, doubled or late, five minutes of a device that fills the hub, the power cut or the
-# disk full at every call of a boot configuration, two hundred stories held against the model. Their
-# packages are those of the programs that hub/e2e builds.
+# What plays a part only with the race detector, or none (see Raced in hub/node/nodetest, raced in
+# hub/sim): a whole day of two hundred devices, the bytes of an idle one, a thousand that ride out a
+# hub's outage, every message lost, doubled or late, five minutes of a device that fills the hub, the
+# power cut or the disk full at every call of a boot configuration, two hundred stories held against
+# the model. Their packages are those of the programs that hub/e2e builds.
 test-long:
-	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOf|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
+	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOf|AnIdle|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:
