@@ -157,14 +157,11 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.await("all are ready", func() bool {
 			return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !ready(d.pod(p.Name)) })
 		})
-		eng, err := engine.Open(t.Context(), socket)
-		made(t, err)
-		defer func() { _ = eng.Close() }()
 		said := func(pod, container string) string {
 			out := limited{max: 1 << 16}
 			for _, c := range d.list() {
 				if c.Labels[LabelPodName] == pod && c.Labels[LabelContainer] == container && c.State == engine.Running {
-					made(t, eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
+					made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
 				}
 			}
 			return string(out.b)
@@ -193,7 +190,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.end()
 		for _, c := range d.list() {
 			if c.Labels[LabelPodName] == "names" {
-				made(t, eng.Stop(t.Context(), c.ID, 0))
+				made(t, d.eng.Stop(t.Context(), c.ID, 0))
 			}
 		}
 		made(t, (&disk{root: d.dir, memory: filepath.Join(d.dir, "volatile")}).clean(pods[0].UID))

@@ -82,15 +82,10 @@ func TestRealKilledAgent(t *testing.T) {
 		}
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
 		ours, others := "ours-"+d.node, "others-"+d.node
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		for _, c := range d.list() {
 			if c.Labels[LabelContainer] == "c0" {
 				go func() {
-					_, _ = eng.Exec(t.Context(), c.ID, strings.Fields("/tool print "+others+" then wait"), engine.Streams{})
+					_, _ = d.eng.Exec(t.Context(), c.ID, strings.Fields("/tool print "+others+" then wait"), engine.Streams{})
 				}()
 			}
 		}

@@ -260,18 +260,13 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		} else {
 			_ = conn.Close()
 		}
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		for _, c := range d.list() {
 			if c.Labels[LabelPodName] != "pair" || c.Labels[LabelContainer] != "c1" {
 				continue
 			}
 			var out limited
 			out.max = 1000
-			if code, err := eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+			if code, err := d.eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.b)
 			}
 		}
@@ -282,7 +277,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
 			probe := Network(d.node, "another", block.String())
-			return eng.RemoveNetwork(t.Context(), probe) == nil // one that is there is somebody else's
+			return d.eng.RemoveNetwork(t.Context(), probe) == nil // one that is there is somebody else's
 		})
 
 		// The device's own network comes first.

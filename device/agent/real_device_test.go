@@ -62,15 +62,10 @@ func fakeChip(t *testing.T, root, name string, minor uint32, group int) {
 // exec runs the tool in the newest container of a pod.
 func (d *realDevice) exec(pod string, command ...string) (output string, code int) {
 	d.t.Helper()
-	eng, err := engine.Open(d.t.Context(), d.socket)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer func() { _ = eng.Close() }()
 	for _, c := range d.list() {
 		if c.Labels[LabelPodName] == pod && c.State == engine.Running {
 			var out bytes.Buffer
-			code, err := eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...), engine.Streams{Stdout: &out, Stderr: &out})
+			code, err := d.eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...), engine.Streams{Stdout: &out, Stderr: &out})
 			if err != nil {
 				d.t.Fatal(err)
 			}

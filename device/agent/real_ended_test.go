@@ -65,14 +65,9 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("again")) })
 		first := d.pod("again").InitContainerStatuses[0].ContainerID
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		for _, c := range d.list() {
 			if c.Labels[LabelKind] == KindSandbox {
-				if err := eng.Stop(t.Context(), c.ID, 0); err != nil {
+				if err := d.eng.Stop(t.Context(), c.ID, 0); err != nil {
 					t.Fatal(err)
 				}
 			}

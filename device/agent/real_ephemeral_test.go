@@ -42,11 +42,6 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		if end := state("one", 1).Terminated; end.ExitCode != 0 {
 			t.Errorf("it does not reach its pod by 127.0.0.1: %+v", end)
 		}
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		ids := func() map[string]string {
 			out := map[string]string{}
 			for _, x := range d.list() {
@@ -59,7 +54,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		before := ids()
 		for _, name := range []string{"one/look", "two/look"} {
 			out := limited{max: 200}
-			if code, err := eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "serve") {
+			if code, err := d.eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "serve") {
 				t.Errorf("process 1 of %s is %q (%d, %v)", name, out.b, code, err)
 			}
 		}
@@ -72,7 +67,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 			}
 		}
 		for restarts := int32(1); restarts <= 3; restarts++ { // the target's processes take those with them that share their namespace
-			if err := eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
+			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}
 			d.await("it has been restarted", func() bool {

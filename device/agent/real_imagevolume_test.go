@@ -24,10 +24,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
-		eng, err := engine.Open(t.Context(), socket)
-		made(t, err)
-		defer func() { _ = eng.Close() }()
-		id, _, err := eng.HasImage(t.Context(), enginetest.ToolImage)
+		id, _, err := d.eng.HasImage(t.Context(), enginetest.ToolImage)
 		made(t, err)
 		id = strings.TrimPrefix(id, "sha256:")
 		pod := func(name string, args ...string) corev1.Pod {
@@ -41,11 +38,11 @@ func TestRealEngineMountsImages(t *testing.T) {
 			return p
 		}
 		said := func(name string) string {
-			list, err := eng.Containers(t.Context(), LabelPodUID+"=uid-"+name+"-"+d.node)
+			list, err := d.eng.Containers(t.Context(), LabelPodUID+"=uid-"+name+"-"+d.node)
 			made(t, err)
 			var out strings.Builder
 			for _, c := range list {
-				made(t, eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, io.Discard))
+				made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, io.Discard))
 			}
 			return out.String()
 		}
@@ -58,9 +55,9 @@ func TestRealEngineMountsImages(t *testing.T) {
 		images := filepath.Join(d.dir, imagesDir)
 		made(t, os.MkdirAll(filepath.Join(images, newImage+id, "half"), 0o700))
 		state := StateDirID(d.dir)
-		left, err := eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{LabelImageOf: state}})
+		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{LabelImageOf: state}})
 		made(t, err)
-		t.Cleanup(func() { _ = eng.Remove(context.Background(), left) })
+		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), left) })
 		d.start()
 
 		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
@@ -76,7 +73,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		if got := entries(images); !slices.Equal(got, []string{id}) {
 			t.Errorf("there are the copies %q", got)
 		}
-		if list, err := eng.Containers(t.Context(), LabelImageOf+"="+state); err != nil || len(list) != 0 {
+		if list, err := d.eng.Containers(t.Context(), LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("what reads images is left: %v, %v", list, err)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))

@@ -3,6 +3,7 @@ package agent
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -104,17 +105,12 @@ func TestRealEngineLimitsProcesses(t *testing.T) {
 
 // bomb tries to have 30 commands, of some six threads each, in a container at once.
 func bomb(t *testing.T, d *realDevice, pid, limit int) {
-	eng, err := engine.Open(t.Context(), d.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = eng.Close() }()
 	var failed, most atomic.Int64
 	var g sync.WaitGroup
 	id := d.list()[0].ID
 	for range 30 {
 		g.Go(func() {
-			code, err := eng.Exec(t.Context(), id, []string{"/tool", "sleep", "5s"}, engine.Streams{Stdout: io.Discard, Stderr: io.Discard})
+			code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "sleep", "5s"}, engine.Streams{Stdout: io.Discard, Stderr: io.Discard})
 			if err != nil || code != 0 {
 				failed.Add(1)
 			}
@@ -229,17 +225,16 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		put(tag.Context().Tag("sha256-"+digest.Hex+".sig"), signed)
 		moved.Store(false)
 
+		pinned := tag.Context().String() + "@" + digest.String()
+		t.Cleanup(func() { // when no container has it any more
+			if eng, err := openReal(socket); err == nil {
+				_ = eng.RemoveImage(context.Background(), pinned)
+			}
+		})
 		d := newRealDevice(t, socket)
 		d.end()
 		d.policy.Signatures = []policy.Signature{{Images: []string{tag.RegistryStr()}, Keys: []string{string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}}}
 		d.start()
-		pinned := tag.Context().String() + "@" + digest.String()
-		t.Cleanup(func() {
-			if eng, err := engine.Open(t.Context(), socket); err == nil {
-				_ = eng.RemoveImage(t.Context(), pinned)
-				_ = eng.Close()
-			}
-		})
 		pod := makePod("web", "")
 		pod.UID = k8stypes.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
@@ -262,14 +257,9 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 
 		server.Close() // no registry any more: what was verified starts again all the same
 		d.end()
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := eng.Stop(t.Context(), d.list()[0].ID, 0); err != nil {
+		if err := d.eng.Stop(t.Context(), d.list()[0].ID, 0); err != nil {
 			t.Error(err)
 		}
-		_ = eng.Close()
 		d.start()
 		defer func() { d.end() }()
 		d.await("the signed image runs again", func() bool {

@@ -91,11 +91,6 @@ func TestRealEngineResizesAPod(t *testing.T) {
 // kernel reads what the kernel holds a container to, with cgroup v1 or v2.
 func (d *realDevice) kernel(container string) string {
 	d.t.Helper()
-	eng, err := engine.Open(d.t.Context(), d.socket)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer func() { _ = eng.Close() }()
 	read := func(files ...string) string {
 		for _, c := range d.list() {
 			for _, file := range files {
@@ -103,7 +98,7 @@ func (d *realDevice) kernel(container string) string {
 				if c.Labels[LabelContainer] != container || c.State != engine.Running {
 					continue
 				}
-				if code, err := eng.Exec(d.t.Context(), c.ID, []string{"/tool", "cat", "/sys/fs/cgroup/" + file}, engine.Streams{Stdout: &out}); err == nil && code == 0 {
+				if code, err := d.eng.Exec(d.t.Context(), c.ID, []string{"/tool", "cat", "/sys/fs/cgroup/" + file}, engine.Streams{Stdout: &out}); err == nil && code == 0 {
 					return strings.Fields(out.String())[0]
 				}
 			}

@@ -31,18 +31,13 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.await("the pods are ready", func() bool { return ready(d.pod("share")) && ready(d.pod("alone")) })
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		ids := map[string]string{}
 		for _, x := range d.list() {
 			ids[x.Labels[LabelPodName]+"/"+x.Labels[LabelContainer]] = x.ID
 		}
 		first := func(id string) string { // what process 1 is, seen from there
 			out := limited{max: 200}
-			if code, err := eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("%d %v %s", code, err, out.b)
 			}
 			return string(out.b)
@@ -55,7 +50,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 				t.Errorf("process 1 of alone/%s is %q", c, got)
 			}
 		}
-		if err := eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {
+		if err := d.eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {
 			t.Fatal(err)
 		}
 		d.await("it has been restarted", func() bool { st := d.pod("share"); return ready(st) && st.ContainerStatuses[0].RestartCount == 1 })

@@ -47,20 +47,7 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 			if s := os.Getenv(e.env); s != "" {
 				socket = s
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			err := func() error {
-				eng, err := engine.Open(ctx, socket)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = eng.Close() }()
-				_, ok, err := eng.HasImage(ctx, enginetest.ToolImage)
-				if err == nil && !ok {
-					err = fmt.Errorf("%s lacks %s: run .ci/services", socket, enginetest.ToolImage)
-				}
-				return err
-			}()
+			_, err := openReal(socket)
 			if err != nil {
 				if os.Getenv("CI") == "true" {
 					t.Fatal(err)
@@ -70,6 +57,27 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 			f(t, socket)
 		})
 	}
+}
+
+// reals are the engines that tests ask themselves, by their sockets: each is opened once.
+var reals sync.Map
+
+// openReal returns the engine at a socket, which has the test image.
+func openReal(socket string) (engine.Engine, error) {
+	open, _ := reals.LoadOrStore(socket, sync.OnceValues(func() (engine.Engine, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		eng, err := engine.Open(ctx, socket)
+		if err != nil {
+			return nil, err
+		}
+		_, ok, err := eng.HasImage(ctx, enginetest.ToolImage)
+		if err == nil && !ok {
+			err = fmt.Errorf("%s lacks %s: run .ci/services", socket, enginetest.ToolImage)
+		}
+		return eng, err
+	}))
+	return open.(func() (engine.Engine, error))()
 }
 
 // realDevice is an agent with a real engine. Its node name is its own, so that what
@@ -83,22 +91,20 @@ type realDevice struct {
 	policy policy.Document
 	board  Hardware
 	agent  *Agent
-	eng    engine.Engine // what list asks: to open one is some commands of Podman
+	eng    engine.Engine // for what the test does itself
 	end    func()
 }
 
 var realDevices atomic.Int64
 
 func newRealDevice(t *testing.T, socket string) *realDevice {
-	d := &realDevice{board: newBoard(), t: t, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
+	eng, err := openReal(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &realDevice{board: newBoard(), t: t, eng: eng, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
 	d.policy.HostPaths, d.policy.LocalVolumes = []string{d.shared}, true
 	t.Cleanup(func() {
-		eng, err := engine.Open(context.Background(), socket)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer func() { _ = eng.Close() }()
 		list, err := eng.Containers(context.Background(), LabelAgent+"="+d.node)
 		if err != nil {
 			t.Error(err)
@@ -151,13 +157,6 @@ func (d *realDevice) start() {
 }
 
 func (d *realDevice) list() []engine.Container {
-	if d.eng == nil {
-		var err error
-		if d.eng, err = engine.Open(d.t.Context(), d.socket); err != nil {
-			d.t.Fatal(err)
-		}
-		d.t.Cleanup(func() { _ = d.eng.Close() })
-	}
 	list, err := d.eng.Containers(d.t.Context(), LabelAgent+"="+d.node)
 	if err != nil {
 		d.t.Fatal(err)
@@ -262,11 +261,6 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		}
 		file := filepath.Join(d.dir, "volatile", "pods", string(p.UID), "conf", "colour")
 		d.await("the file is green", func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
-		eng, err := engine.Open(t.Context(), socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = eng.Close() }()
 		var web string
 		for _, x := range d.list() {
 			if x.Labels[LabelContainer] == "c0" {
@@ -275,7 +269,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		}
 		var out limited
 		out.max = 100
-		if code, err := eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "green") {
+		if code, err := d.eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "green") {
 			t.Errorf("in the container the colour is %q (%d, %v), want green", out.b, code, err)
 		}
 
@@ -294,7 +288,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		}
 
 		// a container that dies comes back
-		if err := eng.Stop(t.Context(), web, 0); err != nil {
+		if err := d.eng.Stop(t.Context(), web, 0); err != nil {
 			t.Fatal(err)
 		}
 		d.await("it has been restarted", func() bool {

@@ -90,15 +90,18 @@ var happenings = []struct {
 
 func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 	var mu sync.Mutex
-	hits := map[string]int{}
+	hits, least := map[string]int{}, len(fates)
+	if raced {
+		least = 1
+	}
 	t.Cleanup(func() {
 		for _, k := range kinds {
-			if hits[k.kind] < len(fates) && !t.Failed() {
+			if hits[k.kind] < least && !t.Failed() {
 				t.Errorf("only %d messages of kind %s were hit", hits[k.kind], k.kind)
 			}
 		}
 	})
-	for _, h := range happenings {
+	for n, h := range happenings {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			simulate(t, func(t *testing.T, w *world) {
@@ -108,8 +111,11 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 				w.fleet(2, "oslo")
 				w.deploy("kiosk", 2)
 				w.settleWithin(10*time.Second, "the deployment")
-				for _, k := range kinds {
-					for _, f := range fates {
+				for m, k := range kinds {
+					for l, f := range fates {
+						if raced && (n+m+l)%len(fates) > 0 {
+							continue // a kind meets another fate in the next happening, and see raced
+						}
 						for nth := 1; nth == 1 || nth == 2 && h.slow == 0 && !raced; nth++ {
 							time.Sleep(time.Duration(w.rand.Int64N(int64(10 * time.Second))))
 							a := &accident{dir: k.dir, kind: k.kind, fate: f.is, left: nth}
