@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 
 // BenchmarkPassAfterOneChange is a whole pass after one node's report has changed
 // it: it must cost what changed, not what exists. MB-heap is what the fleet holds, without
-// connections. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to
+// connections; MB-peak the most memory that the process has had. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to
 // make it, and some 8 GB.
 func BenchmarkPassAfterOneChange(b *testing.B) {
 	sizes := sizes
@@ -83,6 +84,11 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 				s, _, _ = settler.Settle(s, done, now)
 			}
 			b.ReportMetric(float64(m.HeapAlloc-before.HeapAlloc)/1e6, "MB-heap")
+			var u syscall.Rusage
+			if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(u.Maxrss)/1e3, "MB-peak")
 		})
 	}
 }

@@ -10,6 +10,7 @@ package control
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"flotilla.dev/hub/panics"
@@ -26,6 +27,10 @@ type Decider interface {
 	// Asked about everything, it decides all that it ever decides.
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
+
+// Apart is what a Decider says of which a plan for some objects follows from each of them alone:
+// asked about parts of everything, the plans one after the other are the plan for everything.
+type Apart interface{ Apart() }
 
 // A Settler asks deciders in order, round after round, each seeing what the ones
 // before it decided, until none has a subject left. It alone keeps what is due, what has
@@ -114,6 +119,10 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 				continue
 			}
 			quiet = false
+			decide := decide
+			if _, apart := d.(Apart); apart && len(every) == len(subjects) && len(every) > part {
+				decide = inParts
+			}
 			plan, ok := decide(d, s, subjects, now)
 			failed = failed || !ok
 			var done, more []state.Applied
@@ -156,6 +165,26 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 func decide(d Decider, s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan, ok bool) {
 	defer panics.Catch("decider")
 	return d.Decide(s, subjects, now), true
+}
+
+// part is how many subjects take much longer to decide on than it takes to start a goroutine.
+const part = 500
+
+// inParts asks one decider about parts of everything, on all processors. A start is waited for,
+// and to decide on each node of a large fleet is most of what it decides.
+func inParts(d Decider, s state.Snapshot, every []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+	parts := slices.Collect(slices.Chunk(every, part))
+	plans, done := make([]state.Plan, len(parts)), make([]bool, len(parts))
+	var all sync.WaitGroup
+	for i, some := range parts {
+		all.Go(func() { plans[i], done[i] = decide(d, s, some, now) })
+	}
+	all.Wait()
+	for _, p := range plans {
+		plan.Changes, plan.Alarms = append(plan.Changes, p.Changes...), append(plan.Alarms, p.Alarms...)
+		plan.Forgive = plan.Forgive || p.Forgive
+	}
+	return plan, !slices.Contains(done, false)
 }
 
 // join joins everything, if that is asked about, with lists of subjects; each comes once.

@@ -38,6 +38,9 @@ func (Health) Subjects(s state.Snapshot) []state.Subject {
 	return all
 }
 
+// Apart: a node's health is its own.
+func (Health) Apart() {}
+
 // deadlineOf is the subject of a node's deadline alone: one nanosecond later it is not
 // alive any more, unless it has been heard of.
 func deadlineOf(node string) state.Subject {

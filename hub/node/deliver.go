@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,7 @@ import (
 type Deliver struct {
 	// encoded is, by digest, what has been encoded to decide and is to be told next: it
 	// is what it is called, whoever asks. Nil: nothing is kept.
-	encoded map[string][]byte
+	encoded *sync.Map
 	lease   time.Duration // of devices on sites that do not say otherwise
 	signing ed25519.PrivateKey
 }
@@ -87,15 +88,19 @@ func (Deliver) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
+// Apart: what a node is to run is its own.
+func (Deliver) Apart() {}
+
 // Decide gives every node whose desired state differs from the last one told the
 // next generation.
 func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	known := profiles{}
 	for _, node := range concerned(s, subjects) {
 		rec := s.Record(node)
 		if s.Node(node) == nil || rec == nil || rec.Paused || rec.Unmet {
 			continue
 		}
-		content, err := json.Marshal(v.of(s, node))
+		content, err := json.Marshal(v.of(s, node, known))
 		if err != nil {
 			continue // objects that came in as JSON go out as JSON
 		}
@@ -105,7 +110,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 			continue
 		}
 		if v.encoded != nil {
-			v.encoded[digest] = content
+			v.encoded.Store(digest, content)
 		}
 		rec = rec.DeepCopy()
 		rec.Digest = digest
@@ -155,15 +160,17 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 
 // content returns a node's desired state as it was encoded to decide on it, or encodes it.
 func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) {
-	if content, ok := v.encoded[digest]; ok {
-		return content, nil
+	if v.encoded != nil {
+		if content, ok := v.encoded.Load(digest); ok {
+			return content.([]byte), nil
+		}
 	}
-	return json.Marshal(v.of(s, node))
+	return json.Marshal(v.of(s, node, profiles{}))
 }
 
 // of returns what is wanted of a node, with how often its device is to say that it lives.
-func (v Deliver) of(s state.Snapshot, node string) wire.Desired {
-	d := Desired(s, node)
+func (v Deliver) of(s state.Snapshot, node string, known profiles) wire.Desired {
+	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
 	if v.signing != nil {
 		d.Firmware = firmwareFor(s, node, v.signing)
@@ -173,7 +180,7 @@ func (v Deliver) of(s state.Snapshot, node string) wire.Desired {
 }
 
 // forget drops what has been told.
-func (v Deliver) forget() { clear(v.encoded) }
+func (v Deliver) forget() { v.encoded.Clear() }
 
 // middle is the part of an empty desired state between what content and telling have in
 // common.

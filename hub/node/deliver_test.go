@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func TestAFramedDesiredStateIsTheSameAsAnEncodedOne(t *testing.T) {
 }
 
 func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
-	v := Deliver{encoded: map[string][]byte{}}
+	v := Deliver{encoded: new(sync.Map)}
 	now := time.Unix(100, 0)
 	s := state.Load(state.Empty("x", now), []state.Object{
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b"},
@@ -57,7 +58,8 @@ func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
 		t.Fatal(plan)
 	}
 	digest := plan.Changes[0].Object.(*state.Record).Digest
-	kept := v.encoded[digest]
+	encoded, _ := v.encoded.Load(digest)
+	kept, _ := encoded.([]byte)
 	told, err := v.content(s, "pi-1", digest)
 	if err != nil || len(kept) == 0 || &told[0] != &kept[0] {
 		t.Errorf("%s is encoded again: %v", told, err)
@@ -65,7 +67,8 @@ func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
 	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(told) || &again[0] == &told[0] {
 		t.Errorf("of another time: %s, %v", again, err)
 	}
-	if v.forget(); len(v.encoded) > 0 {
-		t.Errorf("%d are kept after they were told", len(v.encoded))
+	v.forget()
+	if _, kept := v.encoded.Load(digest); kept {
+		t.Error("it is kept after it was told")
 	}
 }

@@ -14,7 +14,9 @@ import (
 
 // Desired returns everything that a node is to run, but for the generation and
 // what goes with it.
-func Desired(s state.Snapshot, node string) wire.Desired {
+func Desired(s state.Snapshot, node string) wire.Desired { return profiles{}.desired(s, node) }
+
+func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
 	configs, secrets := map[state.Key]bool{}, map[state.Key]bool{}
 	for p := range s.PodsOn(node) {
@@ -40,7 +42,7 @@ func Desired(s state.Snapshot, node string) wire.Desired {
 	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {
 		d.PodCIDR = n.Spec.PodCIDR
-		if p := profileOf(s, n); p != nil {
+		if p := known.of(s, n); p != nil {
 			d.Profile = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: p.Spec}
 			// What is booted goes another way, signed and in its turn.
 			d.Profile.Spec.Boot, d.Profile.Spec.Watchdog, d.Profile.Spec.Health = nil, nil, nil

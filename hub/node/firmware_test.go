@@ -38,7 +38,7 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 		rec, rollout := rec.DeepCopy(), rollout.DeepCopy()
 		change(rec, rollout)
 		s, _ := state.Apply(s, []state.Change{state.Put(rec, ""), state.Put(rollout, "")})
-		d := Deliver{signing: key}.of(s, "pi-1")
+		d := Deliver{signing: key}.of(s, "pi-1", profiles{})
 		if !bytes.Equal(d.FirmwareKey, public) {
 			t.Error("it is not told the key")
 		}

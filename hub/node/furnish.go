@@ -41,14 +41,18 @@ func (Furnish) Touches(c state.Applied) []state.Subject {
 // Subjects returns all nodes.
 func (Furnish) Subjects(s state.Snapshot) []state.Subject { return Deliver{}.Subjects(s) }
 
+// Apart: what a node has of its profile is its own.
+func (Furnish) Apart() {}
+
 // Decide gives and takes.
 func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+	known := profiles{}
 	for _, name := range concerned(s, subjects) {
 		have, rec := s.Node(name), s.Record(name)
 		if have == nil || rec == nil {
 			continue
 		}
-		want, was := given(profileOf(s, have)), rec.Given
+		want, was := given(known.of(s, have)), rec.Given
 		if was == nil {
 			was = among(have, want)
 		}
@@ -75,6 +79,20 @@ func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 		return whole
 	}
 	return p // an overlay that another version of the hub had
+}
+
+// profiles are those of the nodes of one snapshot: thousands have the same one.
+type profiles map[string]*fleet.BoardProfile
+
+// of is profileOf, once for all nodes that have it.
+func (p profiles) of(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
+	name := n.Labels[fleet.LabelProfile]
+	known, ok := p[name]
+	if !ok {
+		known = profileOf(s, n)
+		p[name] = known
+	}
+	return known
 }
 
 // given is what a profile gives its nodes.

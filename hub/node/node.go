@@ -11,6 +11,7 @@ package node
 import (
 	"crypto/ed25519"
 	"encoding/json"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +56,7 @@ type Devices struct {
 // New returns the devices of the fleet that a loop, made as l says, keeps. Which desired
 // states are to be told is asked after l's deciders.
 func New(c Config, l control.Config) *Devices {
-	d := &Devices{Config: c, desired: Deliver{encoded: map[string][]byte{}, lease: c.LeaseInterval, signing: c.Signing}}
+	d := &Devices{Config: c, desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
 	l.Devices, l.Follows = d, Ended
 	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, Furnish{}, d.desired)
 	d.Loop = control.New(l)

@@ -102,7 +102,7 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 		parts[0], err = frame(content, told)
 	}
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
-		if parts, err = wire.PackDesired(with(d.desired.of(s, node), told)); err != nil {
+		if parts, err = wire.PackDesired(with(d.desired.of(s, node, profiles{}), told)); err != nil {
 			err = fmt.Errorf("%w: use fewer or smaller config maps", err)
 		}
 	}

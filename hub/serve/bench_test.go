@@ -247,7 +247,8 @@ func BenchmarkSilent(b *testing.B) {
 }
 
 // BenchmarkStart is a hub that starts with a fleet in its database, until it serves;
-// MB-heap is what it then holds. CPU is that of all goroutines.
+// MB-heap is what it then holds, MB-peak the most memory that the process has had, with what made
+// the fleet. CPU is that of all goroutines.
 func BenchmarkStart(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -295,15 +296,20 @@ func BenchmarkStart(b *testing.B) {
 			}
 			b.ReportMetric(float64((cpuTime(b)-began).Milliseconds())/float64(b.N), "ms-cpu/op")
 			b.ReportMetric(float64(heap)/1e6, "MB-heap")
+			b.ReportMetric(float64(usage(b).Maxrss)/1e3, "MB-peak")
 		})
 	}
 }
 
 func cpuTime(b *testing.B) time.Duration {
+	u := usage(b)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func usage(b *testing.B) (u syscall.Rusage) {
 	b.Helper()
-	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return u
 }

@@ -2,16 +2,13 @@ package serve
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/shared/bound"
 )
 
 // A follower keeps the fleet as the hub that leads has written it, so that a standby can
@@ -83,7 +80,7 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		s = state.Empty(s.Salt, s.Started)
 		clear(f.mended)
 	}
-	var mender bound.Mender
+	var reads reader
 	var objects []state.Object
 	for _, r := range d.Rows {
 		key := state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
@@ -91,7 +88,7 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		if r.Object == nil {
 			continue
 		}
-		o, places, err := remembered(&mender, r)
+		o, places, err := reads.object(r)
 		if err != nil {
 			return fmt.Errorf("follow the hub that leads: %w", err)
 		}
@@ -122,29 +119,4 @@ func (f *follower) take(now time.Time) (s state.Snapshot, mended []state.Change)
 		mended = append(mended, c)
 	}
 	return state.Load(state.Empty(was.Salt, now), objects, was.Revision), mended
-}
-
-// remembered is the object of a row, and what of it had to be mended.
-func remembered(mender *bound.Mender, r store.Row) (o state.Object, places []string, err error) {
-	if o, err = state.New(state.Kind(r.Kind)); err != nil {
-		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-	}
-	object, places := mender.Mend(r.Object, o)
-	if err := json.Unmarshal(object, o); err != nil {
-		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
-	}
-	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
-		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
-	}
-	return o, places, nil
-}
-
-// mendedWhy says what had to be mended of an object; "": nothing.
-func mendedWhy(o state.Object, places []string) string {
-	n := len(places)
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
-		state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))
 }

@@ -20,7 +20,6 @@ import (
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -64,32 +63,34 @@ func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Sn
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
 	}
-	objects, mended, err := decodeAll(ctx, st.Load)
-	if err != nil {
+	fleet := state.Loading(state.Empty(id, started))
+	if mended, err = decodeAll(ctx, st.Load, fleet.Add); err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the fleet: %w", err)
 	}
-	return state.Load(state.Empty(id, started), objects, rev), mended, nil
+	return fleet.Loaded(rev), mended, nil
 }
 
-// decodeAll decodes the rows that load tells of, on all processors: most of a start is
-// this. Objects and what had to be mended are in the order of the rows.
-func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) error) error) (objects []state.Object, mended []state.Change, err error) {
+// decodeAll decodes the rows that load tells of, on all processors and while more are read,
+// and adds the objects: most of a start is this. They are added, and what had to be mended is
+// told, in the order of the rows.
+func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) error) error, add func([]state.Object)) (mended []state.Change, err error) {
 	const together = 256
 	type batch struct {
 		rows    []store.Row
 		objects []state.Object
 		mended  []state.Change
+		decoded chan struct{}
 	}
-	var batches []*batch
-	decoders, ctx := errgroup.WithContext(ctx)
-	todo := make(chan *batch, runtime.GOMAXPROCS(0))
-	for range cap(todo) {
-		decoders.Go(func() (err error) {
+	work, ctx := errgroup.WithContext(ctx)
+	processors := runtime.GOMAXPROCS(0)
+	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
+	for range processors {
+		work.Go(func() (err error) {
 			defer panics.CatchThen("start", func(failed error) { err = failed })
-			var mender bound.Mender
+			var reads reader
 			for b := range todo {
 				for _, r := range b.rows {
-					o, places, err := remembered(&mender, r)
+					o, places, err := reads.object(r)
 					if err != nil {
 						return err
 					}
@@ -98,41 +99,57 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 						b.mended = append(b.mended, state.Put(o, why).Warning("OutOfBounds"))
 					}
 				}
-				b.rows = nil
+				close(b.decoded)
 			}
 			return nil
 		})
 	}
-	now := new(batch)
-	hand := func() error {
-		select {
-		case todo <- now:
-			batches, now = append(batches, now), new(batch)
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+	work.Go(func() (err error) {
+		defer panics.CatchThen("start", func(failed error) { err = failed })
+		for b := range ordered {
+			select {
+			case <-b.decoded:
+				add(b.objects)
+				mended = append(mended, b.mended...)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
+		return nil
+	})
+	var now *batch
+	hand := func() error {
+		for _, to := range []chan *batch{ordered, todo} {
+			select {
+			case to <- now:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		now = nil
+		return nil
 	}
 	err = load(ctx, func(r store.Row) error {
+		if now == nil {
+			now = &batch{rows: make([]store.Row, 0, together), objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
+		}
 		if now.rows = append(now.rows, r); len(now.rows) < together {
 			return nil
 		}
 		return hand()
 	})
-	if err == nil {
+	if err == nil && now != nil {
 		err = hand()
 	}
 	close(todo)
-	if failed := decoders.Wait(); failed != nil {
-		return nil, nil, failed
+	close(ordered)
+	if failed := work.Wait(); failed != nil && (err == nil || !errors.Is(failed, context.Canceled)) {
+		return nil, failed
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for _, b := range batches {
-		objects, mended = append(objects, b.objects...), append(mended, b.mended...)
-	}
-	return objects, mended, nil
+	return mended, nil
 }
 
 // mend is the news by which what was mended is remembered so, and told.

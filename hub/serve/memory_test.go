@@ -122,7 +122,9 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 			return nil
 		}
 	}
-	objects, _, err := decodeAll(t.Context(), load(-1))
+	var objects []state.Object
+	add := func(more []state.Object) { objects = append(objects, more...) }
+	_, err := decodeAll(t.Context(), load(-1), add)
 	if err != nil || len(objects) != n {
 		t.Fatalf("%d objects, %v, want %d", len(objects), err, n)
 	}
@@ -132,12 +134,23 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 		}
 	}
 	for _, bad := range []int{0, 300, n - 1} {
-		if _, _, err := decodeAll(t.Context(), load(bad)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
+		if _, err := decodeAll(t.Context(), load(bad), add); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
 			t.Errorf("row %d is damaged: %v", bad, err)
 		}
 	}
 	lost := errors.New("the disk is gone")
-	if _, _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost }); !errors.Is(err, lost) {
+	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost }, add); !errors.Is(err, lost) {
 		t.Errorf("a store that cannot be read: %v", err)
+	}
+	for range 100 { // whoever is faster, half a fleet is not taken for all of it
+		ctx, cancel := context.WithCancel(t.Context())
+		objects = nil
+		_, err := decodeAll(ctx, func(ctx context.Context, fn func(store.Row) error) error {
+			defer cancel()
+			return load(-1)(ctx, fn)
+		}, add)
+		if err == nil && len(objects) != n || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("%d objects of %d, %v", len(objects), n, err)
+		}
 	}
 }

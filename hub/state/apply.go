@@ -53,12 +53,28 @@ func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 // Load returns the snapshot with objects as the store remembers them: their
 // revisions and uids stand.
 func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
-	t := txn{Snapshot: s}
+	l := Loading(s)
+	l.Add(objects)
+	return l.Loaded(revision)
+}
+
+// A Loader is Load for objects that come a few at a time, while more are being read.
+type Loader struct{ t txn }
+
+// Loading begins with a snapshot, which stays as it is.
+func Loading(s Snapshot) *Loader { return &Loader{txn{Snapshot: s}} }
+
+// Add adds objects; of those with one key the last stands.
+func (l *Loader) Add(objects []Object) {
 	for _, o := range objects {
-		t.swap(t.Get(KeyOf(o)), o)
+		l.t.load(o)
 	}
-	t.Revision = max(revision, s.Revision)
-	return t.Snapshot
+}
+
+// Loaded returns the snapshot as of a revision. The loader is used up.
+func (l *Loader) Loaded(revision uint64) Snapshot {
+	l.t.Revision = max(revision, l.t.Revision)
+	return l.t.Snapshot
 }
 
 // uid derives a uid from the hub's identity, a revision and the object's name, so

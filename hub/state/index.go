@@ -48,8 +48,27 @@ func (t *txn) swap(old, next Object) {
 	} else {
 		t.table(kind).Set(at, next)
 	}
+	t.reindex(kind, at, old, next)
+}
+
+// load puts an object into its table, and every index, in the place of whatever is there.
+// Objects that come in order are put behind the last without a search.
+func (t *txn) load(o Object) {
+	kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
+	old, _ := t.table(kind).Load(at, o)
+	t.reindex(kind, at, old, o)
+}
+
+// reindex brings every index in line with what is in the table.
+func (t *txn) reindex(kind Kind, at string, old, next Object) {
+	o := next
+	if next == nil {
+		o = old
+	}
 	t.swapUID(old, next, location{kind, at})
-	t.swapOwners(old, next, "\x00"+string(kind)+"\x00"+at)
+	if old != nil && len(old.GetOwnerReferences()) > 0 || next != nil && len(next.GetOwnerReferences()) > 0 {
+		t.swapOwners(old, next, "\x00"+string(kind)+"\x00"+at)
+	}
 	switch o.(type) {
 	case *corev1.Pod:
 		was, _ := old.(*corev1.Pod)

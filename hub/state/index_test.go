@@ -44,6 +44,19 @@ func FuzzIndexes(f *testing.F) {
 		if got := indexed(state.Load(state.Empty("x", noon), objects, s.Revision)); got != full(s) {
 			t.Fatalf("loaded anew it says\n%s\nand not\n%s", got, full(s))
 		}
+		empty := state.Empty("x", noon)
+		l := state.Loading(empty)
+		for range 2 { // in any order, a few at a time, and again in the place of what was there
+			r.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
+			l.Add(objects[:len(objects)/2])
+			l.Add(objects[len(objects)/2:])
+		}
+		if got := indexed(l.Loaded(s.Revision)); got != full(s) {
+			t.Fatalf("loaded out of order it says\n%s\nand not\n%s", got, full(s))
+		}
+		if got := full(empty); got != full(state.Empty("x", noon)) {
+			t.Fatalf("what it was loaded into has changed:\n%s", got)
+		}
 	})
 }
 

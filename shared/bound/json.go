@@ -73,37 +73,57 @@ func Values(data []byte, most int) error {
 
 // suspicious tells whether a text has a number in it, or what becomes one when it is
 // unescaped, that is worth a look at where it stands. What has an exponent that part is true of
-// is none; nil: everything may be one.
-func suspicious(data []byte, part func(data []byte, exponent int) bool) bool {
-	digit := func(i int) bool {
-		return i >= 0 && i < len(data) && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_')
-	}
+// is none; nil: everything may be one. A hub that starts looks at each byte that it remembers so.
+func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	run := 0
 	for i, c := range data {
-		if digit(i) {
+		switch class[c] {
+		case plain:
+			run = 0
+		case digit:
 			if run++; run > MaxNumber/2 {
 				return true
 			}
-			continue
-		}
-		run = 0
-		switch c {
-		case 'e', 'E':
-			at := i + 1
-			for at < len(data) && (data[at] == '+' || data[at] == '-') {
-				at++
-			}
-			if digit(i-1) && digit(at) && digit(at+1) && (part == nil || !part(data, i)) {
+		case exponent:
+			if run > 0 && exponential(data, i) && (part == nil || !part(data, i)) {
 				return true
 			}
-		case '\\':
+			run = 0
+		case escape:
 			if i+1 < len(data) && data[i+1] == 'u' {
 				return true
 			}
+			run = 0
 		}
 	}
 	return false
 }
+
+// exponential tells whether what follows the letter of an exponent has two digits or more.
+func exponential(data []byte, letter int) bool {
+	at := letter + 1
+	for at < len(data) && (data[at] == '+' || data[at] == '-') {
+		at++
+	}
+	return at+1 < len(data) && class[data[at]] == digit && class[data[at+1]] == digit
+}
+
+// What a byte may be of a number.
+const (
+	plain = iota
+	digit
+	exponent // its letter
+	escape
+)
+
+// class is what each byte is.
+var class = func() (of [256]uint8) {
+	for _, c := range "0123456789._" {
+		of[c] = digit
+	}
+	of['e'], of['E'], of['\\'] = exponent, exponent, escape
+	return of
+}()
 
 // inWord tells of an exponent in JSON that a letter stands before its number, which no decoder
 // reads as one then: uids and digests are full of such. The letter of an escape is not one.

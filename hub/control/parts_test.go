@@ -1,0 +1,101 @@
+package control_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand"
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/lifecycle"
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// undivided is a decider that is asked about all at once.
+type undivided struct{ control.Decider }
+
+// FuzzParts: what is decided in parts, at once, is what is decided of all, change by change.
+func FuzzParts(f *testing.F) {
+	f.Add(int64(1), uint16(1201))
+	f.Add(int64(2), uint16(501))
+	f.Add(int64(3), uint16(2000))
+	f.Fuzz(func(t *testing.T, seed int64, size uint16) {
+		r := rand.New(rand.NewSource(seed))
+		began := time.Unix(1_700_000_000, 0)
+		now := began.Add(lifecycle.Defaults.Grace + lifecycle.Defaults.StartupGrace)
+		profile := &fleet.BoardProfile{}
+		profile.Name, profile.Spec.Labels = "board", map[string]string{"fast": "yes"}
+		profile.Spec.Taints = []corev1.Taint{{Key: "slow", Effect: corev1.TaintEffectNoSchedule}}
+		objects := []state.Object{profile}
+		seen := map[string]time.Time{}
+		for i := range int(size) % 3000 {
+			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
+			rec := &state.Record{Boot: "b", Unmet: r.Intn(5) == 0}
+			rec.Name = n.Name
+			switch r.Intn(4) {
+			case 0:
+				n.Labels[fleet.LabelProfile] = profile.Name
+			case 1:
+				rec.Given = &state.Given{Labels: map[string]string{"old": "yes"}}
+				n.Labels["old"] = "yes"
+			}
+			if r.Intn(3) > 0 {
+				seen[n.Name] = now.Add(-time.Duration(r.Intn(100)) * time.Second)
+			}
+			if objects = append(objects, n); r.Intn(10) > 0 {
+				objects = append(objects, rec)
+			}
+		}
+		start := state.Load(state.Empty("parts", began), objects, uint64(len(objects))).WithAllSeen(maps.All(seen))
+		settle := func(wrap func(control.Decider) control.Decider) (sentences []string, made []state.Applied, wake time.Time) {
+			var all []control.Decider
+			for _, d := range append(bigDeciders(), node.Furnish{}, node.Deliver{}) {
+				all = append(all, wrap(d))
+			}
+			settler := control.NewSettler(node.Ended, all...)
+			s, made, settled := settler.Settle(start, nil, now)
+			if _, again, _ := settler.Settle(s, nil, now); !settled || len(again) > 0 {
+				t.Errorf("not at rest: %v, %d more", settled, len(again))
+			}
+			for _, a := range made {
+				sentences = append(sentences, fmt.Sprint(a.Rev, " ", a.Key, ": ", a.Change))
+			}
+			return sentences, made, settler.Wake()
+		}
+		want, wanted, due := settle(func(d control.Decider) control.Decider { return undivided{d} })
+		got, made, wake := settle(func(d control.Decider) control.Decider { return d })
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(made, wanted) || !wake.Equal(due) {
+			t.Errorf("%d changes and a wake at %v in parts, want %d and %v", len(got), wake, len(want), due)
+		}
+	})
+}
+
+// A dud is a decider in parts that panics about one of the nodes.
+type dud struct{ lifecycle.Health }
+
+func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
+	for _, q := range subjects {
+		if q.Name == "pi-000700" {
+			panic("a mistake")
+		}
+	}
+	return d.Health.Decide(s, subjects, now)
+}
+
+// A mistake in a decider that is asked in parts does not end the hub either.
+func TestAPartThatPanics(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	settler := control.NewSettler(node.Ended, dud{lifecycle.Health{Settings: lifecycle.Defaults}})
+	if _, _, settled := settler.Settle(bigFleet(1200, now), nil, now); settled {
+		t.Error("it counts as decided")
+	}
+	if wake := settler.Wake(); wake.IsZero() {
+		t.Error("nothing is asked again")
+	}
+}

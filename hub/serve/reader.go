@@ -1,0 +1,93 @@
+package serve
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
+)
+
+// A reader makes objects of rows, which share what they have in common. It is for one goroutine.
+type reader struct {
+	mender bound.Mender
+	sharer state.Sharer
+}
+
+// object is the object of a row, and what of it had to be mended.
+func (k *reader) object(r store.Row) (o state.Object, places []string, err error) {
+	kind := state.Kind(r.Kind)
+	if o, err = state.New(kind); err != nil {
+		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	text, places := k.mender.Mend(r.Object, o)
+	if json.Unmarshal(text, o, quick) != nil {
+		o, _ = state.New(kind) // without what has been read already
+		err = stdjson.Unmarshal(text, o)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
+		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
+	}
+	k.sharer.Share(o)
+	return o, places, nil
+}
+
+// quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not
+// accepted so, encoding/json has the last word on.
+var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.WithUnmarshalers(json.JoinUnmarshalers(
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) (err error) {
+		t.Time, err = moment(d, time.RFC3339)
+		return err
+	}),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.MicroTime) (err error) {
+		t.Time, err = moment(d, metav1.RFC3339Micro)
+		return err
+	}),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, q *resource.Quantity) error {
+		text, err := d.ReadValue()
+		if err != nil {
+			return err
+		}
+		return q.UnmarshalJSON(text)
+	}),
+)))
+
+var errUnusual = errors.New("it is written in an unusual way")
+
+// moment reads a time as Kubernetes' types do: null is none.
+func moment(d *jsontext.Decoder, layout string) (t time.Time, err error) {
+	text, err := d.ReadValue()
+	switch n := len(text); {
+	case err != nil:
+		return t, err
+	case string(text) == "null":
+		return t, nil
+	case n < 2 || text[0] != '"' || strings.IndexByte(string(text), '\\') >= 0:
+		return t, errUnusual
+	}
+	t, err = time.Parse(layout, string(text[1:len(text)-1]))
+	return t.Local(), err
+}
+
+// mendedWhy says what had to be mended of an object; "": nothing.
+func mendedWhy(o state.Object, places []string) string {
+	n := len(places)
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
+		state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))
+}

@@ -1,0 +1,72 @@
+package serve
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	jsonquick "github.com/go-json-experiment/json"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
+)
+
+// FuzzRows: what is read of a row is what encoding/json reads of it, and what that refuses is
+// refused.
+func FuzzRows(f *testing.F) {
+	for _, row := range []string{
+		`nodes {"metadata":{"name":"a","creationTimestamp":"2026-11-24T06:45:49Z","labels":{"a":"b","c":"a"},"managedFields":[{"time":null,"fieldsV1":{"f:a":{}}}]},"spec":{"podCIDRs":["10.0.0.0/26"],"taints":[{"key":"k","effect":"NoExecute","timeAdded":"2026-11-24T06:45:49+01:00"}]},"status":{"capacity":{"cpu":"4","memory":"3884Mi","pods":110,"x":null,"y":0.5},"allocatable":{"cpu":"1500m"},"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":null,"lastTransitionTime":"2026-11-24T06:45:49.123456789Z"}],"images":[{"names":["x"],"sizeBytes":12}]}}`,
+		`nodes {"metadata":{"name":"a"},"STATUS":{"Capacity":{"cpu":1e3}},"status":{"capacity":{"memory":"1\u004di"}}}`,
+		`nodes {"metadata":{"name":"a"},"status":{"capacity":{"cpu":"1","cpu":"2"},"capacity":{"memory":"1"}}}`,
+		`nodes {"metadata":{"name":"a","creationTimestamp":"2026-11-24T06:45:4\u0039Z"}}`,
+		`nodes {"metadata":{"name":"a","creationTimestamp":"yesterday"}}`,
+		`nodes {"metadata":{"name":"a","creationTimestamp":17}}`,
+		`nodes {"metadata":{"name":"a","labels":{"a":1}}}`,
+		`nodes {"metadata":{"name":"a","labels":{"a":"` + "\xff" + `"}}}`,
+		`nodes {"metadata":{"name":"a"}} {}`,
+		`nodes {"metadata":{"name":"a"`,
+		`nodes null`,
+		`records {"metadata":{"name":"a"},"enrolled":null,"expires":"2027-01-01T00:00:00Z","transitions":["2026-11-24T06:45:49.000001Z",null],"given":{},"history":[{"at":"2026-11-24T06:45:49.000000Z","ready":"True"}]}`,
+		`records {"metadata":{"name":"a"},"transitions":["2026-11-24T06:45:49Z"]}`,
+		`pods {"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"100m"}},"ports":[{"containerPort":80}],"livenessProbe":{"httpGet":{"port":"http"},"periodSeconds":3}}],"overhead":{"cpu":"1e2"}}}`,
+		`pods {"metadata":{"name":"a"},"spec":{"containers":[{"livenessProbe":{"httpGet":{"port":80}}}]}}`,
+		`pods {"metadata":{"name":"a"},"spec":{"containers":[{"livenessProbe":{"httpGet":{"port":[]}}}]}}`,
+		`secrets {"metadata":{"name":"a"},"data":{"k":"aGFsbG8="},"immutable":true}`,
+		`secrets {"metadata":{"name":"a"},"data":{"k":"aGFs bG8=","n":null}}`,
+		`configmaps {"metadata":{"name":"a"},"binaryData":{"k":[104]}}`,
+		`events {"metadata":{"name":"a","namespace":"default"},"eventTime":null,"lastTimestamp":"2026-11-24T06:45:49Z","count":1,"series":{"lastObservedTime":"2026-11-24T06:45:49.000000Z"}}`,
+		`events {"metadata":{"name":"a"},"count":1.5}`,
+		`controllerrevisions {"metadata":{"name":"a"},"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1"}}}}},"revision":9007199254740993}`,
+		`sites {"metadata":{"name":"a"},"spec":{"nodeMonitorGracePeriod":"40s"}}`,
+		`boardprofiles {"metadata":{"name":"a"},"spec":{"labels":{"a":"b"},"title":"x"}}`,
+		`devicereports {"metadata":{"name":"a"},"reported":"2026-11-24T06:45:49Z","hardware":{"board": {"model":"x"}}}`,
+		`deployments {"metadata":{"name":"a"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%","maxUnavailable":1}}}}`,
+	} {
+		f.Add(row)
+	}
+	f.Fuzz(func(t *testing.T, row string) {
+		kind, text, _ := strings.Cut(row, " ")
+		want, err := state.New(state.Kind(kind))
+		if err != nil {
+			return
+		}
+		got, _ := state.New(state.Kind(kind))
+		std, quickly := json.Unmarshal([]byte(text), want), jsonquick.Unmarshal([]byte(text), got, quick)
+		if quickly == nil && std != nil {
+			t.Fatalf("%s is read, want %v", text, std)
+		}
+		if quickly == nil && !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s is\n%#v, want\n%#v", text, got, want)
+		}
+		read, _, err := new(reader).object(store.Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: []byte(text)})
+		if (err == nil) != (std == nil) {
+			t.Fatalf("%s: %v, want %v", text, err, std)
+		}
+		if a, _ := json.Marshal(read); err == nil {
+			if b, _ := json.Marshal(want); string(a) != string(b) {
+				t.Fatalf("%s is\n%s, want\n%s", text, a, b)
+			}
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// A Sharer makes what the objects of a fleet repeat one in memory: words that thousands of nodes
+// have in common, and what they have of resources. Objects in a snapshot never change, so they
+// may. It knows what it has met, up to a bound, and is for one goroutine.
+type Sharer struct {
+	words map[string]string
+	lists map[string]corev1.ResourceList
+}
+
+// Bounds of what a Sharer knows: what is longer, or comes when it knows so much, is left as it is.
+const (
+	mostShared    = 8192
+	longestShared = 256
+)
+
+// Share makes an object share what it has in common with those before. Nobody else may have it yet.
+func (k *Sharer) Share(o Object) {
+	switch o := o.(type) {
+	case *corev1.Node:
+		o.Labels, o.Annotations = k.named(o.Labels, o.Name), k.named(o.Annotations, o.Name)
+		shareWords(&o.Status, k.word)
+		o.Status.Capacity, o.Status.Allocatable = k.list(o.Status.Capacity), k.list(o.Status.Allocatable)
+	case *corev1.Event:
+		o.Namespace, o.Reason, o.Type = k.word(o.Namespace), k.word(o.Reason), k.word(o.Type)
+		about := &o.InvolvedObject
+		about.Kind, about.Namespace, about.APIVersion = k.word(about.Kind), k.word(about.Namespace), k.word(about.APIVersion)
+		o.Source.Component, o.ReportingController = k.word(o.Source.Component), k.word(o.ReportingController)
+	case *Record:
+		o.Boot, o.AgentVersion, o.Site, o.Token = k.word(o.Boot), k.word(o.AgentVersion), k.word(o.Site), k.word(o.Token)
+	}
+}
+
+// ShareStatus makes the words that every node of a fleet repeats (types, reasons and messages of
+// conditions, versions, resource names, images) those that one returns for them.
+func ShareStatus(st *corev1.NodeStatus, one func(string) string) {
+	shareWords(st, one)
+	st.Capacity, st.Allocatable = resources(st.Capacity, one), resources(st.Allocatable, one)
+}
+
+func shareWords(st *corev1.NodeStatus, one func(string) string) {
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		c.Type = corev1.NodeConditionType(one(string(c.Type)))
+		c.Status = corev1.ConditionStatus(one(string(c.Status)))
+		c.Reason, c.Message = one(c.Reason), one(c.Message)
+	}
+	n := &st.NodeInfo
+	n.KernelVersion, n.OSImage, n.OperatingSystem, n.Architecture = one(n.KernelVersion), one(n.OSImage), one(n.OperatingSystem), one(n.Architecture)
+	n.ContainerRuntimeVersion, n.KubeletVersion = one(n.ContainerRuntimeVersion), one(n.KubeletVersion)
+	for i := range st.Images {
+		for j := range st.Images[i].Names {
+			st.Images[i].Names[j] = one(st.Images[i].Names[j])
+		}
+	}
+}
+
+func resources(list corev1.ResourceList, one func(string) string) corev1.ResourceList {
+	if list == nil {
+		return nil
+	}
+	out := make(corev1.ResourceList, len(list))
+	for name, q := range list {
+		out[corev1.ResourceName(one(string(name)))] = q
+	}
+	return out
+}
+
+func (k *Sharer) word(s string) string {
+	if s == "" || len(s) > longestShared {
+		return s
+	}
+	if known, ok := k.words[s]; ok {
+		return known
+	}
+	if k.words == nil {
+		k.words = map[string]string{}
+	}
+	if len(k.words) < mostShared {
+		k.words[s] = s
+	}
+	return s
+}
+
+// named shares what a node's labels or annotations are called and say, but not its own name,
+// which no other says.
+func (k *Sharer) named(m map[string]string, own string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]string, len(m))
+	for key, v := range m {
+		if v != own {
+			v = k.word(v)
+		}
+		out[k.word(key)] = v
+	}
+	return out
+}
+
+// list returns one that says the same, in the same words.
+func (k *Sharer) list(l corev1.ResourceList) corev1.ResourceList {
+	if l == nil {
+		return nil
+	}
+	var said []byte
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		q := l[name]
+		n, ok := q.AsInt64()
+		if !ok {
+			n = q.MilliValue()
+		}
+		said = append(strconv.AppendInt(append(append(said, name...), 0), n, 10), q.Format...)
+	}
+	if len(said) > longestShared {
+		return l
+	}
+	known, ok := k.lists[string(said)]
+	if ok && maps.EqualFunc(l, known, func(a, b resource.Quantity) bool { return a.Format == b.Format && a.Cmp(b) == 0 }) {
+		return known
+	}
+	if k.lists == nil {
+		k.lists = map[string]corev1.ResourceList{}
+	}
+	if !ok && len(k.lists) < mostShared {
+		k.lists[string(said)] = l
+	}
+	return l
+}

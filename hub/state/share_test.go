@@ -1,0 +1,63 @@
+package state_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// What objects share says what it said, and is one in memory.
+func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
+	node := func(name string, cpu, memory string) *corev1.Node {
+		of := strings.Clone
+		list := func() corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourceName(of("cpu")): resource.MustParse(cpu), corev1.ResourceName(of("memory")): resource.MustParse(memory)}
+		}
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{of("kubernetes.io/hostname"): of(name), of("zone"): of("oslo")}, Annotations: map[string]string{of("a"): of("b")}},
+			Status: corev1.NodeStatus{Capacity: list(), Allocatable: list(), NodeInfo: corev1.NodeSystemInfo{OSImage: of("Debian"), MachineID: of(name)},
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeConditionType(of("Ready")), Message: of("all is well"), Reason: of(strings.Repeat("long", 100))}},
+				Images:     []corev1.ContainerImage{{Names: []string{of("docker.io/a:1")}}}},
+		}
+	}
+	var k state.Sharer
+	a, b := node("pi-1", "4", "1Gi"), node("pi-2", "4", "1Gi")
+	k.Share(a)
+	k.Share(b)
+	if want := node("pi-2", "4", "1Gi"); !reflect.DeepEqual(b, want) {
+		t.Errorf("it is %+v, want %+v", b, want)
+	}
+	same := func(x, y string) bool { return unsafe.StringData(x) == unsafe.StringData(y) }
+	if !same(a.Labels["zone"], b.Labels["zone"]) || !same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) || !same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
+		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
+		t.Error("they do not share their words")
+	}
+	if reflect.ValueOf(a.Status.Capacity).Pointer() != reflect.ValueOf(b.Status.Allocatable).Pointer() {
+		t.Error("they do not share their resources")
+	}
+	for _, other := range []*corev1.Node{node("pi-3", "4", "1025Mi"), node("pi-4", "4", "1Gi"), node("pi-5", "4m", "1Gi"), node("pi-6", "4", "1073741824"), node("pi-7", "4n", "1Gi"), node("pi-8", "5n", "1Gi")} {
+		want := other.DeepCopy()
+		if k.Share(other); fmt.Sprint(other.Status.Capacity) != fmt.Sprint(want.Status.Capacity) || !reflect.DeepEqual(other.Status.Allocatable, want.Status.Allocatable) {
+			t.Errorf("%s has %v, want %v", other.Name, other.Status.Allocatable, want.Status.Allocatable)
+		}
+	}
+	for i := range 20_000 { // more than are known
+		n := node(fmt.Sprint("n-", i), fmt.Sprint(i), "1Gi")
+		n.Labels["i"] = fmt.Sprint(i)
+		if k.Share(n); n.Labels["i"] != fmt.Sprint(i) || n.Status.Capacity.Cpu().Value() != int64(i) {
+			t.Fatalf("node %d is %v", i, n)
+		}
+	}
+	var none corev1.Node
+	if k.Share(&none); !reflect.DeepEqual(none, corev1.Node{}) {
+		t.Errorf("of nothing it makes %+v", none)
+	}
+}
