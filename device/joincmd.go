@@ -33,6 +33,7 @@ func joinCommand() *cobra.Command {
 		Short: "Join a fleet: get this device's identity from its hub",
 		Example: `  flotilla-device join https://gateway:8443 --token FLT1.…
   flotilla-device join https://gateway:8443 --token FLT1.… --node-name kiosk-7 --label floor=2 --taint camera=true:NoSchedule
+  flotilla-device join https://hub-a:8443,https://hub-b:8443 --token FLT1.…
   flotilla-device join https://gateway:8443 --token-file /run/credentials/token
   flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -116,7 +117,7 @@ func joinCommand() *cobra.Command {
 			}
 			known, _ := m.Desired()
 			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID, StateDir: dir, Key: key,
-				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), args[0], machineID), AgentVersion: agent.Version,
+				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(args[0]), machineID), AgentVersion: agent.Version,
 				LastKnown: known.Time, Log: log, Hub: hub})
 			if errors.Is(err, join.ErrUsage) {
 				return usageError{err}
@@ -150,6 +151,12 @@ func joinCommand() *cobra.Command {
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration")
 	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration")
 	return cmd
+}
+
+// firstHub is the first of the addresses that a device joins at.
+func firstHub(list string) string {
+	first, _, _ := strings.Cut(list, ",")
+	return first
 }
 
 // waitsFor says once what a join waits for, and what to do about it.

@@ -43,7 +43,7 @@ func TestADeviceComesAgainWhenTheHubSays(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				_, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, &url.URL{Scheme: "https", Host: "hub"}, wire.JoinRequest{}, nil)
+				_, _, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, []*url.URL{{Scheme: "https", Host: "hub"}}, wire.JoinRequest{}, nil)
 				no, _ := err.(*refusal)
 				if took := time.Since(began); no == nil || no.code != tt.code || took != tt.took {
 					t.Errorf("%v after %s, want %d after %s", err, took, tt.code, tt.took)

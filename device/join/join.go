@@ -43,7 +43,7 @@ var (
 
 // Options say who joins which hub.
 type Options struct {
-	URL          string // of the hub, such as https://gateway:8443
+	URL          string // of the hub, such as https://gateway:8443; of several hubs of one database each, with commas between them
 	Token        string
 	Node         string // the name asked for; "": the token's, or the host name
 	MachineID    string // 16 hex digits; "": not known
@@ -75,7 +75,7 @@ const (
 // they are the same and the hub has proved that it holds a key of that root.
 // The identity is in the state directory when it returns.
 func Join(ctx context.Context, o Options) (Identity, error) {
-	base, err := parseURL(o.URL)
+	hubs, err := parseURLs(o.URL)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -88,9 +88,9 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 			return Identity{}, fmt.Errorf("%w: %w; correct --node-name", ErrUsage, err)
 		}
 	}
-	root, hubTime, err := fetchRoot(ctx, o, base, token)
+	root, hubTime, first, err := fetchRootOf(ctx, o, hubs, token)
 	if err != nil {
-		return Identity{}, fmt.Errorf("join %s: %w", base, err)
+		return Identity{}, err
 	}
 	key := []byte(o.Key)
 	csr, err := request(key)
@@ -107,9 +107,9 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	now := Clock(later(o.LastKnown, hubTime))
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
-	c := client(o, &tls.Config{RootCAs: pool, ServerName: base.Hostname(), Time: now, MinVersion: tls.VersionTLS12})
+	c := client(o, &tls.Config{RootCAs: pool, Time: now, MinVersion: tls.VersionTLS12}) // of each hub by its own name
 	defer c.CloseIdleConnections()
-	answer, err := askAgain(ctx, c, base.JoinPath(wire.PathJoin), wire.JoinRequest{
+	answer, base, err := askAgain(ctx, c, append(hubs[first:len(hubs):len(hubs)], hubs[:first]...), wire.JoinRequest{
 		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion, CSR: string(csr),
 		Serial: strings.ToValidUTF8(o.Serial[:min(len(o.Serial), wire.MaxSerial)], ""),
 	}, o.Waits)
@@ -130,6 +130,36 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 		}
 	}
 	return id, nil
+}
+
+// parseURLs reads one address or several.
+func parseURLs(list string) (all []*url.URL, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		u, err := parseURL(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, u)
+	}
+	if len(all) > wire.MaxBrokers {
+		return nil, fmt.Errorf("%w: there are %d addresses; write %d at most", ErrUsage, len(all), wire.MaxBrokers)
+	}
+	return all, nil
+}
+
+// fetchRootOf is fetchRoot at the first of the hubs that has what the token names.
+func fetchRootOf(ctx context.Context, o Options, hubs []*url.URL, token wire.JoinToken) (root *x509.Certificate, hubTime time.Time, at int, err error) {
+	for at, base := range hubs {
+		root, hubTime, rerr := fetchRoot(ctx, o, base, token)
+		if rerr == nil {
+			return root, hubTime, at, nil
+		}
+		err = errors.Join(err, fmt.Errorf("join %s: %w", base, rerr))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, hubTime, 0, err
 }
 
 func parseURL(text string) (*url.URL, error) {
@@ -252,11 +282,19 @@ const (
 
 // askAgain asks until the hub has an answer other than to come again later, which is
 // what many devices that join at once hear, and those that wait for approval. Those
-// wait as long as it takes, through restarts of the hub and losses of the link.
-func askAgain(ctx context.Context, c *http.Client, to *url.URL, request wire.JoinRequest, waits func(string)) (wire.JoinAnswer, error) {
+// wait as long as it takes, through restarts of the hub and losses of the link. Where a
+// hub does not answer, the next one of its database is asked. It returns who has answered.
+func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest, waits func(string)) (wire.JoinAnswer, *url.URL, error) {
+	at, silent := 0, 0 // hubs in a row
 	for began := time.Now(); ; {
-		answer, err := ask(ctx, c, to, request)
+		answer, err := ask(ctx, c, hubs[at].JoinPath(wire.PathJoin), request)
 		after := comeAgain(err)
+		if err == nil || !passes(err) || after > 0 {
+			silent = 0
+		} else if silent++; silent < len(hubs) && ctx.Err() == nil {
+			at = (at + 1) % len(hubs)
+			continue
+		}
 		var no *refusal
 		switch {
 		case errors.As(err, &no) && no.waiting != "":
@@ -266,9 +304,9 @@ func askAgain(ctx context.Context, c *http.Client, to *url.URL, request wire.Joi
 			}
 			request.Waiting = no.waiting
 		case request.Waiting != "" && passes(err):
-			after = max(after, retry)
+			after, silent = max(after, retry), 0
 		case after == 0 || time.Since(began)+after > waiting:
-			return answer, err
+			return answer, hubs[at], err
 		}
 		select {
 		case <-time.After(after):
@@ -276,7 +314,7 @@ func askAgain(ctx context.Context, c *http.Client, to *url.URL, request wire.Joi
 			if request.Waiting != "" {
 				err = &refusal{code: http.StatusAccepted, text: "request " + request.Waiting + " waits on, and the same line goes on with it", waiting: request.Waiting}
 			}
-			return answer, err
+			return answer, hubs[at], err
 		}
 	}
 }

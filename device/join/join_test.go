@@ -484,6 +484,51 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 	}
 }
 
+// A join line names each hub of a database. It is asked in this order: past one that is not there, one that is
+// somebody else's, and one that is lost between the two questions; nobody but the token's hub hears a secret.
+func TestAJoinGoesToAnotherHub(t *testing.T) {
+	h, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
+	const gone, foreign, one, two = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"
+	var asked []string
+	lost := false
+	o := Options{Token: h.token(), URL: "https://" + strings.Join([]string{gone, foreign, one, two}, ",https://"), Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		asked = append(asked, address)
+		to := h.Listener.Addr().String()
+		switch {
+		case address == gone, address == one && lost:
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		case address == foreign:
+			to = rogue.Listener.Addr().String()
+		case address == one:
+			lost = true
+		}
+		return new(net.Dialer).DialContext(ctx, network, to)
+	}}
+	id, err := Join(t.Context(), o)
+	if err != nil || id.HubURL != "https://"+two || !slices.Equal(asked, []string{gone, foreign, one, one, two}) {
+		t.Fatal(id.HubURL, asked, err)
+	}
+	if requests, everything := rogue.seen(); requests != "GET /join/ca" || strings.Contains(everything, secret) {
+		t.Errorf("somebody else was asked %s and heard %s", requests, everything)
+	}
+
+	asked = nil
+	h.refuse = &refusal{code: http.StatusForbidden, text: "used up"}
+	if _, err := Join(t.Context(), o); !errors.Is(err, ErrRefused) || asked[len(asked)-1] != two {
+		t.Error(asked, err)
+	}
+	for name, list := range map[string]string{"nothing": "https://a:1,", "no TLS": "https://a:1,http://b:1", "too many": strings.Repeat("https://a:1,", 16) + "https://b:1"} {
+		asked = nil
+		if _, err := Join(t.Context(), Options{URL: list, Token: h.token(), Dial: o.Dial}); !errors.Is(err, ErrUsage) || len(asked) > 0 {
+			t.Errorf("%s: %v, and %v were asked", name, err, asked)
+		}
+	}
+	o.URL = "https://" + gone + ",https://" + foreign
+	if _, err := Join(t.Context(), o); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), gone) || !strings.Contains(err.Error(), foreign) {
+		t.Errorf("of both is told %v", err)
+	}
+}
+
 func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	h.life = 2 * time.Second

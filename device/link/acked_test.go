@@ -116,3 +116,58 @@ func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
 		})
 	}
 }
+
+// A broker lets in every copy of a device's certificate, and delivers to each what the hub sends to
+// the node. Whom the hub does not take for the node does nothing of it.
+func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
+	h := &hub{external: true}
+	h.silent.Store(true)
+	order := func(id string) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", h.desired)
+		h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", id), "request", wire.Request{Type: wire.RequestReboot})
+	}
+	did := func(a *agent) (stored int64, requests string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.stored, strings.Join(a.requests, ", ")
+	}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		with(h, func(h *hub) bool { h.desired = wire.Desired{Generation: 7, Hub: "h"}; return true })
+		time.Sleep(time.Second)
+		order("q1")
+		time.Sleep(time.Hour)
+		if stored, requests := did(a); stored != 0 || requests != "" {
+			t.Errorf("a device that its hub does not acknowledge has stored generation %d and did %q", stored, requests)
+		}
+		h.silent.Store(false)
+		time.Sleep(10 * time.Minute) // or when its status is next due
+		order("q2")
+		time.Sleep(time.Second)
+		if stored, requests := did(a); stored != 7 || requests != "q2 reboot" {
+			t.Errorf("when the hub has heard it, it has stored generation %d and did %q", stored, requests)
+		}
+		h.silent.Store(true)
+		with(h, func(h *hub) bool { _ = h.conn.Close(); return true })
+		time.Sleep(5 * time.Second) // it is connected again
+		order("q3")
+		time.Sleep(5 * time.Second)
+		if _, requests := did(a); requests != "q2 reboot" {
+			t.Errorf("in a connection in which the hub has not heard it, it did %q", requests)
+		}
+		h.silent.Store(false)
+		time.Sleep(10 * time.Minute)
+	})
+	direct := &hub{}
+	bubble(t, direct, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(time.Second)
+		direct.mu.Lock()
+		direct.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", "q1"), "request", wire.Request{Type: wire.RequestReboot})
+		direct.mu.Unlock()
+		time.Sleep(time.Second)
+		if _, requests := did(a); requests != "q1 reboot" {
+			t.Errorf("without a broker it did %q", requests)
+		}
+	})
+}

@@ -60,6 +60,10 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 			s.acked(r.Seq)
 		}
 	default:
+		if !l.heeds() {
+			l.log.Warn("drop a request: the hub has not acknowledged a status of this connection yet", "node", l.cfg.Node, "request", id, "type", r.Type)
+			return
+		}
 		l.mu.Lock()
 		full := len(l.requests) >= maxRequests || len(l.requests) > 0 && l.waiting+len(payload) > maxWaiting
 		if !full {

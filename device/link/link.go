@@ -119,6 +119,7 @@ type Link struct {
 	numbers struct {       // of this boot; used by the session only
 		lease, status, pods uint64
 		list                uint64 // of pods that was begun last; pods: that was sent to its end
+		connection          uint64
 	}
 	mu       sync.Mutex
 	boot     string
@@ -137,6 +138,7 @@ type Link struct {
 	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
 	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
+	known    atomic.Bool              // the hub has heard a status of this connection; without a broker it let the device in
 	unheard  atomic.Bool              // an external broker is there, and its hub has not acknowledged what was sent last
 	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
 }
@@ -328,7 +330,7 @@ func (l *Link) deliverAll(ctx context.Context) {
 			l.mu.Lock()
 			var desired []byte
 			requests := l.requests
-			if len(l.desired) > 0 {
+			if len(l.desired) > 0 && l.heeds() {
 				if next := l.desired[0]; budget.AllowN(time.Now(), wire.TextSize(next)) {
 					desired, l.desired = next, l.desired[1:]
 				} else {

@@ -372,7 +372,7 @@ func TestACutLinkFiresTheWillWithItsBoot(t *testing.T) {
 		h.conn.Close()
 		h.mu.Unlock()
 		time.Sleep(5 * time.Second)
-		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{Boot: "b1", State: wire.PresenceLost}) {
+		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{Boot: "b1", State: wire.PresenceLost, Connection: 1}) {
 			t.Errorf("wills %v", w)
 		}
 	})

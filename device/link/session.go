@@ -53,6 +53,8 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	s := &session{l: l, server: to, external: l.route.isExternal(), lost: make(chan error, 1), done: make(chan struct{})}
 	defer close(s.done)
 	l.inFlight.Store(0)
+	l.numbers.connection++
+	l.known.Store(!s.external)
 	s.client = paho.NewClient(s.options(ctx, several))
 	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
 		s.client.Disconnect(0)
@@ -80,7 +82,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 // client that does both says that messages were delivered when they were not.
 func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
-	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost})
+	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost, Connection: s.l.numbers.connection})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
@@ -304,6 +306,7 @@ func (s *session) sendStatus() {
 	st := l.cfg.Source.Status()
 	l.numbers.status++
 	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
+	st.Connection = l.numbers.connection
 	if s.external && l.cfg.Prove != nil {
 		st.Proof = l.cfg.Prove(st.Boot)
 	}

@@ -1,25 +1,58 @@
 package access
 
-import "sigs.k8s.io/yaml"
+import (
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/shared/wire"
+)
 
 // A Kubeconfig is the file by which kubectl comes in, with a certificate or a token.
 type Kubeconfig struct {
 	Server, User  string
-	CA, Cert, Key []byte // PEM
-	Token         string // "": by the certificate
+	Others        []string // addresses of the other hubs of the database; Server may be among them
+	CA, Cert, Key []byte   // PEM
+	Token         string   // "": by the certificate
 }
 
-// YAML is the file's text.
+// YAML is the file's text. The context flotilla is of Server. kubectl goes to one server and never
+// on to another one, so each other hub has a context of its own, flotilla@HOST:PORT.
 func (k Kubeconfig) YAML() ([]byte, error) {
 	type m = map[string]any
 	user := m{"client-certificate-data": k.Cert, "client-key-data": k.Key}
 	if k.Token != "" {
 		user = m{"token": k.Token}
 	}
+	var clusters, contexts []m
+	for i, server := range distinct(append([]string{k.Server}, k.Others...)) {
+		name := "flotilla"
+		if i > 0 {
+			name += "@" + strings.TrimPrefix(server, "https://")
+		}
+		clusters = append(clusters, m{"name": name, "cluster": m{"server": server, "certificate-authority-data": k.CA}})
+		contexts = append(contexts, m{"name": name, "context": m{"cluster": name, "user": k.User}})
+	}
 	return yaml.Marshal(m{
 		"apiVersion": "v1", "kind": "Config", "current-context": "flotilla", "preferences": m{},
-		"clusters": []m{{"name": "flotilla", "cluster": m{"server": k.Server, "certificate-authority-data": k.CA}}},
-		"users":    []m{{"name": k.User, "user": user}},
-		"contexts": []m{{"name": "flotilla", "context": m{"cluster": "flotilla", "user": k.User}}},
+		"clusters": clusters, "users": []m{{"name": k.User, "user": user}}, "contexts": contexts,
 	})
+}
+
+// JoinLine is what to type on a device that joins with a token: it asks the hubs of the database in this order.
+func JoinLine(hubs []string, t wire.JoinToken) string {
+	all := distinct(hubs)
+	return "flotilla-device join " + strings.Join(all[:min(len(all), wire.MaxBrokers)], ",") + " --token " + t.Text()
+}
+
+// distinct are the addresses, each once, in their order.
+func distinct(hubs []string) (all []string) {
+	seen := map[string]bool{}
+	for _, h := range hubs {
+		if !seen[h] {
+			seen[h] = true
+			all = append(all, h)
+		}
+	}
+	return all
 }

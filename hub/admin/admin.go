@@ -162,6 +162,7 @@ type Config struct {
 	// HubURL is what devices join through, such as https://gateway:8443; "" is the
 	// address by which the page was reached.
 	HubURL  string
+	HubURLs []string // of every hub of the database, where there are several
 	Version string
 	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
 	Pauses []store.Pause

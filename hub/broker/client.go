@@ -195,6 +195,7 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		}
 	}
 	c.b.stats.accepted.Add(1)
+	c.out.clear() // what was put in while the connection before ended
 	c.up.Store(true)
 	defer c.up.Store(false)
 	c.cfg.Log.Info("connected to the broker", "broker", server)

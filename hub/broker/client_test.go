@@ -223,8 +223,49 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 	if !h.Online("pi-1") || h.heard.count("status pi-1 1") != 1 {
 		t.Errorf("%q", h.heard.all())
 	}
+	h.say("lease", lease("b1", 98)) // a clone's, while the node's device is there: that one is asked for nothing by it
+	h.say("lease", lease("b5", 7))
+	until(t, "the lease after it", func() bool { return h.heard.count("lease pi-1 7") == 1 })
+	if h.heard.count("lease pi-1 98") != 0 {
+		t.Error("the lease of another boot was heard while the node's device is there")
+	}
+	h.say("presence", wire.Presence{Boot: "b5", State: wire.PresenceLost})
+	until(t, "the will", func() bool { return !h.Online("pi-1") })
 	h.say("lease", lease("b1", 99)) // the hub is to see that there is another one
 	until(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
+}
+
+// A broker finds a dead link out when its keep-alive has passed, and the device may be back through
+// another one since then: the will of the former one ends nothing.
+func TestBehindABrokerTheWillOfAFormerConnectionEndsNothing(t *testing.T) {
+	h := behindBroker(t, nil)
+	status := func(boot string, seq, connection uint64) {
+		body := h.say("status", wire.Status{Boot: boot, Seq: seq, Connection: connection})
+		until(t, "the acknowledgement", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+	}
+	will := func(connection uint64) {
+		h.say("presence", wire.Presence{Boot: "b1", State: wire.PresenceLost, Connection: connection})
+	}
+	marker := uint64(100)
+	after := func() {
+		marker++
+		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: fmt.Sprint(marker)})
+		body, _ := json.Marshal(wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: fmt.Sprint(marker)})
+		until(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+	}
+	status("b1", 1, 1)
+	status("b1", 2, 2)
+	status("b1", 3, 1) // delivered late
+	will(1)
+	after()
+	if n := h.heard.count("disconnected"); n != 0 || !h.Online("pi-1") {
+		t.Errorf("a late will has ended the session of a later connection: %q", h.heard.all())
+	}
+	will(2)
+	until(t, "the will of the newest connection", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 1 })
+	status("b1", 4, 3)
+	will(0) // of an agent that does not number them
+	until(t, "the will without a number", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 2 })
 }
 
 // An answer is the device's if it names the boot that only the hub has heard: who has a

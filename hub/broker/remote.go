@@ -32,6 +32,10 @@ type remote struct {
 
 	session sync.Mutex // who changes online tells the Handler before the next does
 	peer    Peer       // while online
+
+	// Of whoever hears the queue: the newest connection that a status of a boot came through.
+	boot       string
+	connection uint64
 }
 
 // An arrival is a message that waits to be heard.
@@ -102,6 +106,9 @@ func (c *Client) arrived(m paho.Message) {
 	}
 	c.b.stats.heard[leases].Add(1)
 	p := c.peer(node, owner)
+	if l.Boot != owner.Boot && r.online.Load() { // a clone, or one that was followed: its status decides, and the node's device is asked for nothing
+		return
+	}
 	if r.waits() { // what the lease shows to be missing may be what waits: it is not asked for again
 		if l.Boot != owner.Boot {
 			return
@@ -264,10 +271,11 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 		})
 	case wire.ChannelPresence:
 		return tell(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
-			if v.Boot == owner.Boot { // a will can be late, and is wrong until the next lease
-				handler.Presence(p, v)
-				r.leave(c)
+			if v.Boot != owner.Boot || v.State == wire.PresenceLost && r.connectedSince(v) {
+				return nil
 			}
+			handler.Presence(p, v) // a will of an older agent can be late, and is wrong until the next lease
+			r.leave(c)
 			return nil
 		})
 	case wire.ChannelReply:
@@ -313,6 +321,15 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 	if now, _ := c.cfg.Owner(r.node); now.Boot != s.Boot || now.Key != owner.Key {
 		return errUnheard // it was refused
 	}
+	if r.boot != s.Boot {
+		r.boot, r.connection = s.Boot, 0
+	}
+	r.connection = max(r.connection, s.Connection)
 	r.join(c, p)
 	return nil
+}
+
+// connectedSince tells whether the device has connected again since the connection that a will is of.
+func (r *remote) connectedSince(will wire.Presence) bool {
+	return r.boot == will.Boot && will.Connection > 0 && will.Connection < r.connection
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,8 @@ type directory struct {
 	store     *store.Store
 	guard     *access.Guard
 	authority *pki.Authority
-	url       string // of the hub, as it last said
+	url       string   // of the hub, as it last said
+	urls      []string // of every hub of its database, that one first
 }
 
 // did keeps in the audit what a command has changed, and by whom: as whom it runs.
@@ -75,7 +77,11 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority}), authority, address}))
+	urls := []string{address}
+	if all, err := st.Meta(ctx, store.MetaURLs); err == nil {
+		urls = append(urls, strings.Split(all, ",")...)
+	}
+	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority}), authority, address, urls}))
 }
 
 func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {

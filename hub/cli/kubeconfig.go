@@ -17,7 +17,7 @@ import (
 func (p Program) kubeconfigCommand() *cobra.Command {
 	c := &cobra.Command{Use: "kubeconfig", Short: "Print a kubeconfig for kubectl, with the CA inside", Args: exactly(0)}
 	dir := dataDir(c)
-	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the hub last said that it is)")
+	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the hub last said that it is, with a context for each other hub of its database)")
 	user := c.Flags().String("user", "admin", "whose it is; stands in the audit")
 	role := c.Flags().String("role", "admin", "admin, operator or viewer")
 	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long its certificate is good")
@@ -34,9 +34,9 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h", *life)}
 		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
-			address := *server
+			address, others := *server, []string(nil)
 			if address == "" {
-				address = d.url
+				address, others = d.url, d.urls
 			}
 			u, err := url.Parse(address)
 			if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -46,7 +46,7 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			if err = d.did(ctx, "create", "kubeconfigs", *user, err); err != nil {
 				return err
 			}
-			text, err := access.Kubeconfig{Server: address, User: *user, CA: d.authority.RootPEM(), Cert: cert, Key: key}.YAML()
+			text, err := access.Kubeconfig{Server: address, Others: others, User: *user, CA: d.authority.RootPEM(), Cert: cert, Key: key}.YAML()
 			if err != nil {
 				return err
 			}

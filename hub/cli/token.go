@@ -29,7 +29,7 @@ func (p Program) tokenCommand() *cobra.Command {
 			if err = d.did(ctx, "create", "jointokens", t.ID, err); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "flotilla-device join %s --token %s\n", d.url, t.Text())
+			_, err = fmt.Fprintln(c.OutOrStdout(), access.JoinLine(d.urls, t))
 			return err
 		})
 	}

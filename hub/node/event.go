@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"time"
 
@@ -16,8 +17,35 @@ import (
 
 // Event hears something that a device found worth telling. One that tells too much is
 // not heard for a while, and pushes out only what it told itself.
+//
+// An event that was remembered and whose acknowledgement was lost is sent again, and a broker may
+// deliver it twice: it is the same one.
 func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
-	return d.event(ctx, c.Node, func(s state.Snapshot) error { return speaks(s, c) }, e)
+	p, hash := d.nodes.get(c.Node), hashOf(e)
+	if hash != 0 && p.told.Load() == hash && d.Speaks(c) {
+		return nil
+	}
+	err := d.event(ctx, c.Node, func(s state.Snapshot) error { return speaks(s, c) }, e)
+	if err == nil {
+		p.told.Store(hash)
+	}
+	return err
+}
+
+var eventSeed = maphash.MakeSeed()
+
+// hashOf tells events of a node apart; 0: of one without a time, which may be one of many alike.
+func hashOf(e wire.Event) uint64 {
+	if e.Time.IsZero() {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(eventSeed)
+	for _, part := range []string{e.Boot, e.Time.UTC().Format(time.RFC3339Nano), e.Type, e.Reason, e.Message, string(e.PodUID), e.Namespace, e.Pod, e.Container} {
+		_, _ = h.WriteString(part)
+		_ = h.WriteByte(0)
+	}
+	return max(h.Sum64(), 1)
 }
 
 func (d *Devices) event(ctx context.Context, node string, may func(state.Snapshot) error, e wire.Event) error {

@@ -39,6 +39,7 @@ type liveness struct {
 
 	doubted atomic.Pointer[string] // what of its newest status was not believed
 	held    atomic.Uint64          // messages that were not remembered, see budget.go
+	told    atomic.Uint64          // hash of the event that was heard last
 
 	mu     sync.Mutex
 	list   *gathering // of pods, while parts of it are missing

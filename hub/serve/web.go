@@ -261,10 +261,21 @@ func (h *Hub) url() string {
 	return "https://" + net.JoinHostPort(host, port)
 }
 
+// urls are the addresses of all hubs of the database, this one's first.
+func (h *Hub) urls() []string {
+	all := []string{h.url()}
+	for _, a := range h.cfg.HTTPSAddresses {
+		if u := "https://" + a; u != all[0] {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
 // tellURL says where the page is, and how the first administrator comes in.
 func (h *Hub) tellURL(ctx context.Context) error {
 	url := h.url()
-	if err := h.Store.SetMeta(ctx, store.MetaURL, url); err != nil {
+	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url), h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
 		return err
 	}
 	if h.o.Out == nil {

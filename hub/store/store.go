@@ -348,8 +348,12 @@ const (
 	metaRecovered = "recovered"
 )
 
-// MetaURL is the key under which a hub says where its page and API are.
-const MetaURL = "https-url"
+// MetaURL is the key under which a hub says where its page and API are, and MetaURLs that under which
+// it says so of every hub of the database, with commas between them, its own first.
+const (
+	MetaURL  = "https-url"
+	MetaURLs = "https-urls"
+)
 
 // Meta returns a value that SetMeta has stored, or ErrNotFound.
 func (s *Store) Meta(ctx context.Context, key string) (string, error) {

@@ -58,6 +58,8 @@ type Status struct {
 	// Proof that the boot is of the holder of the node's key, for a hub that does not see the
 	// certificate: its devices connect to a broker.
 	Proof *Proof `json:"proof,omitempty"`
+	// Connection is the number of the connection in this boot, from 1; 0: the agent is older than this.
+	Connection uint64 `json:"connection,omitempty"`
 
 	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
 }
@@ -125,6 +127,9 @@ type Presence struct {
 	Boot   string `json:"boot"`
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
+	// Connection is the one that a will is of. A broker that has not noticed yet that a link is dead
+	// says so when the device has long been back through another link; 0: not known.
+	Connection uint64 `json:"connection,omitempty"`
 }
 
 // States of a Presence.

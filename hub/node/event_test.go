@@ -1,0 +1,51 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// An event whose acknowledgement was lost comes again, and a broker may deliver it twice. What happened
+// once counts once; what happened twice alike counts twice.
+func TestAnEventThatIsDeliveredTwiceCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		defer stop()
+		nodetest.Greet(t, l, "pi-1")
+		at := time.Now()
+		say := func(at time.Time) {
+			t.Helper()
+			if err := l.Event(t.Context(), node.Caller{Node: "pi-1"}, wire.Event{Boot: "b", Time: at, Type: "Warning", Reason: "Told", Message: "the lamp is broken"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		counts := func(want int32) {
+			t.Helper()
+			n := int32(0)
+			for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
+				if e.Reason == "Told" {
+					n += max(e.Count, 1)
+				}
+			}
+			if n != want {
+				t.Errorf("it counts %d times, want %d", n, want)
+			}
+		}
+		say(at)
+		say(at)
+		counts(1)
+		say(at.Add(time.Second))
+		counts(2)
+		say(time.Time{})
+		say(time.Time{})
+		counts(4)
+	})
+}
