@@ -8,11 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
-	"regexp"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,7 +19,7 @@ import (
 
 // A Bundle is what those who help get to see of a hub. No secret is in it: of objects
 // come only the fields that are named below, which people do not write freely, and the
-// sentences in them go through Mask. So there are no annotations, no environment, no
+// sentences in them go through Mask, as all else does. So there are no annotations, no environment, no
 // arguments, no config maps, and of pods' events no sentences.
 type Bundle struct {
 	Patient Patient
@@ -46,6 +42,7 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 		_, err := io.WriteString(out, text)
 		return err
 	}
+	mask := secretsOf(b.Patient.Config).mask
 	e, err := store.Examine(ctx, store.Options{Dir: b.Patient.Config.DataDir, Database: b.Patient.Config.Database})
 	//lint:ignore SA5001 what could be seen is there with an error, too
 	defer e.Close()
@@ -55,25 +52,25 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	type file struct{ name, text string }
 	files := []file{
 		{"version.txt", b.Version + "\n"},
-		{"doctor.txt", Mask(lines(Examine(ctx, b.Patient)))},
-		{"config.yaml", b.config()},
+		{"doctor.txt", mask(lines(Examine(ctx, b.Patient)))},
+		{"config.yaml", mask(b.config())},
 		{"directory.txt", listing(b.Patient.Config.DataDir)},
-		{"metrics.txt", Mask(b.Metrics)},
-		{"nodes.json", each(ctx, e, err, state.Nodes, nodeOf)},
-		{"sites.json", each(ctx, e, err, state.Sites, siteOf)},
-		{"pods.json", each(ctx, e, err, state.Pods, podOf)},
-		{"incidents.json", each(ctx, e, err, state.Incidents, incidentOf)},
-		{"events.json", each(ctx, e, err, state.Events, eventOf)},
+		{"metrics.txt", mask(b.Metrics)},
+		{"nodes.json", each(ctx, e, err, mask, state.Nodes, nodeOf)},
+		{"sites.json", each(ctx, e, err, mask, state.Sites, siteOf)},
+		{"pods.json", each(ctx, e, err, mask, state.Pods, podOf)},
+		{"incidents.json", each(ctx, e, err, mask, state.Incidents, incidentOf)},
+		{"events.json", each(ctx, e, err, mask, state.Events, eventOf)},
 	}
 	if b.Metrics == "" {
-		files[4].text = "# there are none: " + Mask(b.WhyNone) + "\n"
+		files[4].text = "# there are none: " + mask(b.WhyNone) + "\n"
 	}
 	if b.Log != nil {
 		text, err := io.ReadAll(io.LimitReader(b.Log, maxLog))
 		if err != nil {
 			return fmt.Errorf("read the log: %w", err)
 		}
-		files = append(files, file{"log.txt", Mask(string(text))})
+		files = append(files, file{"log.txt", mask(string(text))})
 	}
 	for _, f := range files {
 		if err := add(f.name, f.text); err != nil {
@@ -91,7 +88,7 @@ func (b Bundle) config() string {
 	if err := b.Patient.Config.Print(&text); err != nil {
 		return err.Error()
 	}
-	return Mask(text.String())
+	return text.String()
 }
 
 func lines(all []Finding) string {
@@ -102,27 +99,8 @@ func lines(all []Finding) string {
 	return text.String()
 }
 
-// listing is what is in a directory, and not what is in its files.
-func listing(dir string) string {
-	var text strings.Builder
-	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			fmt.Fprintln(&text, err)
-			return nil
-		}
-		if in, err := d.Info(); err == nil {
-			fmt.Fprintf(&text, "%s %10d %s %s\n", in.Mode(), in.Size(), in.ModTime().UTC().Format(time.RFC3339), file)
-		}
-		return nil
-	})
-	if err != nil {
-		fmt.Fprintln(&text, err)
-	}
-	return text.String()
-}
-
 // each shows the objects of a kind, a line each.
-func each[T any](ctx context.Context, e *store.Examination, err error, kind state.Kind, show func(*T) any) string {
+func each[T any](ctx context.Context, e *store.Examination, err error, mask func(string) string, kind state.Kind, show func(*T) any) string {
 	var text strings.Builder
 	if err == nil {
 		err = e.Each(ctx, string(kind), func(r store.Row) error {
@@ -138,14 +116,14 @@ func each[T any](ctx context.Context, e *store.Examination, err error, kind stat
 			if err := json.Unmarshal(line, &shown); err != nil {
 				return err
 			}
-			if line, err = json.Marshal(masked(shown)); err == nil {
+			if line, err = json.Marshal(masked(shown, mask)); err == nil {
 				text.Write(append(line, '\n'))
 			}
 			return err
 		})
 	}
 	if err != nil {
-		fmt.Fprintf(&text, "%q\n", Mask(err.Error()))
+		fmt.Fprintf(&text, "%q\n", mask(err.Error()))
 	}
 	return text.String()
 }
@@ -209,44 +187,4 @@ func eventOf(e *corev1.Event) any {
 		f["message"] = e.Message
 	}
 	return f
-}
-
-// masks are what secrets look like, with what stands in their place.
-var masks = []struct {
-	like *regexp.Regexp
-	as   string
-}{
-	{regexp.MustCompile(`-----BEGIN [A-Z ]+-----[^-]*(-----END [A-Z ]+-----)?`), "<PEM>"},
-	{regexp.MustCompile(`([a-z][a-z0-9+.-]*://)[^/\s"'<>@]+@`), "$1<login>@"},
-	{regexp.MustCompile(`(https?://[^/\s"'<>]+/)[^\s"'<>]*[?&=][^\s"'<>]*`), "$1<query>"},
-	{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{6,}`), "$1<token>"},
-	{regexp.MustCompile(`(?i)("?[a-z0-9_.-]*(?:password|passwd|passphrase|secret|token|api-?key|authorization|credential)[a-z0-9_.-]*"?\s*[=:]\s*)(\\+"[^"\\]*\\+"|"[^"]*"|'[^']*'|[^\s,;"']+)`), "$1<secret>"},
-	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`), "<token>"},
-	{regexp.MustCompile(`\b[a-z0-9]{10}\.[a-z0-9]{20,}(\.[a-z0-9]+)*\b`), "<token>"}, // of ours
-	{regexp.MustCompile(`\b[a-z2-7]{26}\b`), "<token>"},                              // ours, without what goes before
-}
-
-// masked is a JSON value with Mask on each of its texts: in JSON, quotes look otherwise.
-func masked(v any) any {
-	switch v := v.(type) {
-	case string:
-		return Mask(v)
-	case []any:
-		for i := range v {
-			v[i] = masked(v[i])
-		}
-	case map[string]any:
-		for key := range v {
-			v[key] = masked(v[key])
-		}
-	}
-	return v
-}
-
-// Mask takes what looks like a secret out of a text.
-func Mask(text string) string {
-	for _, m := range masks {
-		text = m.like.ReplaceAllString(text, m.as)
-	}
-	return text
 }

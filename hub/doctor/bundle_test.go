@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +139,99 @@ func TestNoSecretIsInABundle(t *testing.T) {
 			if !strings.Contains(files[name], words) {
 				t.Errorf("%s does not say %q:\n%.1000s", name, words, files[name])
 			}
+		}
+	}
+}
+
+// What people name files, no pattern knows for a secret: only names that the hub gives are
+// shown, and what an own one looks like to others.
+func TestABundleNamesNoFilesOfPeople(t *testing.T) {
+	p, _ := made(t)
+	for _, name := range []string{"pl4nted", "hub.db.pl4nted", "pl4nted.key", "backups/hub-pl4nted.db", "backups/before-pl4nted.db", "pki/pl4nted.crt", "pki/root.key.pl4nted", "history/pl4nted.samples", "pl4nted-dir/x", "hub.yaml~pl4nted"} {
+		file := filepath.Join(p.Config.DataDir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/pl4nted", filepath.Join(p.Config.DataDir, "hub.rev")); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := (Bundle{Patient: p}).Write(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	files := unpack(t, &b)
+	for name, text := range files {
+		if strings.Contains(text, "pl4nted") {
+			t.Errorf("%s has a name that somebody gave a file:\n%s", name, text)
+		}
+	}
+	for _, want := range []string{"hub.db", "hub.lock", "secrets.key", "pki/intermediate.crt", "pki/root.key", "backups/hub-2", "/hub/(not of the hub)", "pki/(not of the hub)"} {
+		if !strings.Contains(files["directory.txt"], want) {
+			t.Errorf("directory.txt does not name %s:\n%s", want, files["directory.txt"])
+		}
+	}
+}
+
+// The settings know their own secrets: wherever else one stands, it is taken out to the letter,
+// whatever it looks like.
+func TestSecretsOfTheSettingsAreTakenOutToTheLetter(t *testing.T) {
+	p, _ := made(t)
+	write := func(name, text string) string {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	p.Config.IncidentWebhook = "https://hooks.example/services/T0pl4nted/B0pl4nted/Xpl4nted"
+	p.Config.IncidentWebhookSecretFile = write("hook", "signs-pl4nted")
+	p.Config.IncidentMailPasswordFile = write("mail", "mails pl4nted")
+	p.Config.Inventory = "https://machines.example/raw/Ipl4nted/list.yaml?sig=Spl4nted"
+	log := []string{"asked services/T0pl4nted/B0pl4nted/Xpl4nted", "X-Sig of signs-pl4nted", "AUTH mails pl4nted", "GET /raw/Ipl4nted/list.yaml?sig=Spl4nted", "path Xpl4nted", "Spl4nted"}
+	for name, database := range map[string]string{
+		"in a flag": "postgres://flotilla:d%2Fpl4nted@127.0.0.1:1/flotilla?sslpassword=Kpl4nted&sslmode=disable",
+		"in a file": write("database", "postgres://flotilla:d%2Fpl4nted@127.0.0.1:1/flotilla?sslpassword=Kpl4nted&sslmode=disable"),
+	} {
+		p.Config.Database = database
+		var b bytes.Buffer
+		text := strings.Join(append(log, "user d/pl4nted", "user d%2Fpl4nted", "key Kpl4nted", "kept"), "\n")
+		if err := (Bundle{Patient: p, Log: strings.NewReader(text), Metrics: "m{l=\"Xpl4nted\"} 1\n"}).Write(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		files := unpack(t, &b)
+		for file, text := range files {
+			if strings.Contains(text, "pl4nted") {
+				t.Errorf("%s: %s has a secret of the settings:\n%s", name, file, text)
+			}
+		}
+		if !strings.HasSuffix(files["log.txt"], "kept") {
+			t.Errorf("%s: the log is %q", name, files["log.txt"])
+		}
+	}
+}
+
+// What secrets look like in logs and sentences; what they do not look like stays.
+func TestMask(t *testing.T) {
+	for _, text := range []string{
+		"mqtts://u:pl4nted@a:8883", "postgres://u:p/l4nted/pl4nted@db/x", "postgres://u:a@pl4nted@db/x", "PostgreSQL://u:pl4nted@db", "postgres:/u:pl4nted@db/x", "postgres:u:pl4nted@db/x",
+		`"smtp://u:pl\"pl4nted@mail:25"`, "https://host?sig=pl4nted", "HTTPS://host/x?sig=pl4nted", "https://hooks.slack.com/services/T0/B0/pl4nted", "https://api.telegram.org/bot1:pl4nted/send",
+		"password: three words pl4nted", `password="a b pl4nted"`, "--password pl4nted", "--token=pl4nted", "PGPASSWORD=pl4nted postgres", "FLOTILLA_TOKEN='a pl4nted'", `{"auth":"cGw0bnRlpl4nted"}`, `auth: pl4nted`,
+		`{\"password\":\"pl4nted\"}`, `"password" : "a\"pl4nted"`, "Cookie: a=1; session=pl4nted", "Set-Cookie: session=pl4nted; Path=/", "passphrase = correct horse pl4nted", "pwd=pl4nted",
+		"Authorization: Digest username=\"u\", response=\"pl4nted\"", "X-Api-Key: pl4nted", "access_key=pl4nted", "private_key: pl4nted", "ghp_pl4ntedpl4ntedpl4ntedpl4ntedpl4nted", "AKIAPL4NTEDPL4NTED00",
+		"https://blob.example/x?sv=1&sig=pl4nted", "-----BEGIN OPENSSH PRIVATE KEY-----\npl4nted-with-dashes\npl4nted\n-----END OPENSSH PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----\\npl4nted\\n-----END EC PRIVATE KEY-----",
+	} {
+		if got := Mask(text); strings.Contains(strings.ToLower(got), "pl4nted") {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+	for _, text := range []string{
+		`time=2026-11-24T06:54:23.673Z level=INFO msg="hub is up" version=0.1.0 https=127.0.0.1:8443 mqtt=127.0.0.1:8883 nodes=0 pods=0`,
+		"pull registry.example/x/y:1 by sha256:0123456789abcdef0123456789abcdef: not found", "the page is https://gw:8443", "see https://gw:8443/readyz", "node pi-1 Ready=Unknown: no heartbeat for 40s",
+		"GET https://127.0.0.1:8443/api/v1/nodes/pi-1 answers 404",
+	} {
+		if got := Mask(text); got != text {
+			t.Errorf("%q becomes %q", text, got)
 		}
 	}
 }

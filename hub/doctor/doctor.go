@@ -236,7 +236,7 @@ func (p Patient) server(e *store.Examination, err error) (all []Finding) {
 	case errors.Is(err, store.ErrNotFound):
 		return []Finding{{Fail, "database", e.Server + " is empty", "start `flotilla-hub serve` once, correct --database, or `flotilla-hub restore` a backup"}}
 	case errors.Is(err, store.ErrUnavailable):
-		return []Finding{{Fail, "database", err.Error(), "see that PostgreSQL runs, that this machine may connect to it (pg_hba.conf, firewall), and that user, password and name are right"}}
+		return []Finding{{Fail, "database", err.Error(), "see that PostgreSQL runs and that its disk has room (its log says why it does not), that this machine may connect to it (pg_hba.conf, firewall), and that user, password and name are right"}}
 	case err != nil:
 		return []Finding{{Fail, "database", err.Error(), "see the manual's page about PostgreSQL"}}
 	case e.Schema < e.Newest:

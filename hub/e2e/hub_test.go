@@ -33,6 +33,15 @@ type hub struct {
 	args       []string
 	config     string // kubeconfig
 	client     *http.Client
+	older      string // program of another version, where it is one
+}
+
+// path is its program.
+func (h *hub) path() string {
+	if h.older != "" {
+		return h.older
+	}
+	return program(h.t, "hub", here)
 }
 
 // newHub starts a hub and waits until it serves.
@@ -86,7 +95,7 @@ func (h *hub) start() {
 
 func (h *hub) launch() {
 	h.t.Helper()
-	h.process = start(h.t, program(h.t, "hub", here), h.args...)
+	h.process = start(h.t, h.path(), h.args...)
 }
 
 // answers is nil once the hub serves.
@@ -95,7 +104,7 @@ func (h *hub) answers() error {
 		h.t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
 	}
 	if h.client == nil {
-		r := command{path: program(h.t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir, "--server", "https://" + h.https}}.run(h.t)
+		r := command{path: h.path(), args: []string{"kubeconfig", "--data-dir", h.dir, "--server", "https://" + h.https}}.run(h.t)
 		if r.code != 0 {
 			return errors.New(r.err)
 		}

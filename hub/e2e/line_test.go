@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -20,7 +21,10 @@ type line struct {
 	mu       sync.Mutex
 	up, down flow // from the caller to the called, and back
 	cut      bool // callers are hung up on
+	pace     int  // bytes a second, either way; 0: as fast as it goes
 	conns    []net.Conn
+
+	said, heard atomic.Int64 // bytes, by the caller and by the called
 }
 
 // A flow is what becomes of what goes one way.
@@ -75,19 +79,25 @@ func (n *line) serve() {
 		}
 		n.mu.Lock()
 		n.conns = append(n.conns, caller, called)
+		pace := n.pace
 		n.mu.Unlock()
-		go n.carry(called, caller, func() flow { return n.up })
-		go n.carry(caller, called, func() flow { return n.down })
+		go n.carry(called, caller, pace, &n.said, func() flow { return n.up })
+		go n.carry(caller, called, pace, &n.heard, func() flow { return n.down })
 	}
 }
 
 // carry hands on what comes, as long as that is what the line does.
-func (n *line) carry(to, from net.Conn, how func() flow) {
+func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func() flow) {
 	defer func() {
 		_ = to.Close()
 		_ = from.Close()
 	}()
 	buf := make([]byte, 16<<10)
+	var free time.Time // when what was taken before is over the line
+	if from, ok := from.(*net.TCPConn); ok && pace > 0 {
+		buf = buf[:min(pace/4, len(buf))]
+		_ = from.SetReadBuffer(len(buf)) // what does not fit waits with who sends it
+	}
 	now := func() flow {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -104,6 +114,14 @@ func (n *line) carry(to, from net.Conn, how func() flow) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		if k > 0 && now() == passes {
+			if pace > 0 { // a machine that wakes us late makes the line no slower
+				if late := time.Now().Add(-time.Second); free.Before(late) {
+					free = late
+				}
+				free = free.Add(time.Duration(k) * time.Second / time.Duration(pace))
+				time.Sleep(time.Until(free))
+			}
+			count.Add(int64(k))
 			if _, err := to.Write(buf[:k]); err != nil {
 				return
 			}

@@ -161,7 +161,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	ctx := t.Context()
 	d := &devices{Devices: hub.Loop, ask: hub.Ask, log: slog.New(slog.DiscardHandler)}
 	rec := hub.Loop.Snapshot().Record("pi-1")
-	peer := broker.Peer{Node: "pi-1", Key: rec.Key, Machine: rec.MachineID, Boot: "b", Serial: "1"}
+	peer := broker.Peer{Node: "pi-1", Key: rec.Key, Machine: rec.MachineID, Boot: "b"}
 	report := func(boot, machine string) wire.Status { return wire.Status{Boot: boot, Seq: 1, MachineID: machine} }
 	if err := d.Status(ctx, peer, report("b", "another")); err != nil || hub.Loop.Snapshot().Node("pi-1") != nil {
 		t.Errorf("a status of another machine is heard: %v", err)

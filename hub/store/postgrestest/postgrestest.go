@@ -40,6 +40,9 @@ type Server struct {
 
 var databases atomic.Int64
 
+// loaded is how long a machine that has much else to do may take to make a server, or to start it.
+const loaded = 5 * time.Minute
+
 // Program finds one of PostgreSQL's, where Debian keeps them too; "": it is not installed.
 func Program(name string) string {
 	if at, err := exec.LookPath(name); err == nil {
@@ -90,7 +93,7 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 		Dir: filepath.Join(dir, "data"), Port: FreePort(t), t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
 		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), loaded)
 	defer cancel()
 	wal := filepath.Join(dir, "wal")
 	if below != "" {
@@ -232,7 +235,7 @@ func (s *Server) Begin() error {
 // Await waits until the server answers.
 func (s *Server) Await() error {
 	said := ""
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
+	for until := time.Now().Add(loaded); time.Now().Before(until); {
 		select {
 		case <-s.over:
 			return fmt.Errorf("PostgreSQL has ended:\n%s", s.Log())
@@ -364,7 +367,7 @@ func (s *Server) Standby() *Server {
 	s.t.Helper()
 	port := FreePort(s.t)
 	beside := filepath.Join(filepath.Dir(s.Dir), fmt.Sprintf("standby-%d", port))
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), loaded)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pg_basebackup"), "-D", beside, "-R", "-c", "fast", "-X", "stream", "--waldir="+beside+"-wal", "--no-sync", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla")
 	s.asOther(c)

@@ -1,0 +1,67 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// ours are the names that the hub gives in its data directory. What else lies there has one
+// that somebody gave it, which may be anything.
+var ours = regexp.MustCompile(`^(` + strings.Join([]string{
+	`hub\.(db(-wal|-shm|-journal)?|lock|rev|sock)`, `hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(-wal|-shm|-journal)?`,
+	`ballast`, `database`, `secrets\.key`, `(hub|policy)\.yaml`, `lost\+found`,
+	`pki`, `pki/(next/)?(lock|(root|intermediate|server|firmware|former|cross|peer|client|ca)\.(crt|key))`, `pki/next`,
+	`backups`, `backups/(hub|before-schema-[0-9]+)-[0-9TZ.-]+\.db`,
+	`history`, `history/[0-9-]+\.samples`,
+}, "|") + `)$`)
+
+// listing is what is in a directory, and not what is in its files.
+func listing(dir string) string {
+	var text strings.Builder
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		name := named(dir, file)
+		if err != nil {
+			fmt.Fprintf(&text, "%s: it cannot be read\n", name)
+			return nil
+		}
+		if in, err := d.Info(); err == nil {
+			fmt.Fprintf(&text, "%s %10d %s %s\n", in.Mode(), in.Size(), in.ModTime().UTC().Format(time.RFC3339), name)
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Fprintln(&text, err)
+	}
+	return text.String()
+}
+
+// named is a file of a directory as others may see it.
+func named(dir, file string) string {
+	name, err := filepath.Rel(dir, file)
+	switch {
+	case err != nil || name == ".":
+		return dir
+	case ours.MatchString(name):
+		return filepath.Join(dir, name)
+	}
+	const other = "(not of the hub)"
+	if in := filepath.Dir(name); ours.MatchString(in) {
+		return filepath.Join(dir, in, other)
+	}
+	return filepath.Join(dir, other)
+}
+
+// othersIn are the names of a directory that are not the hub's.
+func othersIn(dir string) (names []string) {
+	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error { // what cannot be read has no name to quote
+		if name, rerr := filepath.Rel(dir, file); err == nil && rerr == nil && name != "." && !ours.MatchString(name) {
+			names = append(names, name, filepath.Base(name))
+		}
+		return nil
+	})
+	return names
+}

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/store/postgrestest"
+)
+
+// A disk that holds PostgreSQL's data and its log fills up under writes. The server ends, and
+// can not start; the hub stays, reads and shows, says to whoever writes what is wrong and where
+// to look, and has all that it has acknowledged once there is room.
+func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
+	t.Parallel()
+	long(t)
+	disk := filepath.Join(t.TempDir(), "disk")
+	smallDisk(t, disk, "96m")
+	for at := disk; at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // the server's user has to get through
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := postgrestest.Make(t, disk, "fsync=on", "full_page_writes=on", "max_wal_size=32MB", "min_wal_size=4MB")
+	log := filepath.Join(server.Dir, "pg_wal") // a link to another disk
+	away, err := filepath.EvalSymlinks(log)
+	if err == nil {
+		err = os.Remove(log)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("cp", "-a", away, log).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	server.Run()
+	h := newHub(t, "--database", server.Database(), "--node-monitor-grace-period", "40s")
+	h.client.Timeout = 30 * time.Second
+	h.simulate(4, 2)
+	h.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
+	before := h.lives()
+
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var g sync.WaitGroup
+	for w := range 3 {
+		g.Go(func() { h.write(ctx, n, w) })
+	}
+	await(t, "some writes are acknowledged", patience, func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.acks < 30 {
+			return fmt.Errorf("%d are", n.acks)
+		}
+		return nil
+	})
+	full := filler(t, disk)
+	refused := map[string]int{} // by what was said
+	big := func(i int) error {
+		name := fmt.Sprintf("pad-%04d", i)
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": strings.Repeat(fmt.Sprintf("%09d", i), 20<<10)}})
+		_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
+		if err == nil {
+			n.note(name, 1)
+		}
+		return err
+	}
+	for i, end := 0, time.Now().Add(40*time.Second); time.Now().Before(end); i++ {
+		var r refusal
+		if err := big(i); errors.As(err, &r) {
+			var status struct{ Message string }
+			_ = json.Unmarshal([]byte(r.text), &status) // what it says is looked at
+			refused[fmt.Sprintf("%d %s", r.code, status.Message)]++
+			if r.code != http.StatusInsufficientStorage && r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout {
+				t.Errorf("a write was answered %d: %s", r.code, r.text)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !strings.Contains(server.Log(), "PANIC") {
+		t.Errorf("the server lived on: the manual says that it ends\n%s", tail(server.Log(), 20))
+	}
+	for said, times := range refused {
+		t.Logf("%d times: %s", times, said)
+	}
+	if len(refused) == 0 {
+		t.Error("nobody was told anything")
+	}
+	for _, page := range []string{"/healthz", "/api/v1/pods", "/api/v1/nodes"} {
+		if _, err := h.get(page); err != nil {
+			t.Errorf("while the database is away: %s: %v", page, err)
+		}
+	}
+	doctor := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
+	if !strings.Contains(doctor.out, "FAIL  database") || !strings.Contains(doctor.out, "its disk has room") {
+		t.Errorf("the doctor does not say where to look:\n%s%s", doctor.out, doctor.err)
+	}
+	t.Log(doctor.out)
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill() // whatever of it is left
+	server.Run()
+	began := time.Now()
+	await(t, "the hub writes again", patience, func() error {
+		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+		return err
+	})
+	took := time.Since(began)
+	cancel()
+	g.Wait()
+	if h.ended() {
+		t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
+	}
+	h.checkNotes(n)
+	h.kill()
+	h.start()
+	h.checkNotes(n)
+	h.allReady(4)
+	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
+		t.Errorf("a node became NotReady for a database without room:\n%s", events)
+	}
+	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
+	if after := h.lives(); !slices.Equal(before, after) {
+		t.Errorf("the containers were\n%v and are\n%v", before, after)
+	}
+	seen(t, fmt.Sprintf("PostgreSQL ended for want of room for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was room", n.acks, took.Seconds()))
+}

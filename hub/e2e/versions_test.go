@@ -1,0 +1,259 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const repository = "../.."
+
+// git asks the repository that this is a checkout of.
+func git(t testing.TB, args ...string) string {
+	t.Helper()
+	said, err := exec.Command("git", append([]string{"-C", repository}, args...)...).Output()
+	if err != nil {
+		need(t, "older programs are built from the repository's history: git %s: %v", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(said))
+}
+
+// before is the newest commit from before a file came in, or from before a directory was
+// changed last.
+func before(t testing.TB, path string, filter ...string) string {
+	t.Helper()
+	if git(t, "rev-parse", "--is-shallow-repository") == "true" {
+		need(t, "older programs are built from the repository's history, and this clone is shallow: git fetch --unshallow")
+	}
+	commit, _, _ := strings.Cut(git(t, append(append([]string{"log", "--format=%H"}, filter...), "--", path)...), "\n")
+	if commit == "" {
+		need(t, "the repository's history does not tell when %s came", path)
+	}
+	return git(t, "rev-parse", commit+"^")
+}
+
+// programsOf builds the hub and the agent of an older commit, which say that they are of a version.
+func programsOf(t testing.TB, commit, version string) (hub, device string) {
+	t.Helper()
+	src, bin := t.TempDir(), t.TempDir()
+	archive := filepath.Join(bin, "source.tar")
+	git(t, "archive", "--output="+archive, commit)
+	if said, err := exec.Command("tar", "-xf", archive, "-C", src).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, said)
+	}
+	for _, name := range []string{"hub", "device"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
+		cmd.Dir = src
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			need(t, "%s of %s does not build here: %v\n%s", name, commit, err, said)
+		}
+	}
+	return filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
+}
+
+// Ages are a hub of some version with two devices, and what may not change.
+type ages struct {
+	*hub
+	devices []*device
+	before  [][]container
+	words   int
+}
+
+// joinAs has a device join by programs of any version.
+func (a *ages) joinAs(agent, name string, e *engine) *device {
+	a.t.Helper()
+	d := &device{t: a.t, engine: e, dir: filepath.Join(a.t.TempDir(), name), node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), name)}
+	words := strings.Fields(output(a.t, a.path(), "token", "create", "--data-dir", a.dir, "--site", "oslo"))
+	output(a.t, agent, append(words[1:], "--state-dir", d.dir, "--node-name", d.node)...)
+	a.t.Cleanup(func() {
+		e.remove(a.t, d.node)
+		forgetVolatile(a.t, d.dir)
+	})
+	a.devices = append(a.devices, d)
+	d.process = start(a.t, agent, "run", "--state-dir", d.dir, "--engine", d.engine.socket, "--eviction-hard", anyDisk)
+	await(a.t, d.node+" is ready", patience, func() error { return a.ready(d.node, corev1.ConditionTrue) })
+	return d
+}
+
+// works fails unless leases, a desired state and people get through to every device, and
+// its containers are those that they were.
+func (a *ages) works(when string) {
+	a.t.Helper()
+	began := time.Now()
+	a.words++
+	word := fmt.Sprintf("word-%d", a.words)
+	await(a.t, when+": the hub takes a change", patience, func() error {
+		_, err := a.ask(a.t.Context(), "PATCH", "/api/v1/namespaces/default/configmaps/words", "application/merge-patch+json", fmt.Appendf(nil, `{"data":{"word":%q}}`, word))
+		return err
+	})
+	for i, d := range a.devices {
+		await(a.t, fmt.Sprintf("%s: all is right on %s", when, d.node), patience, func() error { return errors.Join(a.right(d, began), d.knows(word)) })
+		d.engine.same(a.t, d.node, a.before[i], when)
+		pods, err := a.pods("sign", d.node)
+		if err != nil || len(pods) == 0 {
+			a.t.Fatalf("%s: %d pods on %s, %v", when, len(pods), d.node, err)
+		}
+		if said := a.kubectl("logs", pods[0].Name); !strings.Contains(said, "hello") {
+			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, said)
+		}
+		if said := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in", "there"); !strings.Contains(said, "in there") {
+			a.t.Errorf("%s: a command in %s says %q", when, pods[0].Name, said)
+		}
+	}
+}
+
+// knows is nil when a text is in a file of a device: older agents have others.
+func (d *device) knows(text string) error {
+	found := errors.New("no file has " + text)
+	err := filepath.WalkDir(d.dir, func(file string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // it is being replaced
+		}
+		if body, err := os.ReadFile(file); err == nil && strings.Contains(string(body), text) {
+			found = nil
+		}
+		return nil
+	})
+	return errors.Join(err, found)
+}
+
+// of fails unless a node says that its agent is of a version.
+func (a *ages) of(d *device, version string, is bool) {
+	a.t.Helper()
+	n, err := a.node(d.node)
+	if err != nil || strings.HasSuffix(n.Status.NodeInfo.KubeletVersion, "."+version) != is {
+		a.t.Errorf("the agent of %s is of %s, %v", d.node, n.Status.NodeInfo.KubeletVersion, err)
+	}
+}
+
+// twoAges are a hub of an older version and two devices, which run a pod each.
+func twoAges(t *testing.T, hubProgram string, agents [2]string) *ages {
+	t.Helper()
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	a := &ages{hub: &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), older: hubProgram}}
+	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", a.dev, "--cluster-cidr", ownAddresses(t)}
+	a.start()
+	for i, agent := range agents {
+		a.joinAs(agent, fmt.Sprint("age-", i), e)
+	}
+	a.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return a.available("sign", 2) })
+	for _, d := range a.devices {
+		list, err := e.containers(d.node)
+		if err != nil || len(list) < 2 {
+			t.Fatalf("%s has %d containers, %v", d.node, len(list), err)
+		}
+		a.before = append(a.before, list)
+	}
+	return a
+}
+
+// upgrade brings the devices to today's agent, one after the other.
+func (a *ages) upgrade(version string) {
+	a.t.Helper()
+	for i, d := range a.devices {
+		d.stop()
+		d.engine.same(a.t, d.node, a.before[i], "the older agent ended")
+		d.run()
+		a.works("with a newer agent on " + d.node)
+		a.of(d, version, false)
+	}
+}
+
+// As the manual has it: the hub of an older schema is upgraded first, under agents of its own
+// version, and then they. The older hub refuses what the newer one has made of the database.
+func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const version = "0.0.1"
+	newest, err := filepath.Glob(filepath.Join(repository, "hub/store/migration/[0-9][0-9][0-9].sql"))
+	if err != nil || len(newest) == 0 {
+		t.Fatal("there is no migration:", err)
+	}
+	commit := before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
+	oldHub, oldAgent := programsOf(t, commit, version)
+	a := twoAges(t, oldHub, [2]string{oldAgent, oldAgent})
+	a.works("with all of them old")
+	a.of(a.devices[0], version, true)
+
+	a.stop()
+	a.older = ""
+	a.start()
+	a.works("with a newer hub")
+	if kept, err := filepath.Glob(filepath.Join(a.dir, "backups", "before-schema-*.db")); err != nil || len(kept) != 1 {
+		t.Errorf("the copies from before the upgrade are %v, %v", kept, err)
+	}
+	a.renewed("by a newer hub")
+
+	a.stop()
+	if r := (command{path: oldHub, args: a.args}).run(t); r.code == 0 || !strings.Contains(r.err, "newer version") {
+		t.Errorf("the older hub ended with code %d on the newer database: %s", r.code, r.err)
+	}
+	a.start()
+	a.works("after a downgrade that was refused")
+	a.upgrade(version)
+	a.quiet()
+	seen(t, fmt.Sprintf("hub and agents of %.10s: the hub upgraded in place under them, the way back refused, then they; no container restarted", commit))
+}
+
+// Devices need not be of the hub's version, on either side of it.
+func TestAgentsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const version = "0.0.2"
+	commit := before(t, "shared/wire/testdata")
+	oldHub, oldAgent := programsOf(t, commit, version)
+	a := twoAges(t, oldHub, [2]string{oldAgent, program(t, "device", here)})
+	a.works("with an older hub")
+	a.of(a.devices[0], version, true)
+	a.of(a.devices[1], version, false)
+	a.kill()
+	a.start()
+	a.works("after the older hub was killed")
+	a.stop()
+	a.older = ""
+	a.start()
+	a.works("with a newer hub")
+	a.renewed("by a newer hub")
+	a.upgrade(version)
+	a.quiet()
+	seen(t, fmt.Sprintf("a hub of %.10s with an agent of it and one of today, and today's hub with both, then all of today; no container restarted", commit))
+}
+
+// renewed has every device get a new certificate.
+func (a *ages) renewed(how string) {
+	a.t.Helper()
+	said := make([]int, len(a.devices))
+	const words = "the certificate was renewed"
+	for i, d := range a.devices {
+		said[i] = strings.Count(d.said.String(), words)
+	}
+	output(a.t, program(a.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", a.dir)
+	for i, d := range a.devices {
+		await(a.t, d.node+" has a new certificate "+how, 3*patience, func() error {
+			if strings.Count(d.said.String(), words) == said[i] {
+				return fmt.Errorf("it says %s", tail(d.said.String(), 3))
+			}
+			return nil
+		})
+	}
+	a.works("with certificates " + how)
+}
+
+// quiet fails where somebody was evicted.
+func (a *ages) quiet() {
+	a.t.Helper()
+	if events := a.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
+		a.t.Errorf("somebody was evicted:\n%s", events)
+	}
+}
