@@ -35,6 +35,7 @@ type hub struct {
 	connects int
 	wills    []wire.Presence
 	refuse   byte                      // code of the CONNACK
+	brief    int                       // so many connections end with their CONNACK
 	lose     func(message string) bool // asked for every message, either way
 	mute     func(message string) bool // no PUBACK for it
 	external bool                      // a broker is before it
@@ -260,9 +261,17 @@ func (h *hub) serve(c net.Conn) {
 			h.note("disconnect")
 			will = nil
 		}
+		_, greets := answer.(*packets.ConnackPacket)
+		ends := greets && h.brief > 0
+		if ends {
+			h.brief--
+		}
 		h.mu.Unlock()
 		if answer != nil && !h.frozen.Load() {
 			_ = answer.Write(c)
+		}
+		if ends {
+			return
 		}
 	}
 }

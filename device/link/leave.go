@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	paho "github.com/eclipse/paho.mqtt.golang"
+
 	"flotilla.dev/shared/wire"
 )
 
@@ -92,5 +94,5 @@ func (s *session) confirm(ctx context.Context) error {
 	if s.pods.token == nil {
 		return errors.New("the list of pods could not be sent")
 	}
-	return wait(ctx, s.pods.token, ackTimeout)
+	return wait(ctx, s.lost, ackTimeout, func() paho.Token { return s.pods.token })
 }

@@ -118,6 +118,21 @@ func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
 	})
 }
 
+// A hub that stood still takes a queue of connections that have long been given up, ends each with
+// its CONNACK, and a device that waits for an answer on such a one is deaf meanwhile.
+func TestAConnectionThatEndsWithItsConnackIsMadeAnewAtOnce(t *testing.T) {
+	for range 20 {
+		h := &hub{brief: 20}
+		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+			time.Sleep(20*backoffMax + time.Minute)
+			agree(t, h, a, "in the end")
+			if text := h.log.String(); strings.Contains(text, "no answer") || strings.Contains(text, "timeout") {
+				t.Errorf("the device waited on a connection that had ended:\n%s", text)
+			}
+		})
+	}
+}
+
 func TestAnySingleLossHealsWithinTwoLeaseIntervals(t *testing.T) {
 	for _, what := range []string{"lease", "status", "pods", "desired", "request", "puback", "pingresp"} {
 		for n := 1; n <= 3; n++ {

@@ -81,11 +81,11 @@ func TestALinkOverMosquitto(t *testing.T) {
 	var heard []string
 	var last wire.Lease
 	watch := paho.NewClient(paho.NewClientOptions().AddBroker(fmt.Sprintf("tcp://127.0.0.1:%d", port)).SetClientID("watch").SetAutoReconnect(false))
-	if err := wait(t.Context(), watch.Connect(), time.Minute); err != nil {
+	if err := wait(t.Context(), nil, time.Minute, watch.Connect); err != nil {
 		t.Fatal(err)
 	}
 	defer watch.Disconnect(100)
-	err := wait(t.Context(), watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, func(_ paho.Client, m paho.Message) {
+	hear := func(_ paho.Client, m paho.Message) {
 		mu.Lock()
 		defer mu.Unlock()
 		a, _ := wire.ParseTopic(wire.DefaultPrefix, m.Topic())
@@ -101,7 +101,8 @@ func TestALinkOverMosquitto(t *testing.T) {
 			text += " RETAINED"
 		}
 		heard = append(heard, text)
-	}), time.Minute)
+	}
+	err := wait(t.Context(), nil, time.Minute, func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, hear) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,8 @@ func TestALinkOverMosquitto(t *testing.T) {
 
 	await(t, "status, pods and lease", func() bool { return said("status")() && said("pods")() && said("lease")() })
 	payload, _ := json.Marshal(wire.Desired{Generation: 5, Hub: "h1"})
-	if err := wait(ctx, watch.Publish(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), 0, false, payload), time.Minute); err != nil {
+	desired := wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired)
+	if err := wait(ctx, nil, time.Minute, func() paho.Token { return watch.Publish(desired, 0, false, payload) }); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the desired state to be stored and acknowledged by a lease", func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 })

@@ -11,17 +11,29 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// wait waits for a token, a time, or the context.
-func wait(ctx context.Context, t paho.Token, most time.Duration) error {
+// wait asks paho for something and waits for its token, a time, the context, or the end of the
+// connection: what is asked of a connection that has just ended paho takes and never answers, or
+// does not take for as long as a write may last.
+func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func() paho.Token) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
-	select {
-	case <-t.Done():
-		return t.Error()
-	case <-timer.C:
-		return fmt.Errorf("no answer from the hub within %s", most)
-	case <-ctx.Done():
-		return ctx.Err()
+	asked := make(chan paho.Token, 1)
+	go func() { asked <- ask() }()
+	var t paho.Token
+	var answered <-chan struct{}
+	for {
+		select {
+		case t = <-asked:
+			answered = t.Done()
+		case <-answered:
+			return t.Error()
+		case err := <-lost:
+			return fmt.Errorf("connection lost: %w", err)
+		case <-timer.C:
+			return fmt.Errorf("no answer from the hub within %s", most)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 

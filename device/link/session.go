@@ -56,7 +56,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.numbers.connection++
 	l.known.Store(!s.external)
 	s.client = paho.NewClient(s.options(ctx, several))
-	if err := wait(ctx, s.client.Connect(), 2*connectTimeout); err != nil {
+	if err := wait(ctx, s.lost, 2*connectTimeout, s.client.Connect); err != nil {
 		s.client.Disconnect(0)
 		return explain(err)
 	}
@@ -122,8 +122,12 @@ func (s *session) clientID() string {
 
 func (s *session) subscribe(ctx context.Context) error {
 	filters := wire.Filters(s.l.cfg.Prefix, s.l.cfg.Node)
-	t := s.client.SubscribeMultiple(map[string]byte{filters[0]: 0, filters[1]: 0}, nil).(*paho.SubscribeToken)
-	if err := wait(ctx, t, connectTimeout); err != nil {
+	var t *paho.SubscribeToken
+	err := wait(ctx, s.lost, connectTimeout, func() paho.Token {
+		t = s.client.SubscribeMultiple(map[string]byte{filters[0]: 0, filters[1]: 0}, nil).(*paho.SubscribeToken)
+		return t
+	})
+	if err != nil {
 		return fmt.Errorf("subscribe to own topics: %w", err)
 	}
 	for filter, code := range t.Result() {
