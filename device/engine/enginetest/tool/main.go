@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,7 @@ const usage = `tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]...
   id                    uid, gid, groups
   hostname              the host's name
   memory MIB            take and touch memory, then go on
+  spawn N DURATION      N processes at once that sleep; exit code 1 if the kernel refuses one
   spin [DURATION]       burn processor time
   get URL               HTTP GET; body to stdout, exit code 1 unless 2xx
   serve ADDRESS [unhealthy]
@@ -184,6 +186,8 @@ func do(verb string, args []string) error {
 		return err
 	case "memory":
 		return memory(arg(0))
+	case "spawn":
+		return spawn(args[0], args[1])
 	case "spin":
 		end, err := time.ParseDuration(arg(0))
 		for start := time.Now(); arg(0) == "" || time.Since(start) < end; {
@@ -266,6 +270,27 @@ func cat(name string, to io.Writer) error {
 	}
 	defer f.Close()
 	_, err = io.Copy(to, f)
+	return err
+}
+
+// spawn has its processes for the time of one, however many the kernel lets it have.
+func spawn(count, duration string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	var all []*exec.Cmd
+	for range n {
+		c := exec.Command("/proc/self/exe", "sleep", duration)
+		if err = c.Start(); err != nil {
+			err = fmt.Errorf("process %d of %d: %w", len(all)+1, n, err)
+			break
+		}
+		all = append(all, c)
+	}
+	for _, c := range all {
+		_ = c.Wait()
+	}
 	return err
 }
 
