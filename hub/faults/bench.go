@@ -50,7 +50,7 @@ func newBench(ctx context.Context, logs string, rows []row) (*bench, error) {
 			if err == nil && !rooms[t.room] {
 				rooms[t.room] = true
 				fmt.Fprintln(os.Stderr, "build the tests of", t.room)
-				err = b.build(ctx, "test", "-c", "-vet=off", "-o", b.binary(t.room), "./"+t.room)
+				err = b.build(ctx, "test", "-c", "-trimpath", "-vet=off", "-o", b.binary(t.room), "./"+t.room)
 			}
 		}
 	}
