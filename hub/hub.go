@@ -45,7 +45,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 		defer panics.Catch("memory")
 		select {
 		case <-h.Up():
-			settleCollector()
+			settleCollector(ctx, h.Fleet())
 		case <-ctx.Done():
 		}
 		return panics.Keep(ctx, "memory", resident.GiveBack)
@@ -60,6 +60,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 type process interface {
 	Run(ctx context.Context) error
 	Up() <-chan struct{}
+	Fleet() int
 	Answers(ctx context.Context) error
 }
 

@@ -103,7 +103,7 @@ func (a *arena) start(ctx context.Context) error {
 	over := make(chan struct{})
 	a.over = over
 	go func(cmd *exec.Cmd) { _ = cmd.Wait(); close(over) }(a.cmd)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // on a machine that others use, too
 		var err error
 		if a.admin == nil {
 			a.admin, err = a.as(ctx, "admin", "root")

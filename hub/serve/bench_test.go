@@ -162,6 +162,38 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
+// BenchmarkReturn is a fleet that comes back to its hub, all at once, and reports what the hub
+// knows already.
+func BenchmarkReturn(b *testing.B) {
+	for _, n := range []int{1_000, 10_000} {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			h, _ := startBench(b, func(*config.Config) {})
+			h.join(n)
+			seq := uint64(1)
+			began, commits, passes := cpuTime(b), h.Commits(), h.Passes()
+			for b.Loop() {
+				seq++
+				var all sync.WaitGroup
+				for i := range n {
+					all.Go(func() {
+						st := benchStatus(i)
+						st.Seq = seq
+						if err := h.Status(context.Background(), node.Caller{Node: benchName(i)}, st); err != nil {
+							b.Error(err)
+						}
+						h.Lease(node.Caller{Node: benchName(i)}, wire.Lease{Boot: "b", Seq: seq, Status: seq})
+					})
+				}
+				all.Wait()
+			}
+			b.ReportMetric(float64((cpuTime(b)-began).Microseconds())/float64(b.N*n), "cpu-µs/node")
+			b.ReportMetric(float64(h.Commits()-commits)/float64(b.N), "commits")
+			b.ReportMetric(float64(h.Passes()-passes)/float64(b.N), "passes")
+			h.stop()
+		})
+	}
+}
+
 // BenchmarkDaemonSet is a new DaemonSet on a fleet at rest, until every node has been
 // told of its pod; wait is the longest that an API call waited meanwhile.
 func BenchmarkDaemonSet(b *testing.B) {

@@ -404,6 +404,14 @@ func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error 
 // Up is closed once the hub serves, leading or not.
 func (m *Member) Up() <-chan struct{} { return m.up }
 
+// Fleet is how many nodes there are at a hub that leads: to one that stands by no device comes.
+func (m *Member) Fleet() int {
+	if h := m.hub.Load(); h != nil {
+		return h.Fleet()
+	}
+	return 0
+}
+
 // Answers is nil when the hub lives.
 func (m *Member) Answers(ctx context.Context) error {
 	if h := m.hub.Load(); h != nil {

@@ -303,6 +303,9 @@ func (h *Hub) parts() []func(context.Context) error {
 // Up is closed once the hub has everything that it begins with, and serves.
 func (h *Hub) Up() <-chan struct{} { return h.up }
 
+// Fleet is how many nodes there are: where the hub has just begun, whose devices may come back.
+func (h *Hub) Fleet() int { return h.Loop.Snapshot().Len(state.Nodes) }
+
 // Answers is nil when the loop answers before ctx ends: the hub lives.
 func (h *Hub) Answers(ctx context.Context) error {
 	_, err := h.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
