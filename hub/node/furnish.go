@@ -46,13 +46,22 @@ func (Furnish) Apart() {}
 
 // Decide gives and takes.
 func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
-	known := profiles{}
+	known, gives := profiles{}, map[*fleet.BoardProfile]*state.Given{}
 	for _, name := range concerned(s, subjects) {
 		have, rec := s.Node(name), s.Record(name)
 		if have == nil || rec == nil {
 			continue
 		}
-		want, was := given(known.of(s, have)), rec.Given
+		p := known.of(s, have)
+		want, ok := gives[p]
+		if !ok {
+			want = given(p)
+			gives[p] = want
+		}
+		was := rec.Given
+		if was != nil && apiequality.Semantic.DeepEqual(was, want) {
+			continue // the profile says nothing new of it
+		}
 		if was == nil {
 			was = among(have, want)
 		}
@@ -60,11 +69,9 @@ func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (
 		if furnish(n, was, want) {
 			plan.Do(state.Put(n, fmt.Sprintf("node %s follows its board profile %s", name, have.Labels[fleet.LabelProfile])))
 		}
-		if rec.Given == nil || !apiequality.Semantic.DeepEqual(rec.Given, want) {
-			rec = rec.DeepCopy()
-			rec.Given = want
-			plan.Do(state.Put(rec, ""))
-		}
+		rec = rec.DeepCopy()
+		rec.Given = want
+		plan.Do(state.Put(rec, ""))
 	}
 	return plan
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -77,6 +78,7 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 	const together = 256
 	type batch struct {
 		rows    []store.Row
+		text    []byte // of the rows, which load lends only
 		objects []state.Object
 		mended  []state.Change
 		decoded chan struct{}
@@ -84,6 +86,7 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 	work, ctx := errgroup.WithContext(ctx)
 	processors := runtime.GOMAXPROCS(0)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
+	var texts sync.Pool // of batches that have been decoded
 	for range processors {
 		work.Go(func() (err error) {
 			defer panics.CatchThen("start", func(failed error) { err = failed })
@@ -99,6 +102,9 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 						b.mended = append(b.mended, state.Put(o, why).Warning("OutOfBounds"))
 					}
 				}
+				text := b.text
+				texts.Put(&text)
+				b.rows, b.text = nil, nil
 				close(b.decoded)
 			}
 			return nil
@@ -132,7 +138,13 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 	err = load(ctx, func(r store.Row) error {
 		if now == nil {
 			now = &batch{rows: make([]store.Row, 0, together), objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
+			if text, ok := texts.Get().(*[]byte); ok {
+				now.text = (*text)[:0]
+			}
 		}
+		begin := len(now.text)
+		now.text = append(now.text, r.Object...)
+		r.Object = now.text[begin:]
 		if now.rows = append(now.rows, r); len(now.rows) < together {
 			return nil
 		}

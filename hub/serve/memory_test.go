@@ -104,14 +104,16 @@ func TestAFullDiskIsToldAsThat(t *testing.T) {
 	}
 }
 
-// Rows are decoded on all processors, and come out as they went in.
+// Rows are decoded on all processors, and come out as they went in, though their text is lent only.
 func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 	const n = 1000
 	load := func(bad int) func(context.Context, func(store.Row) error) error {
 		return func(_ context.Context, fn func(store.Row) error) error {
+			var text []byte
 			for i := range n {
 				name := fmt.Sprintf("ns-%04d", i)
-				r := store.Row{Kind: string(state.Namespaces), Name: name, Object: []byte(`{"metadata":{"name":"` + name + `"}}`)}
+				text = fmt.Appendf(text[:0], `{"metadata":{"name":%q}}`, name)
+				r := store.Row{Kind: string(state.Namespaces), Name: name, Object: text}
 				if i == bad {
 					r.Object = []byte("no JSON")
 				}

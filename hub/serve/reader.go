@@ -46,8 +46,8 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 }
 
 // quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not
-// accepted so, encoding/json has the last word on.
-var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.WithUnmarshalers(json.JoinUnmarshalers(
+// accepted so, encoding/json has the last word on, so that nothing is checked first.
+var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), json.WithUnmarshalers(json.JoinUnmarshalers(
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) (err error) {
 		t.Time, err = moment(d, time.RFC3339)
 		return err

@@ -3,6 +3,7 @@ package state
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,20 +60,49 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 }
 
 // A Loader is Load for objects that come a few at a time, while more are being read.
-type Loader struct{ t txn }
+type Loader struct {
+	t    txn
+	uids []located // of the objects that are in no index of uids yet, in the order in which they came
+}
+
+// A located is an object's uid, and where it is.
+type located struct {
+	uid string
+	at  location
+}
 
 // Loading begins with a snapshot, which stays as it is.
-func Loading(s Snapshot) *Loader { return &Loader{txn{Snapshot: s}} }
+func Loading(s Snapshot) *Loader { return &Loader{t: txn{Snapshot: s}} }
 
-// Add adds objects; of those with one key the last stands.
+// Add adds objects; of those with one key the last stands. Those that come in order are put
+// behind the last of their table without a search.
 func (l *Loader) Add(objects []Object) {
 	for _, o := range objects {
-		l.t.load(o)
+		kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
+		old, _ := l.t.table(kind).Load(at, o)
+		if old != nil { // its uid may be in the index no more
+			l.indexUIDs()
+			l.t.swapUID(old, o, location{kind, at})
+		} else if uid := o.GetUID(); uid != "" {
+			l.uids = append(l.uids, located{string(uid), location{kind, at}})
+		}
+		l.t.reindex(kind, at, old, o)
 	}
+}
+
+// indexUIDs puts the uids that have come into their index, in order: they come in none, and to
+// look for the place of each takes several times as long as to sort them.
+func (l *Loader) indexUIDs() {
+	slices.SortStableFunc(l.uids, func(a, b located) int { return strings.Compare(a.uid, b.uid) })
+	for _, u := range l.uids {
+		writable(&l.t.byUID, &l.t.own.uid).Load(u.uid, u.at)
+	}
+	l.uids = nil
 }
 
 // Loaded returns the snapshot as of a revision. The loader is used up.
 func (l *Loader) Loaded(revision uint64) Snapshot {
+	l.indexUIDs()
 	l.t.Revision = max(revision, l.t.Revision)
 	return l.t.Snapshot
 }

@@ -48,24 +48,16 @@ func (t *txn) swap(old, next Object) {
 	} else {
 		t.table(kind).Set(at, next)
 	}
+	t.swapUID(old, next, location{kind, at})
 	t.reindex(kind, at, old, next)
 }
 
-// load puts an object into its table, and every index, in the place of whatever is there.
-// Objects that come in order are put behind the last without a search.
-func (t *txn) load(o Object) {
-	kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
-	old, _ := t.table(kind).Load(at, o)
-	t.reindex(kind, at, old, o)
-}
-
-// reindex brings every index in line with what is in the table.
+// reindex brings every index in line with what is in the table, but for that of the uids.
 func (t *txn) reindex(kind Kind, at string, old, next Object) {
 	o := next
 	if next == nil {
 		o = old
 	}
-	t.swapUID(old, next, location{kind, at})
 	if old != nil && len(old.GetOwnerReferences()) > 0 || next != nil && len(next.GetOwnerReferences()) > 0 {
 		t.swapOwners(old, next, "\x00"+string(kind)+"\x00"+at)
 	}
@@ -252,9 +244,9 @@ func (t *txn) swapRecord(old, next *Record, node string) {
 	if n == nil || spoke(old) == spoke(next) {
 		return
 	}
-	was, is := t.viewOf(n), t.viewOf(n)
-	was.count = SiteCount{}
-	was.count.add(n, spoke(old) && ReadyOf(n) != "")
+	was, is := view{site: SiteOf(n)}, view{site: SiteOf(n)}
+	was.count.add(n, reported(n, old))
+	is.count.add(n, reported(n, next))
 	t.count(was, -1)
 	t.count(is, 1)
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,10 +37,33 @@ func OutageOf(n *corev1.Node) *Outage {
 		return nil
 	}
 	var o Outage
-	if json.Unmarshal([]byte(said), &o) != nil || o.Since.IsZero() {
+	if since, ok := bare(said); ok {
+		o.Since = since
+	} else if json.Unmarshal([]byte(said), &o) != nil {
+		return nil
+	}
+	if o.Since.IsZero() {
 		return nil
 	}
 	return &o
+}
+
+// An outage without spells is written and read without encoding/json, and as that does it: most
+// are such, and when a hub starts after a night without network each node has one.
+const (
+	bareBegins, bareEnds = `{"since":"`, `"}`
+	bareLayout           = "2006-01-02T15:04:05.000000Z" // metav1.RFC3339Micro in UTC
+)
+
+// bare reads an outage without spells; what is written in another way is not ok.
+func bare(said string) (since metav1.MicroTime, ok bool) {
+	text, begins := strings.CutPrefix(said, bareBegins)
+	text, ends := strings.CutSuffix(text, bareEnds)
+	if !begins || !ends {
+		return since, false
+	}
+	t, err := time.Parse(bareLayout, text)
+	return metav1.NewMicroTime(t.Local()), err == nil
 }
 
 // HasOutage tells whether a node remembers just this outage; nil: none.
@@ -63,6 +87,9 @@ func SetOutage(n *corev1.Node, o *Outage) {
 // String is the outage as the Node carries it.
 func (o *Outage) String() string {
 	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.Spells[:min(len(o.Spells), maxSpells)]}
+	if len(short.Spells) == 0 && !short.Since.IsZero() {
+		return bareBegins + short.Since.UTC().Format(bareLayout) + bareEnds
+	}
 	text, _ := json.Marshal(short)
 	return string(text)
 }

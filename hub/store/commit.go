@@ -273,7 +273,8 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 	return nil
 }
 
-// Load gives every object to fn, kind by kind and in key order within a kind.
+// Load gives every object to fn, kind by kind and in key order within a kind. The text of an
+// object is there until fn returns: the next one takes its place.
 func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 	var c *conn
 	var kinds []string
@@ -301,18 +302,20 @@ func (s *Store) loadKind(ctx context.Context, c *conn, kind string, fn func(Row)
 	return s.loadRows(ctx, c, kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", nil, fn)
 }
 
-// loadRows gives the rows of a query to fn, with secrets opened.
+// loadRows gives the rows of a query to fn, as Load does, with secrets opened.
 func (s *Store) loadRows(ctx context.Context, c *conn, kind, query string, args []any, fn func(Row) error) error {
 	rows, err := c.QueryContext(ctx, forKind(query, kind), args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	var object sql.RawBytes
 	for rows.Next() {
 		r := Row{Kind: kind}
-		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Rev, &r.Node, &r.Phase, &r.Object); err != nil {
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Rev, &r.Node, &r.Phase, &object); err != nil {
 			return err
 		}
+		r.Object = object
 		if sealedKind(kind) {
 			if r.Object, err = s.seal.open(r.Object, identity(r)); err != nil {
 				return fmt.Errorf("%s/%s: %w", r.Namespace, r.Name, err)

@@ -106,8 +106,8 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	return e, nil
 }
 
-// Each hands over the objects of a kind as they are stored. Of a kind whose rows are
-// sealed it knows nothing.
+// Each hands over the objects of a kind as they are stored, as Load does. Of a kind whose
+// rows are sealed it knows nothing.
 func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error) error {
 	if sealedKind(kind) || e.db == nil {
 		return nil

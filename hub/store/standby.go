@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -276,6 +277,7 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 	for _, kind := range kinds {
 		if err == nil {
 			err = s.store.loadKind(ctx, c, kind, func(r Row) error {
+				r.Object = bytes.Clone(r.Object)
 				d.Rows = append(d.Rows, r)
 				return nil
 			})
@@ -315,6 +317,7 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 				if !found {
 					return fmt.Errorf("%s %s/%s was not asked for", r.Kind, r.Namespace, r.Name)
 				}
+				r.Object = bytes.Clone(r.Object)
 				of[i] = r
 				return nil
 			}); err != nil {

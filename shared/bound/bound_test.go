@@ -294,7 +294,7 @@ func TestWhatIsWorthALook(t *testing.T) {
 	for text, want := range map[string]bool{
 		`"uid":"0f3e12b7-8c1d-8e44-9a2e-11e45d0c2e99"`: false, `"digest":"a12e34"`: false, `"x-1e99"`: false,
 		`"1e99"`: true, `1e99`: true, `" 1e99"`: true, `"\n1e99"`: true, `"\\n1e99"`: true, `"-1E+99"`: true, `"a":1e99`: true, `"a1":"x","b":2e10`: true,
-		`"12e45678-8c1d"`: true, `"1\u0065999"`: true, "ba1e99": false, "e99": false,
+		`"12e45678-8c1d"`: false, `"12e34ab"`: false, `"1e+99Ki"`: false, `"1e99\n"`: true, `"1e99 "`: true, `{"a":1e99}`: true, `"1\u0065999"`: true, "ba1e99": false, "e99": false,
 	} {
 		if got := suspicious([]byte(text), inWord); got != want {
 			t.Errorf("%s is worth a look: %v, want %v", text, got, want)
@@ -305,13 +305,16 @@ func TestWhatIsWorthALook(t *testing.T) {
 	}
 }
 
-// A quantity with a letter before its number is refused at once, however large the exponent.
+// A quantity with a letter before its number, or behind its exponent, is refused at once, however
+// large that is.
 func FuzzAWordIsNoQuantity(f *testing.F) {
 	for _, s := range []string{"a", "k", "e", "E", "Ki", "n-", "x."} {
-		f.Add(s, "1e999999999")
+		f.Add(s, "1e999999999", "")
+		f.Add("", "1e999999999", s)
 	}
-	f.Fuzz(func(t *testing.T, before, s string) {
-		text := before + s
+	f.Add("", "1e999999999", "-")
+	f.Fuzz(func(t *testing.T, before, s, after string) {
+		text := before + s + after
 		if len(text) > 200 || suspicious([]byte(text), inWord) || !suspicious([]byte(text), nil) {
 			return
 		}

@@ -125,15 +125,28 @@ var class = func() (of [256]uint8) {
 	return of
 }()
 
-// inWord tells of an exponent in JSON that a letter stands before its number, which no decoder
-// reads as one then: uids and digests are full of such. The letter of an escape is not one.
+// inWord tells of an exponent in JSON that a letter stands before its number, or a letter or dash
+// behind it, which no decoder reads as one then: uids and digests are full of such. The letter of
+// an escape before it is not one.
 func inWord(data []byte, exponent int) bool {
+	end := exponent + 1
+	for end < len(data) && (data[end] == '+' || data[end] == '-') {
+		end++
+	}
+	for end < len(data) && data[end] >= '0' && data[end] <= '9' {
+		end++
+	}
+	if end < len(data) && (letter(data[end]) || data[end] == '-') {
+		return true
+	}
 	i := exponent - 1
 	for i >= 0 && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_' || data[i] == '+' || data[i] == '-') {
 		i--
 	}
-	return i > 0 && (data[i] >= 'a' && data[i] <= 'z' || data[i] >= 'A' && data[i] <= 'Z') && data[i-1] != '\\'
+	return i > 0 && letter(data[i]) && data[i-1] != '\\'
 }
+
+func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
 var quantityType = reflect.TypeFor[resource.Quantity]()
 

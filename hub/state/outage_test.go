@@ -1,0 +1,40 @@
+package state
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FuzzOutage: an outage is read and written as encoding/json does it.
+func FuzzOutage(f *testing.F) {
+	for _, said := range []string{
+		`{"since":"2026-11-25T03:04:45.124000Z"}`, `{"since":"2026-11-25T03:04:45.124999Z"}`, `{"since":"2026-11-25T03:04:45Z"}`,
+		`{"since":"2026-11-25T03:04:45,124000Z"}`, `{"since":"2026-11-25T3:04:45.124000Z"}`, `{"since":"2026-11-25T03:04:45.124000000001Z"}`,
+		`{"since":"2026-11-25T03:04:45.124000+01:00"}`, `{"since":"2026-11-25T03:04:45.12\u00300Z"}`, `{"since":"0001-01-01T00:00:00.000000Z"}`,
+		`{"since":"2026-02-30T03:04:45.124000Z"}`, `{"since":"2026-11-25T03:04:45.124000Z","since":"2027-11-25T03:04:45.124000Z"}`, `{"since":""}`, `{"since":null}`, `{"since":"`, `{}`, ``,
+		`{"since":"2026-11-25T03:04:45.124000Z","spells":[{"key":"k","from":"2026-11-25T03:04:46Z","to":"2026-11-25T03:04:47Z"}]}`,
+	} {
+		f.Add(said)
+	}
+	f.Fuzz(func(t *testing.T, said string) {
+		got := OutageOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationOutage: said}}})
+		var want Outage
+		if err := json.Unmarshal([]byte(said), &want); err != nil || want.Since.IsZero() {
+			if got != nil {
+				t.Fatalf("%s is %+v, and encoding/json says %v", said, got, err)
+			}
+			return
+		}
+		if got == nil || !got.Since.Time.Equal(want.Since.Time) || got.Since.Location() != want.Since.Location() || len(got.Spells) != len(want.Spells) {
+			t.Fatalf("%s is %+v, want %+v", said, got, want)
+		}
+		want.Since.Time, want.Spells = want.Since.Truncate(time.Millisecond), want.Spells[:min(len(want.Spells), maxSpells)]
+		if text, _ := json.Marshal(want); got.String() != string(text) {
+			t.Fatalf("%s is written as %s, want %s", said, got, text)
+		}
+	})
+}
