@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,16 +76,17 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
-// carryOut logs, shows and tells what is remembered.
+// carryOut shows, tells and logs what is remembered. To write thousands of lines takes
+// a while, for which nobody has to wait.
 func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
-	for _, a := range log {
-		l.say(a)
-	}
 	l.current.Store(&s)
 	if l.Devices != nil {
 		l.Devices.Shown(s, log)
 	}
 	l.feed.append(log, now)
+	for _, a := range log {
+		l.say(a)
+	}
 }
 
 // hearAll asks every piece of news what follows from it, and what follows from that: the
@@ -188,22 +191,23 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 		newest[a.Key] = a
 	}
 	rows := make([]Row, 0, len(newest))
-	sizes = make(map[state.Key]int, len(newest))
 	for k, a := range newest {
 		row := Row{Key: k, Rev: a.Rev, State: a.New}
 		if a.New != nil {
 			row.UID = string(a.New.GetUID())
-			object, err := json.Marshal(a.New)
-			if err != nil {
-				return nil, fmt.Errorf("encode %s: %w", k, err)
-			}
-			row.Object, sizes[k] = object, len(object)
 		}
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
+	if err := encode(rows); err != nil {
+		return nil, err
+	}
+	sizes = make(map[state.Key]int, len(newest))
+	for _, r := range rows {
+		sizes[r.Key] = len(r.Object)
+	}
 	l.inCommit.Store(max(1, int64(l.Age())))
 	defer l.inCommit.Store(0)
 	if err := l.Store.Commit(ctx, rows, rev); err != nil {
@@ -211,6 +215,36 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	}
 	l.commits.Add(1)
 	return sizes, nil
+}
+
+// encode gives rows the text of their objects, a part of many on each processor: where half a
+// fleet falls silent at once, that is a good part of what has to be done before it is remembered.
+func encode(rows []Row) error {
+	parts := slices.Collect(slices.Chunk(rows, part))
+	failed := make([]error, len(parts))
+	one := func(i int) {
+		defer panics.CatchThen("encode", func(err error) { failed[i] = err })
+		for j := range parts[i] {
+			r := &parts[i][j]
+			if r.State == nil {
+				continue
+			}
+			if r.Object, failed[i] = json.Marshal(r.State); failed[i] != nil {
+				failed[i] = fmt.Errorf("encode %s: %w", r.Key, failed[i])
+				return
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for i := range parts {
+		if i == len(parts)-1 {
+			one(i) // a pass has few rows: it starts no goroutine
+			break
+		}
+		all.Go(func() { one(i) })
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 // say writes a change's sentence into the log.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -144,7 +145,7 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 		}
 		begin := len(now.text)
 		now.text = append(now.text, r.Object...)
-		r.Object = now.text[begin:]
+		r.Object = slices.Clip(now.text[begin:]) // nobody appends to the next one's
 		if now.rows = append(now.rows, r); len(now.rows) < together {
 			return nil
 		}
