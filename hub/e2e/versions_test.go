@@ -150,7 +150,7 @@ func twoAges(t *testing.T, hubProgram string, agents [2]string) *ages {
 	await(t, "both replicas are available", patience, func() error { return a.available("sign", 2) })
 	for _, d := range a.devices {
 		list, err := e.containers(d.node)
-		if err != nil || len(list) < 2 {
+		if err != nil || len(list) == 0 {
 			t.Fatalf("%s has %d containers, %v", d.node, len(list), err)
 		}
 		a.before = append(a.before, list)
