@@ -15,8 +15,15 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// hangUpTime is how long a command may take to end after its hang-up, before it is killed.
-const hangUpTime = 2 * time.Second
+const (
+	// hangUpTime is how long a command may take to end after its hang-up, before it is killed.
+	hangUpTime = 2 * time.Second
+	// beginTime is how long a command that was asked for may take to run, on a board with much to do: before
+	// it does, there is nothing to kill.
+	beginTime = 30 * time.Second
+	// lookTime is how long the engine may take to tell. One that hangs has more to answer for than this command.
+	lookTime = 10 * time.Second
+)
 
 // Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of that.
 func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
@@ -34,6 +41,9 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	}
 	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: s.TTY})
 	if err != nil {
+		if ctx.Err() != nil { // it may have been heard all the same
+			a.endUnwanted(created.ID, s)
+		}
 		return a.execRefused(ctx, id, err, s.Stderr)
 	}
 	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: s.TTY, resize: func(ctx context.Context, z Size) error {
@@ -42,9 +52,7 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	}}
 	err = j.copy(ctx)
 	if ctx.Err() != nil || err != nil {
-		ending, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		_ = a.endExec(ending, created.ID, s.TTY || s.Stdin != nil) // the caller has a better reason already
-		cancel()
+		a.endUnwanted(created.ID, s)
 	}
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("run %s in container %s: %w", command[0], id, ctx.Err())
@@ -97,21 +105,51 @@ func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 }
 
 func (a *api) EndExec(ctx context.Context, exec string) error {
-	err := explain(a.endExec(ctx, exec, true), "end command", exec)
-	if errors.Is(err, ErrNotFound) {
+	now, err := a.lookExec(ctx, exec)
+	if err == nil {
+		err = a.endExec(ctx, exec, now, true)
+	}
+	if err = explain(err, "end command", exec); errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	return err
+}
+
+// endUnwanted ends a command whose caller has gone, who has a better reason already than this could give.
+func (a *api) endUnwanted(execID string, s Streams) {
+	ctx, cancel := context.WithTimeout(context.Background(), beginTime)
+	defer cancel()
+	if now, err := a.begun(ctx, execID); err == nil {
+		_ = a.endExec(ctx, execID, now, s.TTY || s.Stdin != nil)
+	}
+}
+
+// begun waits until a command that was asked for has a process, or has failed: who gives up early on a slow board gives
+// up before that. Of one that has ended well just now, Podman says what it says of one that has not begun: that is waited
+// for in vain, and is rare.
+func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResult, error) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		looking, cancel := context.WithTimeout(ctx, lookTime)
+		now, err := a.lookExec(looking, execID)
+		cancel()
+		if err != nil || now.PID > 1 || !now.Running && now.ExitCode != 0 {
+			return now, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return now, ctx.Err()
+		}
+	}
 }
 
 // endExec ends a command that nobody waits for any more, and what it has started. The API cannot, and probes that hang
 // would pile up until the container's memory is full. One that somebody typed into is hung up on first. A process is only
 // touched when the kernel says that it belongs to the container: where we run in a container ourselves, the engine's
 // process numbers mean nothing to us.
-func (a *api) endExec(ctx context.Context, execID string, hangUp bool) error {
-	now, err := a.lookExec(ctx, execID)
-	if err != nil || !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
-		return err
+func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspectResult, hangUp bool) error {
+	if !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
+		return nil
 	}
 	if hangUp {
 		signalSession(now.PID, now.ContainerID, syscall.SIGHUP)

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,6 +339,14 @@ func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
 	})
 }
 
+// ended tells whether the engine says that a container has ended.
+func ended(t *testing.T, e engine.Engine, id string) bool {
+	t.Helper()
+	list, err := e.Containers(t.Context(), "flotilla.test/spec")
+	must(t, err)
+	return slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.State == engine.Exited })
+}
+
 // await asks until something has come true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -365,6 +374,7 @@ func TestTheEndOfALogIsAllOfIt(t *testing.T) {
 			if got != want {
 				t.Errorf("the last %d lines are %q, not %q", tail, got, want)
 			}
+			await(t, "the end of the container", func() bool { return ended(t, e, id) }) // the log has it all a moment before
 			var out, stamped bytes.Buffer
 			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Follow: true}, &out, io.Discard))
 			if out.String() != want {
