@@ -10,12 +10,11 @@ package link
 
 import (
 	"context"
-	crand "crypto/rand"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -24,6 +23,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -86,8 +86,6 @@ const (
 	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
 	maxUnacked    = 3                // lost in a row: then the connection counts as broken
 	longPause     = time.Second      // after a list of pods that is longer as text than a message
-	backoffMin    = 200 * time.Millisecond
-	backoffMax    = 7 * time.Second  // well inside of any grace, however long the hub was away
 	steady        = 30 * time.Second // a session of this length ends the back-off
 	newCause      = time.Minute      // between two lines of the log about one outage
 	maxEvents     = 256
@@ -190,7 +188,7 @@ func New(cfg Config) (*Link, error) {
 		replies:  make(chan addressed),
 		interval: cfg.LeaseInterval,
 		boot:     cfg.Boot,
-		secret:   crand.Text(),
+		secret:   rand.Text(),
 		streams:  map[string]*Stream{},
 	}
 	l.route.servers, l.route.external = r.servers, r.external
@@ -251,15 +249,12 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// backoff is the pause before a try: full jitter, so that a fleet that lost its
-// hub at one moment does not come back at one moment. It never grows beyond seven
-// tenths of a lease interval: a hub that returns, after whatever time, hears every
-// device before any grace ends.
+// backoff is the pause before a try. It never grows beyond half a lease interval: a hub
+// that returns, after whatever time, hears every device before any grace ends.
 func (l *Link) backoff(try int) time.Duration {
 	l.mu.Lock()
-	most := max(min(backoffMax, l.interval*7/10), backoffMin)
-	l.mu.Unlock()
-	return rand.N(min(most, backoffMin<<min(try, 10)))
+	defer l.mu.Unlock()
+	return line.Pause(try, l.interval/2)
 }
 
 // StatusChanged, PodsChanged and DesiredStored tell that the Source has news.

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -124,7 +125,7 @@ func TestAConnectionThatEndsWithItsConnackIsMadeAnewAtOnce(t *testing.T) {
 	for range 20 {
 		h := &hub{brief: 20}
 		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
-			time.Sleep(20*backoffMax + time.Minute)
+			time.Sleep(20*line.MaxPause + time.Minute)
 			agree(t, h, a, "in the end")
 			if text := h.log.String(); strings.Contains(text, "no answer") || strings.Contains(text, "timeout") {
 				t.Errorf("the device waited on a connection that had ended:\n%s", text)
@@ -276,7 +277,7 @@ func TestNoLeasesQueueWhileTheHubIsAway(t *testing.T) {
 		h.lose = nil
 		h.mu.Unlock()
 		back := time.Now()
-		time.Sleep(backoffMax)
+		time.Sleep(line.MaxPause)
 		at := h.times("lease", back)
 		if len(at) == 0 || len(at) > 7 {
 			t.Fatalf("%d leases in the first minute after ten minutes away", len(at))
@@ -305,17 +306,17 @@ func TestReconnectsBackOffWithFullJitter(t *testing.T) {
 		defer h.mu.Unlock()
 		var sum time.Duration
 		for i := 1; i < len(at); i++ {
-			gap, most := at[i].Sub(at[i-1]), backoffMax
+			gap, most := at[i].Sub(at[i-1]), line.MaxPause
 			if i <= 6 {
-				most = min(backoffMin<<(i-1), backoffMax)
+				most = min(line.MinPause<<(i-1), line.MaxPause)
 			}
 			if gap > most {
 				t.Errorf("pause %d is %s, at most %s", i, gap, most)
 			}
 			sum += gap
 		}
-		if mean := sum / time.Duration(len(at)-1); mean < 3*time.Second || mean > 4*time.Second {
-			t.Errorf("mean pause %s, want about half of %s", mean, backoffMax)
+		if mean := sum / time.Duration(len(at)-1); mean < 3500*time.Millisecond || mean > 4*time.Second {
+			t.Errorf("mean pause %s, want about three quarters of %s", mean, line.MaxPause)
 		}
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"flotilla.dev/shared/line"
 )
 
 // errMoved ends a session whose address is none of the hub's any more.
@@ -90,7 +92,7 @@ func (l *Link) pause(try *int, good bool) time.Duration {
 		return l.backoff(0)
 	}
 	if !l.route.next() {
-		return rand.N(backoffMin)
+		return rand.N(line.MinPause)
 	}
 	*try++
 	return l.backoff(*try - 1)

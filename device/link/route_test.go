@@ -18,6 +18,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flotilla.dev/shared/line"
 )
 
 // An address of a hub of several: a listener with a certificate of its own, which can be closed
@@ -214,7 +216,7 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 		}
 		seen := map[string]bool{first.url: true}
 		for range 2 {
-			if p := l.pause(&try, false); p >= backoffMin {
+			if p := l.pause(&try, false); p >= line.MinPause {
 				t.Errorf("%s pass before an address that was not tried", p)
 			}
 			now, _ := l.route.now()
@@ -227,8 +229,8 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 		for range 3 * 200 {
 			longest = max(longest, l.pause(&try, false))
 		}
-		if longest < 3*time.Second || longest > 7*time.Second {
-			t.Errorf("the longest pause of a hub that is away is %s, want up to 7s", longest)
+		if longest < 4*time.Second || longest > 5*time.Second {
+			t.Errorf("the longest pause of a hub that is away is %s, want up to 5s", longest)
 		}
 	})
 }

@@ -6,20 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/line"
 )
 
-// What devices and hubs have agreed on, by default.
-const (
-	grace      = 40 * time.Second // --node-monitor-grace-period
-	backoffMin = 200 * time.Millisecond
-	backoffMax = 7 * time.Second
-)
+const grace = 40 * time.Second // --node-monitor-grace-period
 
 // measureReturn is the second table of `make bench-fleet`: a fleet whose hub is killed as
 // by a power cut and started again, and then half of the fleet that falls silent at once.
@@ -202,7 +198,7 @@ func (s *sailor) comeBack(ctx context.Context, site int) error {
 	var last error
 	<-s.lost
 	for try := 0; try < 60; try++ {
-		pause(ctx, rand.N(min(backoffMax, backoffMin<<min(try, 10))))
+		pause(ctx, line.Pause(try, line.MaxPause))
 		if ctx.Err() != nil {
 			break
 		}

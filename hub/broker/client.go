@@ -153,7 +153,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		c.b.warn("broker "+c.cfg.Servers[at], "the broker is out of reach: no device is heard through it; while all sites are silent nobody is evicted", "broker", c.cfg.Servers[at], "err", err)
 		at = (at + 1) % len(c.cfg.Servers)
-		pause := mathrand.N(min(7*time.Second, 200*time.Millisecond<<min(try/len(c.cfg.Servers), 10)))
+		pause := line.Pause(try/len(c.cfg.Servers), line.MaxPause)
 		try++
 		select {
 		case <-ctx.Done():
