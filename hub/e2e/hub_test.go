@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,6 +74,10 @@ func ownAddresses(t testing.TB) string {
 	for range 128 {
 		n := hubs.Add(1)
 		addresses := fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+n)%128)
+		if of := reached(t, addresses); of != "" {
+			t.Logf("%s is taken: this machine has %s", addresses, of)
+			continue
+		}
 		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
 		_, err := docker.tell(http.MethodPost, "/networks/create", fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
 		if err == nil {
@@ -83,6 +89,22 @@ func ownAddresses(t testing.TB) string {
 		t.Logf("%s is taken: %v", addresses, err)
 	}
 	t.Fatal("Docker has no addresses left for a test")
+	return ""
+}
+
+// reached is an address of this machine within a range: Podman's networks have some, and so does what a
+// test that was killed has left.
+func reached(t testing.TB, addresses string) string {
+	have, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatalf("list the addresses of this machine: %v", err)
+	}
+	within := netip.MustParsePrefix(addresses)
+	for _, a := range have {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Overlaps(within) {
+			return a.String()
+		}
+	}
 	return ""
 }
 
