@@ -95,9 +95,9 @@ func browse(t testing.TB, url string) *browser {
 // watch opens a tab, and hears what the browser complains about there.
 func watch(t testing.TB, ctx context.Context, url string) *browser {
 	t.Helper()
-	ctx, cancelTime := context.WithTimeout(ctx, 4*time.Minute)
+	ctx, cancelTime := context.WithTimeout(ctx, 30*time.Minute) // all of a test, on a machine with much else to do
 	t.Cleanup(cancelTime)
-	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed}}
+	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed, hurried}}
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
 		return err
@@ -185,12 +185,15 @@ func (b *browser) steady(load func() error, what string) {
 
 const changed = "ERR_NETWORK_CHANGED"
 
+// hurried is what the terminal says on a machine with much else to do.
+const hurried = "task queue exceeded allotted deadline"
+
 // await waits until an expression is true, and returns how long that took.
 func (b *browser) await(expression string) time.Duration {
 	b.Helper()
 	begin := time.Now()
 	for {
-		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute)))
+		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(3*time.Minute)))
 		switch {
 		case err == nil:
 			return time.Since(begin)

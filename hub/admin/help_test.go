@@ -308,7 +308,7 @@ func sample() []state.Object {
 		st.Since = &since
 		return &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago0(50 * time.Hour)}, Status: st}
 	}
-	next := metav1.NewMicroTime(now0.Add(9 * time.Minute))
+	next := metav1.NewMicroTime(now0.Add(9 * time.Hour)) // a slow machine still has it before it
 	last := metav1.NewMicroTime(now0.Add(-5 * time.Second))
 	replicas := int32(3)
 	started, ended := ago0(8*time.Hour), ago0(7*time.Hour)
