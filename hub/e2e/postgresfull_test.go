@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +20,8 @@ import (
 	"flotilla.dev/hub/store/postgrestest"
 )
 
-// A disk that holds PostgreSQL's data and its log fills up under writes. The server ends, and
-// can not start; the hub stays, reads and shows, says to whoever writes what is wrong and where
+// A disk that holds PostgreSQL's log fills up under writes. The server ends, and can not
+// start; the hub stays, reads and shows, says to whoever writes what is wrong and where
 // to look, and has all that it has acknowledged once there is room.
 func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 	t.Parallel()
@@ -31,16 +33,20 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	server := postgrestest.Make(t, disk, "fsync=on", "full_page_writes=on", "max_wal_size=32MB", "min_wal_size=4MB")
-	log := filepath.Join(server.Dir, "pg_wal") // a link to another disk
+	server := postgrestest.Make(t, "", "fsync=on", "full_page_writes=on", "max_wal_size=32MB", "min_wal_size=4MB")
+	log := filepath.Join(server.Dir, "pg_wal") // a link, which goes to the small disk now
 	away, err := filepath.EvalSymlinks(log)
 	if err == nil {
 		err = os.Remove(log)
 	}
+	small := filepath.Join(disk, "wal")
+	if err == nil {
+		err = os.Symlink(small, log)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said, err := exec.Command("cp", "-a", away, log).CombinedOutput(); err != nil {
+	if said, err := exec.Command("cp", "-a", away, small).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 	server.Run()
@@ -70,7 +76,9 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 	refused := map[string]int{} // by what was said
 	big := func(i int) error {
 		name := fmt.Sprintf("pad-%04d", i)
-		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": strings.Repeat(fmt.Sprintf("%09d", i), 20<<10)}})
+		pad := make([]byte, 135<<10) // nothing makes it shorter
+		_, _ = crand.Read(pad)
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": base64.StdEncoding.EncodeToString(pad)}})
 		_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
 		if err == nil {
 			n.note(name, 1)
