@@ -28,6 +28,7 @@ import (
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
 )
 
 // A Level says how much a finding matters.
@@ -368,9 +369,12 @@ func answers(ctx context.Context, url string) Finding {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	const do = "see its log: journalctl -u flotilla-hub"
+	if url == "" {
+		return Finding{Fail, "hub", "it runs, and its address is not known: its database says none", "if that does not answer, mend it first; else wait for the first start to end; " + do}
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
 	if err != nil {
-		return Finding{Fail, "hub", "it runs, and has not said its address yet", "wait for its first start to end; " + do}
+		return Finding{Fail, "hub", fmt.Sprintf("it runs, and its database says that it is at %s: %v", bound.Text(url, 300), err), "restart it, which writes its address anew; " + do}
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // nothing is told, and nothing believed but that it answers
 	defer transport.CloseIdleConnections()

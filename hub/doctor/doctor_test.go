@@ -248,3 +248,19 @@ func TestAHubThatStandsByIsNotBroken(t *testing.T) {
 	p.Standing.Leader = ""
 	says(t, Examine(t.Context(), p), Fail, "hub", "nobody leads")
 }
+
+// The address of a hub that runs is in its database, which may be away, or anything.
+func TestAHubWhoseAddressIsNotKnown(t *testing.T) {
+	for url, words := range map[string]string{
+		"":                      "its address is not known",
+		"\x00://":               "says that it is at",
+		"https://127.0.0.1:1":   "does not answer",
+		"none://127.0.0.1:8443": "does not answer",
+	} {
+		f := answers(t.Context(), url)
+		says(t, []Finding{f}, Fail, "hub", words)
+		if url == "" && strings.Contains(f.Seen, "readyz") {
+			t.Errorf("%s", f)
+		}
+	}
+}
