@@ -28,7 +28,6 @@ import (
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/shared/bound"
 )
 
 // A Level says how much a finding matters.
@@ -374,7 +373,7 @@ func answers(ctx context.Context, url string) Finding {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
 	if err != nil {
-		return Finding{Fail, "hub", fmt.Sprintf("it runs, and its database says that it is at %s: %v", bound.Text(url, 300), err), "restart it, which writes its address anew; " + do}
+		return Finding{Fail, "hub", fmt.Sprintf("it runs, and its database says that it is at %.300q, which is no address", url), "restart it, which writes its address anew; " + do}
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // nothing is told, and nothing believed but that it answers
 	defer transport.CloseIdleConnections()
