@@ -173,9 +173,10 @@ func (a *Authority) now() time.Time {
 // span is from when to when something of this life is valid. A machine without a
 // clock of its own may have a time in the past when it starts, be set right while the
 // hub keeps the time that it began with, and the other side has a clock of its own:
-// valid is what is valid by the hub's and by the machine's.
+// valid is what is valid by the hub's and by the machine's. They are compared as they read:
+// what has passed by the monotonic clock, which Before would go by, is the same for both.
 func (a *Authority) span(life time.Duration) (from, until time.Time) {
-	first, last := a.now(), time.Now()
+	first, last := a.now().Round(0), time.Now().Round(0)
 	if last.Before(first) {
 		first, last = last, first
 	}
