@@ -394,7 +394,7 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	}
 	var live join.Live
 	live.Store(p.identity)
-	live.Follow(conf)
+	live.Follow(conf, last.Time)
 	c.TLS, c.Sink = conf, sink{a, renew}
 	c.External, c.Prefix = p.identity.External, p.identity.Prefix
 	c.Prove = func(boot string) *wire.Proof { return live.Load().Prove(boot) }

@@ -70,8 +70,8 @@ var mayImport = map[string][]string{
 	"device/memory":            {"shared/fleet", "shared/wire", "shared/bound"},
 	"device/engine/enginetest": {"device/engine"},
 	"device/link":              {"shared/fleet", "shared/line", "shared/wire"},
-	"device/join":              {"shared/wire"},
-	"device/hardware":          {"shared/fleet"},
+	"device/join":              {"shared/clock", "shared/wire"},
+	"device/hardware":          {"shared/clock", "shared/fleet"},
 	"device/simulate":          {"shared/fleet", "shared/wire", "device/agent", "device/engine", "device/engine/enginetest", "device/hardware", "device/link", "device/memory"},
 }
 

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	kernel "flotilla.dev/shared/clock"
 )
 
 // clock asks the kernel, which knows whether a time service disciplines it.
@@ -16,14 +16,12 @@ func clock(t tree) *Clock {
 	if !t.real() {
 		return nil
 	}
-	var tx unix.Timex
-	state, err := unix.Adjtimex(&tx) // modes 0: only reads
-	if err != nil {
+	kept, known := kernel.Kept()
+	if !known {
 		return nil
 	}
-	const timeError = 5 // TIME_ERROR of adjtimex(2)
 	c := rtc(t)
-	c.Synced = state != timeError && tx.Status&unix.STA_UNSYNC == 0
+	c.Synced = kept
 	return &c
 }
 

@@ -104,10 +104,9 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	if err != nil {
 		host = ""
 	}
-	now := Clock(later(o.LastKnown, hubTime))
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
-	c := client(o, &tls.Config{RootCAs: pool, Time: now, MinVersion: tls.VersionTLS12}) // of each hub by its own name
+	c := client(o, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, later(o.LastKnown, hubTime)) // of each hub by its own name
 	defer c.CloseIdleConnections()
 	answer, base, err := askAgain(ctx, c, append(hubs[first:len(hubs):len(hubs)], hubs[:first]...), wire.JoinRequest{
 		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion, CSR: string(csr),
@@ -181,7 +180,7 @@ func parseURL(text string) (*url.URL, error) {
 // time is left out of that: the device's clock may be wrong, and the hub's
 // answer is what says by how much.
 func fetchRoot(ctx context.Context, o Options, base *url.URL, token wire.JoinToken) (*x509.Certificate, time.Time, error) {
-	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12})
+	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12}, time.Time{})
 	defer c.CloseIdleConnections()
 	var none time.Time
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(wire.PathCA).String(), nil)
@@ -245,15 +244,41 @@ func wrongName(err x509.HostnameError, host string) error {
 	return fmt.Errorf("%w: the hub answers to %s, not to %s; use one of those, or start the hub with --advertise-address %s", ErrUsage, strings.Join(names, ", "), host, host)
 }
 
-func client(o Options, t *tls.Config) *http.Client {
+// client asks hubs whose certificates are of the roots of a configuration, by the time that moment says.
+func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	dial := o.Dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: timeout}).DialContext
 	}
+	transport := &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout, DisableKeepAlives: true}
+	if t.RootCAs != nil {
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			raw, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			its := t.Clone()
+			its.ServerName = host
+			its.InsecureSkipVerify = true // VerifyConnection does the same by another clock
+			its.VerifyConnection = func(s tls.ConnectionState) error { return check(s.PeerCertificates, t.RootCAs, host, lastKnown) }
+			c := tls.Client(raw, its)
+			if err := c.HandshakeContext(ctx); err != nil {
+				_ = raw.Close()
+				return nil, err
+			}
+			return c, nil
+		}
+	}
 	return &http.Client{
 		Timeout:       timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the hub never sends one elsewhere
-		Transport:     &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout, DisableKeepAlives: true},
+		Transport:     transport,
 	}
 }
 
@@ -395,6 +420,9 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 		return wrongName(name, base.Hostname())
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		says := "the hub's certificate is not of that time"
+		if c := invalid.Cert; c != nil {
+			says = fmt.Sprintf("%s is good from %s until %s", c.Subject.CommonName, c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
+		}
 		if !hubTime.IsZero() {
 			says = "the hub's says " + hubTime.UTC().Format(time.RFC3339)
 		}

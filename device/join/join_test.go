@@ -382,7 +382,29 @@ func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
 	}
 }
 
-func TestAClockThatIsAheadIsNamed(t *testing.T) {
+// keep says for a test whether a time service keeps this machine's clock.
+func keep(t *testing.T, is bool) {
+	was := kept
+	kept = func() bool { return is }
+	t.Cleanup(func() { kept = was })
+}
+
+func TestAClockThatIsAheadAndThatNobodyKeepsDoesNotMatter(t *testing.T) {
+	keep(t, false)
+	past := time.Now().AddDate(-5, 0, 0)
+	heard := built() // the device has never heard of a later time
+	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(time.Hour), date: past})
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
+		t.Fatal(err)
+	}
+	h = newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(-time.Hour), date: past})
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); !errors.Is(err, ErrClock) {
+		t.Fatalf("a certificate that had ended when this program was built: %v", err)
+	}
+}
+
+func TestAClockThatIsAheadAndThatIsKeptIsNamed(t *testing.T) {
+	keep(t, true)
 	past := time.Now().AddDate(-5, 0, 0)
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: past.AddDate(1, 0, 0), date: past})
 	_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})

@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,12 +57,11 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 	if err != nil {
 		return Identity{}, err
 	}
-	t.ServerName = base.Hostname()
 	csr, err := request([]byte(id.Key))
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w; join again", id.Node, err)
 	}
-	c := client(o, t)
+	c := client(o, t, later(o.LastKnown, id.HubTime))
 	defer c.CloseIdleConnections()
 	answer, err := ask(ctx, c, base.JoinPath(wire.PathRenew), wire.RenewRequest{CSR: string(csr)})
 	if err != nil {
@@ -95,22 +95,51 @@ const (
 	retryEnded   = 30 * time.Second
 )
 
+// adrift tells whether a certificate has ended by a clock that nobody keeps: then it may be
+// any time, and the certificate have ended or not.
+func adrift(now time.Time, leaf *x509.Certificate) bool { return now.After(leaf.NotAfter) && !kept() }
+
+// due is in how long a certificate is renewed: after a part of its life, or at once where the
+// clock is adrift, unless that has been done.
+func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) time.Duration {
+	part := time.Duration(fraction * float64(leaf.NotAfter.Sub(leaf.NotBefore)))
+	switch {
+	case !adrift(now, leaf):
+		return leaf.NotBefore.Add(part).Sub(now)
+	case renewed:
+		return part
+	}
+	return rand.N(retryEnded)
+}
+
+// pauseAfter is in how long a renewal that has failed is tried again.
+func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Duration {
+	switch {
+	case !now.After(leaf.NotAfter):
+		return retryRenewal
+	case adrift(now, leaf):
+		return min(retryEnded<<min(failures, 10), retryRenewal)
+	}
+	return retryEnded
+}
+
 // Run renews the identity at half of the life of its certificate, ±10 %, so
 // that a fleet that joined together does not renew together, and tells changed
 // of each new one. A failure is logged and tried again in an hour, every half minute
-// once the certificate has ended, or when the hub says: it stops nothing. It returns
+// once the certificate has ended, or when the hub says: it stops nothing. By a clock that is
+// adrift it is renewed at the start, which is tried again ever later, and then after as much
+// time as passes. It returns
 // when ctx ends, or when the hub says that the device's enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
+	renewed := false
 	for {
 		leaf, err := id.Leaf()
 		if err != nil {
 			return fmt.Errorf("read identity of node %s: %w; join again", id.Node, err)
 		}
-		life := leaf.NotAfter.Sub(leaf.NotBefore)
-		due := leaf.NotBefore.Add(time.Duration(fraction * float64(life)))
 		now := Clock(later(o.LastKnown, id.HubTime))
-		for wait := due.Sub(now()); ; {
+		for wait, failures := due(leaf, now(), fraction, renewed), 0; ; failures++ {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -118,7 +147,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 			}
 			fresh, err := Renew(ctx, id, o)
 			if err == nil {
-				id = fresh
+				id, renewed = fresh, true
 				changed(id)
 				break
 			}
@@ -126,11 +155,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				o.Dismissed(d.Dismissed)
 				return nil
 			}
-			retry := retryRenewal
-			if now().After(leaf.NotAfter) {
-				retry = retryEnded
-			}
-			wait = cmp.Or(comeAgain(err), retry)
+			wait = cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
 			wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 			if ctx.Err() == nil && o.Log != nil {
 				o.Log.Warn("the certificate is not renewed", "node", id.Node, "until", leaf.NotAfter, "again", wait.Round(time.Second), "err", err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"flotilla.dev/shared/wire"
 )
@@ -54,10 +55,10 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 type Live struct{ atomic.Pointer[Identity] }
 
 // Follow makes a configuration of Identity.TLS use what the identity is at each
-// handshake, its certificate and its roots: both change while a link lives. The name that
+// handshake, its certificate and its roots: both change while a link lives. By what time the hub's are judged, moment says. The name that
 // the hub must prove is the ServerName of the state, which the link gives also where it is an
 // IP address.
-func (l *Live) Follow(c *tls.Config) {
+func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 	c.Certificates, c.RootCAs = nil, nil
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		p, err := l.Load().pair()
@@ -74,14 +75,11 @@ func (l *Live) Follow(c *tls.Config) {
 		if host == "" { // without a name anybody's certificate of this hub's would do
 			return fmt.Errorf("check the certificate of the hub of node %s: no address was dialled: this is a mistake in the program", id.Node)
 		}
-		o := x509.VerifyOptions{DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: c.Time()}
+		pool := x509.NewCertPool()
 		for _, r := range roots {
-			o.Roots.AddCert(r)
+			pool.AddCert(r)
 		}
-		for _, m := range s.PeerCertificates[1:] {
-			o.Intermediates.AddCert(m)
-		}
-		_, err = s.PeerCertificates[0].Verify(o)
+		err = check(s.PeerCertificates, pool, host, later(lastKnown, id.HubTime))
 		var stranger x509.UnknownAuthorityError
 		if errors.As(err, &stranger) {
 			return fmt.Errorf("%w: %s shows a certificate of an authority that this device does not know, and was told nothing; if the hub's root was rotated while this device was away, join it again with `flotilla-device join … --keep-workloads` and a token from `flotilla-hub token create --site %s --node %s` (what runs here goes on): %w", ErrWrongHub, host, id.Site, id.Node, err)

@@ -63,7 +63,7 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 			var live Live
 			live.Store(&Identity{CA: "of before"})
 			c := &tls.Config{Time: time.Now}
-			live.Follow(c)
+			live.Follow(c, time.Time{})
 			live.Store(&Identity{Node: "pi-1", Site: "oslo", CA: tt.roots})
 			err := c.VerifyConnection(tls.ConnectionState{ServerName: tt.dialled, PeerCertificates: []*x509.Certificate{tt.shown}})
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

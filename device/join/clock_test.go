@@ -1,0 +1,86 @@
+package join
+
+import (
+	"crypto/x509"
+	"testing"
+	"time"
+)
+
+func TestByWhatTimeTheHubsCertificatesAreJudged(t *testing.T) {
+	now := time.Now()
+	at := func(years float64) time.Time { return now.Add(time.Duration(years * 365 * 24 * float64(time.Hour))) }
+	for _, c := range []struct {
+		name               string
+		from, until, heard float64 // years from the device's time
+		between            float64 // since when the one in the middle is good
+		kept               bool
+		good               bool
+	}{
+		{"good", -1, 1, -1, -2, false, true},
+		{"good, and kept", -1, 1, -1, -2, true, true},
+		{"ended, and the clock is kept", -2, -1, -2, -3, true, false},
+		{"ended by a clock that nobody keeps", 0.01, 13, 0, -3, false, true}, // what built says is before all of these
+		{"ended before the hub was heard last", -2, -1, -0.5, -3, false, false},
+		{"ended after the hub was heard last, by a clock that is ahead", -2, 0.1, 0.05, -3, false, true},
+		{"not begun by a clock that stands where it was switched off", 1, 2, -1, -3, false, true},
+		{"not begun, and the clock is kept", 1, 2, -1, -3, true, false},
+		{"that in the middle is younger", 1, 3, -1, 2, false, true},
+	} {
+		keep(t, c.kept)
+		leaf := &x509.Certificate{NotBefore: at(c.from), NotAfter: at(c.until)}
+		middle := &x509.Certificate{NotBefore: at(c.between), NotAfter: at(20)}
+		m := moment([]*x509.Certificate{leaf, middle}, at(c.heard))
+		good := !m.Before(leaf.NotBefore) && !m.After(leaf.NotAfter) && !m.Before(middle.NotBefore)
+		if good != c.good {
+			t.Errorf("%s: judged at %s, which is good: %v, wants %v", c.name, m, good, c.good)
+		}
+	}
+}
+
+// Ahead by decades: what this program knows is when it was built.
+func TestAClockFarAheadIsJudgedByWhenTheHubWasHeard(t *testing.T) {
+	keep(t, false)
+	heard := built().Add(24 * time.Hour)
+	for until, good := range map[time.Duration]bool{time.Hour: true, -time.Hour: false} {
+		leaf := &x509.Certificate{NotBefore: heard.AddDate(-1, 0, 0), NotAfter: heard.Add(until)}
+		if time.Now().Before(leaf.NotAfter) {
+			t.Skip("this program was built in the future")
+		}
+		m := moment([]*x509.Certificate{leaf}, heard)
+		if is := !m.After(leaf.NotAfter); is != good {
+			t.Errorf("a certificate that ends %s after the hub was heard: judged at %s", until, m)
+		}
+	}
+}
+
+// A clock that stands beyond the end of each certificate would have each renewed as soon as it is there.
+func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
+	now := time.Now()
+	leaf := func(from, until time.Duration) *x509.Certificate {
+		return &x509.Certificate{NotBefore: now.Add(from), NotAfter: now.Add(until)}
+	}
+	for _, c := range []struct {
+		name           string
+		leaf           *x509.Certificate
+		kept, renewed  bool
+		least, most    time.Duration
+		first, seventh time.Duration // the pauses after failures
+	}{
+		{"good", leaf(-time.Hour, 3*time.Hour), false, false, time.Hour, time.Hour, time.Hour, time.Hour},
+		{"half of it is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
+		{"ended, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, true, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
+		{"ended by a clock that is adrift", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
+		{"renewed by one", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
+	} {
+		keep(t, c.kept)
+		if in := due(c.leaf, now, .5, c.renewed); in < c.least || in > c.most {
+			t.Errorf("%s: due in %s", c.name, in)
+		}
+		if a, b := pauseAfter(c.leaf, now, 0), pauseAfter(c.leaf, now, 6); a != c.first || b != c.seventh {
+			t.Errorf("%s: tried again after %s, and after %s at the seventh time", c.name, a, b)
+		}
+		if last := pauseAfter(c.leaf, now, 1<<40); last > time.Hour {
+			t.Errorf("%s: tried again after %s in the end", c.name, last)
+		}
+	}
+}
