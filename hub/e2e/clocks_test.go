@@ -91,6 +91,17 @@ func (c *clocks) runHub() {
 }
 
 func (c *clocks) runDevice() {
+	c.t.Helper()
+	await(c.t, "the agent that was killed is gone", patience, func() error { // what it had just started may have its files a moment longer
+		lock, err := os.Open(filepath.Join(c.d.dir, "lock"))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		defer lock.Close()
+		return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	})
 	c.d.process = startCommand(c.t, c.dev.command(program(c.t, "device", here), "run", "--state-dir", c.d.dir, "--engine", c.d.engine.socket, "--eviction-hard", anyDisk))
 }
 
