@@ -190,17 +190,23 @@ type Status struct {
 	Signed             time.Time         // since when the present intermediate signs
 	Protected          bool
 	Olds               int // intermediates whose certificates are good until Revoke
+	Turn               int // another one after each rotation of this run
+	now                time.Time
 }
 
 // Outdated tells whether a device's newest certificate, by its end, is of a former
-// intermediate: the present one has signed for a whole life from its first day on.
-func (s Status) Outdated(end time.Time) bool { return s.Olds > 0 && !end.After(s.Signed.Add(leafLife)) }
+// intermediate: the present one has signed for a whole life from its first day on, and for no
+// longer, which one may have that was made while a clock stood in the future.
+func (s Status) Outdated(end time.Time) bool {
+	return s.Olds > 0 && (!end.After(s.Signed.Add(leafLife)) || end.After(s.now.Add(leafLife+2*backdated)))
+}
 
 // Status tells what the authority consists of.
 func (a *Authority) Status() Status {
+	_, last := a.span(0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil, len(a.olds)}
+	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil, len(a.olds), int(a.turn), last}
 }
 
 // roots are those that are trusted, the present one first.

@@ -248,7 +248,7 @@ func TestWhoseCertificateIsOutdated(t *testing.T) {
 	}{
 		{1, at.Add(leafLife), true}, {1, at.Add(leafLife - time.Hour), true}, {1, at.Add(leafLife + time.Second), false}, {0, at, false},
 	} {
-		if got := (Status{Signed: at, Olds: tt.olds}).Outdated(tt.end); got != tt.want {
+		if got := (Status{Signed: at, Olds: tt.olds, now: at}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}

@@ -26,6 +26,7 @@ type renewer struct {
 
 	mu    sync.Mutex
 	stale map[string]bool // connected with an old certificate, and not asked since
+	turn  int             // of the authority, for which all that were connected are stale
 }
 
 const (
@@ -62,16 +63,38 @@ func (r *renewer) waiting() []string {
 	return nodes
 }
 
+// rotated makes all stale that are connected when there is another intermediate: by the ends of
+// their certificates it could only be told as far as clocks were right.
+func (r *renewer) rotated(turn int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turn == turn {
+		return
+	}
+	r.turn = turn
+	if r.stale == nil {
+		r.stale = map[string]bool{}
+	}
+	for rec := range state.Each[*state.Record](r.loop.Snapshot(), state.Records, "") {
+		if rec.Key != "" && r.broker.Online(rec.Name) {
+			r.stale[rec.Name] = true
+		}
+	}
+}
+
 func (r *renewer) Run(ctx context.Context) error {
+	r.turn = r.authority.Status().Turn // who comes from now on says what it has
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(renewEvery):
 		}
-		if st := r.authority.Status(); st.Former == nil && st.Olds == 0 {
+		st := r.authority.Status()
+		if st.Former == nil && st.Olds == 0 {
 			continue // nothing to learn
 		}
+		r.rotated(st.Turn)
 		asked := 0
 		for _, node := range r.waiting() {
 			if asked >= renewMost || !r.broker.Online(node) {
