@@ -11,9 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A dirLock is the lock of a data directory.
+type dirLock struct{ *os.File }
+
+// Close gives the lock back in so many words: a program that is being started at this moment has a copy of
+// the file until it is another program, and the lock would be held by that.
+func (l *dirLock) Close() error {
+	if l == nil {
+		return os.ErrInvalid
+	}
+	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
+}
+
 // takeLock makes this process the only hub on a data directory. The kernel gives
 // the lock back when the process ends, however it ends; the file stays.
-func takeLock(dir string) (*os.File, error) {
+func takeLock(dir string) (*dirLock, error) {
 	file := filepath.Join(dir, "hub.lock")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -34,7 +46,7 @@ func takeLock(dir string) (*os.File, error) {
 	if err := f.Truncate(0); err == nil {
 		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only for the message above
 	}
-	return f, nil
+	return &dirLock{f}, nil
 }
 
 // Lock takes the lock of a stopped hub's data directory for a command that must not

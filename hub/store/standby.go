@@ -44,7 +44,7 @@ var ErrStandby = errors.New("this hub stands by: only the one that leads writes"
 // A Standby is the database of a hub that does not lead. It reads, and takes the leader's row.
 type Standby struct {
 	store *Store
-	lock  *os.File
+	lock  *dirLock
 	cold  bool // its schema is older than this program: what is in it is read when this hub leads
 }
 

@@ -70,7 +70,7 @@ type Store struct {
 	dir    string
 	file   string // the database
 	log    *slog.Logger
-	lock   *os.File // nil: shared with a running hub
+	lock   *dirLock // nil: shared with a running hub
 	shared bool     // it is a command's
 	db     *sql.DB  // one connection, the writer
 	read   *pool
