@@ -127,9 +127,9 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 // that a fleet that joined together does not renew together, and tells changed
 // of each new one. A failure is logged and tried again in an hour, every half minute
 // once the certificate has ended, or when the hub says: it stops nothing. By a clock that is
-// adrift it is renewed at the start, which is tried again ever later, and then after as much
-// time as passes. It returns
-// when ctx ends, or when the hub says that the device's enrolment has ended.
+// adrift it is renewed at the start, which is tried again ever later, and then after that part
+// of its life has passed. It returns when ctx ends, or when the hub says that the device's
+// enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed := false

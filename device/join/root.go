@@ -55,9 +55,9 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 type Live struct{ atomic.Pointer[Identity] }
 
 // Follow makes a configuration of Identity.TLS use what the identity is at each
-// handshake, its certificate and its roots: both change while a link lives. By what time the hub's are judged, moment says. The name that
-// the hub must prove is the ServerName of the state, which the link gives also where it is an
-// IP address.
+// handshake, its certificate and its roots: both change while a link lives. By what time the
+// hub's are judged, moment says. The name that the hub must prove is the ServerName of the state,
+// which the link gives also where it is an IP address.
 func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 	c.Certificates, c.RootCAs = nil, nil
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -40,26 +40,3 @@ func TestCertificatesAreValidByTheHubsTimeAndByTheMachines(t *testing.T) {
 		})
 	}
 }
-
-// Of whose certificate another intermediate has come, its end tells, also where that was reckoned by a clock
-// in the future.
-func TestWhoHasACertificateOfAFormerIntermediate(t *testing.T) {
-	now := time.Date(2027, 6, 1, 0, 0, 0, 0, time.UTC)
-	for name, c := range map[string]struct {
-		olds   int
-		signed time.Time
-		end    time.Time
-		want   bool
-	}{
-		"none before it":                       {0, now.AddDate(0, -1, 0), now.AddDate(-1, 0, 0), false},
-		"made before it":                       {1, now.AddDate(0, -1, 0), now.AddDate(0, 10, 0), true},
-		"made by it":                           {1, now.AddDate(0, -1, 0), now.AddDate(1, 0, -7), false},
-		"made by it just now":                  {1, now.AddDate(0, -1, 0), now.Add(leafLife), false},
-		"made while the clock stood in 2040":   {1, now.AddDate(0, -1, 0), now.AddDate(9, 0, 0), true},
-		"made by one of when it stood in 1970": {1, time.Unix(600, 0), now.Add(leafLife), false},
-	} {
-		if s := (Status{Olds: c.olds, Signed: c.signed, now: now}); s.Outdated(c.end) != c.want {
-			t.Errorf("%s: outdated: %v", name, !c.want)
-		}
-	}
-}

@@ -241,14 +241,20 @@ func TestARevokedRootLeavesNothingBehind(t *testing.T) {
 // Who has to renew after a rotation: those whose certificate is from before it.
 func TestWhoseCertificateIsOutdated(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	since := at.AddDate(0, 1, 0)
 	for _, tt := range []struct {
-		olds int
-		end  time.Time
-		want bool
+		olds        int
+		signed, now time.Time
+		end         time.Time
+		want        bool
 	}{
-		{1, at.Add(leafLife), true}, {1, at.Add(leafLife - time.Hour), true}, {1, at.Add(leafLife + time.Second), false}, {0, at, false},
+		{1, at, at, at.Add(leafLife), true}, {1, at, at, at.Add(leafLife - time.Hour), true}, {1, at, at, at.Add(leafLife + time.Second), false}, {0, at, at, at, false},
+		{1, at, since, since.Add(leafLife), false},                // by the present one, just now
+		{1, at, since, at.AddDate(9, 0, 0), true},                 // by a former one, while a clock stood in 2035
+		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
+		{1, time.Unix(600, 0), since, since.Add(leafLife), false}, // the present one was made in 1970
 	} {
-		if got := (Status{Signed: at, Olds: tt.olds, now: at}).Outdated(tt.end); got != tt.want {
+		if got := (Status{Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}
