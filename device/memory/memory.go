@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,7 +121,8 @@ func (m *Memory) Close() error {
 	if m.lock == nil {
 		return nil
 	}
-	return m.lock.Close() // closing the file gives up its lock
+	// A program that is being started has a copy of the file for a moment, with which the lock would stay.
+	return errors.Join(syscall.Flock(int(m.lock.Fd()), syscall.LOCK_UN), m.lock.Close())
 }
 
 // Desired is the stored desired state; false where the device has none, be it new
