@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -198,6 +199,18 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	}
 	k.do(chromedp.Click(chromedp.CSS("[data-find]")))
 	k.await(`document.activeElement.matches("dialog[open] input")`)
+	// What is under a finger stays there: opened again, too, and with what was found still about.
+	const top = `document.querySelector("dialog[open] .row button").getBoundingClientRect().top`
+	k.keys("pi-2")
+	k.await(`!!document.querySelector("dialog[open] [role=option]")`)
+	k.keys(kb.Escape)
+	if !k.eval(`(() => { document.querySelector("[data-find]").click(); window.top0 = ` + top + `; return !document.querySelector("dialog[open] [role=option]")?.offsetParent; })()`) {
+		t.Error("it opens with what was found before")
+	}
+	time.Sleep(300 * time.Millisecond) // it asks 120 ms after a key
+	if !k.eval(top + ` === window.top0`) {
+		t.Error("its buttons move when it has opened")
+	}
 	k.keys("zzqx")
 	k.awaits("Nothing is like that.")
 	k.eval(`document.activeElement.value = "", true`)

@@ -85,7 +85,7 @@ function combo(input, list, { ask, show, choose, eager }) {
         close();
     }
   });
-  return { look };
+  return { look, close };
 }
 
 async function json(url) {
@@ -123,6 +123,8 @@ function dialogOf(label, ...children) {
   return dialog;
 }
 
+const hint = 'Nodes, sites, pods, workloads, config maps, volumes, incidents, the manual; or “drain” and a node’s name.';
+
 let palette;
 function openPalette() {
   if (document.querySelector('dialog[open]')) return;
@@ -142,21 +144,22 @@ function openPalette() {
     form.addEventListener('input', () => { chosen = false; });
     palette = dialogOf('Find', form);
     palette.input = input;
+    palette.clear = () => { close(); input.value = ''; none.textContent = hint; };
     shut.addEventListener('click', () => palette.close());
     help.addEventListener('click', () => { palette.close(); openKeys(); });
-    combo(input, list, {
+    const { close } = combo(input, list, {
       eager: true,
       async ask() {
         const q = input.value.trim();
         const found = q ? await json(`/find?${new URLSearchParams({ q })}`) : [];
-        none.textContent = !q ? 'Nodes, sites, pods, workloads, config maps, volumes, incidents, the manual; or “drain” and a node’s name.' : found.length ? '' : 'Nothing is like that.';
+        none.textContent = !q ? hint : found.length ? '' : 'Nothing is like that.';
         return found;
       },
       show: ({ kind, name, where }) => [make('small', { textContent: kind }), ' ', make('b', { textContent: name }), ...(where ? [' ', make('small', { textContent: where })] : [])],
       choose({ href }) { chosen = true; palette.close(); location.assign(href); },
     });
   }
-  palette.input.value = '';
+  palette.clear(); // before it shows: what comes later moves the buttons under a finger
   palette.showModal();
   palette.input.focus();
   palette.input.dispatchEvent(new Event('input'));
