@@ -22,7 +22,7 @@ func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
 		c.dial = linetest.Dial
 	})
 	h.say("lease", lease("b1", 1))
-	until(t, "the first lease", func() bool { return h.Online("pi-1") })
+	await(t, "the first lease", func() bool { return h.Online("pi-1") })
 	return h, over
 }
 
@@ -33,9 +33,9 @@ func TestTheHubsLineToTheBrokerMayBeSlow(t *testing.T) {
 	h, over := across(t)
 	var got atomic.Int64
 	look := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + h.address).SetClientID("look").SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { got.Store(int64(len(m.Payload()))) }))
-	look.Connect().WaitTimeout(5 * time.Second)
+	look.Connect().WaitTimeout(patience)
 	defer look.Disconnect(0)
-	look.Subscribe("fleet/v1/nodes/pi-1/desired", 0, nil).WaitTimeout(5 * time.Second)
+	look.Subscribe("fleet/v1/nodes/pi-1/desired", 0, nil).WaitTimeout(patience)
 	over.Up.Set(radio)
 	over.Down.Set(radio)
 	const size = 24 << 10
@@ -61,11 +61,11 @@ func TestTheHubLeavesABrokerThatIsSilent(t *testing.T) {
 	h.say("lease", lease("b1", 2)) // either way passes on what it waits for already
 	_ = h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh})
 	began := time.Now()
-	until(t, "the hub to notice", func() bool { return !h.Connected() })
+	await(t, "the hub to notice", func() bool { return !h.Connected() })
 	if took := time.Since(began); took < 10*time.Second {
 		t.Errorf("it left after %s, before it could know", took)
 	}
 	over.Up.Set(1 << 20)
 	over.Down.Set(1 << 20)
-	until(t, "the next connection", h.Connected)
+	await(t, "the next connection", h.Connected)
 }
