@@ -179,6 +179,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			{"host", "c0", "# Kubernetes-managed hosts file (host network).\n" + string(device) + entries},
 			{"none", "c0", resolv}, {"none", "c1", resolv}, {"one", "c0", resolv},
 		} {
+			d.await(c.pod+"/"+c.container+" says something", func() bool { return said(c.pod, c.container) != "" })
 			if got := said(c.pod, c.container); got != c.want {
 				t.Errorf("%s/%s says %q, want %q", c.pod, c.container, got, c.want)
 			}
@@ -200,6 +201,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			return ready(st) && st.ContainerStatuses[0].RestartCount > 0 && st.ContainerStatuses[1].RestartCount > 0
 		})
 		for _, c := range []string{"c0", "c1"} {
+			d.await(c+" says something again", func() bool { return said("names", c) != "" })
 			if got, want := said("names", c), managed+ip("names")+"\tnames\n"; got != want {
 				t.Errorf("%s says %q, want %q", c, got, want)
 			}

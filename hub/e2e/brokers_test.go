@@ -240,7 +240,7 @@ func (s *spy) heardOf(part string) (all []string) {
 func client(t testing.TB, address string, conf *tls.Config, change func(*paho.ClientOptions)) (*spy, error) {
 	t.Helper()
 	s := &spy{}
-	o := paho.NewClientOptions().AddBroker("ssl://" + address).SetTLSConfig(conf).SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(5 * time.Second).
+	o := paho.NewClientOptions().AddBroker("ssl://" + address).SetTLSConfig(conf).SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -255,7 +255,7 @@ func client(t testing.TB, address string, conf *tls.Config, change func(*paho.Cl
 	}
 	s.Client = paho.NewClient(o)
 	token := s.Connect()
-	if !token.WaitTimeout(10 * time.Second) {
+	if !token.WaitTimeout(patience) {
 		return s, errors.New("no CONNACK")
 	}
 	if err := token.Error(); err != nil {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // An engine is a real container engine, asked without our own client.
@@ -67,7 +66,7 @@ func findEngine(t testing.TB, name, env, socket string) *engine {
 }
 
 func engineAt(name, socket string) *engine {
-	return &engine{name: name, socket: socket, client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+	return &engine{name: name, socket: socket, client: &http.Client{Timeout: patience, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},

@@ -68,7 +68,7 @@ func leads(h *hub) bool {
 // leader waits until one of the hubs leads that run.
 func (p *twoHubs) leader(but *hub) (leader, other *hub) {
 	p.t.Helper()
-	await(p.t, "a hub that leads", 30*time.Second, func() error {
+	await(p.t, "a hub that leads", patience, func() error {
 		for i, h := range p.hubs {
 			if h != but && leads(h) {
 				leader, other = h, p.hubs[1-i]
@@ -157,7 +157,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	var took []time.Duration
 	for range rounds() {
 		was, other := p.leader(nil)
-		await(t, "the other hub stands by", 30*time.Second, func() error { _, err := other.get("/readyz"); return err })
+		await(t, "the other hub stands by", patience, func() error { _, err := other.get("/readyz"); return err })
 		time.Sleep(time.Second)
 		beat.take()
 		was.kill()
@@ -165,7 +165,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		if next != other {
 			t.Fatal("the killed hub leads")
 		}
-		await(t, "a write is acknowledged again", 30*time.Second, func() error {
+		await(t, "a write is acknowledged again", patience, func() error {
 			beat.mu.Lock()
 			defer beat.mu.Unlock()
 			if beat.gap < 2*time.Second {
@@ -201,7 +201,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	if err := was.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the frozen hub ends", 30*time.Second, func() error {
+	await(t, "the frozen hub ends", patience, func() error {
 		if !was.ended() {
 			return errors.New("it goes on")
 		}
@@ -294,13 +294,15 @@ func (p *twoHubs) reads(standby *hub) {
 		}
 	}
 	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
-	time.Sleep(time.Second)
-	body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "watched"}})
-	if _, err := p.hubs[0].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {
-		p.t.Fatal(err)
-	}
-	await(p.t, "who watches at the standby is told", 10*time.Second, func() error {
-		if !strings.Contains(watch.said.String(), "configmap/watched") {
+	n := 0
+	await(p.t, "who watches at the standby is told", patience, func() error { // kubectl does not say when it begins to watch
+		n++
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("watched-%d", n)}})
+		if _, err := p.hubs[0].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {
+			p.t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if !strings.Contains(watch.said.String(), "configmap/watched-") {
 			return errors.New("not yet")
 		}
 		return nil

@@ -79,7 +79,7 @@ func (h *hub) keyOf(first *hub) {
 // leader waits for the one that leads, and that it is one.
 func (c *crew) leader() (leader *hub, standbys []*hub) {
 	c.t.Helper()
-	await(c.t, "one hub that leads", 40*time.Second, func() error {
+	await(c.t, "one hub that leads", patience, func() error {
 		leader, standbys = nil, nil
 		for _, h := range c.hubs {
 			switch {
@@ -216,7 +216,7 @@ func TestAWatchLosesNothingWhenAnotherHubLeads(t *testing.T) {
 	b.start()
 	time.Sleep(2 * time.Second)
 	stopWriting()
-	await(t, "the watcher knows all that there is", 30*time.Second, func() error {
+	await(t, "the watcher knows all that there is", patience, func() error {
 		var l corev1.ConfigMapList
 		if err := a.read(base, &l); err != nil {
 			return err
@@ -350,7 +350,7 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 	if a.ended() || b.ended() || !leads(a) || leads(b) {
 		t.Error("another hub leads, because the database was slow")
 	}
-	await(t, "the watch at the standby goes on", 10*time.Second, func() error {
+	await(t, "the watch at the standby goes on", patience, func() error {
 		if n := strings.Count(watch.said.String(), "configmap/slow-"); n < 3 {
 			return fmt.Errorf("it was told of %d", n)
 		}
@@ -366,7 +366,7 @@ func TestThreeHubs(t *testing.T) {
 	write := func(h *hub, name string) {
 		t.Helper()
 		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
-		await(t, "a write is acknowledged", 20*time.Second, func() error {
+		await(t, "a write is acknowledged", patience, func() error {
 			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
 			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the time before was answered by nobody
 				return nil

@@ -167,7 +167,7 @@ func (c command) run(t testing.TB) result {
 	cmd := exec.CommandContext(ctx, c.path, c.args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(c.stdin), &out, &errs, c.dir
 	cmd.Env = environment(c.env...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = patience
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if ctx.Err() != nil {

@@ -261,7 +261,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(3 * time.Minute):
 				t.Fatal("it waits for ever")
 			}
 			mustCommit(t, s, 3, pod("c", 3))
@@ -875,7 +875,7 @@ func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
 
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for until := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+	for until := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal("it does not come to that: ", what)
 		}

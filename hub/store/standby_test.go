@@ -116,7 +116,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 			t.Errorf("a deposed leader wrote %s", what)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := a.Ended(ctx); !errors.Is(err, ErrLocked) {
 		t.Errorf("a deposed leader was told %v", err)

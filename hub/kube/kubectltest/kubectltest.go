@@ -170,7 +170,7 @@ func RunInput(t testing.TB, kubectl, kubeconfig, stdin string, args ...string) (
 	cmd := exec.CommandContext(ctx, kubectl, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
 	cmd.Env = Env(t, kubeconfig)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = patience
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

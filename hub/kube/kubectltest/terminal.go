@@ -65,7 +65,7 @@ func StartTerminal(t testing.TB, kubectl, kubeconfig string, args ...string) *Se
 func command(t testing.TB, kubectl, kubeconfig string, args []string) *Session {
 	s := &Session{t: t, args: args, cmd: exec.Command(kubectl, args...), ended: make(chan struct{})}
 	s.cmd.Env = Env(t, kubeconfig)
-	s.cmd.WaitDelay = time.Second
+	s.cmd.WaitDelay = patience
 	return s
 }
 

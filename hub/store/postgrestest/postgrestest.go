@@ -340,10 +340,10 @@ func (s *Server) Do(database, sql string) string {
 func (s *Server) Try(database, sql string) (string, error) { return s.psql(database, sql) }
 
 func (s *Server) psql(database, sql string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla", "-d", database, "-c", sql)
-	c.Env = append(os.Environ(), "PGCONNECT_TIMEOUT=5", "LC_ALL=C")
+	c.Env = append(os.Environ(), "PGCONNECT_TIMEOUT=60", "LC_ALL=C")
 	out, err := c.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(err, ctx.Err())
