@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -53,11 +52,10 @@ func manyBoards(n int) *memory {
 func TestARolloutOfManyNodesShowsTheWorstFirst(t *testing.T) {
 	m := manyBoards(5000)
 	srv := start(t, configOf(m))
-	began := time.Now()
 	resp, body := srv.ask(t, "admin", "GET", "/rollouts/many", nil)
-	took, text := time.Since(began), mainOf(body)
-	if resp.StatusCode != 200 || len(text) > 128<<10 || took > 2*time.Second {
-		t.Errorf("%d, %d bytes in %s", resp.StatusCode, len(text), took)
+	text := mainOf(body)
+	if resp.StatusCode != 200 || len(text) > 128<<10 {
+		t.Errorf("%d, %d bytes", resp.StatusCode, len(text))
 	}
 	nodes := text[strings.Index(text, "<h2>Nodes</h2>"):]
 	if n := strings.Count(nodes, `href="/nodes/node-`); n != fleet.MaxFirmwareNodes {
@@ -74,7 +72,6 @@ func TestARolloutOfManyNodesShowsTheWorstFirst(t *testing.T) {
 			t.Errorf("it does not say %q: %.3000s", want, text)
 		}
 	}
-	t.Logf("%d bytes in %s", len(text), took)
 }
 
 // The card of a rollout that has stopped leads to its page, and to the node that stopped it.

@@ -33,9 +33,10 @@ import (
 const (
 	rootLife         = 10 * 365 * 24 * time.Hour
 	intermediateLife = 2 * 365 * 24 * time.Hour
-	leafLife         = 365 * 24 * time.Hour
 	backdated        = 24 * time.Hour // NotBefore lies back: a device's clock may be behind
 
+	// LeafLife is that of a certificate of a device, a person or a server.
+	LeafLife = 365 * 24 * time.Hour
 	// RenewalGrace is how long after its end a device's certificate may still renew.
 	RenewalGrace = 90 * 24 * time.Hour
 )
@@ -145,7 +146,7 @@ func middleName(now time.Time) pkix.Name {
 
 // fresh tells whether the intermediate still outlives what it signs.
 func (a *Authority) fresh(now time.Time) bool {
-	return a.middle.cert != nil && now.Add(leafLife+30*24*time.Hour).Before(a.middle.cert.NotAfter)
+	return a.middle.cert != nil && now.Add(LeafLife+30*24*time.Hour).Before(a.middle.cert.NotAfter)
 }
 
 // begin makes the first intermediate, or replaces one whose time has come, while

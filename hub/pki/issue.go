@@ -135,7 +135,7 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 		return Certificate{}, fmt.Errorf("sign certificate of node %q: %s", node, errs[0])
 	}
 	now := a.now()
-	from, until := a.span(leafLife)
+	from, until := a.span(LeafLife)
 	leaf, by, err := a.sign(&x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{organizations[Device]}, CommonName: node},
 		URIs:        []*url.URL{{Scheme: "fleet", Host: "node", Path: "/" + node}},
@@ -158,8 +158,8 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer", user, role)
 	case user == "":
 		return nil, nil, errors.New("issue certificate: its user has no name")
-	case life <= 0 || life > leafLife:
-		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, leafLife)
+	case life <= 0 || life > LeafLife:
+		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, LeafLife)
 	}
 	return a.issueClient(org, commonName(role, user), life)
 }

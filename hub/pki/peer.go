@@ -49,7 +49,7 @@ func (p *PeerClient) certificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, until := p.authority.span(leafLife)
+	from, until := p.authority.span(LeafLife)
 	leaf, _, err := p.authority.sign(&x509.Certificate{
 		Subject:   pkix.Name{Organization: []string{organizations[Peer]}, CommonName: p.name},
 		NotBefore: from, NotAfter: until,

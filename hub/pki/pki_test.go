@@ -232,7 +232,7 @@ func TestWhoseCertificateIsRefused(t *testing.T) {
 			t.Error("a leaf alone, of the present intermediate:", err)
 		}
 
-		time.Sleep(leafLife + time.Hour)
+		time.Sleep(LeafLife + time.Hour)
 		if _, err := a.Verify(mine); !errors.Is(err, ErrUntrusted) {
 			t.Error("an ended one:", err)
 		}
@@ -270,7 +270,7 @@ func TestPeopleHaveTheirOwnCertificates(t *testing.T) {
 		role Role
 		user string
 		life time.Duration
-	}{"a device": {Device, "pi", time.Hour}, "no role": {"", "anna", time.Hour}, "nobody": {Admin, "", time.Hour}, "for ever": {Admin, "anna", 20 * leafLife}} {
+	}{"a device": {Device, "pi", time.Hour}, "no role": {"", "anna", time.Hour}, "nobody": {Admin, "", time.Hour}, "for ever": {Admin, "anna", 20 * LeafLife}} {
 		if _, _, err := a.IssueClient(c.role, c.user, c.life); err == nil {
 			t.Errorf("issued for %s", name)
 		}
@@ -331,7 +331,7 @@ func TestAuthoritiesAndCertificatesRenewThemselves(t *testing.T) {
 			if _, err := server.current.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub"}); err != nil {
 				t.Fatalf("month %d: server: %v", month, err)
 			}
-			if time.Until(certs[0].NotAfter) < leafLife/2 {
+			if time.Until(certs[0].NotAfter) < LeafLife/2 {
 				certs, _ = device(t, a, "pi-1")
 			}
 			time.Sleep(30 * 24 * time.Hour)
@@ -367,7 +367,7 @@ func TestTheHubsCertificateFollowsItsNames(t *testing.T) {
 		if !again.current.Leaf.Equal(second.Leaf) {
 			t.Fatal("a restart made another certificate")
 		}
-		time.Sleep(leafLife - serverRenew + time.Hour)
+		time.Sleep(LeafLife - serverRenew + time.Hour)
 		if third := get(); third.Leaf.Equal(second.Leaf) {
 			t.Fatal("not renewed in time")
 		}

@@ -198,7 +198,7 @@ type Status struct {
 // intermediate: the present one has signed for a whole life from its first day on, and for no
 // longer, which one may have that was made while a clock stood in the future.
 func (s Status) Outdated(end time.Time) bool {
-	return s.Olds > 0 && (!end.After(s.Signed.Add(leafLife)) || end.After(s.now.Add(leafLife+2*backdated)))
+	return s.Olds > 0 && (!end.After(s.Signed.Add(LeafLife)) || end.After(s.now.Add(LeafLife+2*backdated)))
 }
 
 // Status tells what the authority consists of.

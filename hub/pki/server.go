@@ -31,7 +31,7 @@ type Server struct {
 }
 
 const (
-	serverRenew = leafLife / 3 // left of its life when it is renewed
+	serverRenew = LeafLife / 3 // left of its life when it is renewed
 	lookEvery   = time.Minute  // an address that DHCP gave is served this soon
 	maxNames    = 100
 )
@@ -114,7 +114,7 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 
 // signServer signs the certificate of a server that answers to these names and addresses.
 func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
-	from, until := a.span(leafLife)
+	from, until := a.span(LeafLife)
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},
 		NotBefore:   from,

@@ -92,7 +92,7 @@ func TestWhatMayBeRenewed(t *testing.T) {
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
 			t.Error("a revoked one renews:", err)
 		}
-		time.Sleep(leafLife)
+		time.Sleep(LeafLife)
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
 			t.Error("a revoked one renews after its end:", err)
 		}
@@ -156,13 +156,13 @@ func TestWhatIsSignedIsBounded(t *testing.T) {
 		if c := a.root.cert; c.MaxPathLen != 1 {
 			t.Errorf("a root may have %d below it", c.MaxPathLen)
 		}
-		time.Sleep(rootLife - leafLife/2)
+		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
 		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.middle.cert.NotAfter.After(a.root.cert.NotAfter) {
 			t.Errorf("the root ends %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.middle.cert.NotAfter, c[0].NotAfter)
 		}
 	})
-	for _, life := range []time.Duration{0, -time.Hour, leafLife + time.Second} {
+	for _, life := range []time.Duration{0, -time.Hour, LeafLife + time.Second} {
 		if _, _, err := open(t, dir).IssueClient(Viewer, "anna", life); err == nil {
 			t.Errorf("a certificate of %s", life)
 		}
@@ -248,11 +248,11 @@ func TestWhoseCertificateIsOutdated(t *testing.T) {
 		end         time.Time
 		want        bool
 	}{
-		{1, at, at, at.Add(leafLife), true}, {1, at, at, at.Add(leafLife - time.Hour), true}, {1, at, at, at.Add(leafLife + time.Second), false}, {0, at, at, at, false},
-		{1, at, since, since.Add(leafLife), false},                // by the present one, just now
+		{1, at, at, at.Add(LeafLife), true}, {1, at, at, at.Add(LeafLife - time.Hour), true}, {1, at, at, at.Add(LeafLife + time.Second), false}, {0, at, at, at, false},
+		{1, at, since, since.Add(LeafLife), false},                // by the present one, just now
 		{1, at, since, at.AddDate(9, 0, 0), true},                 // by a former one, while a clock stood in 2035
 		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
-		{1, time.Unix(600, 0), since, since.Add(leafLife), false}, // the present one was made in 1970
+		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the present one was made in 1970
 	} {
 		if got := (Status{Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"crypto/ed25519"
 	"log/slog"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/publish"
 	"flotilla.dev/hub/rollout"
@@ -25,6 +27,7 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/volume"
 	"flotilla.dev/hub/workload"
+	"flotilla.dev/shared/clock"
 )
 
 // newLoop makes the loop with every decider, and with the devices.
@@ -94,6 +97,35 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 		NotReadySeconds: cfg.DefaultNotReadyTolerationSeconds, UnreachableSeconds: cfg.DefaultUnreachableTolerationSeconds,
 		Policy: cfg.Policy(), PodSecurity: cfg.PodSecurityDefault, LeaseInterval: cfg.LeaseInterval,
 	}
+}
+
+// tooLong is for how long no hub can have been away: every certificate of its devices would
+// have ended, and the time in which it renews those that have, too.
+const tooLong = pki.LeafLife + pki.RenewalGrace
+
+// believed is when a start is, by the machine's clock and by the hub's own when that was noted last: never
+// before that. A clock that nobody keeps is not believed that everybody has been away for too long: who does
+// locks every device out, and remembers a time that nobody else will have for years.
+func believed(machine, last time.Time, kept bool) time.Time {
+	if last.IsZero() || !machine.Before(last) && (kept || machine.Sub(last) <= tooLong) {
+		return machine
+	}
+	return machine.Add(last.Sub(machine)) // the machine's monotonic clock goes on
+}
+
+// begin is the time at which the hub starts; notBefore makes it later where more is remembered.
+func (h *Hub) begin(ctx context.Context) (time.Time, error) {
+	last, err := h.Store.LastTime(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	now := time.Now()
+	kept, _ := clock.Kept()
+	began := believed(now, last, kept)
+	if began.Sub(now).Abs() > time.Minute {
+		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and start the hub again", "clock", now.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
+	}
+	return began, nil
 }
 
 // notBefore makes the hub's time begin no earlier than the newest thing that it

@@ -149,7 +149,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	}
 	began := time.Now()
 	await("the end of its connection", func() bool { return hub.Broker.Stats().Observers == 0 })
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("a revoked one was cut after %s", took)
 	}
 	<-ended

@@ -143,12 +143,17 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
+	began, err := h.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.authority.Now = func() time.Time { return began } // until there is a Loop
 	if h.server, err = h.authority.NewServer(o.names, log); err != nil {
 		return nil, err
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, mended, err := h.remembered(ctx)
+	start, mended, err := h.remembered(ctx, began)
 	if err != nil {
 		return nil, err
 	}
@@ -348,12 +353,12 @@ func mqttAddress(cfg config.Config, l net.Listener) string {
 }
 
 // remembered is the fleet as the store has it: a hub that stood by has followed it.
-func (h *Hub) remembered(ctx context.Context) (state.Snapshot, []state.Change, error) {
+func (h *Hub) remembered(ctx context.Context, began time.Time) (state.Snapshot, []state.Change, error) {
 	if at := h.o.lead; at != nil && at.fleet != nil {
-		s, mended := at.fleet.take(time.Now())
+		s, mended := at.fleet.take(began)
 		if rev, err := h.Store.Revision(ctx); err == nil && rev == s.Revision {
 			return s, mended, nil
 		}
 	}
-	return recall(ctx, h.Store, time.Now())
+	return recall(ctx, h.Store, began)
 }

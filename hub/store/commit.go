@@ -154,8 +154,14 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		}
 	}
 	dropped := 0
+	now, tell := s.untold()
 	write := func(ctx context.Context, c *conn) (err error) {
 		dropped = 0 // it may be done again
+		if tell {
+			if _, err := c.ExecContext(ctx, setMeta, metaTime, formTime(now)); err != nil {
+				return err
+			}
+		}
 		if c.postgres {
 			dropped, err = writeAll(ctx, c, rows, grow)
 			if err == nil && s.Leads() && len(rows) > 0 {
@@ -183,6 +189,9 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		if err = s.settle(ctx, in); errors.Is(err, errUndone) {
 			err = s.txLocked(ctx, write)
 		}
+	}
+	if err == nil && tell {
+		s.told = now
 	}
 	if err == nil && dropped > 0 {
 		s.log.Warn("events were not remembered: the disk is full", "count", dropped)

@@ -354,4 +354,45 @@ func TestPausesOnBoth(t *testing.T) {
 	})
 }
 
+// The hub's own time goes with what is committed anyway, an hour apart.
+func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
+	onBoth(t, func(t *testing.T, o Options) {
+		begin := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+		now := begin
+		s := opened(t, o)
+		s.Now = func() time.Time { return now }
+		last := func() time.Time {
+			t.Helper()
+			at, err := s.LastTime(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		if at := last(); !at.IsZero() {
+			t.Fatalf("a new database is of %s", at)
+		}
+		for i, c := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour}, {90 * time.Minute, time.Hour}, {-time.Hour, time.Hour}, {3 * time.Hour, 3 * time.Hour}} {
+			now = begin.Add(c.after)
+			mustCommit(t, s, uint64(i+1), pod("a", uint64(i+1)))
+			if at := last(); !at.Equal(begin.Add(c.want)) {
+				t.Errorf("after a commit at %s the last time is %s", now, at)
+			}
+		}
+		_ = s.disconnect() // killed
+		_ = s.lock.Close()
+		s = opened(t, o)
+		mustCommit(t, s, 7, pod("a", 7)) // a command's: it has no time to tell
+		if at := last(); !at.Equal(begin.Add(3 * time.Hour)) {
+			t.Errorf("after a kill the last time is %s", at)
+		}
+		if err := s.End(t.Context(), begin.Add(4*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if at := last(); !at.Equal(begin.Add(4 * time.Hour)) {
+			t.Errorf("after a clean end the last time is %s", at)
+		}
+	})
+}
+
 func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

@@ -57,7 +57,40 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 		return err
 	}
 	p.Ended = now.UTC()
-	return s.setPauses(ctx, p)
+	return errors.Join(s.setPauses(ctx, p), s.SetMeta(ctx, metaTime, formTime(now)))
+}
+
+// metaTime is the hub's own time, with the first commit of a start, of an hour, and at a clean end: no
+// commit is made for it.
+const metaTime = "time"
+
+func formTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// untold tells whether it is time to note the hub's.
+func (s *Store) untold() (now time.Time, tell bool) {
+	if s.Now == nil { // a command's store: nobody's time
+		return now, false
+	}
+	now = s.Now()
+	return now, now.Sub(s.told) >= time.Hour
+}
+
+// LastTime is the hub's own time when it was noted last, at most an hour before the last commit; zero
+// where it never was.
+func (s *Store) LastTime(ctx context.Context) (time.Time, error) {
+	text, err := s.Meta(ctx, metaTime)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, fmt.Errorf("read the time of the hub: %w", err)
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		s.log.Warn("when the hub was there last is not readable, and is forgotten", "err", err)
+		return time.Time{}, nil
+	}
+	return t, nil
 }
 
 func (s *Store) pauses(ctx context.Context) (p pauses, err error) {

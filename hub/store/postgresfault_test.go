@@ -245,7 +245,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				begin := time.Now()
 				err := s.AddUser(t.Context(), User{Name: "anna", Role: "viewer", Created: begin})
-				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > time.Second {
+				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // not the minute of who is in doubt
 					t.Fatal(time.Since(begin), err)
 				}
 				_ = s.Full()
@@ -481,7 +481,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	if _, err := s.User(t.Context(), "anna"); !errors.Is(err, ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 15*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Fatal(took)
 	}
 	server.Signal(syscall.SIGCONT)

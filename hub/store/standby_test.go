@@ -167,12 +167,12 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	for {
 		if _, err := b.Take(t.Context(), row, Member{Name: "b"}); err == nil {
 			break
-		} else if !errors.Is(err, ErrExists) || time.Since(began) > 10*time.Second {
+		} else if !errors.Is(err, ErrExists) || time.Since(began) > 2*time.Minute {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if took := time.Since(began); took > 2*frozen {
+	if took := time.Since(began); took > 10*frozen {
 		t.Errorf("the frozen leader held the row for %s", took)
 	}
 	close(thaw)

@@ -91,6 +91,7 @@ type Store struct {
 	kinds map[string]*kindTable
 	rev   uint64
 	seal  *sealer
+	told  time.Time // the newest metaTime
 
 	transactions uint64 // how many transactions the database has had
 

@@ -1,0 +1,35 @@
+package serve
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAClockThatNobodyKeepsIsNotBelievedThatEverybodyIsLockedOut(t *testing.T) {
+	last := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) time.Time { return last.Add(d) }
+	far := time.Date(2040, 2, 29, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		machine, last time.Time
+		kept          bool
+		want          time.Time
+	}{
+		"a restart":              {at(time.Minute), last, false, at(time.Minute)},
+		"a winter without power": {at(tooLong), last, false, at(tooLong)},
+		"longer than any certificate, and nobody knows":  {at(tooLong + time.Hour), last, false, last},
+		"longer than any certificate, and somebody does": {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
+		"2040":                            {far, last, false, last},
+		"2040, which a time service says": {far, last, true, far},
+		"2040, and nothing is remembered": {far, time.Time{}, false, far},
+		"behind":                          {at(-time.Hour), last, false, last},
+		"1970":                            {time.Unix(600, 0), last, false, last},
+		"behind, and kept":                {at(-time.Hour), last, true, last},
+	} {
+		if got := believed(c.machine, c.last, c.kept); !got.Equal(c.want) {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	if now := time.Now(); believed(now, now.Add(-2*tooLong), false).String() == now.Add(-2*tooLong).Round(0).String() {
+		t.Error("the monotonic clock is lost: a clock that is set would move deadlines")
+	}
+}
