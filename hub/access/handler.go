@@ -17,6 +17,7 @@ import (
 func (g *Guard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+wire.PathCA, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", g.Now().UTC().Format(http.TimeFormat)) // the hub's, by which a device judges its certificate: not this machine's
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(g.Authority.RootPEM())
 	})

@@ -421,6 +421,13 @@ func TestTheHandlers(t *testing.T) {
 	if string(ca) != string(g.Authority.RootPEM()) {
 		t.Fatalf("%s", ca)
 	}
+	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // a gateway whose clock is wrong has a hub that goes by its own
+	g.Now = func() time.Time { return hubs }
+	if resp, err = http.Get(server.URL + wire.PathCA); err != nil || resp.Header.Get("Date") != "Mon, 03 Feb 2031 04:05:06 GMT" {
+		t.Errorf("the time of the hub is %q: %v", resp.Header.Get("Date"), err)
+	}
+	_ = resp.Body.Close()
+	g.Now = time.Now
 	k := token(t, g, NewJoinToken{Uses: 5})
 	good, err := json.Marshal(joinRequest(t, k.Text(), "pi-1", newMachine(t)))
 	must(t, err)

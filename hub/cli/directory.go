@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -81,7 +82,27 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 	if all, err := st.Meta(ctx, store.MetaURLs); err == nil {
 		urls = append(urls, strings.Split(all, ",")...)
 	}
-	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority}), authority, address, urls}))
+	now, err := hubTime(ctx, dir, st)
+	if err != nil {
+		return err
+	}
+	authority.Now = func() time.Time { return now }
+	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority, Now: authority.Now}), authority, address, urls}))
+}
+
+// hubTime is what time it is for the hub. Where that cannot be what this machine's clock says, the hub is asked, if it
+// runs: a token would have ended before it is good, and a revocation would be of what was issued long ago.
+func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error) {
+	now, machines, err := access.Time(ctx, st)
+	if err != nil || machines {
+		return now, err
+	}
+	if text, err := socket.Ask(dir, "time"); err == nil {
+		if at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(text)); err == nil { // a hub of before does not know the word
+			return at, nil
+		}
+	}
+	return now, nil
 }
 
 func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {

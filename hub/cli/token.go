@@ -47,7 +47,7 @@ func (p Program) tokenCommand() *cobra.Command {
 				switch {
 				case !t.Revoked.IsZero():
 					state = "revoked"
-				case time.Now().After(t.Expires):
+				case d.guard.Now().After(t.Expires):
 					state = "ended"
 				case t.Used >= t.Uses:
 					state = "used up"

@@ -286,7 +286,12 @@ func TestClocksThatAreWrong(t *testing.T) {
 		at := newClock(t)
 		at.set(by)
 		d := &device{t: t, engine: e, dir: filepath.Join(t.TempDir(), "joined"), node: fmt.Sprintf("e2e-%d-%d-clock", os.Getpid(), devicesMade.Add(1))}
-		line := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen"))
+		c.hub.set(by) // the command's clock is the gateway's
+		told, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen").Output()
+		if err != nil {
+			t.Fatalf("a token made at %s: %v", c.hub.now(), err)
+		}
+		line := strings.Fields(string(told))
 		if said, err := at.command(program(t, "device", here), append(line[1:], "--state-dir", d.dir, "--node-name", d.node)...).CombinedOutput(); err != nil {
 			t.Fatalf("join at %s: %v: %s", at.now(), err, said)
 		}

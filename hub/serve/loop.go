@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/address"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/approval"
@@ -19,7 +20,6 @@ import (
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/publish"
 	"flotilla.dev/hub/rollout"
@@ -27,7 +27,6 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/volume"
 	"flotilla.dev/hub/workload"
-	"flotilla.dev/shared/clock"
 )
 
 // newLoop makes the loop with every decider, and with the devices.
@@ -99,33 +98,13 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 	}
 }
 
-// tooLong is for how long no hub can have been away: every certificate of its devices would
-// have ended, and the time in which it renews those that have, too.
-const tooLong = pki.LeafLife + pki.RenewalGrace
-
-// believed is when a start is, by the machine's clock and by the hub's own when that was noted last: never
-// before that. A clock that nobody keeps is not believed that everybody has been away for too long: who does
-// locks every device out, and remembers a time that nobody else will have for years.
-func believed(machine, last time.Time, kept bool) time.Time {
-	if last.IsZero() || !machine.Before(last) && (kept || machine.Sub(last) <= tooLong) {
-		return machine
-	}
-	return machine.Add(last.Sub(machine)) // the machine's monotonic clock goes on
-}
-
 // begin is the time at which the hub starts; notBefore makes it later where more is remembered.
 func (h *Hub) begin(ctx context.Context) (time.Time, error) {
-	last, err := h.Store.LastTime(ctx)
-	if err != nil {
-		return time.Time{}, err
+	began, _, err := access.Time(ctx, h.Store)
+	if clock := time.Now(); err == nil && began.Sub(clock).Abs() > time.Minute {
+		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and start the hub again", "clock", clock.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
 	}
-	now := time.Now()
-	kept, _ := clock.Kept()
-	began := believed(now, last, kept)
-	if began.Sub(now).Abs() > time.Minute {
-		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and start the hub again", "clock", now.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
-	}
-	return began, nil
+	return began, err
 }
 
 // notBefore makes the hub's time begin no earlier than the newest thing that it

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/node"
@@ -36,6 +37,9 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 			did(verb, "authority", which, "", err)
 		}
 		return answer, err
+	}
+	if order == "time" {
+		return o.loop.Now().UTC().Format(time.RFC3339Nano), nil
 	}
 	if order == "metrics" {
 		var text page

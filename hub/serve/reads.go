@@ -42,7 +42,7 @@ type reads struct {
 }
 
 func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) *reads {
-	guard := access.New(access.Options{Store: s.People(), Authority: authority, Log: m.log, Fleet: noFleet{}})
+	guard := access.New(access.Options{Store: s.People(), Authority: authority, Log: m.log, Now: authority.Now, Fleet: noFleet{}})
 	return &reads{
 		guard: guard, fleet: f, leader: m.passer.Leader, next: m.passer, metrics: standbyMetrics(m.o.Version, f),
 		api: kube.New(kube.Config{Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: AdmissionSettings(m.o.Config), Version: m.o.Version, Log: m.log}),

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
@@ -68,6 +69,9 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	}
 	authority, err := pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
 	if err != nil {
+		return err
+	}
+	if authority.Now, err = access.Clock(ctx, s.People()); err != nil {
 		return err
 	}
 	authority.Keep = func(map[string][]byte) error { return store.ErrStandby }
