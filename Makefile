@@ -78,7 +78,7 @@ PLAIN = hub/address hub/admission hub/approval hub/broker/setup hub/config hub/e
 	hub/schedule hub/search hub/state hub/volume hub/workload shared/bound shared/fleet shared/policy shared/wire
 
 test-plain:
-	CGO_ENABLED=0 go test -trimpath -vet=off -timeout 15m $(addprefix ./,$(PLAIN))
+	CGO_ENABLED=0 go test -trimpath -vet=off -timeout 60m $(addprefix ./,$(PLAIN))
 
 # The race detector itself fails a check of its own once in some hundred runs
 # ("ThreadSanitizer: CHECK failed", no test is named): such a run says nothing, and is
@@ -102,7 +102,7 @@ test-go:
 # power cut or the disk full at every call of a boot configuration, two hundred stories held against
 # the model. Their packages are those of the programs that hub/e2e builds.
 test-long:
-	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 15m -run '^TestFleet(ADay|TheLogOf|AnIdle|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
+	CGO_ENABLED=0 go test -trimpath -count=1 -timeout 60m -run '^TestFleet(ADay|TheLogOf|AnIdle|ADiskThat|ADeviceWhose|Chance|AnOutageOf|AnySingleMessage|AQuestionIs|ACommandIs)|Budget|WhereverThe|TheHubDoes|^TestStories|^FuzzFirmware' ./hub/sim ./hub/node ./hub/control ./device/firmware
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:
