@@ -192,8 +192,9 @@ const hurried = "task queue exceeded allotted deadline"
 func (b *browser) await(expression string) time.Duration {
 	b.Helper()
 	begin := time.Now()
+	whole := "(() => { try { return " + expression + " } catch { return false } })()" // of a page that is on its way, a half may be there
 	for {
-		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(3*time.Minute)))
+		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](whole, chromedp.WithPollingTimeout(3*time.Minute)))
 		switch {
 		case err == nil:
 			return time.Since(begin)
