@@ -60,8 +60,8 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 	return errors.Join(s.setPauses(ctx, p), s.SetMeta(ctx, metaTime, formTime(now)))
 }
 
-// metaTime is the hub's own time, with the first commit of a start, of an hour, and at a clean end: no
-// commit is made for it.
+// metaTime is the hub's own time, with the first commit of a start and of an hour, for which no commit
+// is made, and at a clean end.
 const metaTime = "time"
 
 func formTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
