@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A sailor is one device of a crew.
+type sailor struct {
+	device
+	tls    *tls.Config // over TLS
+	conn   net.Conn
+	in     atomic.Bool   // registered
+	lost   chan struct{} // closed when the connection has ended
+	ponged chan struct{} // has one: the hub has answered a ping
+	mu     sync.Mutex
+	stored int64 // generation of its desired state
+}
+
+// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst <seconds>,
+// return, renew, half <seconds>.
+func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
+	crew := make([]*sailor, to-from)
+	a := &arena{https: strings.TrimPrefix(url, "https://"), mqtt: addr, dev: addr}
+	var first atomic.Pointer[error]
+	all := func(workers int, do func(i int) error) error {
+		each(ctx, len(crew), workers, func(i int) {
+			if err := do(i); err != nil {
+				first.CompareAndSwap(nil, &err)
+			}
+		})
+		if err := first.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	waiting, paced := context.WithCancel(ctx)
+	defer paced()
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println("done") {
+		verb, arg, _ := strings.Cut(in.Text(), " ")
+		var err error
+		switch verb {
+		case "join":
+			err = all(16, func(i int) error {
+				node, machine := fmt.Sprintf("pi-%05d", from+i), fmt.Sprintf("%016x", 0x1000+from+i)
+				s := &sailor{device: device{a: a, machine: machine, boot: "boot-" + machine}}
+				s.id.Node = node
+				crew[i] = s
+				if token == "" {
+					return nil
+				}
+				return until(ctx, 5*time.Minute, "join", func() (bool, error) {
+					d, err := a.join(ctx, token, node, machine)
+					if err == nil {
+						s.device = *d
+						s.tls, err = s.id.TLS(time.Now())
+					}
+					if err != nil {
+						return false, err
+					}
+					s.tls.ServerName, _, _ = net.SplitHostPort(addr)
+					s.tls.InsecureSkipVerify = true // to judge the hub's chain is the work of a device's own processor
+					return true, nil
+				})
+			})
+		case "connect":
+			go wait(waiting, crew)
+			err = all(256, func(i int) error { return crew[i].register(ctx, (from+i)/50) })
+		case "pace":
+			paced()
+			seconds, _ := strconv.Atoi(arg)
+			err = pace(crew, time.Duration(seconds)*time.Second, pings)
+		case "return":
+			err = all(len(crew), func(i int) error { return crew[i].comeBack(ctx, (from+i)/50) })
+		case "renew":
+			err = renewAll(ctx, crew)
+		case "half":
+			seconds, _ := strconv.Atoi(arg)
+			var on []*sailor
+			for i := 0; i < len(crew); i += 2 {
+				on = append(on, crew[i])
+			}
+			err = pace(on, time.Duration(seconds)*time.Second, pings)
+		case "burst":
+			seconds, _ := strconv.Atoi(arg)
+			err = burst(crew, time.Duration(seconds)*time.Second)
+		default:
+			err = fmt.Errorf("devices do not know how to %q", verb)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// register connects, as an agent does, and waits until the hub has its status.
+func (s *sailor) register(ctx context.Context, site int) error {
+	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", s.a.dev)
+	if err != nil {
+		return err
+	}
+	user := s.id.Node
+	if s.tls != nil {
+		conn, user = tls.Client(conn, s.tls), ""
+	}
+	s.conn = conn
+	flags, prefix := byte(2), wire.NodePrefix(wire.DefaultPrefix, s.id.Node)
+	if user != "" {
+		flags |= 0x80
+	}
+	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.clientID())
+	hello = text(text(hello, prefix+"presence"), `{"boot":"`+s.boot+`","state":"lost"}`)
+	if user != "" {
+		hello = text(hello, user)
+	}
+	filters := []byte{0, 1}
+	for _, f := range wire.Filters(wire.DefaultPrefix, s.id.Node) {
+		filters = append(text(filters, f), 0)
+	}
+	status := s.good(nil, map[string]any{"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("site-%d", site)}}})
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
+	for _, p := range [][]byte{packet(0x10, hello), packet(0x82, filters), packet(0x32, append(append(text(nil, prefix+"status"), 0, 2), status...))} {
+		if _, err := conn.Write(p); err != nil {
+			return fmt.Errorf("register %s: %w", s.id.Node, err)
+		}
+	}
+	answers := make([]byte, 4+6+4) // CONNACK, SUBACK, PUBACK: what the hub wants of the node comes later
+	r := bufio.NewReaderSize(conn, 64)
+	for at := 0; at < len(answers); {
+		head, err := r.Peek(2)
+		if err != nil {
+			return fmt.Errorf("register %s: %w", s.id.Node, err)
+		}
+		if head[0]>>4 == 3 {
+			if err := s.hear(r); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := io.ReadFull(r, answers[at:at+2+int(head[1])])
+		if at += n; err != nil {
+			return fmt.Errorf("register %s: %w", s.id.Node, err)
+		}
+	}
+	if answers[3] != 0 || answers[10] != 0x40 {
+		return fmt.Errorf("register %s: the hub answers %x", s.id.Node, answers)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	s.in.Store(true)
+	lost := make(chan struct{})
+	s.lost, s.ponged = lost, make(chan struct{}, 1)
+	go func() {
+		defer close(lost)
+		for err := error(nil); err == nil; {
+			if err = s.hear(r); err == nil {
+				err = s.renew("")
+			}
+		}
+	}()
+	return s.renew("")
+}
+
+// hear reads packets of the hub until one brings a desired state.
+func (s *sailor) hear(r *bufio.Reader) error {
+	for {
+		head, err := r.ReadByte()
+		if err != nil {
+			return err
+		}
+		n, err := binary.ReadUvarint(r)
+		if err != nil || n > wire.MaxToDevice+1024 {
+			return fmt.Errorf("%s hears a packet of %d bytes: %w", s.id.Node, n, err)
+		}
+		body := make([]byte, n)
+		if _, err := io.ReadFull(r, body); err != nil {
+			return err
+		}
+		if head>>4 == 13 {
+			select {
+			case s.ponged <- struct{}{}:
+			default:
+			}
+		}
+		if head>>4 != 3 {
+			continue
+		}
+		topic := int(binary.BigEndian.Uint16(body))
+		if string(body[2:2+topic]) != wire.Topic(wire.DefaultPrefix, s.id.Node, wire.ChannelDesired) {
+			continue
+		}
+		d, err := wire.ParseDesired(body[2+topic:])
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.stored = d.Generation
+		s.mu.Unlock()
+		return nil
+	}
+}
+
+func (s *sailor) renew(pings string) error {
+	s.mu.Lock()
+	s.lease++
+	l := wire.AppendLease(nil, wire.Lease{Boot: s.boot, Seq: s.lease, Status: s.seq, Desired: s.stored, Time: time.Now()})
+	s.mu.Unlock()
+	p := packet(0x30, append(text(nil, wire.NodePrefix(wire.DefaultPrefix, s.id.Node)+"lease"), l...))
+	if pings == "along" {
+		p = append(p, 0xc0, 0)
+	}
+	_, err := s.conn.Write(p)
+	if err != nil {
+		return fmt.Errorf("renew the lease of %s: %w", s.id.Node, err)
+	}
+	return nil
+}
+
+// wait keeps the leases of those who are in while others register.
+func wait(ctx context.Context, crew []*sailor) {
+	for pause(ctx, leaseEvery/2); ctx.Err() == nil; pause(ctx, leaseEvery/2) {
+		for _, s := range crew {
+			if s.in.Load() && ctx.Err() == nil {
+				_ = s.renew("") // who cannot will say so when paced
+			}
+		}
+	}
+}
+
+// pace lets each device renew its lease once per interval, evenly, and ping along with it, apart from it, or not at all.
+func pace(crew []*sailor, during time.Duration, pings string) error {
+	began, step := time.Now(), leaseEvery/time.Duration(len(crew))
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; errs[w] == nil; i += len(errs) {
+				at := began.Add(time.Duration(i) * step)
+				if at.Sub(began) >= during {
+					return
+				}
+				time.Sleep(time.Until(at))
+				errs[w] = crew[i%len(crew)].renew(pings)
+				if other := (i + len(crew)/2) % len(crew); pings == "apart" && errs[w] == nil { // half an interval from its lease
+					_, errs[w] = crew[other].conn.Write([]byte{0xc0, 0})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// burst has each device renew its lease as often as it is taken.
+func burst(crew []*sailor, during time.Duration) error {
+	end := time.Now().Add(during)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; errs[w] == nil && time.Now().Before(end); i += len(errs) {
+				errs[w] = crew[i%len(crew)].renew("none")
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
