@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -87,7 +86,11 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 	work, ctx := errgroup.WithContext(ctx)
 	processors := runtime.GOMAXPROCS(0)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
-	var texts sync.Pool // of batches that have been decoded
+	type room struct { // that a batch which has been decoded leaves to another
+		rows []store.Row
+		text []byte
+	}
+	rooms := make(chan room, 2*cap(ordered))
 	for range processors {
 		work.Go(func() (err error) {
 			defer panics.CatchThen("start", func(failed error) { err = failed })
@@ -103,8 +106,10 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 						b.mended = append(b.mended, state.Put(o, why).Warning("OutOfBounds"))
 					}
 				}
-				text := b.text
-				texts.Put(&text)
+				select {
+				case rooms <- room{b.rows[:0], b.text[:0]}:
+				default:
+				}
 				b.rows, b.text = nil, nil
 				close(b.decoded)
 			}
@@ -138,9 +143,12 @@ func decodeAll(ctx context.Context, load func(context.Context, func(store.Row) e
 	}
 	err = load(ctx, func(r store.Row) error {
 		if now == nil {
-			now = &batch{rows: make([]store.Row, 0, together), objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
-			if text, ok := texts.Get().(*[]byte); ok {
-				now.text = (*text)[:0]
+			now = &batch{objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
+			select {
+			case r := <-rooms:
+				now.rows, now.text = r.rows, r.text
+			default:
+				now.rows = make([]store.Row, 0, together)
 			}
 		}
 		begin := len(now.text)

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	jsonv1 "github.com/go-json-experiment/json/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,9 +21,20 @@ import (
 
 // A reader makes objects of rows, which share what they have in common. It is for one goroutine.
 type reader struct {
-	mender bound.Mender
-	sharer state.Sharer
+	mender     bound.Mender
+	sharer     state.Sharer
+	options    json.Options
+	lists      map[string]corev1.ResourceList // by their text
+	conditions conditions                     // decoded into, to make lists of what they hold and no more
 }
+
+type conditions []corev1.NodeCondition
+
+// Bounds of the lists that a reader knows: what is longer, or comes when it knows so much, is read anew.
+const (
+	mostLists   = 8192
+	longestList = 256
+)
 
 // object is the object of a row, and what of it had to be mended.
 func (k *reader) object(r store.Row) (o state.Object, places []string, err error) {
@@ -30,8 +42,12 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	if o, err = state.New(kind); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
+	if k.options == nil {
+		k.options = json.JoinOptions(quick, json.WithUnmarshalers(json.JoinUnmarshalers(
+			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), plain)))
+	}
 	text, places := k.mender.Mend(r.Object, o)
-	if json.Unmarshal(text, o, quick) != nil {
+	if json.Unmarshal(text, o, k.options) != nil {
 		o, _ = state.New(kind) // without what has been read already
 		err = stdjson.Unmarshal(text, o)
 	}
@@ -45,9 +61,53 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	return o, places, nil
 }
 
+// list reads what there is of resources: objects that say the same of them share one list.
+func (k *reader) list(d *jsontext.Decoder, l *corev1.ResourceList) error {
+	text, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	if *l != nil {
+		return errUnusual // it is there twice: one that is shared is not added to
+	}
+	if known, ok := k.lists[string(text)]; ok {
+		*l = known
+		return nil
+	}
+	if err := json.Unmarshal(text, (*map[corev1.ResourceName]resource.Quantity)(l), quick); err != nil {
+		return err
+	}
+	if k.lists == nil {
+		k.lists = map[string]corev1.ResourceList{}
+	}
+	if len(k.lists) < mostLists && len(text) <= longestList {
+		k.lists[string(text)] = *l
+	}
+	return nil
+}
+
+// conditionsOf reads the conditions of a node into a list that has no room for more.
+func (k *reader) conditionsOf(d *jsontext.Decoder, l *[]corev1.NodeCondition) error {
+	if *l != nil {
+		return errUnusual
+	}
+	clear(k.conditions[:cap(k.conditions)])
+	k.conditions = k.conditions[:0]
+	if err := json.UnmarshalDecode(d, &k.conditions); err != nil {
+		return err
+	}
+	if k.conditions != nil {
+		*l = append(make([]corev1.NodeCondition, 0, len(k.conditions)), k.conditions...)
+	}
+	return nil
+}
+
 // quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not
 // accepted so, encoding/json has the last word on, so that nothing is checked first.
-var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), json.WithUnmarshalers(json.JoinUnmarshalers(
+var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), json.WithUnmarshalers(plain))
+
+// plain are the types of Kubernetes' that decode themselves.
+var plain = json.JoinUnmarshalers(
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) (err error) {
 		t.Time, err = moment(d, time.RFC3339)
 		return err
@@ -63,7 +123,7 @@ var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithL
 		}
 		return q.UnmarshalJSON(text)
 	}),
-)))
+)
 
 var errUnusual = errors.New("it is written in an unusual way")
 

@@ -1,7 +1,9 @@
 package state
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -62,7 +64,7 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 // A Loader is Load for objects that come a few at a time, while more are being read.
 type Loader struct {
 	t    txn
-	uids []located // of the objects that are in no index of uids yet, in the order in which they came
+	uids [][]located // of the objects that are in no index of uids yet, in the order in which they came
 }
 
 // A located is an object's uid, and where it is.
@@ -77,14 +79,17 @@ func Loading(s Snapshot) *Loader { return &Loader{t: txn{Snapshot: s}} }
 // Add adds objects; of those with one key the last stands. Those that come in order are put
 // behind the last of their table without a search.
 func (l *Loader) Add(objects []Object) {
+	l.uids = append(l.uids, make([]located, 0, len(objects)))
+	last := len(l.uids) - 1
 	for _, o := range objects {
 		kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
 		old, _ := l.t.table(kind).Load(at, o)
 		if old != nil { // its uid may be in the index no more
 			l.indexUIDs()
+			l.uids, last = [][]located{nil}, 0
 			l.t.swapUID(old, o, location{kind, at})
 		} else if uid := o.GetUID(); uid != "" {
-			l.uids = append(l.uids, located{string(uid), location{kind, at}})
+			l.uids[last] = append(l.uids[last], located{string(uid), location{kind, at}})
 		}
 		l.t.reindex(kind, at, old, o)
 	}
@@ -93,9 +98,25 @@ func (l *Loader) Add(objects []Object) {
 // indexUIDs puts the uids that have come into their index, in order: they come in none, and to
 // look for the place of each takes several times as long as to sort them.
 func (l *Loader) indexUIDs() {
-	slices.SortStableFunc(l.uids, func(a, b located) int { return strings.Compare(a.uid, b.uid) })
-	for _, u := range l.uids {
-		writable(&l.t.byUID, &l.t.own.uid).Load(u.uid, u.at)
+	uids := slices.Concat(l.uids...)
+	type place struct { // of one; what a uid begins with tells almost all of them apart, and lies at hand
+		begins uint64
+		i      int
+	}
+	order := make([]place, len(uids))
+	for i, u := range uids {
+		var b [8]byte
+		copy(b[:], u.uid)
+		order[i] = place{binary.BigEndian.Uint64(b[:]), i}
+	}
+	slices.SortFunc(order, func(a, b place) int {
+		if a.begins != b.begins {
+			return cmp.Compare(a.begins, b.begins)
+		}
+		return cmp.Or(strings.Compare(uids[a.i].uid, uids[b.i].uid), cmp.Compare(a.i, b.i))
+	})
+	for _, p := range order {
+		writable(&l.t.byUID, &l.t.own.uid).Load(uids[p.i].uid, uids[p.i].at)
 	}
 	l.uids = nil
 }

@@ -1,20 +1,13 @@
 package state
 
 import (
-	"maps"
-	"slices"
-	"strconv"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // A Sharer makes what the objects of a fleet repeat one in memory: words that thousands of nodes
-// have in common, and what they have of resources. Objects in a snapshot never change, so they
-// may. It knows what it has met, up to a bound, and is for one goroutine.
+// have in common. It knows what it has met, up to a bound, and is for one goroutine.
 type Sharer struct {
 	words map[string]string
-	lists map[string]corev1.ResourceList
 }
 
 // Bounds of what a Sharer knows: what is longer, or comes when it knows so much, is left as it is.
@@ -29,7 +22,6 @@ func (k *Sharer) Share(o Object) {
 	case *corev1.Node:
 		o.Labels, o.Annotations = k.named(o.Labels, o.Name), k.named(o.Annotations, o.Name)
 		shareWords(&o.Status, k.word)
-		o.Status.Capacity, o.Status.Allocatable = k.list(o.Status.Capacity), k.list(o.Status.Allocatable)
 	case *corev1.Event:
 		o.Namespace, o.Reason, o.Type = k.word(o.Namespace), k.word(o.Reason), k.word(o.Type)
 		about := &o.InvolvedObject
@@ -94,45 +86,15 @@ func (k *Sharer) word(s string) string {
 // named shares what a node's labels or annotations are called and say, but not its own name,
 // which no other says.
 func (k *Sharer) named(m map[string]string, own string) map[string]string {
-	if m == nil {
-		return nil
+	out := m
+	if len(m) >= 8 { // as many as a small map has room for: it grows when it is written
+		out = make(map[string]string, len(m))
 	}
-	out := make(map[string]string, len(m))
 	for key, v := range m {
 		if v != own {
 			v = k.word(v)
 		}
-		out[k.word(key)] = v
+		out[k.word(key)] = v // a map keeps the key that it was given last
 	}
 	return out
-}
-
-// list returns one that says the same, in the same words.
-func (k *Sharer) list(l corev1.ResourceList) corev1.ResourceList {
-	if l == nil {
-		return nil
-	}
-	var said []byte
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		q := l[name]
-		n, ok := q.AsInt64()
-		if !ok {
-			n = q.MilliValue()
-		}
-		said = append(strconv.AppendInt(append(append(said, name...), 0), n, 10), q.Format...)
-	}
-	if len(said) > longestShared {
-		return l
-	}
-	known, ok := k.lists[string(said)]
-	if ok && maps.EqualFunc(l, known, func(a, b resource.Quantity) bool { return a.Format == b.Format && a.Cmp(b) == 0 }) {
-		return known
-	}
-	if k.lists == nil {
-		k.lists = map[string]corev1.ResourceList{}
-	}
-	if !ok && len(k.lists) < mostShared {
-		k.lists[string(said)] = l
-	}
-	return l
 }

@@ -36,18 +36,17 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 		t.Errorf("it is %+v, want %+v", b, want)
 	}
 	same := func(x, y string) bool { return unsafe.StringData(x) == unsafe.StringData(y) }
-	if !same(a.Labels["zone"], b.Labels["zone"]) || !same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) || !same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
+	key := func(m map[string]string) string {
+		for k := range m {
+			if k == "zone" {
+				return k
+			}
+		}
+		return ""
+	}
+	if !same(a.Labels["zone"], b.Labels["zone"]) || !same(key(a.Labels), key(b.Labels)) || !same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) || !same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
 		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
 		t.Error("they do not share their words")
-	}
-	if reflect.ValueOf(a.Status.Capacity).Pointer() != reflect.ValueOf(b.Status.Allocatable).Pointer() {
-		t.Error("they do not share their resources")
-	}
-	for _, other := range []*corev1.Node{node("pi-3", "4", "1025Mi"), node("pi-4", "4", "1Gi"), node("pi-5", "4m", "1Gi"), node("pi-6", "4", "1073741824"), node("pi-7", "4n", "1Gi"), node("pi-8", "5n", "1Gi")} {
-		want := other.DeepCopy()
-		if k.Share(other); fmt.Sprint(other.Status.Capacity) != fmt.Sprint(want.Status.Capacity) || !reflect.DeepEqual(other.Status.Allocatable, want.Status.Allocatable) {
-			t.Errorf("%s has %v, want %v", other.Name, other.Status.Allocatable, want.Status.Allocatable)
-		}
 	}
 	for i := range 20_000 { // more than are known
 		n := node(fmt.Sprint("n-", i), fmt.Sprint(i), "1Gi")
