@@ -162,13 +162,10 @@ var (
 	anotherEvent = []state.Subject{{Key: allEvents.Key, Part: partMore}}
 )
 
-// Subjects returns every object but events, with every part that it has.
+// Subjects returns every object but events, with every part that it has. Of those that are in
+// no namespace, such as nodes, which nothing owns and nothing holds there is nothing to decide.
 func (Decider) Subjects(s state.Snapshot) []state.Subject {
-	count := 2
-	for _, kind := range state.Kinds() {
-		count += 2 * s.Len(kind)
-	}
-	all := append(make([]state.Subject, 0, count), state.Subject{Key: allPods.Key, Part: partMore}, anotherEvent[0])
+	all := []state.Subject{{Key: allPods.Key, Part: partMore}, anotherEvent[0]}
 	for _, kind := range state.Kinds() {
 		if kind == state.Events {
 			continue
@@ -179,14 +176,24 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject {
 			parts = []string{partTemplate, partTurn}
 		case state.PodDisruptionBudgets:
 			parts = []string{partTurn}
-		case state.Nodes:
-			parts = []string{partPods}
 		}
+		alone := !kind.Row().Namespaced && kind != state.Namespaces
 		for o := range s.All(kind, "") {
+			if alone && !mayEnd(o) {
+				continue
+			}
 			k := state.KeyOf(o)
 			all = append(all, state.About(k))
 			for _, p := range parts {
 				all = append(all, state.Subject{Key: k, Part: p})
+			}
+		}
+	}
+	if s.Len(state.Pods) > 0 {
+		for n := range s.Nodes() {
+			for range s.PodsOn(n.Name) {
+				all = append(all, state.Subject{Key: state.KeyOf(n), Part: partPods})
+				break
 			}
 		}
 	}

@@ -202,7 +202,7 @@ func (w *work) daemon(k state.Key) *daemonWork {
 // mayEnd notes an object, which may be nil, that owners, finalizers or its namespace
 // may be about to end.
 func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
-	if o != nil && (len(o.GetOwnerReferences())+len(o.GetFinalizers()) > 0 || o.GetDeletionTimestamp() != nil) {
+	if o != nil && mayEnd(o) {
 		w.check[k] = true
 	}
 	if ns := (state.Key{Kind: state.Namespaces, Name: k.Namespace}); k.Kind == state.Namespaces {
@@ -210,6 +210,11 @@ func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
 	} else if k.Namespace != "" && p.dying(k.Namespace) {
 		w.namespaces[ns] = true
 	}
+}
+
+// mayEnd tells whether an object may have to go, with its owners or by itself.
+func mayEnd(o state.Object) bool {
+	return len(o.GetOwnerReferences())+len(o.GetFinalizers()) > 0 || o.GetDeletionTimestamp() != nil
 }
 
 // kin notes what depended on an object that is gone, and the owners that may have waited
