@@ -65,12 +65,7 @@ func (d Decider) Touches(c state.Applied) []state.Subject {
 }
 
 // Subjects returns all nodes.
-func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
-	for n := range s.Nodes() {
-		all = append(all, state.About(state.KeyOf(n)))
-	}
-	return all
-}
+func (Decider) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Decide gives blocks to the nodes that have none, and says what is wrong with those
 // that people gave. Beside its subjects it looks at the nodes that have the same
@@ -107,8 +102,17 @@ func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bo
 			}
 		}
 	}
+	there := 0
 	for _, q := range subjects {
+		if _, known := nodes[q.Name]; !known && s.Node(q.Name) != nil {
+			there++
+		}
 		nodes[q.Name] = false
+	}
+	if there == s.Len(state.Nodes) {
+		return nodes // there are no others
+	}
+	for _, q := range subjects {
 		if had, ok := q.Was.([]netip.Prefix); ok {
 			touch(had)
 		}

@@ -42,11 +42,24 @@ func sooner(a, b alarm) bool {
 	return a.part < b.part
 }
 
-func (q *alarms) set(a state.Alarm) {
-	if !q.ready {
-		q.at, q.ready = map[ref]time.Time{}, true
+// setAll is set for many.
+func (q *alarms) setAll(all []state.Alarm) {
+	q.begin(len(all))
+	for _, a := range all {
+		q.set(a)
+	}
+}
+
+// begin makes room for some where there are none.
+func (q *alarms) begin(some int) {
+	if !q.ready && some > 0 {
+		q.at, q.ready = make(map[ref]time.Time, some), true
 		q.queue = *btree.NewBTreeGOptions(sooner, btree.Options{NoLocks: true})
 	}
+}
+
+func (q *alarms) set(a state.Alarm) {
+	q.begin(1)
 	r := ref{a.Subject.Key, a.Subject.Part}
 	if old, ok := q.at[r]; ok {
 		if old.Equal(a.At) {

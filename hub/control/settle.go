@@ -129,9 +129,7 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 			s, done, more = t.follows.apply(s, plan.Changes, now)
 			log = append(append(log, done...), more...)
 			made = append(append(made, done...), more...)
-			for _, a := range plan.Alarms {
-				t.alarms[i].set(a)
-			}
+			t.alarms[i].setAll(plan.Alarms)
 			if plan.Forgive {
 				s = s.Forgive(now)
 			}
@@ -180,6 +178,11 @@ func inParts(d Decider, s state.Snapshot, every []state.Subject, now time.Time) 
 		all.Go(func() { plans[i], done[i] = decide(d, s, some, now) })
 	}
 	all.Wait()
+	changes, alarms := 0, 0
+	for _, p := range plans {
+		changes, alarms = changes+len(p.Changes), alarms+len(p.Alarms)
+	}
+	plan.Changes, plan.Alarms = make([]state.Change, 0, changes), make([]state.Alarm, 0, alarms)
 	for _, p := range plans {
 		plan.Changes, plan.Alarms = append(plan.Changes, p.Changes...), append(plan.Alarms, p.Alarms...)
 		plan.Forgive = plan.Forgive || p.Forgive

@@ -30,13 +30,7 @@ func (Health) Touches(c state.Applied) []state.Subject {
 }
 
 // Subjects returns all nodes.
-func (Health) Subjects(s state.Snapshot) []state.Subject {
-	all := make([]state.Subject, 0, s.Len(state.Nodes))
-	for n := range s.Nodes() {
-		all = append(all, state.About(state.KeyOf(n)))
-	}
-	return all
-}
+func (Health) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: a node's health is its own.
 func (Health) Apart() {}

@@ -81,12 +81,7 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 }
 
 // Subjects returns all nodes.
-func (Deliver) Subjects(s state.Snapshot) (all []state.Subject) {
-	for n := range s.Nodes() {
-		all = append(all, state.About(state.KeyOf(n)))
-	}
-	return all
-}
+func (Deliver) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node is to run is its own.
 func (Deliver) Apart() {}
@@ -95,22 +90,26 @@ func (Deliver) Apart() {}
 // next generation.
 func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	known := profiles{}
+	var buffer bytes.Buffer
+	var hexed [2 * sha256.Size]byte
+	encoder := json.NewEncoder(&buffer)
 	for _, node := range concerned(s, subjects) {
 		rec := s.Record(node)
 		if s.Node(node) == nil || rec == nil || rec.Paused || rec.Unmet {
 			continue
 		}
-		content, err := json.Marshal(v.of(s, node, known))
-		if err != nil {
+		buffer.Reset()
+		if err := encoder.Encode(v.of(s, node, known)); err != nil {
 			continue // objects that came in as JSON go out as JSON
 		}
+		content := bytes.TrimSuffix(buffer.Bytes(), []byte("\n")) // as content has it
 		sum := sha256.Sum256(content)
-		digest := hex.EncodeToString(sum[:])
-		if rec.Digest == digest {
+		if string(hex.AppendEncode(hexed[:0], sum[:])) == rec.Digest {
 			continue
 		}
+		digest := hex.EncodeToString(sum[:])
 		if v.encoded != nil {
-			v.encoded.Store(digest, content)
+			v.encoded.Store(digest, bytes.Clone(content))
 		}
 		rec = rec.DeepCopy()
 		rec.Digest = digest

@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -18,8 +17,11 @@ func Desired(s state.Snapshot, node string) wire.Desired { return profiles{}.des
 
 func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
-	configs, secrets := map[state.Key]bool{}, map[state.Key]bool{}
+	var configs, secrets map[state.Key]bool
 	for p := range s.PodsOn(node) {
+		if configs == nil {
+			configs, secrets = map[state.Key]bool{}, map[state.Key]bool{}
+		}
 		d.Pods = append(d.Pods, forDevice(p))
 		references(p, func(k state.Key) {
 			if k.Kind == state.Secrets {
@@ -42,11 +44,7 @@ func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {
 		d.PodCIDR = n.Spec.PodCIDR
-		if p := known.of(s, n); p != nil {
-			d.Profile = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: p.Spec}
-			// What is booted goes another way, signed and in its turn.
-			d.Profile.Spec.Boot, d.Profile.Spec.Watchdog, d.Profile.Spec.Health = nil, nil, nil
-		}
+		d.Profile = known.of(s, n).told
 	}
 	return d
 }

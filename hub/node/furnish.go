@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/state"
@@ -39,7 +40,7 @@ func (Furnish) Touches(c state.Applied) []state.Subject {
 }
 
 // Subjects returns all nodes.
-func (Furnish) Subjects(s state.Snapshot) []state.Subject { return Deliver{}.Subjects(s) }
+func (Furnish) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node has of its profile is its own.
 func (Furnish) Apart() {}
@@ -52,7 +53,7 @@ func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (
 		if have == nil || rec == nil {
 			continue
 		}
-		p := known.of(s, have)
+		p := known.of(s, have).whole
 		want, ok := gives[p]
 		if !ok {
 			want = given(p)
@@ -89,14 +90,21 @@ func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 }
 
 // profiles are those of the nodes of one snapshot: thousands have the same one.
-type profiles map[string]*fleet.BoardProfile
+type profiles map[string]profile
+
+// A profile is one with what it extends, and what of it devices are told. nil: there is none.
+type profile struct{ whole, told *fleet.BoardProfile }
 
 // of is profileOf, once for all nodes that have it.
-func (p profiles) of(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
+func (p profiles) of(s state.Snapshot, n *corev1.Node) profile {
 	name := n.Labels[fleet.LabelProfile]
 	known, ok := p[name]
 	if !ok {
-		known = profileOf(s, n)
+		if known.whole = profileOf(s, n); known.whole != nil {
+			known.told = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.whole.Name}, Spec: known.whole.Spec}
+			// What is booted goes another way, signed and in its turn.
+			known.told.Spec.Boot, known.told.Spec.Watchdog, known.told.Spec.Health = nil, nil, nil
+		}
 		p[name] = known
 	}
 	return known

@@ -280,8 +280,11 @@ func (s Snapshot) Forgive(t time.Time) Snapshot {
 func (s Snapshot) Forgiven() time.Time { return s.forgiven }
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
-	prefix := first + "\x00"
 	return func(yield func(V) bool) {
+		if t.Len() == 0 {
+			return
+		}
+		prefix := first + "\x00"
 		t.Ascend(prefix, func(key string, v V) bool { return strings.HasPrefix(key, prefix) && yield(v) })
 	}
 }

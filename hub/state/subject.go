@@ -15,6 +15,15 @@ type Subject struct {
 // About is the subject that an object as a whole is.
 func About(k Key) Subject { return Subject{Key: k} }
 
+// AboutNodes returns the subjects that all nodes are.
+func AboutNodes(s Snapshot) []Subject {
+	all := make([]Subject, 0, s.Len(Nodes))
+	for n := range s.Nodes() {
+		all = append(all, About(Key{Kind: Nodes, Name: n.Name}))
+	}
+	return all
+}
+
 // Touched returns what changes mean to a decider: its subjects, each once, in the
 // order of the changes.
 func Touched(touches func(Applied) []Subject, changes []Applied) []Subject {
