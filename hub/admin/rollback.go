@@ -1,13 +1,13 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"sort"
 	"strconv"
 	"time"
 
@@ -69,7 +69,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b version) int { return cmp.Compare(b.Number, a.Number) })
+	sort.Slice(list, func(i, j int) bool { return list[i].Number > list[j].Number })
 	return list
 }
 

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -82,7 +83,7 @@ func (d *Depot) Agents() []Agent {
 		}
 	}
 	d.known = known
-	slices.SortFunc(found, func(a, b Agent) int { return strings.Compare(a.Arch, b.Arch) })
+	sort.Slice(found, func(i, j int) bool { return found[i].Arch < found[j].Arch })
 	return found
 }
 

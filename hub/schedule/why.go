@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -174,8 +175,9 @@ func (w *search) told() (all []Obstacle) {
 		}
 		all = append(all, *o)
 	}
-	slices.SortFunc(all, func(a, b Obstacle) int {
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(costs[b.Kind], costs[a.Kind]), strings.Compare(a.said(), b.said()))
+	sort.Slice(all, func(i, j int) bool {
+		a, b := all[i], all[j]
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(costs[b.Kind], costs[a.Kind]), strings.Compare(a.said(), b.said())) < 0
 	})
 	return all
 }

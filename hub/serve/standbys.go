@@ -3,7 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -62,8 +62,8 @@ func (s *standbys) list() (all []leader.Standing) {
 	for _, h := range s.all {
 		all = append(all, h.Standing)
 	}
-	slices.SortFunc(all, func(a, b leader.Standing) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address))
+	sort.Slice(all, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(all[i].Name, all[j].Name), cmp.Compare(all[i].Address, all[j].Address)) < 0
 	})
 	return all
 }
