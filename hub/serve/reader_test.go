@@ -2,11 +2,13 @@ package serve
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
 	jsonquick "github.com/go-json-experiment/json"
+	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -73,4 +75,51 @@ func FuzzRows(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Objects that are read share their lists of resources, and what is odd in one row changes no other's.
+func TestRowsShareTheirResources(t *testing.T) {
+	var k reader
+	read := func(kind, text string) state.Object {
+		o, places, err := k.object(store.Row{Kind: kind, Name: "a", Object: []byte(text)})
+		if err != nil || len(places) > 0 {
+			t.Fatal(err, places)
+		}
+		return o
+	}
+	node := func(list string) *corev1.Node {
+		return read("nodes", `{"metadata":{"name":"a"},"status":{"capacity":`+list+`,"allocatable":`+list+`,"conditions":[{"type":"A"},{"type":"B"},{"type":"Ready","status":"True"}]}}`).(*corev1.Node)
+	}
+	const list = `{"cpu":"4","memory":"1Gi"}`
+	one, other := node(list), node(list)
+	at := func(l corev1.ResourceList) uintptr { return reflect.ValueOf(l).Pointer() }
+	if at(one.Status.Capacity) != at(other.Status.Allocatable) {
+		t.Error("they do not share their resources")
+	}
+	twice := read("nodes", `{"metadata":{"name":"a"},"status":{"capacity":`+list+`,"capacity":{"pods":"7"}}}`).(*corev1.Node)
+	if l := twice.Status.Capacity; len(l) != 3 || l.Pods().Value() != 7 {
+		t.Errorf("what is there twice is %v", l)
+	}
+	if l := one.Status.Capacity; len(l) != 2 || l.Cpu().Value() != 4 || l.Memory().Value() != 1<<30 {
+		t.Errorf("another row has made of its resources %v", l)
+	}
+	for i := range 2 * mostLists { // more than are known, and one that is long
+		if n := node(fmt.Sprintf(`{"cpu":"%d"}`, i)); n.Status.Capacity.Cpu().Value() != int64(i) {
+			t.Fatalf("%d is %v", i, n.Status.Capacity)
+		}
+	}
+	if n := node(`{"cpu":"3"` + strings.Repeat(" ", 2*longestList) + `}`); n.Status.Capacity.Cpu().Value() != 3 {
+		t.Errorf("it is %v", n.Status.Capacity)
+	}
+	if len(k.lists) > mostLists {
+		t.Errorf("%d lists are known", len(k.lists))
+	}
+	c := one.Status.Conditions
+	if len(c) != 3 || cap(c) != 3 || c[2].Status != corev1.ConditionTrue || &c[0] == &other.Status.Conditions[0] {
+		t.Errorf("the conditions are %v, with room for %d", c, cap(c))
+	}
+	few := read("nodes", `{"metadata":{"name":"a"},"status":{"conditions":[{"type":"C"}]}}`).(*corev1.Node).Status.Conditions
+	if !reflect.DeepEqual(few, []corev1.NodeCondition{{Type: "C"}}) {
+		t.Errorf("something of another row is left in %v", few)
+	}
 }
