@@ -1,18 +1,16 @@
 package control
 
 import (
+	"container/heap"
 	"time"
-
-	"github.com/tidwall/btree"
 
 	"flotilla.dev/hub/state"
 )
 
 // alarms are the moments at which a decider wants to be asked again, one per subject.
 type alarms struct {
-	at    map[ref]time.Time
-	queue btree.BTreeG[alarm]
-	ready bool
+	of    map[ref]*alarm
+	queue queue
 }
 
 // A ref is a subject as an alarm names it: it hands nothing over.
@@ -21,14 +19,22 @@ type ref struct {
 	part string
 }
 
-type alarm struct {
-	ref
-	at time.Time
-}
-
 func (r ref) subject() state.Subject { return state.Subject{Key: r.key, Part: r.part} }
 
-func sooner(a, b alarm) bool {
+// An alarm is one, and its place in the queue.
+type alarm struct {
+	ref
+	at    time.Time
+	place int
+}
+
+// A queue is a heap: the first is the soonest.
+type queue []*alarm
+
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	a, b := q[i], q[j]
 	switch {
 	case !a.at.Equal(b.at):
 		return a.at.Before(b.at)
@@ -42,69 +48,95 @@ func sooner(a, b alarm) bool {
 	return a.part < b.part
 }
 
-// setAll is set for many.
-func (q *alarms) setAll(all []state.Alarm) {
-	q.begin(len(all))
-	for _, a := range all {
-		q.set(a)
-	}
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
 }
 
-// begin makes room for some where there are none.
-func (q *alarms) begin(some int) {
-	if !q.ready && some > 0 {
-		q.at, q.ready = make(map[ref]time.Time, some), true
-		q.queue = *btree.NewBTreeGOptions(sooner, btree.Options{NoLocks: true})
+func (q *queue) Push(a any) { *q = append(*q, a.(*alarm)) }
+
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	a := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return a
+}
+
+// setAll is set for many. More than there are find their places all at once.
+func (q *alarms) setAll(all []state.Alarm) {
+	if len(all) <= len(q.queue) {
+		for _, a := range all {
+			q.set(a)
+		}
+		return
 	}
+	if q.of == nil {
+		q.of, q.queue = make(map[ref]*alarm, len(all)), make(queue, 0, len(all))
+	}
+	room := make([]alarm, 0, len(all))
+	for _, a := range all {
+		r := ref{a.Subject.Key, a.Subject.Part}
+		known := q.of[r]
+		switch {
+		case known != nil && a.At.IsZero():
+			q.queue.Swap(known.place, len(q.queue)-1)
+			q.queue.Pop()
+			delete(q.of, r)
+		case known != nil:
+			known.at = a.At
+		case !a.At.IsZero():
+			room = append(room, alarm{r, a.At, len(q.queue)})
+			q.of[r] = &room[len(room)-1]
+			q.queue.Push(q.of[r])
+		}
+	}
+	heap.Init(&q.queue)
 }
 
 func (q *alarms) set(a state.Alarm) {
-	q.begin(1)
 	r := ref{a.Subject.Key, a.Subject.Part}
-	if old, ok := q.at[r]; ok {
-		if old.Equal(a.At) {
-			return
+	known := q.of[r]
+	switch {
+	case known != nil && a.At.IsZero():
+		heap.Remove(&q.queue, known.place)
+		delete(q.of, r)
+	case known != nil:
+		known.at = a.At
+		heap.Fix(&q.queue, known.place)
+	case !a.At.IsZero():
+		if q.of == nil {
+			q.of = map[ref]*alarm{}
 		}
-		q.queue.Delete(alarm{r, old})
-		delete(q.at, r)
-	}
-	if !a.At.IsZero() {
-		q.at[r] = a.At
-		q.queue.Set(alarm{r, a.At})
+		q.of[r] = &alarm{r, a.At, len(q.queue)}
+		heap.Push(&q.queue, q.of[r])
 	}
 }
 
 func (q *alarms) first() (time.Time, bool) {
-	if !q.ready {
+	if len(q.queue) == 0 {
 		return time.Time{}, false
 	}
-	a, ok := q.queue.Min()
-	return a.at, ok
+	return q.queue[0].at, true
 }
 
-// peek calls each with the subjects whose alarms have rung.
-func (q *alarms) peek(now time.Time, each func(ref)) {
-	if !q.ready {
+// peek calls each with the subjects whose alarms have rung, in no order.
+func (q *alarms) peek(now time.Time, each func(ref)) { q.queue.peek(0, now, each) }
+
+func (q queue) peek(from int, now time.Time, each func(ref)) {
+	if from >= len(q) || q[from].at.After(now) {
 		return
 	}
-	q.queue.Scan(func(a alarm) bool {
-		if a.at.After(now) {
-			return false
-		}
-		each(a.ref)
-		return true
-	})
+	each(q[from].ref)
+	q.peek(2*from+1, now, each)
+	q.peek(2*from+2, now, each)
 }
 
-// due takes the alarms that have rung.
+// due takes the alarms that have rung, the first one first.
 func (q *alarms) due(now time.Time) (rung []state.Subject) {
-	for q.ready {
-		a, ok := q.queue.Min()
-		if !ok || a.at.After(now) {
-			break
-		}
-		q.queue.PopMin()
-		delete(q.at, a.ref)
+	for len(q.queue) > 0 && !q.queue[0].at.After(now) {
+		a := heap.Pop(&q.queue).(*alarm)
+		delete(q.of, a.ref)
 		rung = append(rung, a.subject())
 	}
 	return rung
