@@ -89,6 +89,25 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
+// Apart: where every node has a block, what is wrong with it follows from those of the others,
+// which stay as they are.
+func (d Decider) Apart(s state.Snapshot) state.Decide {
+	for range s.WithoutBlock() {
+		return nil
+	}
+	if !d.Cluster.IsValid() {
+		return nil
+	}
+	return func(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+		for _, q := range subjects {
+			if n := s.Node(q.Name); n != nil {
+				d.say(n, d.wrong(s, n), now, &plan)
+			}
+		}
+		return plan
+	}
+}
+
 // nodes returns the nodes that the subjects are about, and those that have some of the
 // addresses that these have, or had. True would mean that one gets a block now.
 func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bool {

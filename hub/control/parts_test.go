@@ -25,6 +25,8 @@ func FuzzParts(f *testing.F) {
 	f.Add(int64(1), uint16(1201))
 	f.Add(int64(2), uint16(501))
 	f.Add(int64(3), uint16(2000))
+	f.Add(int64(5), uint16(2500))
+	f.Add(int64(8), uint16(1400))
 	f.Fuzz(func(t *testing.T, seed int64, size uint16) {
 		r := rand.New(rand.NewSource(seed))
 		began := time.Unix(1_700_000_000, 0)
@@ -34,6 +36,7 @@ func FuzzParts(f *testing.F) {
 		profile.Spec.Taints = []corev1.Taint{{Key: "slow", Effect: corev1.TaintEffectNoSchedule}}
 		objects := []state.Object{profile}
 		seen := map[string]time.Time{}
+		blocks := r.Intn(3) // of which few have none, or all have one
 		for i := range int(size) % 3000 {
 			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
 			rec := &state.Record{Boot: "b", Unmet: r.Intn(5) == 0}
@@ -44,6 +47,10 @@ func FuzzParts(f *testing.F) {
 			case 1:
 				rec.Given = &state.Given{Labels: map[string]string{"old": "yes"}}
 				n.Labels["old"] = "yes"
+			}
+			if blocks == 2 || blocks == 1 && i%600 > 0 {
+				n.Spec.PodCIDR = fmt.Sprintf("%d.%d.%d.0/%d", []int{10, 10, 10, 172}[r.Intn(4)], i>>8, i&255, 26-r.Intn(9)/8*4)
+				n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 			}
 			if r.Intn(3) > 0 {
 				seen[n.Name] = now.Add(-time.Duration(r.Intn(100)) * time.Second)
@@ -78,6 +85,8 @@ func FuzzParts(f *testing.F) {
 
 // A dud is a decider in parts that panics about one of the nodes.
 type dud struct{ lifecycle.Health }
+
+func (d dud) Apart(state.Snapshot) state.Decide { return d.Decide }
 
 func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	for _, q := range subjects {

@@ -28,9 +28,12 @@ type Decider interface {
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
-// Apart is what a Decider says of which a plan for some objects follows from each of them alone:
-// asked about parts of everything, the plans one after the other are the plan for everything.
-type Apart interface{ Apart() }
+// Apart is a Decider that may be asked about parts of everything, at once.
+type Apart interface {
+	// Apart returns what decides on parts of everything: its plans one after the other are the
+	// plan for everything. Nil: now nothing does, one object's plan depends on another's.
+	Apart(s state.Snapshot) state.Decide
+}
 
 // A Settler asks deciders in order, round after round, each seeing what the ones
 // before it decided, until none has a subject left. It alone keeps what is due, what has
@@ -119,11 +122,17 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 				continue
 			}
 			quiet = false
-			decide := decide
-			if _, apart := d.(Apart); apart && len(every) == len(subjects) && len(every) > part {
-				decide = inParts
+			var apart state.Decide
+			if d, ok := d.(Apart); ok && len(every) == len(subjects) && len(every) > part {
+				apart = d.Apart(s)
 			}
-			plan, ok := decide(d, s, subjects, now)
+			var plan state.Plan
+			var ok bool
+			if apart != nil {
+				plan, ok = inParts(apart, s, subjects, now)
+			} else {
+				plan, ok = decide(d.Decide, s, subjects, now)
+			}
 			failed = failed || !ok
 			var done, more []state.Applied
 			s, done, more = t.follows.apply(s, plan.Changes, now)
@@ -160,9 +169,9 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 
 // decide asks one decider. One that panics decides nothing: the others go on, and the
 // pass counts as one without an end.
-func decide(d Decider, s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+func decide(d state.Decide, s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan, ok bool) {
 	defer panics.Catch("decider")
-	return d.Decide(s, subjects, now), true
+	return d(s, subjects, now), true
 }
 
 // part is how many subjects take much longer to decide on than it takes to start a goroutine.
@@ -170,7 +179,7 @@ const part = 500
 
 // inParts asks one decider about parts of everything, on all processors. A start is waited for,
 // and to decide on each node of a large fleet is most of what it decides.
-func inParts(d Decider, s state.Snapshot, every []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+func inParts(d state.Decide, s state.Snapshot, every []state.Subject, now time.Time) (plan state.Plan, ok bool) {
 	parts := slices.Collect(slices.Chunk(every, part))
 	plans, done := make([]state.Plan, len(parts)), make([]bool, len(parts))
 	var all sync.WaitGroup

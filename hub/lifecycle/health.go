@@ -33,7 +33,7 @@ func (Health) Touches(c state.Applied) []state.Subject {
 func (Health) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: a node's health is its own.
-func (Health) Apart() {}
+func (h Health) Apart(state.Snapshot) state.Decide { return h.Decide }
 
 // deadlineOf is the subject of a node's deadline alone: one nanosecond later it is not
 // alive any more, unless it has been heard of.

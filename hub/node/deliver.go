@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,25 +86,23 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 func (Deliver) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node is to run is its own.
-func (Deliver) Apart() {}
+func (v Deliver) Apart(state.Snapshot) state.Decide { return v.Decide }
 
 // Decide gives every node whose desired state differs from the last one told the
 // next generation.
 func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	known := profiles{}
-	var buffer bytes.Buffer
+	var encode encoder
 	var hexed [2 * sha256.Size]byte
-	encoder := json.NewEncoder(&buffer)
 	for _, node := range concerned(s, subjects) {
 		rec := s.Record(node)
 		if s.Node(node) == nil || rec == nil || rec.Paused || rec.Unmet {
 			continue
 		}
-		buffer.Reset()
-		if err := encoder.Encode(v.of(s, node, known)); err != nil {
+		content, err := encode.desired(v.of(s, node, known))
+		if err != nil {
 			continue // objects that came in as JSON go out as JSON
 		}
-		content := bytes.TrimSuffix(buffer.Bytes(), []byte("\n")) // as content has it
 		sum := sha256.Sum256(content)
 		if string(hex.AppendEncode(hexed[:0], sum[:])) == rec.Digest {
 			continue
@@ -119,6 +119,63 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		plan.Do(state.Put(rec, ""))
 	}
 	return plan
+}
+
+// An encoder writes desired states as json.Marshal does. Those of nodes that have only addresses,
+// which most of a large fleet may be, differ in nothing else.
+type encoder struct {
+	text  []byte
+	forms map[form]filled
+}
+
+// A form is what the nodes have in common that have only addresses.
+type form struct {
+	profile *fleet.BoardProfile
+	lease   int32
+}
+
+// filled is the desired state of one of them, and where its addresses are in the text.
+type filled struct {
+	text       []byte
+	first, end int
+	key        []byte
+}
+
+// desired returns the text of a desired state, until the next one is asked for.
+func (e *encoder) desired(d wire.Desired) ([]byte, error) {
+	plain, f := onlyAddresses(d), form{d.Profile, d.LeaseIntervalSeconds}
+	known, ok := e.forms[f]
+	if plain && ok && bytes.Equal(known.key, d.FirmwareKey) {
+		e.text = append(e.text[:0], known.text[:known.first]...)
+		e.text = append(append(e.text, d.PodCIDR...), known.text[known.end:]...)
+		return e.text, nil
+	}
+	text, err := json.Marshal(d)
+	if err != nil || !plain {
+		return text, err
+	}
+	const name = `"podCIDR":"`
+	first := bytes.LastIndex(text, []byte(name)) + len(name)
+	if end := first + len(d.PodCIDR); first >= len(name) && bytes.HasPrefix(text[first:], []byte(d.PodCIDR+`"`)) {
+		if e.forms == nil {
+			e.forms = map[form]filled{}
+		}
+		e.forms[f] = filled{text, first, end, d.FirmwareKey}
+	}
+	return text, nil
+}
+
+// onlyAddresses tells whether a desired state has nothing but those that others have not.
+func onlyAddresses(d wire.Desired) bool {
+	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // JSON writes them as they are
+		return false
+	}
+	if d.Pods == nil || d.ConfigMaps == nil || d.Secrets == nil || len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets) > 0 {
+		return false
+	}
+	d.PodCIDR, d.Profile, d.LeaseIntervalSeconds, d.FirmwareKey = "", nil, 0, nil
+	d.Pods, d.ConfigMaps, d.Secrets = nil, nil, nil
+	return reflect.ValueOf(d).IsZero()
 }
 
 // concerned returns the nodes that the subjects are about, by name.

@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -70,5 +71,56 @@ func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
 	v.forget()
 	if _, kept := v.encoded.Load(digest); kept {
 		t.Error("it is kept after it was told")
+	}
+}
+
+// TestAnEncoderWritesAsJSONDoes: whatever a desired state has, before and after others of its form.
+func TestAnEncoderWritesAsJSONDoes(t *testing.T) {
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "board"}}
+	profile.Spec.Labels = map[string]string{"podCIDR": "10.0.0.0/26", "a": "b"}
+	empty := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}, PodCIDR: "10.0.0.0/26", LeaseIntervalSeconds: 10, FirmwareKey: []byte("key")}
+	var e encoder
+	check := func(what string, d wire.Desired) {
+		t.Helper()
+		want, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := e.desired(d); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %s, %v, want %s", what, got, err, want)
+		}
+	}
+	for _, p := range []*fleet.BoardProfile{nil, profile} {
+		empty.Profile = p
+		for _, addresses := range []string{"10.0.0.0/26", "10.0.0.64/26", "10.0.0.64/26,fd00::/64", "fd00::/64", `a"b`, "<10.0.0.0>", ""} {
+			d := empty
+			d.PodCIDR = addresses
+			check(addresses, d)
+		}
+		fields := reflect.TypeFor[wire.Desired]()
+		for i := range fields.NumField() {
+			d := empty
+			v := reflect.ValueOf(&d).Elem().Field(i)
+			for _, n := range []int{0, 1} {
+				switch v.Kind() {
+				case reflect.Slice:
+					v.Set(reflect.MakeSlice(v.Type(), n, n))
+				case reflect.Pointer:
+					v.Set(reflect.New(v.Type().Elem()))
+				case reflect.Int, reflect.Int32, reflect.Int64:
+					v.SetInt(7)
+				case reflect.String:
+					v.SetString("fd01::/64")
+				case reflect.Struct:
+					v.Set(reflect.ValueOf(time.Unix(1, 0)))
+				default:
+					t.Fatal("there is a field of a new kind:", fields.Field(i).Name)
+				}
+				check(fields.Field(i).Name, d)
+				v.SetZero()
+				check("no "+fields.Field(i).Name, d)
+			}
+		}
+		check("as at first", empty)
 	}
 }

@@ -43,7 +43,7 @@ func (Furnish) Touches(c state.Applied) []state.Subject {
 func (Furnish) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node has of its profile is its own.
-func (Furnish) Apart() {}
+func (f Furnish) Apart(state.Snapshot) state.Decide { return f.Decide }
 
 // Decide gives and takes.
 func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {

@@ -19,6 +19,10 @@ type Plan struct {
 	Forgive bool
 }
 
+// A Decide is how a decider answers: what is to change of the subjects, and when to ask about which
+// again.
+type Decide func(s Snapshot, subjects []Subject, now time.Time) Plan
+
 // An Alarm asks a decider about one subject again at a moment, whatever happens. It
 // replaces the subject's earlier alarm; the zero time ends it. Alarms are recomputed
 // from the snapshot at a restart.
