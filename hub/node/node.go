@@ -11,6 +11,8 @@ package node
 import (
 	"crypto/ed25519"
 	"encoding/json"
+	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,14 +62,26 @@ func New(c Config, l control.Config) *Devices {
 	l.Devices, l.Follows = d, Ended
 	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, Furnish{}, d.desired)
 	d.Loop = control.New(l)
-	for rec := range state.Each[*state.Record](l.Start, state.Records, "") {
-		d.adopt(rec)
-	}
-	for n := range l.Start.Nodes() {
+	eachOf(state.Each[*state.Record](l.Start, state.Records, ""), d.adopt)
+	eachOf(l.Start.Nodes(), func(n *corev1.Node) {
+		p := d.nodes.get(n.Name)
 		if rec := l.Start.Record(n.Name); rec != nil {
-			d.nodes.get(n.Name).relent.Store(seconds(state.WantedLease(l.Start, n.Name, c.LeaseInterval)) < rec.LeaseSeconds)
+			p.relent.Store(seconds(state.WantedLease(l.Start, n.Name, c.LeaseInterval)) < rec.LeaseSeconds)
 		}
-		d.nodes.get(n.Name).silent.Store(state.ReadyOf(n) == corev1.ConditionUnknown)
-	}
+		p.silent.Store(state.ReadyOf(n) == corev1.ConditionUnknown)
+	})
 	return d
+}
+
+// eachOf does something with each of many, on all processors.
+func eachOf[T any](many iter.Seq[T], do func(T)) {
+	var all sync.WaitGroup
+	for some := range slices.Chunk(slices.Collect(many), 1000) {
+		all.Go(func() {
+			for _, one := range some {
+				do(one)
+			}
+		})
+	}
+	all.Wait()
 }
