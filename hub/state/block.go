@@ -86,12 +86,12 @@ func rank[V any](t *table[V], so func(string) bool) int {
 // BlockSizes walks the numbers of leading bits of all blocks of an address family
 // (that of a) that nodes have.
 func (s Snapshot) BlockSizes(a netip.Addr) iter.Seq[int] {
-	family := byte(a.BitLen() / 8)
+	family, blocks := byte(a.BitLen()/8), s.blocks
 	return func(yield func(int) bool) {
 		pivot := string([]byte{family, 0})
 		for {
 			size := -1
-			s.blocks.Ascend(pivot, func(key string, _ []string) bool {
+			blocks.Ascend(pivot, func(key string, _ []string) bool {
 				if key[0] == family {
 					size = int(key[1])
 				}
@@ -108,12 +108,13 @@ func (s Snapshot) BlockSizes(a netip.Addr) iter.Seq[int] {
 // Overlapping walks the blocks that have an address in common with p, with the
 // names of the nodes that have them.
 func (s Snapshot) Overlapping(p netip.Prefix) iter.Seq2[netip.Prefix, []string] {
+	blocks, sizes := s.blocks, s.BlockSizes(p.Addr())
 	return func(yield func(netip.Prefix, []string) bool) {
-		for bits := range s.BlockSizes(p.Addr()) {
+		for bits := range sizes {
 			on := true
 			first := netip.PrefixFrom(p.Addr(), min(bits, p.Bits())).Masked() // the larger of the two, in which the other lies
 			pivot := blockKey(netip.PrefixFrom(first.Addr(), bits))
-			s.blocks.Ascend(pivot, func(key string, holders []string) bool {
+			blocks.Ascend(pivot, func(key string, holders []string) bool {
 				if !strings.HasPrefix(key, pivot[:2]) {
 					return false
 				}

@@ -60,9 +60,11 @@ func (s Snapshot) Claimants(namespace, claim string) iter.Seq[*corev1.Pod] {
 
 // VolumesOn walks the persistent volumes of a node.
 func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
+	on, volumes := s.volumesOn, s.tables[Volumes.index()] // and not all of s
 	return func(yield func(*corev1.PersistentVolume) bool) {
-		for name := range under(s.volumesOn, node) {
-			if v := s.Volume(name); v != nil && !yield(v) {
+		for name := range under(on, node) {
+			o, _ := volumes.Get(path("", name))
+			if v, _ := o.(*corev1.PersistentVolume); v != nil && !yield(v) {
 				return
 			}
 		}
