@@ -71,6 +71,30 @@ func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Sn
 	return fleet.Loaded(rev), mended, nil
 }
 
+// A recollection is the fleet as it was read while the database was being checked.
+type recollection struct {
+	fleet  state.Snapshot
+	mended []state.Change
+	err    error // also: nothing was read
+}
+
+// read is what the store calls.
+func (r *recollection) read(ctx context.Context, st *store.Store) {
+	defer panics.CatchThen("start", func(failed error) { r.err = failed })
+	r.fleet, r.mended, r.err = recall(ctx, st, time.Time{})
+}
+
+// as is the fleet at the start of a hub; false: it was not read as the store has it now.
+func (r *recollection) as(ctx context.Context, st *store.Store, started time.Time) (s state.Snapshot, ok bool) {
+	rev, err := st.Revision(ctx)
+	if r.err != nil || err != nil || rev != r.fleet.Revision {
+		return s, false
+	}
+	s = r.fleet
+	s.Started = started
+	return s.Forgive(started), true
+}
+
 // decodeAll decodes the rows that load tells of, on all processors and while more are read,
 // and adds the objects: most of a start is this. They are added, and what had to be mended is
 // told, in the order of the rows.

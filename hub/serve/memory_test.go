@@ -156,3 +156,39 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 		}
 	}
 }
+
+// What was read while the database was checked is the fleet at a start, as long as nothing has been written since.
+func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
+	o := store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
+	row := func(name string, rev uint64) store.Commit {
+		return store.Commit{Rev: rev, Rows: []store.Row{{Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev, Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name)}}}
+	}
+	st, err := store.Open(t.Context(), o)
+	if err == nil {
+		err = errors.Join(st.Commit(t.Context(), row("a", 1)), st.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := recollection{err: errors.New("nothing was read yet")}
+	o.Reads = early.read
+	if st, err = store.Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	began := time.Unix(1_700_000_000, 0)
+	s, ok := early.as(t.Context(), st, began)
+	want, _, err := recall(t.Context(), st, began)
+	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt || s.Revision != want.Revision || s.Node("a") == nil {
+		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.Forgiven(), s.Revision)
+	}
+	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := early.as(t.Context(), st, began); ok {
+		t.Error("it counts although there is more")
+	}
+	if _, ok := (&recollection{err: errors.New("nothing was read yet")}).as(t.Context(), st, began); ok {
+		t.Error("nothing counts as a fleet")
+	}
+}

@@ -112,6 +112,8 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if o.lead != nil {
 		so.Member = &o.lead.member
 	}
+	early := recollection{err: errors.New("nothing was read yet")}
+	so.Reads = early.read
 	if h.Store, err = store.Open(ctx, so); err != nil {
 		return nil, err
 	}
@@ -153,7 +155,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, mended, err := h.remembered(ctx, began)
+	start, mended, err := h.remembered(ctx, began, &early)
 	if err != nil {
 		return nil, err
 	}
@@ -353,7 +355,10 @@ func mqttAddress(cfg config.Config, l net.Listener) string {
 }
 
 // remembered is the fleet as the store has it: a hub that stood by has followed it.
-func (h *Hub) remembered(ctx context.Context, began time.Time) (state.Snapshot, []state.Change, error) {
+func (h *Hub) remembered(ctx context.Context, began time.Time, early *recollection) (state.Snapshot, []state.Change, error) {
+	if s, ok := early.as(ctx, h.Store, began); ok {
+		return s, early.mended, nil
+	}
 	if at := h.o.lead; at != nil && at.fleet != nil {
 		s, mended := at.fleet.take(began)
 		if rev, err := h.Store.Revision(ctx); err == nil && rev == s.Revision {

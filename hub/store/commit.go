@@ -318,9 +318,10 @@ func (s *Store) loadRows(ctx context.Context, c *conn, kind, query string, args 
 		return err
 	}
 	defer rows.Close()
+	var r Row
 	var object sql.RawBytes
 	for rows.Next() {
-		r := Row{Kind: kind}
+		r.Kind = kind
 		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Rev, &r.Node, &r.Phase, &object); err != nil {
 			return err
 		}

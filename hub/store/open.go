@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 )
@@ -99,7 +100,7 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.file, err)
 	}
-	if err := quickCheck(ctx, s.conn); err != nil {
+	if err := s.whole(ctx, o, have); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
 	var is progress
@@ -164,6 +165,24 @@ func (s *Store) notLost() error {
 		return fmt.Errorf("%w: %s is empty or missing although it was of revision %d", errCorrupt, s.file, saw)
 	}
 	return nil
+}
+
+// whole looks whether the database is. Of a large one each byte is read for that, and again
+// by whoever reads what it holds: the two go on side by side.
+func (s *Store) whole(ctx context.Context, o Options, have int) (err error) {
+	if o.Reads == nil || have != latest() || s.file != filepath.Join(s.dir, database) {
+		return quickCheck(ctx, s.conn)
+	}
+	if s.seal, err = s.openSealer(ctx); err != nil {
+		return quickCheck(ctx, s.conn) // the sealer says it again of a database that is whole
+	}
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return quickCheck(ctx, s.conn) })
+	work.Go(func() error {
+		o.Reads(ctx, s)
+		return nil
+	})
+	return work.Wait()
 }
 
 func quickCheck(ctx context.Context, c *conn) error {

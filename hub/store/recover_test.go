@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -90,6 +92,62 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 			}
 			if again, _ := s.Revision(t.Context()); again != rev+1 {
 				t.Fatalf("revision %d after %d", again, rev+1)
+			}
+		})
+	}
+}
+
+// What is read while a database is checked is what the store has once it is open: a damage that
+// no reader meets, or that one does, is mended first.
+func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, file string)
+		reads int
+	}{
+		"whole": {func(*testing.T, string) {}, 1},
+		"a list of free pages that leads nowhere": {func(t *testing.T, f string) {
+			raw, err := os.ReadFile(f)
+			must(t, err)
+			copy(raw[32:40], []byte{0, 0x7f, 0xff, 0xff, 0, 0, 0, 5})
+			must(t, os.WriteFile(f, raw, 0o600))
+		}, 2},
+		"a page of objects that is none": {func(t *testing.T, f string) {
+			raw, err := os.ReadFile(f)
+			must(t, err)
+			page := bytes.LastIndex(raw, []byte(`"name":"new"`)) / 4096 * 4096
+			clear(raw[page : page+8])
+			must(t, os.WriteFile(f, raw, 0o600))
+		}, 2},
+		// Of these there is nothing that could be read.
+		"flipped bytes": {damage, 1},
+		"cut in half":   {func(t *testing.T, f string) { must(t, os.Truncate(f, 8192)) }, 1},
+		"gone":          {func(t *testing.T, f string) { must(t, os.Remove(f)) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openIn(t, dir)
+			secret := Row{Kind: "secrets", Namespace: "default", Name: "door", UID: "u-door", Rev: 5, Object: []byte(`{"data":{"code":"MTIzNA=="}}`)}
+			mustCommit(t, s, 10, pod("old", 10), secret)
+			must(t, s.backupNow(t.Context(), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)))
+			mustCommit(t, s, 20, pod("new", 20))
+			must(t, s.Close())
+			c.spoil(t, filepath.Join(dir, database))
+			times := 0
+			var read []string
+			o := options(t, dir)
+			o.Reads = func(ctx context.Context, s *Store) {
+				times++
+				read = nil
+				_ = s.Load(ctx, func(r Row) error {
+					read = append(read, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node, r.Phase, r.Object))
+					return nil
+				})
+			}
+			s, err := Open(t.Context(), o)
+			must(t, err)
+			defer s.Close()
+			if want := contents(t, s); times != c.reads || fmt.Sprint(read) != fmt.Sprint(want) || len(want) < 2 {
+				t.Errorf("read %d times, at last %q, and it has %q", times, read, want)
 			}
 		})
 	}

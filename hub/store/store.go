@@ -57,6 +57,11 @@ type Options struct {
 	// Member is this hub as one of several, which has taken the lead; nil: it is alone.
 	Member *Member
 
+	// Reads is called by Open with the store that it opens, to read in it while that is being
+	// checked. What it has read counts once Open has returned that store; it is called again
+	// where the database was replaced, and not at all where the check needs no time.
+	Reads func(ctx context.Context, s *Store)
+
 	restoring bool  // an empty database is no mistake
 	waits     waits // zero: as a hub waits
 }
