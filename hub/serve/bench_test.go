@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/md5"
 	"fmt"
 	"log/slog"
 	"net"
@@ -93,9 +94,12 @@ func benchName(i int) string { return fmt.Sprintf("pi-%06d", i) }
 
 func benchSite(i int) string { return fmt.Sprintf("site-%04d", i/50) }
 
+// benchMachine is as systemd makes them: 32 hexadecimal digits of which each may be anything.
+func benchMachine(i int) string { return fmt.Sprintf("%x", md5.Sum([]byte(benchName(i)))) }
+
 func benchStatus(i int) wire.Status {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("3884Mi"), corev1.ResourcePods: resource.MustParse("110")}
-	st := wire.Status{Boot: "b", Seq: 1, MachineID: fmt.Sprintf("%016x", i), AgentVersion: "1.0.0", Hardware: []byte(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`)}
+	st := wire.Status{Boot: "b", Seq: 1, MachineID: benchMachine(i), AgentVersion: "1.0.0", Hardware: []byte(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`)}
 	st.Registration.Labels = map[string]string{"flotilla.dev/board": "raspberrypi4", corev1.LabelTopologyZone: benchSite(i)}
 	st.Status = corev1.NodeStatus{Capacity: list, Allocatable: list, NodeInfo: corev1.NodeSystemInfo{
 		MachineID: st.MachineID, BootID: "b", KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)", OperatingSystem: "linux", Architecture: "arm64", ContainerRuntimeVersion: "docker://28.0.1", KubeletVersion: "1.0.0",
