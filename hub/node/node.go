@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
@@ -78,6 +79,7 @@ func eachOf[T any](many iter.Seq[T], do func(T)) {
 	var all sync.WaitGroup
 	for some := range slices.Chunk(slices.Collect(many), 1000) {
 		all.Go(func() {
+			defer panics.Catch("start")
 			for _, one := range some {
 				do(one)
 			}

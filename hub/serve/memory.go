@@ -80,7 +80,6 @@ type recollection struct {
 
 // read is what the store calls.
 func (r *recollection) read(ctx context.Context, st *store.Store) {
-	defer panics.CatchThen("start", func(failed error) { r.err = failed })
 	r.fleet, r.mended, r.err = recall(ctx, st, time.Time{})
 }
 

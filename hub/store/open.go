@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
+
+	"flotilla.dev/hub/panics"
 )
 
 // errCorrupt: the file is no database any more, or a damaged one.
@@ -177,8 +179,12 @@ func (s *Store) whole(ctx context.Context, o Options, have int) (err error) {
 		return quickCheck(ctx, s.conn) // the sealer says it again of a database that is whole
 	}
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return quickCheck(ctx, s.conn) })
-	work.Go(func() error {
+	work.Go(func() (err error) {
+		defer panics.CatchThen("check", func(failed error) { err = failed })
+		return quickCheck(ctx, s.conn)
+	})
+	work.Go(func() (err error) {
+		defer panics.CatchThen("start", func(failed error) { err = failed })
 		o.Reads(ctx, s)
 		return nil
 	})
