@@ -86,7 +86,7 @@ test-plain:
 # end of every program, for reports of threads that still run.
 # The longest first, two that wait beside one that works; more at once is too much for Podman, and
 # for what a test awaits. test-static has vetted them.
-GOTEST = go test $(RACE) -timeout 60m -vet=off -p 3 -parallel 2
+GOTEST = go test $(RACE) -timeout 80m -vet=off -p 3 -parallel 2
 FIRST = ./device/agent ./hub/e2e ./hub/sim ./hub/admin
 test-go: export GORACE = atexit_sleep_ms=0
 test-go:
