@@ -136,7 +136,7 @@ var rows = []row{
 		criterion: "it starts from a backup and says so loudly, or refuses and says which file; never silently; a newer database is refused, an older one migrated",
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheHub", "TestTheHubRefusesToStart"),
-			of("hub/store", "TestADamagedDatabaseIsReplacedLoudly", "TestADamagedBackupIsSkippedForAnOlderOne", "TestADamagedAuditStopsNoCommit",
+			of("hub/store", "TestADamagedDatabaseIsReplacedLoudly", "TestADamagedBackupIsSkippedForAnOlderOne", "TestADamagedAuditStopsNoCommit", "TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas",
 				"TestDatabasesOfOlderVersionsOpen", "TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind",
 				"TestADatabaseThatIsOlderThanItWasSaysSo", "TestAnOlderDatabaseOfTheSameObjectsSaysSo"),
 			of("hub/history", "TestATornFile"),
