@@ -183,12 +183,16 @@ func (s *Store) whole(ctx context.Context, o Options, have int) (err error) {
 		defer panics.CatchThen("check", func(failed error) { err = failed })
 		return quickCheck(ctx, s.conn)
 	})
-	work.Go(func() (err error) {
-		defer panics.CatchThen("start", func(failed error) { err = failed })
+	var mistake error // of who reads what may be damaged: the check has the first word
+	work.Go(func() error {
+		defer panics.CatchThen("start", func(failed error) { mistake = failed })
 		o.Reads(ctx, s)
 		return nil
 	})
-	return work.Wait()
+	if err := work.Wait(); err != nil {
+		return err
+	}
+	return mistake
 }
 
 func quickCheck(ctx context.Context, c *conn) error {

@@ -153,6 +153,36 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 	}
 }
 
+// Who reads a damaged database and makes a mistake about it does not keep it from being replaced.
+func TestAMistakeAboutADamagedDatabase(t *testing.T) {
+	dir := history(t, true)
+	raw, err := os.ReadFile(filepath.Join(dir, database))
+	must(t, err)
+	copy(raw[32:40], []byte{0, 0x7f, 0xff, 0xff, 0, 0, 0, 5})
+	must(t, os.WriteFile(filepath.Join(dir, database), raw, 0o600))
+	o, times := options(t, dir), 0
+	o.Reads = func(context.Context, *Store) {
+		if times++; times == 1 {
+			panic("what is this?")
+		}
+	}
+	s, err := Open(t.Context(), o)
+	must(t, err)
+	defer s.Close()
+	expect(t, contents(t, s), oldPod)
+	must(t, s.Close())
+	o.Reads = func(context.Context, *Store) { panic("what is this?") }
+	if s, err := Open(t.Context(), o); err == nil || errors.Is(err, errCorrupt) {
+		t.Errorf("a mistake about a whole one is told as %v", err)
+		if err == nil {
+			_ = s.Close()
+		}
+	}
+	if aside, _ := filepath.Glob(filepath.Join(dir, "hub.db.corrupt-*Z")); len(aside) != 1 {
+		t.Errorf("kept aside: %v", aside)
+	}
+}
+
 func TestADamagedBackupIsSkippedForAnOlderOne(t *testing.T) {
 	dir := history(t, true)
 	bad := filepath.Join(dir, "backups", "hub-20261102T000000Z.db")
