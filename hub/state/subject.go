@@ -1,5 +1,10 @@
 package state
 
+import (
+	"hash/maphash"
+	"slices"
+)
+
 // A Subject is what a decider is asked about: an object, whether or not it is there;
 // without a name all of its kind.
 type Subject struct {
@@ -22,6 +27,17 @@ func AboutNodes(s Snapshot) []Subject {
 		all = append(all, About(Key{Kind: Nodes, Name: n.Name}))
 	}
 	return all
+}
+
+// OnlyNodes tells whether subjects of a decider, each of which comes once, are nodes and the same of
+// each: then it can be asked about some of them without the others.
+func OnlyNodes(subjects []Subject) bool {
+	for _, q := range subjects {
+		if q.Kind != Nodes || q.Name == "" || q.Part != subjects[0].Part || q.Was != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Touched returns what changes mean to a decider: its subjects, each once, in the
@@ -60,7 +76,7 @@ func Distinct(lists ...[]Subject) []Subject {
 // distinct are subjects, each once.
 type distinct struct {
 	all  []Subject
-	seen map[ref]bool
+	seen map[uint64]int // by hash, or where that is another's by one of those after it, the place in all
 }
 
 // A ref is a subject that hands nothing over.
@@ -69,18 +85,38 @@ type ref struct {
 	part string
 }
 
+var seed = maphash.MakeSeed()
+
 func (d *distinct) add(list []Subject) {
 	for _, q := range list {
-		if q.Was == nil {
-			at := ref{q.Key, q.Part}
-			if d.seen[at] {
-				continue
-			}
-			if d.seen == nil {
-				d.seen = map[ref]bool{}
-			}
-			d.seen[at] = true
+		if q.Was != nil || !d.has(q) {
+			d.all = more(d.all, q)
 		}
-		d.all = append(d.all, q)
 	}
+}
+
+// has tells whether a subject that hands nothing over has come before. If not, it comes now.
+func (d *distinct) has(q Subject) bool {
+	for at := maphash.Comparable(seed, ref{q.Key, q.Part}); ; at++ {
+		i, taken := d.seen[at]
+		if !taken {
+			if d.seen == nil {
+				d.seen = map[uint64]int{}
+			}
+			d.seen[at] = len(d.all)
+			return false
+		}
+		if d.all[i].Key == q.Key && d.all[i].Part == q.Part {
+			return true
+		}
+	}
+}
+
+// more appends to a list that may get long: it doubles its room, where append adds a quarter and
+// has made five times as much of a long list by the time it is whole.
+func more[T any](list []T, item ...T) []T {
+	if len(list)+len(item) > cap(list) {
+		list = slices.Grow(list, max(len(list), len(item)))
+	}
+	return append(list, item...)
 }

@@ -54,7 +54,8 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		next, _ := c.New.(*corev1.Pod)
 		return []state.Subject{{Key: c.Key, Was: step{old, next}}}
 	}
-	all := []state.Subject{{Key: c.Key}}
+	all := make([]state.Subject, 1, 3)
+	all[0].Key = c.Key
 	part := func(p string) { all = append(all, state.Subject{Key: c.Key, Part: p}) }
 	if k, ok := kinOf(c.Old, c.New); ok {
 		all = append(all, state.Subject{Key: c.Key, Part: partKin, Was: k})
