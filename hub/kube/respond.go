@@ -30,8 +30,9 @@ func marshal(o runtime.Object, media string) ([]byte, error) {
 	case mediaYAML:
 		return yaml.Marshal(o)
 	}
-	b, err := json.Marshal(o)
-	return append(b, '\n'), err
+	var b bytes.Buffer // which grows to what is written, once: a list of a fleet is tens of megabytes
+	err := json.NewEncoder(&b).Encode(o)
+	return b.Bytes(), err
 }
 
 // write answers with an object that has its kind set.

@@ -32,7 +32,7 @@ type memory struct {
 }
 
 func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) error {
-	c := store.Commit{Rev: rev}
+	c := store.Commit{Rev: rev, Rows: make([]store.Row, 0, len(rows))}
 	for _, r := range rows {
 		row := store.Row{Kind: string(r.Key.Kind), Namespace: r.Key.Namespace, Name: r.Key.Name, UID: r.UID, Rev: r.Rev, Object: r.Object}
 		switch o := r.State.(type) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"unsafe"
 
 	"flotilla.dev/hub/state"
 )
@@ -236,7 +237,7 @@ func (r Row) object() any {
 	if sealedKind(r.Kind) {
 		return r.Object
 	}
-	return string(r.Object)
+	return unsafe.String(unsafe.SliceData(r.Object), len(r.Object)) // nobody writes into it: no copy of each
 }
 
 // changed tells of a row that may only be changed, and was so in n places, whether it is kept.
