@@ -91,11 +91,11 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 
 // Apart: where every node has a block, what is wrong with it follows from those of the others,
 // which stay as they are.
-func (d Decider) Apart(s state.Snapshot) state.Decide {
+func (d Decider) Apart(s state.Snapshot, subjects []state.Subject) state.Decide {
 	for range s.WithoutBlock() {
 		return nil
 	}
-	if !d.Cluster.IsValid() {
+	if !d.Cluster.IsValid() || len(subjects) != s.Len(state.Nodes) || !state.OnlyNodes(subjects) {
 		return nil
 	}
 	return func(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {

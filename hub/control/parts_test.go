@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/lifecycle"
@@ -27,6 +28,7 @@ func FuzzParts(f *testing.F) {
 	f.Add(int64(3), uint16(2000))
 	f.Add(int64(5), uint16(2500))
 	f.Add(int64(8), uint16(1400))
+	f.Add(int64(13), uint16(2999))
 	f.Fuzz(func(t *testing.T, seed int64, size uint16) {
 		r := rand.New(rand.NewSource(seed))
 		began := time.Unix(1_700_000_000, 0)
@@ -35,6 +37,8 @@ func FuzzParts(f *testing.F) {
 		profile.Name, profile.Spec.Labels = "board", map[string]string{"fast": "yes"}
 		profile.Spec.Taints = []corev1.Taint{{Key: "slow", Effect: corev1.TaintEffectNoSchedule}}
 		objects := []state.Object{profile}
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: state.SiteOf(bigNode(0, began, ""))}}
+		site.Spec.NodeMonitorGracePeriod = &metav1.Duration{Duration: lifecycle.Defaults.Grace - time.Second}
 		seen := map[string]time.Time{}
 		blocks := r.Intn(3) // of which few have none, or all have one
 		for i := range int(size) % 3000 {
@@ -70,6 +74,15 @@ func FuzzParts(f *testing.F) {
 			if _, again, _ := settler.Settle(s, nil, now); !settled || len(again) > 0 {
 				t.Errorf("not at rest: %v, %d more", settled, len(again))
 			}
+			now, done := now.Add(2*lifecycle.Defaults.Grace), []state.Applied(nil)
+			if size%2 == 0 { // and one of the nodes that are due is also meant by something else
+				s, done = state.Apply(s, []state.Change{state.Put(site, "")})
+			}
+			_, late, settled := settler.Settle(s, done, now)
+			if !settled {
+				t.Error("not at rest after a storm")
+			}
+			made = append(made, late...)
 			for _, a := range made {
 				sentences = append(sentences, fmt.Sprint(a.Rev, " ", a.Key, ": ", a.Change))
 			}
@@ -86,7 +99,7 @@ func FuzzParts(f *testing.F) {
 // A dud is a decider in parts that panics about one of the nodes.
 type dud struct{ lifecycle.Health }
 
-func (d dud) Apart(state.Snapshot) state.Decide { return d.Decide }
+func (d dud) Apart(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
 
 func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	for _, q := range subjects {

@@ -9,6 +9,7 @@
 package control
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -28,11 +29,11 @@ type Decider interface {
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
-// Apart is a Decider that may be asked about parts of everything, at once.
+// Apart is a Decider that may be asked about parts of many subjects, at once.
 type Apart interface {
-	// Apart returns what decides on parts of everything: its plans one after the other are the
-	// plan for everything. Nil: now nothing does, one object's plan depends on another's.
-	Apart(s state.Snapshot) state.Decide
+	// Apart returns what decides on parts of the subjects: its plans one after the other are the
+	// plan for all. Nil: of these nothing does, one object's plan depends on another's.
+	Apart(s state.Snapshot, subjects []state.Subject) state.Decide
 }
 
 // A Settler asks deciders in order, round after round, each seeing what the ones
@@ -99,7 +100,7 @@ const rounds = 50
 // what they have done until then counts, and after a while they are asked about everything
 // again, with what they have not heard. The others are not held up so long.
 func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
-	log := recent
+	log := slices.Clip(recent)
 	heard := make([]int, len(t.deciders)) // how much of the log each decider has been asked about
 	all := t.AsksAll(now)
 	wasAll := all
@@ -123,8 +124,8 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 			}
 			quiet = false
 			var apart state.Decide
-			if d, ok := d.(Apart); ok && len(every) == len(subjects) && len(every) > part {
-				apart = d.Apart(s)
+			if d, ok := d.(Apart); ok && len(subjects) > part {
+				apart = d.Apart(s, subjects)
 			}
 			var plan state.Plan
 			var ok bool
@@ -137,7 +138,6 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 			var done, more []state.Applied
 			s, done, more = t.follows.apply(s, plan.Changes, now)
 			log = append(append(log, done...), more...)
-			made = append(append(made, done...), more...)
 			t.alarms[i].setAll(plan.Alarms)
 			if plan.Forgive {
 				s = s.Forgive(now)
@@ -150,7 +150,7 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 			if wasAll {
 				t.patience = 0
 			}
-			return s, made, true
+			return s, log[len(recent):], true
 		}
 		all = false
 	}
@@ -164,7 +164,7 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 			t.alarms[i].set(state.Alarm{Subject: q, At: t.again})
 		}
 	}
-	return s, made, false
+	return s, log[len(recent):], false
 }
 
 // decide asks one decider. One that panics decides nothing: the others go on, and the
@@ -177,10 +177,14 @@ func decide(d state.Decide, s state.Snapshot, subjects []state.Subject, now time
 // part is how many subjects take much longer to decide on than it takes to start a goroutine.
 const part = 500
 
-// inParts asks one decider about parts of everything, on all processors. A start is waited for,
-// and to decide on each node of a large fleet is most of what it decides.
-func inParts(d state.Decide, s state.Snapshot, every []state.Subject, now time.Time) (plan state.Plan, ok bool) {
-	parts := slices.Collect(slices.Chunk(every, part))
+// inParts asks one decider about parts of many subjects, on all processors. A start is waited for,
+// and to decide on each node of a large fleet is most of what it decides; so is what half a fleet
+// means that falls silent at once.
+func inParts(d state.Decide, s state.Snapshot, many []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+	if !slices.IsSortedFunc(many, byName) { // as they rang
+		many = slices.SortedFunc(slices.Values(many), byName)
+	}
+	parts := slices.Collect(slices.Chunk(many, part))
 	plans, done := make([]state.Plan, len(parts)), make([]bool, len(parts))
 	var all sync.WaitGroup
 	for i, some := range parts {
@@ -198,6 +202,8 @@ func inParts(d state.Decide, s state.Snapshot, every []state.Subject, now time.T
 	}
 	return plan, !slices.Contains(done, false)
 }
+
+func byName(a, b state.Subject) int { return cmp.Compare(a.Name, b.Name) }
 
 // join joins everything, if that is asked about, with lists of subjects; each comes once.
 // Only what comes with everything is compared with it, and nothing is where only one list

@@ -33,7 +33,12 @@ func (Health) Touches(c state.Applied) []state.Subject {
 func (Health) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: a node's health is its own.
-func (h Health) Apart(state.Snapshot) state.Decide { return h.Decide }
+func (h Health) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+	if !state.OnlyNodes(subjects) {
+		return nil
+	}
+	return h.Decide
+}
 
 // deadlineOf is the subject of a node's deadline alone: one nanosecond later it is not
 // alive any more, unless it has been heard of.

@@ -86,7 +86,12 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 func (Deliver) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node is to run is its own.
-func (v Deliver) Apart(state.Snapshot) state.Decide { return v.Decide }
+func (v Deliver) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+	if !state.OnlyNodes(subjects) {
+		return nil
+	}
+	return v.Decide
+}
 
 // Decide gives every node whose desired state differs from the last one told the
 // next generation.

@@ -43,7 +43,12 @@ func (Furnish) Touches(c state.Applied) []state.Subject {
 func (Furnish) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node has of its profile is its own.
-func (f Furnish) Apart(state.Snapshot) state.Decide { return f.Decide }
+func (f Furnish) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+	if !state.OnlyNodes(subjects) {
+		return nil
+	}
+	return f.Decide
+}
 
 // Decide gives and takes.
 func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
