@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestTheCollectorIsInNoHurryOnceTheFleetIsBack(t *testing.T) {
+func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(gcPercentStart)
 	defer debug.SetGCPercent(before)
@@ -17,29 +17,50 @@ func TestTheCollectorIsInNoHurryOnceTheFleetIsBack(t *testing.T) {
 		debug.SetGCPercent(is)
 		return is
 	}
+	after := func(t *testing.T, d time.Duration, what string, want int) {
+		t.Helper()
+		time.Sleep(d)
+		synctest.Wait()
+		if is := now(); is != want {
+			t.Errorf("%s, a hub collects at %d %%, want %d", what, is, want)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
+		var empty, full collector
 		began := time.Now()
-		settleCollector(t.Context(), 0)
-		if is := now(); is != gcPercent || time.Since(began) > 0 {
-			t.Errorf("a hub without a fleet collects at %d %% after %s", is, time.Since(began))
+		empty.hurry(storming)
+		after(t, 0, "while it reads its fleet", gcPercentStart)
+		empty.settle(t.Context(), 0)
+		after(t, 0, "without a fleet", gcPercent)
+		if !time.Now().Equal(began) {
+			t.Error("who has no fleet waits for it")
 		}
-		go settleCollector(t.Context(), 1)
-		time.Sleep(returning - 1)
+		go full.settle(t.Context(), 1)
+		after(t, returning-1, "while its fleet comes back", gcPercentHurry)
+		after(t, 1, "once its fleet is back", gcPercent)
+
+		full.hurry(storming)
+		after(t, storming/2, "while many fall silent", gcPercentHurry)
+		full.hurry(storming)
+		after(t, storming-1, "while more do", gcPercentHurry)
+		full.hurry(storming / 2)
+		after(t, 1+storming/2, "after a storm", gcPercent)
+
+		go full.settle(t.Context(), 1)
 		synctest.Wait()
-		if is := now(); is != gcPercentReturn {
-			t.Errorf("while its fleet comes back, a hub collects at %d %%", is)
-		}
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		if is := now(); is != gcPercent {
-			t.Errorf("once its fleet is back, a hub collects at %d %%", is)
-		}
+		full.hurry(storming)
+		after(t, returning-1, "after a storm while its fleet comes back", gcPercentHurry)
+		after(t, 1, "once that is back too", gcPercent)
+
 		ending, end := context.WithCancel(t.Context())
 		end()
-		settleCollector(ending, 1) // returns
+		full.settle(ending, 1) // returns
+		time.Sleep(returning)
+		synctest.Wait()
 		t.Setenv("GOGC", "70")
 		debug.SetGCPercent(70)
-		if settleCollector(t.Context(), 1); now() != 70 {
+		full.hurry(storming)
+		if full.settle(t.Context(), 1); now() != 70 {
 			t.Error("GOGC of the environment does not win")
 		}
 	})

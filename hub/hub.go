@@ -32,6 +32,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 	defer at.Close()
 	o := serve.Options{
 		Config: cfg, Version: version, Log: log, Out: out, Listeners: at, Socket: filepath.Join(cfg.DataDir, socket.Name),
+		Hurry: func() { garbage.hurry(storming) },
 	}
 	var h process
 	if cfg.PeerListen != "" {
@@ -45,7 +46,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 		defer panics.Catch("memory")
 		select {
 		case <-h.Up():
-			settleCollector(ctx, h.Fleet())
+			garbage.settle(ctx, h.Fleet())
 		case <-ctx.Done():
 		}
 		return panics.Keep(ctx, "memory", resident.GiveBack)

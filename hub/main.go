@@ -24,7 +24,7 @@ import (
 var version = "0.1.0-dev"
 
 func main() {
-	tellCollector()
+	garbage.begin()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

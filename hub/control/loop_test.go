@@ -14,10 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/serve"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
@@ -574,5 +576,32 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	_, _, _ = settler.Settle(s, nil, now.Add(1500*time.Millisecond))
 	if len(asked) > 0 {
 		t.Errorf("about nothing: %v", asked)
+	}
+}
+
+// Where many nodes are looked at at once, the collector of garbage is told; where a few are, it is not.
+func TestTheLoopIsInAHurryWhereManyFallSilentAtOnce(t *testing.T) {
+	for _, c := range []struct{ nodes, hurries int }{{1200, 1}, {400, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, began, hurries := config.Default(), time.Now(), atomic.Int64{}
+			l := node.New(node.Config{Broker: nodetest.NewNotebook(), LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod}, control.Config{
+				Store: nodetest.NewNotebook(), Start: bigFleet(c.nodes, began), Deciders: serve.Deciders(cfg), Hurry: func() { hurries.Add(1) },
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			over := make(chan error, 1)
+			go func() { over <- l.Run(ctx) }()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := int(hurries.Load()); got != c.hurries {
+				t.Errorf("%d nodes that fall silent: it was in a hurry %d times, want %d", c.nodes, got, c.hurries)
+			}
+			if n := l.Snapshot().Node("pi-000000"); state.ReadyOf(n) != corev1.ConditionUnknown {
+				t.Errorf("they are %s", state.ReadyOf(n))
+			}
+			stop()
+			if err := <-over; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -144,17 +144,18 @@ func (l *Loop) hear(news News, s state.Snapshot, now time.Time) (changes []state
 // refreshSeen asks when the nodes were last heard of that are going to be decided on: those
 // whose deadlines have come, or all.
 func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
-	return l.withSeen(s, func(yield func(string) bool) {
-		if l.settler.AsksAll(now) {
+	if l.settler.AsksAll(now) {
+		return l.withSeen(s, func(yield func(string) bool) {
 			for n := range s.Nodes() {
 				yield(n.Name)
 			}
-			return
-		}
-		for _, name := range l.settler.DueNodes(now) {
-			yield(name)
-		}
-	})
+		})
+	}
+	due := l.settler.DueNodes(now)
+	if l.Hurry != nil && len(due) > part {
+		l.Hurry()
+	}
+	return l.withSeen(s, slices.Values(due))
 }
 
 // withSeen returns the snapshot that knows when each of the nodes was last heard of.
@@ -186,13 +187,16 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	if len(log) == 0 {
 		return nil, nil
 	}
-	newest := make(map[state.Key]state.Applied, len(log))
-	for _, a := range log {
-		newest[a.Key] = a
+	newest := make(map[state.Key]int, len(log))
+	for i, a := range log {
+		newest[a.Key] = i
 	}
 	rows := make([]Row, 0, len(newest))
-	for k, a := range newest {
-		row := Row{Key: k, Rev: a.Rev, State: a.New}
+	for i, a := range log {
+		if newest[a.Key] != i {
+			continue
+		}
+		row := Row{Key: a.Key, Rev: a.Rev, State: a.New}
 		if a.New != nil {
 			row.UID = string(a.New.GetUID())
 		}
@@ -204,7 +208,7 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	if err := encode(rows); err != nil {
 		return nil, err
 	}
-	sizes = make(map[state.Key]int, len(newest))
+	sizes = newest // its places are of no use any more
 	for _, r := range rows {
 		sizes[r.Key] = len(r.Object)
 	}

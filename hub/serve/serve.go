@@ -62,6 +62,7 @@ type Options struct {
 	Listeners
 	Socket string    // the commands' on this machine; "": none
 	Out    io.Writer // gets the setup link as long as there is no user; nil: none is made
+	Hurry  func()    // see control.Config; nil: nobody minds
 
 	// Disk and Net stand between the loop and its store, and between it and the broker:
 	// a test lets what is there fail, or be many. nil: nothing does.
@@ -172,6 +173,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	h.Loop = newLoop(cfg, start, disk, signing, log)
+	h.Loop.Hurry = o.Hurry
 	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
 
 	h.Guard = access.New(access.Options{
