@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/resident"
 )
 
@@ -80,5 +81,8 @@ func (c *collector) hurry(long time.Duration) {
 		return
 	}
 	debug.SetGCPercent(gcPercentHurry)
-	c.calm = time.AfterFunc(long, func() { c.hurry(0) })
+	c.calm = time.AfterFunc(long, func() {
+		defer panics.Catch("memory")
+		c.hurry(0)
+	})
 }
