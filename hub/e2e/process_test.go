@@ -101,8 +101,13 @@ func (p *process) end(s syscall.Signal) {
 	case <-p.over:
 	case <-time.After(patience):
 		p.t.Errorf("%s had not ended %s after %s", p.name, patience, s)
-		_ = p.cmd.Process.Kill()
-		<-p.over
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it says where it hangs
+		select {
+		case <-p.over:
+		case <-time.After(10 * time.Second):
+			_ = p.cmd.Process.Kill()
+			<-p.over
+		}
 	}
 }
 
