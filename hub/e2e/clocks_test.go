@@ -105,17 +105,6 @@ func (c *clocks) runDevice() {
 	c.d.process = startCommand(c.t, c.dev.command(program(c.t, "device", here), "run", "--state-dir", c.d.dir, "--engine", c.d.engine.socket, "--eviction-hard", anyDisk))
 }
 
-// killEmulated is kill -9 of an emulated program, and of the copies of itself that have not become
-// another program: the emulator's may hang, and hold its files and whoever waits for them.
-func killEmulated(p *process) {
-	select {
-	case <-p.over:
-	default:
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		p.kill()
-	}
-}
-
 // ready is when the node became ready, as long as it is.
 func (c *clocks) ready() (time.Time, error) {
 	n, err := c.h.node(c.d.node)
@@ -254,7 +243,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 			hubFrom, hubSaid = 0, c.h.said
 		}
 		if restartDev {
-			killEmulated(c.d.process)
+			c.d.kill()
 			e.same(t, c.d.node, c.workloads, when)
 			c.runDevice()
 			devFrom, devSaid = 0, c.d.said
@@ -309,8 +298,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 		t.Cleanup(func() { e.remove(t, d.node); forgetVolatile(t, d.dir) })
 		d.process = startCommand(t, at.command(program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk))
 		await(t, fmt.Sprintf("a node that joined at %s is ready", at.now()), patience, func() error { return c.h.ready(d.node, corev1.ConditionTrue) })
-		killEmulated(d.process)
+		d.stop()
 	}
-	killEmulated(c.d.process)
 	seen(t, fmt.Sprintf("%d settings of the clocks of a hub and a device, ±1 h, 1970 and 2040: no node turned, %d containers ran on, certificates were renewed, kubectl worked; devices joined in 1970 and in 2040; ClockSynced=%s", turns, len(c.workloads), want))
 }

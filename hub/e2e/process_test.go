@@ -105,7 +105,7 @@ func (p *process) end(s syscall.Signal) {
 		select {
 		case <-p.over:
 		case <-time.After(10 * time.Second):
-			_ = p.cmd.Process.Kill()
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // with what it has started, which holds its files
 			<-p.over
 		}
 	}
