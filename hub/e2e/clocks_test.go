@@ -62,9 +62,12 @@ func (c *wallClock) set(by time.Duration) {
 func (c *wallClock) now() time.Time { return time.Now().Add(c.by) }
 
 // command is a program that lives by it.
+//
+// G_SLICE: after a fork, glib's slices would ask what the time is, in a copy of the emulator
+// whose other threads are gone, and one of them may have held libfaketime's lock for ever.
 func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(c.emulator, append([]string{path}, args...)...)
-	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1")
+	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1", "G_SLICE=always-malloc")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
