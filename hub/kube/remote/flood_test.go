@@ -96,6 +96,10 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		return append(binary.BigEndian.AppendUint32(b, uint32(len(payload))), payload...)
 	}
 	good := control(synStream, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0)
+	data := func(stream byte, b ...byte) []byte {
+		return append([]byte{0, 0, 0, stream, 0, 0, 0, byte(len(b))}, b...)
+	}
+	empty := bytes.Repeat(data(3), maxEmpty)
 	for _, tt := range []struct {
 		name  string
 		bytes []byte
@@ -110,6 +114,11 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		{"settings are passed over", control(settings, make([]byte, maxControl)...), ""},
 		{"settings without end", control(settings, make([]byte, maxControl+1)...), "at most 2048 are read"},
 		{"an unknown type", control(12), "type 12"},
+		{"nothing but zeros", make([]byte, frameHeader), "data on stream 0, which"},
+		{"data on a stream of the server's", slices.Concat(good, data(2, 1)), "data on stream 2, which"},
+		{"data on a stream that is not open yet", slices.Concat(good, data(5, 1)), "data on stream 5, which"},
+		{"frames of no data, and one that has some, again and again", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
+		{"frames of no data without end", slices.Concat(good, empty, data(3)), "more than 1000 frames of no data"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFramed(&fakeWire{in: bytes.NewReader(tt.bytes)})

@@ -20,6 +20,7 @@ const (
 	maxControl  = 2 << 10 // bytes of anything else behind it
 	maxHeaders  = 8       // of a stream
 	maxHeader   = 256     // bytes, of a header's name or value
+	maxEmpty    = 1000    // frames of no data in a row
 	// piece is how much data is read at once.
 	piece = 1 << 10
 )
@@ -54,6 +55,7 @@ type framed struct {
 	head   [frameHeader]byte // of the frame of data that goes on
 	rest   int               // bytes of it that have not come
 	stream uint32            // the newest that the client has opened
+	empty  int               // frames of no data in a row
 
 	flow *flow
 
@@ -102,6 +104,14 @@ func (f *framed) fill() error {
 	if f.head[0]&0x80 == 0 {
 		if size > maxFrame {
 			return fmt.Errorf("the client sends a frame of %d bytes, at most %d are read", size, maxFrame)
+		}
+		if id := binary.BigEndian.Uint32(f.head[:]); id%2 == 0 || id > f.stream {
+			return fmt.Errorf("the client sends data on stream %d, which it has not opened", id)
+		}
+		if f.empty++; size > 0 {
+			f.empty = 0
+		} else if f.empty > maxEmpty {
+			return fmt.Errorf("the client sends more than %d frames of no data in a row", maxEmpty)
 		}
 		f.rest = size
 		return f.data()

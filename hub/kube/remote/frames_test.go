@@ -73,11 +73,20 @@ func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
 // taken is what the library is given of what came.
 func taken(b []byte) (out []byte) {
 	var newest uint32
+	empty := 0
 	for len(b) >= frameHeader {
 		head, n := b[:frameHeader], length(b)
 		b = b[frameHeader:]
 		if head[0]&0x80 == 0 { // data
 			if n > maxFrame {
+				return out
+			}
+			if id := binary.BigEndian.Uint32(head); id%2 == 0 || id > newest {
+				return out
+			}
+			if n > 0 {
+				empty = 0
+			} else if empty++; empty > maxEmpty {
 				return out
 			}
 			if len(b) < n {
@@ -117,9 +126,12 @@ func taken(b []byte) (out []byte) {
 // Whatever frames come in whatever pieces, the library gets the same of them; and what
 // is written in whatever pieces goes out in whole frames.
 func FuzzFrames(f *testing.F) {
-	f.Add(append(frameOf("hello"), frameOf("")...), byte(3))
-	f.Add(append(frameOf(strings.Repeat("x", 300)), 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1), byte(200))
-	f.Add(append(frameOf(strings.Repeat("x", 2*piece)), 0, 0, 0, 1, 1, 0, 0, 0, 0x80, 3, 0, 4, 0, 0, 0, 0), byte(99))
+	opened := []byte{0x80, 3, 0, synStream, 0, 0, 0, 4, 0, 0, 0, 1}
+	f.Add(slices.Concat(opened, frameOf("hello"), frameOf("")), byte(3))
+	f.Add(frameOf("for a stream that is not open"), byte(3))
+	f.Add(slices.Concat(opened, bytes.Repeat(frameOf(""), maxEmpty+1)), byte(9))
+	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 300))), 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1), byte(200))
+	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 2*piece))), 0, 0, 0, 1, 1, 0, 0, 0, 0x80, 3, 0, 4, 0, 0, 0, 0), byte(99))
 	f.Add([]byte{0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1, 0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1}, byte(7))
 	f.Add([]byte{0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 1}, byte(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece byte) {
