@@ -26,6 +26,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"flotilla.dev/hub/panics"
 )
 
 // Sentinels, by what the caller has to do about them.
@@ -80,6 +82,9 @@ type Store struct {
 	db     *sql.DB  // one connection, the writer
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
+
+	ahead     *os.File // the database's file, as it is read ahead
+	readAhead sync.WaitGroup
 
 	audits                auditor
 	auditKept             time.Duration
@@ -213,8 +218,9 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
+	s.ahead = f
+	if s.lock != nil {
+		s.readAhead.Go(func() { readThrough(f) })
 	}
 	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
 		return err
@@ -235,6 +241,21 @@ func (s *Store) connect(ctx context.Context) error {
 	return nil
 }
 
+// readThrough reads a database that fits into the machine's memory from its beginning to its end,
+// for the kernel to have it then: after a power cut a start reads each object where it lies, which
+// takes a disk several times as long.
+func readThrough(f *os.File) {
+	defer panics.Catch("read ahead")
+	var machine unix.Sysinfo_t
+	info, err := f.Stat()
+	if err != nil || unix.Sysinfo(&machine) != nil || uint64(info.Size()) > uint64(machine.Totalram)*uint64(machine.Unit)/4 {
+		return
+	}
+	for b := make([]byte, 256<<10); err == nil; {
+		_, err = f.Read(b) // what does not let itself be read is said by who wants it
+	}
+}
+
 func (s *Store) disconnect() error {
 	var errs []error
 	for _, t := range s.kinds {
@@ -252,7 +273,11 @@ func (s *Store) disconnect() error {
 	if s.db != nil {
 		errs = append(errs, s.db.Close()) // last: folds the log into the database
 	}
-	s.conn, s.read, s.db, s.kinds = nil, nil, nil, nil
+	if s.ahead != nil { // not before: to close the file takes SQLite's locks on it away
+		errs = append(errs, s.ahead.Close())
+		s.readAhead.Wait()
+	}
+	s.conn, s.read, s.db, s.kinds, s.ahead = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

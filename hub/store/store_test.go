@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "rewrite schema.golden.sql")
@@ -364,5 +366,30 @@ func TestTheKeyMayComeFromSystemd(t *testing.T) {
 	mustCommit(t, s, 1, Row{Kind: "secrets", Name: "a", Rev: 1, Object: []byte("x")})
 	if _, err := os.Stat(filepath.Join(dir, secretsKey)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatal("a key file was made beside the credential")
+	}
+}
+
+// That a database is read ahead takes nothing away: SQLite keeps its lock on the file, without
+// which a command that ends would take the log for nobody's.
+func TestWhatIsReadAheadStaysLocked(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	var large []Row // it takes a while to read them, and SQLite has its lock before that is over
+	for i := range 64 {
+		r := pod(fmt.Sprint(i), 1)
+		r.Object = fmt.Appendf(nil, `{"data":"%s"}`, strings.Repeat("x", 1<<20))
+		large = append(large, r)
+	}
+	mustCommit(t, s, 1, large...)
+	must(t, s.Close())
+	s = openIn(t, dir)
+	s.readAhead.Wait()
+	f, err := os.Open(filepath.Join(dir, database))
+	must(t, err)
+	t.Cleanup(func() { _ = f.Close() })                                   // it takes the lock away
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's SHARED_FIRST and SHARED_SIZE
+	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
+	if lock.Type != unix.F_RDLCK {
+		t.Errorf("nobody has locked the database that is open: type %d, want %d", lock.Type, unix.F_RDLCK)
 	}
 }
