@@ -79,7 +79,11 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 			})
 		case "connect":
 			go wait(waiting, crew)
-			err = all(256, func(i int) error { return crew[i].register(ctx, (from+i)/50) })
+			most := 256
+			if arg != "" {
+				most, _ = strconv.Atoi(arg)
+			}
+			err = all(most, func(i int) error { return crew[i].register(ctx, (from+i)/50) })
 		case "pace":
 			paced()
 			seconds, _ := strconv.Atoi(arg)
