@@ -95,7 +95,7 @@ func (a *arena) lease(ctx context.Context, nodes int, paced time.Duration) (time
 // warm lets crews come in, and waits until what that left is tidied up. Few of them come at a time:
 // Mosquitto lets a hundred wait, and the kernel resets what comes beside them.
 func warm(crews []*crew) error {
-	for _, what := range []string{"join", fmt.Sprintf("connect %d", 64/max(1, len(crews))), fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
+	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(crews)))), fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
 		if err := order(crews, what); err != nil {
 			return err
 		}

@@ -100,6 +100,12 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		return append([]byte{0, 0, 0, stream, 0, 0, 0, byte(len(b))}, b...)
 	}
 	empty := bytes.Repeat(data(3), maxEmpty)
+	var tried []byte // ports that are connected to and left, as a probe does: of each stream an empty end
+	for id := uint32(1); id < 4*maxEmpty; id += 2 {
+		open := binary.BigEndian.AppendUint32(nil, id)
+		end := append(binary.BigEndian.AppendUint32(nil, id), dataFin, 0, 0, 0)
+		tried = slices.Concat(tried, control(synStream, append(open, 0, 0, 0, 0, 0, 0)...), end)
+	}
 	for _, tt := range []struct {
 		name  string
 		bytes []byte
@@ -118,6 +124,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		{"data on a stream of the server's", slices.Concat(good, data(2, 1)), "data on stream 2, which"},
 		{"data on a stream that is not open yet", slices.Concat(good, data(5, 1)), "data on stream 5, which"},
 		{"frames of no data, and one that has some, again and again", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
+		{"ends of many streams without data", tried, ""},
 		{"frames of no data without end", slices.Concat(good, empty, data(3)), "more than 1000 frames of no data"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 	maxControl  = 2 << 10 // bytes of anything else behind it
 	maxHeaders  = 8       // of a stream
 	maxHeader   = 256     // bytes, of a header's name or value
-	maxEmpty    = 1000    // frames of no data in a row
+	maxEmpty    = 1000    // frames of no data in a row, without a stream that is opened
 	// piece is how much data is read at once.
 	piece = 1 << 10
 )
@@ -133,7 +133,7 @@ func (f *framed) fill() error {
 		if id%2 == 0 || id <= f.stream {
 			return fmt.Errorf("the client opens stream %d after %d", id, f.stream)
 		}
-		f.stream = id
+		f.stream, f.empty = id, 0 // each has its end, and a connection that is only tried has no data
 		f.flow.open(id)
 	case rstStream:
 		if size >= 4 {

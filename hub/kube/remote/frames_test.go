@@ -111,7 +111,7 @@ func taken(b []byte) (out []byte) {
 			if id%2 == 0 || id <= newest {
 				return out
 			}
-			newest = id
+			newest, empty = id, 0
 			out = append(append(out, head...), b[:n]...)
 		case rstStream, ping, goAway:
 			out = append(append(out, head...), b[:n]...)
