@@ -83,7 +83,7 @@ type Store struct {
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
 
-	ahead     *os.File // the database's file, as it is read ahead
+	ahead     *os.File // the database's file, where a hub reads it ahead
 	readAhead sync.WaitGroup
 
 	audits                auditor
@@ -218,9 +218,11 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ahead = f
 	if s.lock != nil {
+		s.ahead = f
 		s.readAhead.Go(func() { readThrough(f) })
+	} else if err := f.Close(); err != nil {
+		return err
 	}
 	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
 		return err
