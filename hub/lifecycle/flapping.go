@@ -57,6 +57,7 @@ func (Flapping) Subjects(s state.Snapshot) (all []state.Subject) {
 
 // Decide writes the nodes' histories, and settles their condition Flapping.
 func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+	written := map[string]*state.Record{}
 	for _, p := range pasts(s, subjects, now) {
 		rec := s.Record(p.node)
 		if rec == nil {
@@ -73,24 +74,28 @@ func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Ti
 			rec.Transitions = rec.Transitions[extra:]
 		}
 		plan.Do(state.Put(rec, ""))
+		written[p.node] = rec
 	}
-	s, _ = state.Apply(s, plan.Changes)
 	var names []string
 	for _, q := range subjects {
 		names = append(names, q.Name)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if n := s.Node(name); n != nil {
-			d.judge(s, n, now, &plan)
+		n, rec := s.Node(name), written[name]
+		if rec == nil {
+			rec = s.Record(name)
+		}
+		if n != nil {
+			d.judge(n, rec, now, &plan)
 		}
 	}
 	return plan
 }
 
 // judge settles the condition Flapping. The taint follows from it, see taintsFor.
-func (d Flapping) judge(s state.Snapshot, n *corev1.Node, now time.Time, plan *state.Plan) {
-	end := flapEnd(s, n, now)
+func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *state.Plan) {
+	end := flapEnd(rec, now)
 	flaps := !end.IsZero()
 	if flaps {
 		plan.Wake(state.KeyOf(n), end)
@@ -114,10 +119,9 @@ func (d Flapping) judge(s state.Snapshot, n *corev1.Node, now time.Time, plan *s
 	plan.Do(state.Put(n, fmt.Sprintf("node %s Flapping=%s: %s", n.Name, c.Status, c.Message)).Event("NodeFlapping"))
 }
 
-// flapEnd returns when a flapping node will count as steady if nothing more
+// flapEnd returns when a flapping node with this record, or none, will count as steady if nothing more
 // happens; the zero time for one that does not flap.
-func flapEnd(s state.Snapshot, n *corev1.Node, now time.Time) time.Time {
-	rec := s.Record(n.Name)
+func flapEnd(rec *state.Record, now time.Time) time.Time {
 	if rec == nil || len(rec.Transitions) < flapCount {
 		return time.Time{}
 	}
