@@ -152,7 +152,7 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	if why != "" {
 		for p := range s.PodsOn(n.Name) {
 			if ready := state.PodCondition(p, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
-				p = p.DeepCopy()
+				p = state.ForkPod(p)
 				state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, now)
 				plan.Do(state.Put(p, ""))
 			}

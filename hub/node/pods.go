@@ -97,7 +97,7 @@ func heardPods(s state.Snapshot, node string, pods wire.Pods, now time.Time) (ch
 		if p == nil || p.UID != said.UID || p.Spec.NodeName != node || state.Terminated(p) {
 			continue
 		}
-		next := p.DeepCopy()
+		next := state.ForkPod(p)
 		mergeStatus(next, said.Status, now)
 		if apiequality.Semantic.DeepEqual(p.Status, next.Status) {
 			continue

@@ -18,3 +18,12 @@ func Fork(n *corev1.Node) *corev1.Node {
 	next.Status.Conditions = slices.Clone(n.Status.Conditions)
 	return &next
 }
+
+// ForkPod is a copy of a pod to make its next version of, of which only the status is another:
+// metadata and conditions are the copy's own. The rest both share; a device says it as a whole.
+func ForkPod(p *corev1.Pod) *corev1.Pod {
+	next := *p
+	p.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
+	next.Status.Conditions = slices.Clone(p.Status.Conditions)
+	return &next
+}
