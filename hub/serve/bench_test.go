@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/config"
@@ -60,10 +61,10 @@ func startBench(b *testing.B, change func(*config.Config), objects ...state.Obje
 	}
 	h.cfg.ClusterCIDR, h.cfg.NodeCIDRMaskSize = netip.MustParsePrefix("10.0.0.0/8"), 26
 	change(&h.cfg)
-	began = time.Now()
-	start := state.Load(state.Empty("bench", began), objects, uint64(len(objects)))
+	start := state.Load(state.Empty("bench", time.Now()), objects, uint64(len(objects)))
 	h.Devices = newLoop(h.cfg, start, memory{st}, nil, log)
 	h.Broker = h
+	began = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error)
 	go func() { over <- h.Run(ctx) }()
@@ -109,6 +110,21 @@ func benchStatus(i int) wire.Status {
 	}
 	st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"})
 	return st
+}
+
+// benchPod is one that runs and is ready.
+func benchPod(node string, i int) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%d", node, i), UID: types.UID(fmt.Sprintf("%s-%d", node, i)), Labels: map[string]string{"app": "probe"}}}
+	p.Spec.Containers = []corev1.Container{{Name: "main", Image: "example/probe:1"}}
+	p.Spec.NodeName = node
+	admission.Default(p, AdmissionSettings(config.Default()))
+	started := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "10.0.0.1", PodIP: "10.1.0.1", StartTime: &started, QOSClass: corev1.PodQOSBestEffort}
+	for _, t := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: started})
+	}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "example/probe:1", Ready: true, ContainerID: "docker://0123", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}}}
+	return p
 }
 
 // join lets n devices report for the first time, all at once, and waits until each
@@ -246,8 +262,8 @@ func BenchmarkDaemonSet(b *testing.B) {
 // the deadline all of them are Ready=Unknown, tainted, and remembered on the disk.
 func BenchmarkSilent(b *testing.B) {
 	const grace = 3 * time.Second
-	for _, c := range []struct{ nodes, silent int }{{1_000, 1}, {10_000, 1}, {10_000, 5_000}} {
-		b.Run(fmt.Sprintf("nodes=%d/silent=%d", c.nodes, c.silent), func(b *testing.B) {
+	for _, c := range []struct{ nodes, silent, pods int }{{1_000, 1, 0}, {10_000, 1, 0}, {10_000, 5_000, 0}, {10_000, 5_000, 3}} {
+		b.Run(fmt.Sprintf("nodes=%d/silent=%d/pods=%d", c.nodes, c.silent, c.pods), func(b *testing.B) {
 			late := time.Duration(0)
 			for b.Loop() {
 				var objects []state.Object
@@ -257,6 +273,9 @@ func BenchmarkSilent(b *testing.B) {
 					n.Spec.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 26).String()
 					n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 					objects = append(objects, n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"})
+					for p := range c.pods {
+						objects = append(objects, benchPod(n.Name, p))
+					}
 				}
 				h, began := startBench(b, func(c *config.Config) { c.NodeMonitorGracePeriod, c.LeaseInterval = grace, grace/4 }, objects...)
 				h.await("rest", func(s state.Snapshot) bool { return s.Record(benchName(0)).Generation > 0 })
@@ -286,10 +305,21 @@ func BenchmarkSilent(b *testing.B) {
 // MB-heap is what it then holds, MB-peak the most memory that the process has had, with what made
 // the fleet. CPU is that of all goroutines.
 func BenchmarkStart(b *testing.B) {
-	for _, n := range []int{1_000, 10_000, 100_000} {
-		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+	for _, c := range []struct{ nodes, pods int }{{1_000, 0}, {10_000, 0}, {10_000, 3}, {100_000, 0}} {
+		n := c.nodes
+		b.Run(fmt.Sprintf("nodes=%d/pods=%d", n, c.pods), func(b *testing.B) {
 			h, _ := startBench(b, func(c *config.Config) { c.AllocateNodeCIDRs = true })
 			h.join(n)
+			for i := range n {
+				if _, err := h.Do(b.Context(), func(state.Snapshot, time.Time) (changes []state.Change, err error) {
+					for p := range c.pods {
+						changes = append(changes, state.Put(benchPod(benchName(i), p), ""))
+					}
+					return changes, nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
 			h.stop()
 			cfg, log := h.cfg, slog.New(slog.DiscardHandler)
 			cfg.DataDir = h.dir
@@ -322,6 +352,9 @@ func BenchmarkStart(b *testing.B) {
 				b.StopTimer()
 				if got := hub.Loop.Snapshot().Len(state.Nodes); got != n {
 					b.Fatalf("there are %d nodes", got)
+				}
+				if got := hub.Loop.Snapshot().Len(state.Pods); got != n*c.pods {
+					b.Fatalf("there are %d pods", got)
 				}
 				var m runtime.MemStats
 				runtime.GC()
