@@ -14,6 +14,7 @@ import (
 const (
 	maxAnswers   = 16            // under way at one time, connections beside
 	maxForwards  = 32            // connections into pods at one time
+	maxAwaiting  = 96            // more, which wait until one of those ends
 	longestReply = 4 * time.Hour // for a request that gives no deadline; an exec, attach or port-forward may be silent so long
 	endTime      = 10 * time.Second
 )
@@ -130,6 +131,8 @@ func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exit
 	return 0, errors.New(wire.Unsupported(r.Type))
 }
 
+var errForwards = fmt.Errorf("the device holds %d forwarded connections already: close one first", maxForwards)
+
 // begin notes an answer that begins; full says why it ends at once. Not ok: the hub has
 // sent it twice, or the agent is stopping.
 func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (full error, ok bool) {
@@ -140,8 +143,8 @@ func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (f
 	}
 	s.work.Add(1)
 	switch n := s.forwards; {
-	case r.Type == wire.RequestPortForward && n >= maxForwards:
-		return fmt.Errorf("the device holds %d forwarded connections already: close one first", n), true
+	case r.Type == wire.RequestPortForward && n >= maxForwards+maxAwaiting:
+		return errForwards, true
 	case r.Type != wire.RequestPortForward && len(s.byID)-n >= maxAnswers:
 		return fmt.Errorf("the device answers %d requests already: end one first", maxAnswers), true
 	case r.Type == wire.RequestPortForward:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,14 +92,23 @@ func feed(ctx context.Context, answer Answer, typed *io.PipeWriter, sizes chan e
 	}
 }
 
-// forward carries one connection to a port of a pod. It ends when the pod's side does.
+// forward carries one connection to a port of a pod. It ends when the pod's side does. One that
+// finds no room waits for it, as in a listener's queue: kubectl gives up all that it forwards when
+// one is refused, and connections that come and go quickly end a moment later here than there.
 func (a *Agent) forward(ctx context.Context, r wire.Request, answer Answer) error {
 	const dialTime = 10 * time.Second
+	dialling, done := context.WithTimeout(ctx, dialTime)
+	defer done()
+	select {
+	case a.forwards <- struct{}{}:
+		defer func() { <-a.forwards }()
+	case <-dialling.Done():
+		return cmp.Or(context.Cause(ctx), errForwards)
+	}
 	e, id, err := a.running(ctx, types.UID(r.Pod), anyContainer)
 	if err != nil {
 		return err
 	}
-	dialling, done := context.WithTimeout(ctx, dialTime)
 	conn, err := e.Dial(dialling, id, int(r.Port))
 	done()
 	if err != nil {

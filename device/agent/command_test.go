@@ -287,22 +287,74 @@ func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {
 		for n := range maxAnswers {
 			ask(fmt.Sprint("exec-", n), interactive("/tool wait"))
 		}
-		for n := range maxForwards {
-			ask(fmt.Sprint("forward-", n), wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080})
-		}
 		if end := <-ask("one more", command("/tool wait")).end; end.Error != "the device answers 16 requests already: end one first" {
 			t.Errorf("one command more: %q", end.Error)
 		}
-		if end := <-ask("another", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}).end; end.Error != "the device holds 32 forwarded connections already: close one first" {
-			t.Errorf("one connection more: %q", end.Error)
-		}
 		d.agent.Request("c", wire.Request{Type: wire.RequestCancel, Of: "exec-3"})
-		d.agent.Request("d", wire.Request{Type: wire.RequestCancel, Of: "forward-3"})
 		synctest.Wait()
 		if a := ask("now", interactive("/tool wait")); !a.began {
 			t.Error("there is room for a command, and it did not begin")
 		}
-		if a := ask("then", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}); !a.began {
+	})
+}
+
+// Connections that find no room wait for it, in their turn and for a while.
+func TestADeviceForwardsOnlySoManyConnectionsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "serve :8080"))
+		time.Sleep(5 * time.Second)
+		s := speaker{d, map[string]*talk{}}
+		d.agent.SetHub(s)
+		ask := func(id string) *talk {
+			s.talks[id] = newTalk()
+			d.agent.Request(id, wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080})
+			synctest.Wait()
+			return s.talks[id]
+		}
+		end := func(id string) {
+			d.agent.Request("end "+id, wire.Request{Type: wire.RequestCancel, Of: id})
+			synctest.Wait()
+		}
+		for n := range maxForwards {
+			if a := ask(fmt.Sprint("forward-", n)); !a.began {
+				t.Fatalf("connection %d did not begin", n)
+			}
+		}
+		var waiting []*talk
+		for n := range maxAwaiting {
+			waiting = append(waiting, ask(fmt.Sprint("waiting-", n)))
+		}
+		const full = "the device holds 32 forwarded connections already: close one first"
+		if end := <-ask("another").end; end.Error != full {
+			t.Errorf("one more than may wait: %q", end.Error)
+		}
+		begun := func() (n int) {
+			for _, a := range waiting {
+				a.mu.Lock()
+				if a.began {
+					n++
+				}
+				a.mu.Unlock()
+			}
+			return n
+		}
+		if n := begun(); n != 0 {
+			t.Errorf("%d began without room", n)
+		}
+		end("waiting-0") // its client has left
+		waiting = waiting[1:]
+		end("forward-3")
+		if n := begun(); n != 1 {
+			t.Errorf("room for one: %d began", n)
+		}
+		time.Sleep(11 * time.Second)
+		for _, a := range waiting[1:] {
+			if end := <-a.end; end.Error != full {
+				t.Fatalf("after a while: %q", end.Error)
+			}
+		}
+		end("waiting-1") // the first of those that were there
+		if a := ask("then"); !a.began {
 			t.Error("there is room for a connection, and it did not begin")
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -199,6 +200,18 @@ func (h *hub) forwards(t *testing.T) {
 		if err != nil || strings.TrimSpace(string(b)) != get.want {
 			t.Errorf("GET %s: %q, %v; want %q", get.path, b, err, get.want)
 		}
+	}
+	for range 100 { // that look whether somebody is there, more at once than a device carries
+		c, err := net.Dial("tcp", local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	if answer, err := client.Get("http://" + local + "/hostname"); err != nil {
+		t.Errorf("after a hundred connections without data: %v", err)
+	} else {
+		_ = answer.Body.Close()
 	}
 	s.Signal(os.Interrupt)
 	_, _ = s.End()
