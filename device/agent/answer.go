@@ -14,9 +14,15 @@ import (
 const (
 	maxAnswers   = 16            // under way at one time, connections beside
 	maxForwards  = 32            // connections into pods at one time
-	maxAwaiting  = 96            // more, which wait until one of those ends
+	maxAwaiting  = 96            // more of either, which wait until one of those ends
 	longestReply = 4 * time.Hour // for a request that gives no deadline; an exec, attach or port-forward may be silent so long
 	endTime      = 10 * time.Second
+	roomTime     = 10 * time.Second // for room: the hub waits 15 s for a first word
+)
+
+var (
+	errAnswers  = fmt.Errorf("the device answers %d requests already: end one first", maxAnswers)
+	errForwards = fmt.Errorf("the device holds %d forwarded connections already: close one first", maxForwards)
 )
 
 // An Answer is the reply to one request: package link's Stream. All its methods fail
@@ -109,6 +115,13 @@ func (a *Agent) Request(id string, r wire.Request) {
 
 // answer does what a request asks for.
 func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exitCode int32, err error) {
+	if r.Type != wire.RequestPortForward {
+		leave, err := take(ctx, a.answering, errAnswers)
+		if err != nil {
+			return 0, err
+		}
+		defer leave()
+	}
 	most := longestReply
 	if r.DeadlineSeconds > 0 {
 		most = min(time.Duration(r.DeadlineSeconds)*time.Second, most)
@@ -131,8 +144,6 @@ func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exit
 	return 0, errors.New(wire.Unsupported(r.Type))
 }
 
-var errForwards = fmt.Errorf("the device holds %d forwarded connections already: close one first", maxForwards)
-
 // begin notes an answer that begins; full says why it ends at once. Not ok: the hub has
 // sent it twice, or the agent is stopping.
 func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (full error, ok bool) {
@@ -145,8 +156,8 @@ func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (f
 	switch n := s.forwards; {
 	case r.Type == wire.RequestPortForward && n >= maxForwards+maxAwaiting:
 		return errForwards, true
-	case r.Type != wire.RequestPortForward && len(s.byID)-n >= maxAnswers:
-		return fmt.Errorf("the device answers %d requests already: end one first", maxAnswers), true
+	case r.Type != wire.RequestPortForward && len(s.byID)-n >= maxAnswers+maxAwaiting:
+		return errAnswers, true
 	case r.Type == wire.RequestPortForward:
 		s.forwards++
 	}
@@ -163,5 +174,19 @@ func (s *answers) finish(id string, r wire.Request) {
 	delete(s.byID, id)
 	if r.Type == wire.RequestPortForward {
 		s.forwards--
+	}
+}
+
+// take takes room. Where there is none it waits in its turn, as in a listener's queue: a crowd that
+// asks for the logs of all pods at once is answered, and kubectl gives up all that it forwards when
+// one connection is refused, though those that come and go quickly end a moment later here than there.
+func take(ctx context.Context, room chan struct{}, full error) (leave func(), err error) {
+	ctx, done := context.WithTimeout(ctx, roomTime)
+	defer done()
+	select {
+	case room <- struct{}{}:
+		return func() { <-room }, nil
+	case <-ctx.Done():
+		return nil, full // unless nobody waits for it any more
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,19 +91,16 @@ func feed(ctx context.Context, answer Answer, typed *io.PipeWriter, sizes chan e
 	}
 }
 
-// forward carries one connection to a port of a pod. It ends when the pod's side does. One that
-// finds no room waits for it, as in a listener's queue: kubectl gives up all that it forwards when
-// one is refused, and connections that come and go quickly end a moment later here than there.
+// forward carries one connection to a port of a pod. It ends when the pod's side does.
 func (a *Agent) forward(ctx context.Context, r wire.Request, answer Answer) error {
-	const dialTime = 10 * time.Second
+	const dialTime = 10 * time.Second // with what it waits for room
 	dialling, done := context.WithTimeout(ctx, dialTime)
 	defer done()
-	select {
-	case a.forwards <- struct{}{}:
-		defer func() { <-a.forwards }()
-	case <-dialling.Done():
-		return cmp.Or(context.Cause(ctx), errForwards)
+	leave, err := take(dialling, a.forwards, errForwards)
+	if err != nil {
+		return err
 	}
+	defer leave()
 	e, id, err := a.running(ctx, types.UID(r.Pod), anyContainer)
 	if err != nil {
 		return err

@@ -57,6 +57,12 @@ func (a *talk) Send(ctx context.Context, r wire.Reply) error {
 	return nil
 }
 
+func (a *talk) begun() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.began
+}
+
 func (a *talk) Input(ctx context.Context) (wire.Request, error) {
 	select {
 	case r, ok := <-a.inputs:
@@ -272,92 +278,81 @@ func TestABrokenInputIsNoEndOfInput(t *testing.T) {
 	})
 }
 
+// Whoever finds no room waits for it, in its turn and for a while.
 func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		d.desire(1, makePod("web", "serve :8080"))
-		time.Sleep(5 * time.Second)
-		s := speaker{d, map[string]*talk{}}
-		d.agent.SetHub(s)
-		ask := func(id string, r wire.Request) *talk {
-			s.talks[id] = newTalk()
-			d.agent.Request(id, r)
-			synctest.Wait()
-			return s.talks[id]
-		}
-		for n := range maxAnswers {
-			ask(fmt.Sprint("exec-", n), interactive("/tool wait"))
-		}
-		if end := <-ask("one more", command("/tool wait")).end; end.Error != "the device answers 16 requests already: end one first" {
-			t.Errorf("one command more: %q", end.Error)
-		}
-		d.agent.Request("c", wire.Request{Type: wire.RequestCancel, Of: "exec-3"})
-		synctest.Wait()
-		if a := ask("now", interactive("/tool wait")); !a.began {
-			t.Error("there is room for a command, and it did not begin")
-		}
-	})
-}
-
-// Connections that find no room wait for it, in their turn and for a while.
-func TestADeviceForwardsOnlySoManyConnectionsAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		d.desire(1, makePod("web", "serve :8080"))
-		time.Sleep(5 * time.Second)
-		s := speaker{d, map[string]*talk{}}
-		d.agent.SetHub(s)
-		ask := func(id string) *talk {
-			s.talks[id] = newTalk()
-			d.agent.Request(id, wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080})
-			synctest.Wait()
-			return s.talks[id]
-		}
-		end := func(id string) {
-			d.agent.Request("end "+id, wire.Request{Type: wire.RequestCancel, Of: id})
-			synctest.Wait()
-		}
-		for n := range maxForwards {
-			if a := ask(fmt.Sprint("forward-", n)); !a.began {
-				t.Fatalf("connection %d did not begin", n)
-			}
-		}
-		var waiting []*talk
-		for n := range maxAwaiting {
-			waiting = append(waiting, ask(fmt.Sprint("waiting-", n)))
-		}
-		const full = "the device holds 32 forwarded connections already: close one first"
-		if end := <-ask("another").end; end.Error != full {
-			t.Errorf("one more than may wait: %q", end.Error)
-		}
-		begun := func() (n int) {
-			for _, a := range waiting {
-				a.mu.Lock()
-				if a.began {
-					n++
+	for name, c := range map[string]struct {
+		request wire.Request
+		most    int
+		full    string
+	}{
+		"commands":    {interactive("/tool wait"), maxAnswers, "the device answers 16 requests already: end one first"},
+		"connections": {wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, maxForwards, "the device holds 32 forwarded connections already: close one first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.desire(1, makePod("web", "serve :8080"))
+				time.Sleep(5 * time.Second)
+				s := speaker{d, map[string]*talk{}}
+				d.agent.SetHub(s)
+				ask := func(id string, r wire.Request) *talk {
+					s.talks[id] = newTalk()
+					d.agent.Request(id, r)
+					synctest.Wait()
+					return s.talks[id]
 				}
-				a.mu.Unlock()
-			}
-			return n
-		}
-		if n := begun(); n != 0 {
-			t.Errorf("%d began without room", n)
-		}
-		end("waiting-0") // its client has left
-		waiting = waiting[1:]
-		end("forward-3")
-		if n := begun(); n != 1 {
-			t.Errorf("room for one: %d began", n)
-		}
-		time.Sleep(11 * time.Second)
-		for _, a := range waiting[1:] {
-			if end := <-a.end; end.Error != full {
-				t.Fatalf("after a while: %q", end.Error)
-			}
-		}
-		end("waiting-1") // the first of those that were there
-		if a := ask("then"); !a.began {
-			t.Error("there is room for a connection, and it did not begin")
-		}
-	})
+				end := func(id string) {
+					d.agent.Request("end "+id, wire.Request{Type: wire.RequestCancel, Of: id})
+					synctest.Wait()
+				}
+				for n := range c.most {
+					if a := ask(fmt.Sprint("first-", n), c.request); !a.begun() {
+						t.Fatalf("number %d did not begin", n)
+					}
+				}
+				var waiting []*talk
+				for n := range maxAwaiting {
+					waiting = append(waiting, ask(fmt.Sprint("waiting-", n), c.request))
+				}
+				begun := func() (n int) {
+					for _, a := range waiting {
+						if a.begun() {
+							n++
+						}
+					}
+					return n
+				}
+				if end := <-ask("one more", c.request).end; end.Error != c.full {
+					t.Errorf("one more than may wait: %q", end.Error)
+				}
+				if n := begun(); n != 0 {
+					t.Errorf("%d began without room", n)
+				}
+				other := interactive("/tool wait")
+				if c.most == maxAnswers {
+					other = wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}
+				}
+				if !ask("other", other).begun() {
+					t.Error("what has room of its own did not begin")
+				}
+				end("waiting-0") // its client has left
+				waiting = waiting[1:]
+				end("first-3")
+				if n := begun(); n != 1 {
+					t.Errorf("room for one: %d began", n)
+				}
+				time.Sleep(roomTime)
+				for _, a := range waiting[1:] {
+					if end := <-a.end; end.Error != c.full {
+						t.Fatalf("after a while: %q", end.Error)
+					}
+				}
+				end("waiting-1") // which was the first of those that were there
+				if !ask("then", c.request).begun() {
+					t.Error("there is room, and it did not begin")
+				}
+			})
+		})
+	}
 }
 
 func TestACommandWaitsForAHubThatReadsSlowly(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/kube/kubectltest"
@@ -245,6 +246,19 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	s.Kill()
 	if said := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); said != "line 1\nline 2\n" {
 		t.Errorf("the first 14 bytes are %q", said)
+	}
+	var crowd errgroup.Group
+	for range 40 { // more than a device answers at one time
+		crowd.Go(func() error {
+			said, err := h.get("/api/v1/namespaces/default/pods/box/log?container=talker&limitBytes=14")
+			if err == nil && string(said) != "line 1\nline 2\n" {
+				err = fmt.Errorf("one of many hears %q", said)
+			}
+			return err
+		})
+	}
+	if err := crowd.Wait(); err != nil {
+		t.Error(err)
 	}
 	if said := h.kubectl("logs", "box", "-c", "talker", "--tail=1", "--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(said) {
 		t.Errorf("the last line is %q", said)
