@@ -13,13 +13,18 @@ import (
 
 // meet hears which desired state a device has stored that has never reported
 // before. One that lives by a state that this hub never made, as after the loss of
-// its database, goes on living by it.
+// its database, goes on living by it. One of the development listener whose Node was
+// deleted is no stranger: it gets the next.
 func (d *Devices) meet(node string, p *liveness, stored int64) {
 	d.learn(node, func() { p.unmet.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
 		if !rec.Unmet {
 			return nil
 		}
 		rec.Unmet = false
+		if stored <= d.former[node] {
+			rec.Generation = max(rec.Generation, stored)
+		}
+		delete(d.former, node)
 		if stored > rec.Generation {
 			return pause(rec, n, stored)
 		}

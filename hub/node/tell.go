@@ -37,6 +37,9 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 			old, _ := a.Old.(*state.Record)
 			if rec == nil {
 				d.nodes.m.Delete(a.Key.Name)
+				if old != nil && old.Key == "" {
+					d.former[a.Key.Name] = old.Generation
+				}
 			} else {
 				d.adopt(rec)
 				d.nodes.get(rec.Name).relent.Store(seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)

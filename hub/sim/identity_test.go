@@ -72,6 +72,28 @@ func (w *world) conflict(node string) string {
 	return ""
 }
 
+// Who needs no key, as through the development listener, is a node again at once, and is told what
+// to run: its hub knows that it made what the device lives by.
+func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
+	t.Parallel()
+	simulate(t, func(t *testing.T, w *world) {
+		w.startHub()
+		w.fleet(2, "oslo")
+		w.deploy("kiosk", 4)
+		w.settleWithin(10*time.Second, "the deployment")
+		d := w.devices[0]
+		for range 2 {
+			w.deleteNode(d.name)
+			w.until(20*time.Second, "it is ready again", func() bool { return w.snapshot().Node(d.name) != nil && w.ready(d.name) == corev1.ConditionTrue })
+			w.deploy("later", 4)
+			w.settleWithin(twoLeases, "another deployment")
+			if rec := w.snapshot().Record(d.name); rec.Paused || rec.Generation != d.agent.StoredGeneration() {
+				t.Errorf("paused %t, generation %d, stored %d", rec.Paused, rec.Generation, d.agent.StoredGeneration())
+			}
+		}
+	})
+}
+
 func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
