@@ -41,6 +41,41 @@ func TestALargeWorkloadIsMadeInBursts(t *testing.T) {
 	}
 }
 
+// Of a large ReplicaSet, as of a large DaemonSet, what becomes of its pods is looked at once a
+// second, and what is wanted of it at once.
+func TestALargeReplicaSetIsLookedAtOnceASecond(t *testing.T) {
+	const many = burst + 200
+	key := state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}
+	f := newFleet(t)
+	f.put(replicaSet(key.Name, many)).settle().pass(5 * time.Second).quiet()
+	get := func() *appsv1.ReplicaSet { return f.s.Get(key).(*appsv1.ReplicaSet) }
+	if n := get().Status.Replicas; n != many {
+		t.Fatalf("it says %d pods", n)
+	}
+	f.pass(300 * time.Millisecond)
+	made := f.s.Len(state.Pods)
+	for range 3 {
+		f.remove(state.KeyOf(f.livePods()[0])).settle()
+		f.pass(100 * time.Millisecond)
+	}
+	if n := f.s.Len(state.Pods); n != made-3 {
+		t.Errorf("within the second %d pods were made", n-made+3)
+	}
+	f.pass(time.Second).quiet()
+	if n := f.s.Len(state.Pods); n != made {
+		t.Errorf("a second later there are %d pods, want %d", n, made)
+	}
+	f.pass(100 * time.Millisecond)
+	f.edit(key, func(o state.Object) {
+		rs := o.(*appsv1.ReplicaSet)
+		rs.Generation++
+		rs.Spec.Replicas = new(int32(many - 100))
+	}).settle()
+	if n := len(f.livePods()); n != many-100 {
+		t.Errorf("scaled down there are %d pods, want %d", n, many-100)
+	}
+}
+
 // A zero too many costs pods that wait for a node, but not without end; where they get
 // one, more are made.
 func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {

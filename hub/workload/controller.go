@@ -12,7 +12,7 @@ var controllerKind = corev1.SchemeGroupVersion.WithKind("ReplicationController")
 
 // controller keeps the pods of a ReplicationController, as those of a ReplicaSet. orphans
 // are pods that it may adopt.
-func (p *pass) controller(k state.Key, orphans []state.Object) {
+func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 	rc, ok := p.s.Get(k).(*corev1.ReplicationController)
 	if !ok {
 		return
@@ -30,7 +30,7 @@ func (p *pass) controller(k state.Key, orphans []state.Object) {
 		}
 		return next
 	}
-	r.keep(k, orphans)
+	r.keep(k, orphans, turn)
 }
 
 // asReplicaSet is the ReplicaSet that would keep the same pods.

@@ -59,10 +59,10 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	p.remember(w)
 	p.collect(w)
 	for _, k := range w.replicaSets.sorted() {
-		p.replicaSet(k, w.orphans[k])
+		p.replicaSet(k, w.orphans[k], w.turns[k])
 	}
 	for _, k := range w.controllers.sorted() {
-		p.controller(k, w.orphans[k])
+		p.controller(k, w.orphans[k], w.turns[k])
 	}
 	for _, k := range w.stateful.sorted() {
 		p.statefulSet(k, w.orphans[k])

@@ -27,7 +27,7 @@ type keeper struct {
 }
 
 // replicaSet keeps the pods of a ReplicaSet. orphans are pods that it may adopt.
-func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
+func (p *pass) replicaSet(k state.Key, orphans []state.Object, turn bool) {
 	rs, ok := p.s.Get(k).(*appsv1.ReplicaSet)
 	if !ok {
 		return
@@ -38,14 +38,20 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object) {
 		next.Status = *st
 		return next
 	}
-	r.keep(k, orphans)
+	r.keep(k, orphans, turn)
 }
 
 // keep brings the number of the owner's pods to what it asks for, and its status to what
-// there is.
-func (p keeper) keep(k state.Key, orphans []state.Object) {
+// there is. What becomes of the pods of a large one is looked at once in a while, what is
+// wanted of it at once.
+func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	rs := p.rs
 	if rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
+		return
+	}
+	wanted := len(orphans) > 0 || rs.DeletionTimestamp != nil || rs.Status.ObservedGeneration != rs.Generation
+	if at := p.hurry(int(rs.Status.Replicas), turn || wanted); !at.IsZero() {
+		p.wakeFor(state.Subject{Key: k, Part: partTurn}, at)
 		return
 	}
 	var live []*corev1.Pod
@@ -85,7 +91,7 @@ func (p keeper) keep(k state.Key, orphans []state.Object) {
 	}
 	p.status(k, live, leaving, refused, &next)
 	if !next.IsZero() {
-		p.wake(k, next)
+		p.wakeFor(state.Subject{Key: k, Part: partTurn}, next)
 	}
 }
 

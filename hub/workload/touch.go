@@ -175,7 +175,7 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject {
 		switch kind {
 		case state.DaemonSets:
 			parts = []string{partTemplate, partTurn}
-		case state.PodDisruptionBudgets:
+		case state.PodDisruptionBudgets, state.ReplicaSets, state.Controllers:
 			parts = []string{partTurn}
 		}
 		alone := !kind.Row().Namespaced && kind != state.Namespaces

@@ -28,7 +28,7 @@ type work struct {
 	deployments, replicaSets, daemons, budgets set
 	jobs, cronJobs, stateful, controllers      set
 
-	turns      set // budgets whose turn has come
+	turns      set // budgets and large crowds of replicas whose turn has come
 	daemonWork map[state.Key]*daemonWork
 	orphans    map[state.Key][]state.Object // pods or replica sets without a controller, by who may adopt them
 
@@ -126,7 +126,8 @@ func (p *pass) part(w *work, q state.Subject) {
 		if q.Kind == state.DaemonSets {
 			w.daemon(q.Key).turn = true
 		} else {
-			w.budgets[q.Key], w.turns[q.Key] = true, true
+			w.add(q.Key)
+			w.turns[q.Key] = true
 		}
 	case partPods:
 		w.nodes[q.Key] = true
