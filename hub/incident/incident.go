@@ -52,6 +52,7 @@ const (
 	partReady   = "Ready"   // of a node: it is ready now, or not any more: its pods' faults count, or not
 	partShort   = "Short"   // of a workload: it is short of pods, or not any more
 	partImage   = "Image "  // before an image: pods cannot have it
+	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods
 )
 
 // Subjects returns what may be in trouble, and all incidents.
@@ -78,6 +79,9 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 			if viewOfWork(o).cause != "" {
 				all = append(all, state.About(state.KeyOf(o)))
 			}
+			if large(o) {
+				all = append(all, state.Subject{Key: state.KeyOf(o), Part: partTurn})
+			}
 		}
 	}
 	return state.Distinct(all, nil)
@@ -97,7 +101,7 @@ func subjectOf(i *fleet.Incident) state.Subject {
 
 // Decide counts the incidents of the subjects anew.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
-	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, makers: map[types.UID]state.Key{}}
+	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{}, makers: map[types.UID]state.Key{}}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
 			q := subjectOf(i)
@@ -124,6 +128,7 @@ type pass struct {
 	gone    []*fleet.Incident       // expired
 	evicted map[string]int32        // pods told to leave since the last pass, by node
 	named   map[string]bool         // names given in this pass
+	turns   map[state.Subject]bool  // large workloads whose turn has come
 	makers  map[types.UID]state.Key // workloads, by the uid of what makes their pods
 }
 
@@ -181,6 +186,9 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			}
 		default:
 			work(q.Key)
+			if q.Part == partTurn {
+				p.turns[state.About(q.Key)] = true
+			}
 		}
 	}
 	return slices.Concat(rank[0], rank[1], rank[2], rank[3])
@@ -210,6 +218,9 @@ func (p *pass) decide(q state.Subject) {
 		f = p.site(q.Name)
 	case q.Kind == state.Pods && q.Name == "":
 		f = p.image(q.Part[len(partImage):])
+	case large(p.s.Get(q.Key)) && !p.turns[q]: // however much happens to its pods
+		p.plan.WakeFor(state.Subject{Key: q.Key, Part: partTurn}, p.now.Truncate(rest).Add(rest))
+		return
 	default:
 		f = p.work(q.Key)
 	}

@@ -152,6 +152,30 @@ func TestAFlappingLinkIsOneIncident(t *testing.T) {
 	w.shows("or not", "Flapping oslo 1 0 0")
 }
 
+// The pods of a large workload are walked once a second, however much happens to them.
+func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	large := deployment("kiosk", 1200, 1198)
+	large.Status.Replicas = 1200
+	w.put(large, replicaSet("kiosk-1", "kiosk"))
+	w.wait(2 * time.Second)
+	w.shows("all is well")
+	w.now = w.now.Truncate(time.Second).Add(100 * time.Millisecond)
+	crashing := all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))
+	w.put(pod("kiosk-a", "oslo-0", crashing))
+	w.wait(500 * time.Millisecond)
+	w.put(pod("kiosk-b", "oslo-1", crashing))
+	w.shows("not yet")
+	w.wait(time.Second)
+	w.shows("both are counted", "CrashLoop kiosk 0 2 1")
+	for _, p := range []string{"kiosk-a", "kiosk-b"} {
+		w.put(pod(p, "oslo-0", owned("kiosk-1")))
+	}
+	w.wait(time.Hour)
+	w.shows("they run")
+}
+
 func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)

@@ -158,6 +158,27 @@ func viewOfWork(o state.Object) (w work) {
 	return w
 }
 
+// large tells whether a workload has so many pods that they are not walked whenever something
+// becomes of one: the hub would do nothing else while they are all replaced.
+func large(o state.Object) bool {
+	const many = 1000
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return o.Status.Replicas > many
+	case *appsv1.ReplicaSet:
+		return o.Status.Replicas > many
+	case *corev1.ReplicationController:
+		return o.Status.Replicas > many
+	case *appsv1.StatefulSet:
+		return o.Status.Replicas > many
+	case *appsv1.DaemonSet:
+		return o.Status.CurrentNumberScheduled > many
+	case *batchv1.Job:
+		return o.Status.Active > many
+	}
+	return false
+}
+
 func wanted(n *int32) int32 {
 	if n == nil {
 		return 1
