@@ -46,30 +46,41 @@ type Client struct {
 	usages usages
 }
 
-// hold counts so many bytes of a node's answers until they are taken, if there is room.
-func (c *Client) hold(node string, n int) bool {
+// hold counts so many bytes of an answer until they are taken. Where too much waits, of the node's
+// answers or of all, full is the one of which most does: whoever reads is not held up by whoever
+// does not.
+func (c *Client) hold(q *question, n int) (full *question) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held[node]+n > nodeHeld || c.all+n > allHeld {
-		return false
-	}
 	if c.held == nil {
 		c.held = map[string]int{}
 	}
-	c.held[node] += n
+	c.held[q.node] += n
 	c.all += n
-	return true
+	q.held += n
+	ofNode := c.held[q.node] > nodeHeld
+	if !ofNode && c.all <= allHeld {
+		return nil
+	}
+	full = q
+	for _, o := range c.open {
+		if o.held > full.held && (!ofNode || o.node == q.node) {
+			full = o
+		}
+	}
+	return full
 }
 
-func (c *Client) release(node string, n int) {
+func (c *Client) release(q *question, n int) {
 	if n == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all -= n
-	if c.held[node] -= n; c.held[node] <= 0 {
-		delete(c.held, node)
+	q.held -= n
+	if c.held[q.node] -= n; c.held[q.node] <= 0 {
+		delete(c.held, q.node)
 	}
 }
 

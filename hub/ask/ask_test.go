@@ -185,8 +185,8 @@ func TestAnswersThatNobodyReadsAreBoundedByNodeAndInAll(t *testing.T) {
 			unread(node, 10)
 		}
 		synctest.Wait()
-		if err := on("pi-2", &bytes.Buffer{}); !errors.Is(err, ask.ErrLost) {
-			t.Errorf("beside more than there is room for: %v", err)
+		if err := on("pi-2", &bytes.Buffer{}); err != nil {
+			t.Errorf("whoever reads, beside more than there is room for: %v", err)
 		}
 		close(w)
 		whole := 0

@@ -29,6 +29,7 @@ type question struct {
 	node, id string
 	what     string // such as "exec"
 	input    input
+	held     int // bytes that nobody has taken yet; the client's mutex guards it
 
 	mu      sync.Mutex
 	waiting []wire.Reply // chunks that nobody has taken yet
@@ -79,8 +80,7 @@ func (q *question) close() {
 	q.fail(io.ErrClosedPipe)
 	q.forget()
 	q.mu.Lock()
-	q.client.release(q.node, q.bytes) // nobody takes it any more
-	q.waiting, q.bytes = nil, 0
+	q.drop()
 	q.mu.Unlock()
 	if !ended {
 		q.client.cancel(q.node, q.id)
@@ -97,6 +97,20 @@ func (q *question) forget() {
 // next chunk of the answer is replied to with another cancel.
 func (c *Client) cancel(node, id string) {
 	_ = c.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id})
+}
+
+// drop lets go of what nobody takes any more.
+func (q *question) drop() {
+	q.client.release(q, q.bytes)
+	q.waiting, q.bytes = nil, 0
+}
+
+// cut ends a question of which too much waits, with all that does.
+func (q *question) cut() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read, and most of this: %w", ErrLost))
+	q.drop()
 }
 
 // fail ends a question for a reason. The first one counts.
@@ -119,14 +133,21 @@ func (q *question) wrap(err error) error { return fmt.Errorf("%s of node %s: %w"
 // hear takes a chunk in. It never waits: a device that sends more than its window
 // loses the question.
 func (q *question) hear(r wire.Reply) {
+	if full := q.keep(r); full != nil {
+		full.cut()
+	}
+}
+
+// keep keeps a chunk until it is taken; full is the question of which too much waits now.
+func (q *question) keep(r wire.Reply) (full *question) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err != nil {
-		return
+		return nil
 	}
 	if !q.input.acked(r.Ack) {
 		q.failLocked(fmt.Errorf("the device acknowledges input %d, which was not sent: %w", r.Ack, ErrLost))
-		return
+		return nil
 	}
 	switch {
 	case r.Seq < q.arrived:
@@ -135,14 +156,14 @@ func (q *question) hear(r wire.Reply) {
 		q.failLocked(fmt.Errorf("chunk %d came where %d was expected, so something was lost: %w", r.Seq, q.arrived, ErrLost))
 	case len(q.waiting) >= 2*wire.ReplyWindow || q.bytes+len(r.Data) > maxWaiting:
 		q.failLocked(fmt.Errorf("the device sends more than it may: %w", ErrLost))
-	case !q.client.hold(q.node, len(r.Data)):
-		q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read: %w", ErrLost))
 	default:
+		full = q.client.hold(q, len(r.Data))
 		q.waiting = append(q.waiting, r)
 		q.bytes += len(r.Data)
 		q.arrived++
 	}
 	signal(q.news)
+	return full
 }
 
 // next takes the next chunk. Taking it says that the one before has been dealt
@@ -155,8 +176,11 @@ func (q *question) next(ctx context.Context, most time.Duration) (wire.Reply, er
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 { // closed in this moment
-		return wire.Reply{}, io.ErrClosedPipe
+	if len(q.waiting) == 0 { // closed or cut in this moment
+		if q.err == nil || errors.Is(q.err, io.ErrClosedPipe) {
+			return wire.Reply{}, io.ErrClosedPipe
+		}
+		return wire.Reply{}, q.wrap(q.err)
 	}
 	r := q.waiting[0]
 	q.waiting[0] = wire.Reply{}
@@ -164,7 +188,7 @@ func (q *question) next(ctx context.Context, most time.Duration) (wire.Reply, er
 		q.waiting = nil
 	}
 	q.bytes -= len(r.Data)
-	q.client.release(q.node, len(r.Data))
+	q.client.release(q, len(r.Data))
 	q.taken++
 	q.ended = r.EOF
 	return r, r.Err(q.what)

@@ -1,0 +1,137 @@
+package ask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/ask"
+	"flotilla.dev/shared/wire"
+)
+
+// devices answer on as many nodes as are asked.
+type devices struct {
+	client *ask.Client
+	mu     sync.Mutex
+	asked  [][2]string // node and id of each command
+}
+
+func (d *devices) Request(node, id string, r wire.Request) error {
+	if r.Type == wire.RequestExec {
+		d.mu.Lock()
+		d.asked = append(d.asked, [2]string{node, id})
+		d.mu.Unlock()
+		d.client.Reply(node, id, wire.Reply{})
+	}
+	return nil
+}
+
+// Answers that nobody reads cost those of which most waits, and nobody who reads.
+func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
+	const chunk = 32 << 10
+	for _, c := range []struct {
+		name         string
+		nodes, slow  int // answers that nobody reads, a node
+		lost, reader int // how many of them end, or one more; on which node somebody reads
+	}{
+		{"of one node", 1, 9, 1, 0}, // each has 2 MiB but for a chunk, of which there may be 16
+		{"of another node", 1, 8, 0, 1},
+		{"of all nodes", 8, 5, 8, 8}, // of which there may be 64
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				d := &devices{}
+				d.client = &ask.Client{Broker: d}
+				begin := func(node int, s ask.IO, over chan<- error) [2]string {
+					pod := onPi.DeepCopy()
+					pod.Spec.NodeName = fmt.Sprint("pi-", node)
+					go func() {
+						over <- d.client.Exec(ctx, pod, corev1.PodExecOptions{Container: "c", Command: []string{"x"}}, s)
+					}()
+					synctest.Wait()
+					return d.asked[len(d.asked)-1]
+				}
+				never := make(chan struct{})
+				ended := make(chan error, c.nodes*c.slow)
+				for n := range c.nodes * c.slow {
+					at := begin(n%c.nodes, ask.IO{Stdout: &slowWriter{may: never}}, ended)
+					for seq := range uint64(wire.ReplyWindow) {
+						d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
+					}
+				}
+				synctest.Wait()
+				var read bytes.Buffer
+				over := make(chan error, 1)
+				at := begin(c.reader, ask.IO{Stdout: &read}, over)
+				const chunks = 100
+				for seq := range uint64(chunks) {
+					d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
+					synctest.Wait()
+				}
+				d.client.Reply(at[0], at[1], wire.Reply{Seq: chunks + 1, EOF: true})
+				if err := <-over; err != nil || read.Len() != chunks*chunk {
+					t.Errorf("whoever reads got %d bytes of %d, %v", read.Len(), chunks*chunk, err)
+				}
+				close(never) // they read what they still have
+				synctest.Wait()
+				if n := len(ended); n < c.lost || n > c.lost+1 {
+					t.Errorf("%d of those that did not read have ended, want %d", n, c.lost)
+				}
+				for range len(ended) {
+					if err := <-ended; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "waits to be read, and most of this") {
+						t.Errorf("one of them ends with %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A device that sends more than honest ones do is the first to lose its reader.
+func TestTheGreatestBacklogGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		d := &devices{}
+		d.client = &ask.Client{Broker: d}
+		never := make(chan struct{})
+		ended := make(chan string, 10)
+		begin := func(name string) [2]string {
+			go func() {
+				err := d.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}}, ask.IO{Stdout: &slowWriter{may: never}})
+				if ctx.Err() == nil {
+					ended <- fmt.Sprint(name, errors.Is(err, ask.ErrLost))
+				}
+			}()
+			synctest.Wait()
+			return d.asked[len(d.asked)-1]
+		}
+		send := func(at [2]string, chunks, size int) {
+			for seq := range chunks {
+				d.client.Reply(at[0], at[1], wire.Reply{Seq: uint64(seq) + 1, Data: make([]byte, size)})
+			}
+		}
+		send(begin("greedy"), 60, 128<<10)
+		for range 4 {
+			send(begin("honest"), wire.ReplyWindow, 32<<10)
+		}
+		send(begin("honest"), 48, 32<<10)
+		close(never)
+		synctest.Wait()
+		if n := len(ended); n != 1 {
+			t.Fatalf("%d have ended", n)
+		}
+		if who := <-ended; who != "greedytrue" {
+			t.Errorf("the one that has ended: %s", who)
+		}
+	})
+}
