@@ -96,22 +96,20 @@ type Agent struct {
 	disk disk
 	log  *slog.Logger
 
-	inbox     chan func() // what happened, to be taken in by the loop
-	ended     chan struct{}
-	work      sync.WaitGroup
-	pulls     chan struct{}
-	answering chan struct{}             // held by answers under way
-	forwards  chan struct{}             // held by connections into pods
-	copying   chan struct{}             // held while images are copied for volumes, or copies removed
-	untidy    atomic.Bool               // copies were to be removed while it was held
-	first     chan struct{}             // see Looked
-	beat      atomic.Pointer[time.Time] // the loop's last turn
-	told      published
-	answers   answers
-	usages    usages
-	stops     stopping
-	storing   sync.Mutex
-	joining   sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
+	inbox   chan func() // what happened, to be taken in by the loop
+	ended   chan struct{}
+	work    sync.WaitGroup
+	pulls   chan struct{}
+	copying chan struct{}             // held while images are copied for volumes, or copies removed
+	untidy  atomic.Bool               // copies were to be removed while it was held
+	first   chan struct{}             // see Looked
+	beat    atomic.Pointer[time.Time] // the loop's last turn
+	told    published
+	answers answers
+	usages  usages
+	stops   stopping
+	storing sync.Mutex
+	joining sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
 
 	loop loop // only the loop's goroutine looks at it
 }
@@ -213,7 +211,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		c: c, log: c.Log, disk: disk{root: c.VolumesDir, memory: c.MemoryDir},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2), copying: make(chan struct{}, 1),
-		answering: make(chan struct{}, maxAnswers), forwards: make(chan struct{}, maxForwards),
+		answers: newAnswers(),
 	}
 	a.disk.mounts.may = mayMount
 	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}

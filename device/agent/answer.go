@@ -12,17 +12,12 @@ import (
 )
 
 const (
-	maxAnswers   = 16            // under way at one time, connections beside
+	maxAnswers   = 16            // commands under way at one time, and as many logs
 	maxForwards  = 32            // connections into pods at one time
-	maxAwaiting  = 96            // more of either, which wait until one of those ends
+	maxAwaiting  = 96            // more of each, which wait until one of those ends
 	longestReply = 4 * time.Hour // for a request that gives no deadline; an exec, attach or port-forward may be silent so long
 	endTime      = 10 * time.Second
 	roomTime     = 10 * time.Second // for room: the hub waits 15 s for a first word
-)
-
-var (
-	errAnswers  = fmt.Errorf("the device answers %d requests already: end one first", maxAnswers)
-	errForwards = fmt.Errorf("the device holds %d forwarded connections already: close one first", maxForwards)
 )
 
 // An Answer is the reply to one request: package link's Stream. All its methods fail
@@ -40,10 +35,54 @@ type Answer interface {
 // answers are the answers under way, by request id.
 type answers struct {
 	sync.Mutex
-	byID     map[string]context.CancelFunc
-	forwards int // of them
-	ended    bool
-	work     sync.WaitGroup // what they do
+	byID                        map[string]context.CancelFunc
+	commands, logs, connections room // whoever follows logs keeps nobody from a shell
+	ended                       bool
+	work                        sync.WaitGroup // what they do
+}
+
+func newAnswers() answers {
+	return answers{
+		commands:    newRoom(maxAnswers, "the device runs %d commands already: end one first"),
+		logs:        newRoom(maxAnswers, "the device sends %d logs already: end one first"),
+		connections: newRoom(maxForwards, "the device holds %d forwarded connections already: close one first"),
+	}
+}
+
+// room is where a request is answered.
+func (s *answers) room(kind string) *room {
+	switch kind {
+	case wire.RequestExec, wire.RequestAttach:
+		return &s.commands
+	case wire.RequestPortForward:
+		return &s.connections
+	}
+	return &s.logs // and what is asked in passing
+}
+
+// A room is for so many answers at one time.
+type room struct {
+	seats chan struct{}
+	there int // under way or waiting; the answers' mutex guards it
+	full  error
+}
+
+func newRoom(n int, full string) room {
+	return room{seats: make(chan struct{}, n), full: fmt.Errorf(full, n)}
+}
+
+// take takes a seat. Where there is none it waits in its turn, as in a listener's queue: a crowd that
+// asks for the logs of all pods at once is answered, and kubectl gives up all that it forwards when
+// one connection is refused, though those that come and go quickly end a moment later here than there.
+func (r *room) take(ctx context.Context) (leave func(), err error) {
+	ctx, done := context.WithTimeout(ctx, roomTime)
+	defer done()
+	select {
+	case r.seats <- struct{}{}:
+		return func() { <-r.seats }, nil
+	case <-ctx.Done():
+		return nil, r.full // unless nobody waits for it any more
+	}
 }
 
 // wait takes no more requests, and waits until nothing of the answers is left: no
@@ -116,7 +155,7 @@ func (a *Agent) Request(id string, r wire.Request) {
 // answer does what a request asks for.
 func (a *Agent) answer(ctx context.Context, r wire.Request, answer Answer) (exitCode int32, err error) {
 	if r.Type != wire.RequestPortForward {
-		leave, err := take(ctx, a.answering, errAnswers)
+		leave, err := a.answers.room(r.Type).take(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -153,14 +192,11 @@ func (s *answers) begin(id string, r wire.Request, cancel context.CancelFunc) (f
 		return nil, false
 	}
 	s.work.Add(1)
-	switch n := s.forwards; {
-	case r.Type == wire.RequestPortForward && n >= maxForwards+maxAwaiting:
-		return errForwards, true
-	case r.Type != wire.RequestPortForward && len(s.byID)-n >= maxAnswers+maxAwaiting:
-		return errAnswers, true
-	case r.Type == wire.RequestPortForward:
-		s.forwards++
+	at := s.room(r.Type)
+	if at.there >= cap(at.seats)+maxAwaiting {
+		return at.full, true
 	}
+	at.there++
 	if s.byID == nil {
 		s.byID = map[string]context.CancelFunc{}
 	}
@@ -172,21 +208,5 @@ func (s *answers) finish(id string, r wire.Request) {
 	s.Lock()
 	defer s.Unlock()
 	delete(s.byID, id)
-	if r.Type == wire.RequestPortForward {
-		s.forwards--
-	}
-}
-
-// take takes room. Where there is none it waits in its turn, as in a listener's queue: a crowd that
-// asks for the logs of all pods at once is answered, and kubectl gives up all that it forwards when
-// one connection is refused, though those that come and go quickly end a moment later here than there.
-func take(ctx context.Context, room chan struct{}, full error) (leave func(), err error) {
-	ctx, done := context.WithTimeout(ctx, roomTime)
-	defer done()
-	select {
-	case room <- struct{}{}:
-		return func() { <-room }, nil
-	case <-ctx.Done():
-		return nil, full // unless nobody waits for it any more
-	}
+	s.room(r.Type).there--
 }

@@ -96,7 +96,7 @@ func (a *Agent) forward(ctx context.Context, r wire.Request, answer Answer) erro
 	const dialTime = 10 * time.Second // with what it waits for room
 	dialling, done := context.WithTimeout(ctx, dialTime)
 	defer done()
-	leave, err := take(dialling, a.forwards, errForwards)
+	leave, err := a.answers.connections.take(dialling)
 	if err != nil {
 		return err
 	}

@@ -285,7 +285,8 @@ func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {
 		most    int
 		full    string
 	}{
-		"commands":    {interactive("/tool wait"), maxAnswers, "the device answers 16 requests already: end one first"},
+		"commands":    {interactive("/tool wait"), maxAnswers, "the device runs 16 commands already: end one first"},
+		"logs":        {wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true}, maxAnswers, "the device sends 16 logs already: end one first"},
 		"connections": {wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, maxForwards, "the device holds 32 forwarded connections already: close one first"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -328,7 +329,7 @@ func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {
 					t.Errorf("%d began without room", n)
 				}
 				other := interactive("/tool wait")
-				if c.most == maxAnswers {
+				if c.request.Type == other.Type {
 					other = wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}
 				}
 				if !ask("other", other).begun() {
