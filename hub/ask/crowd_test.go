@@ -38,12 +38,13 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 	const chunk = 32 << 10
 	for _, c := range []struct {
 		name         string
-		nodes, slow  int // answers that nobody reads, a node
-		lost, reader int // how many of them end, or one more; on which node somebody reads
+		nodes, slow  int // answers that nobody reads, a node: each keeps 2 MiB but for the chunk that is being written
+		rest         int // chunks of one more of them, with which there is no room for another chunk
+		lost, reader int // how many of them end; on which node somebody reads
 	}{
-		{"of one node", 1, 9, 1, 0}, // each has 2 MiB but for a chunk, of which there may be 16
-		{"of another node", 1, 8, 0, 1},
-		{"of all nodes", 8, 5, 8, 8}, // of which there may be 64
+		{"of one node", 1, 8, 9, 1, 0},
+		{"of another node", 1, 8, 9, 0, 1},
+		{"of all nodes", 8, 4, 33, 1, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -61,14 +62,21 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 					return d.asked[len(d.asked)-1]
 				}
 				never := make(chan struct{})
-				ended := make(chan error, c.nodes*c.slow)
-				for n := range c.nodes * c.slow {
+				ended := make(chan error, c.nodes*c.slow+1)
+				for n := range c.nodes*c.slow + 1 {
+					chunks := wire.ReplyWindow
+					if n == c.nodes*c.slow {
+						chunks = c.rest
+					}
 					at := begin(n%c.nodes, ask.IO{Stdout: &slowWriter{may: never}}, ended)
-					for seq := range uint64(wire.ReplyWindow) {
+					for seq := range uint64(chunks) {
 						d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
+						synctest.Wait() // the first is on its way to whoever does not take it
 					}
 				}
-				synctest.Wait()
+				if n := len(ended); n > 0 {
+					t.Fatalf("%d have ended, and there is room", n)
+				}
 				var read bytes.Buffer
 				over := make(chan error, 1)
 				at := begin(c.reader, ask.IO{Stdout: &read}, over)
@@ -83,7 +91,7 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 				}
 				close(never) // they read what they still have
 				synctest.Wait()
-				if n := len(ended); n < c.lost || n > c.lost+1 {
+				if n := len(ended); n != c.lost {
 					t.Errorf("%d of those that did not read have ended, want %d", n, c.lost)
 				}
 				for range len(ended) {
