@@ -159,22 +159,21 @@ func viewOfWork(o state.Object) (w work) {
 }
 
 // large tells whether a workload has so many pods that they are not walked whenever something
-// becomes of one: the hub would do nothing else while they are all replaced.
+// becomes of one.
 func large(o state.Object) bool {
-	const many = 1000
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		return o.Status.Replicas > many
+		return o.Status.Replicas > state.Large
 	case *appsv1.ReplicaSet:
-		return o.Status.Replicas > many
+		return o.Status.Replicas > state.Large
 	case *corev1.ReplicationController:
-		return o.Status.Replicas > many
+		return o.Status.Replicas > state.Large
 	case *appsv1.StatefulSet:
-		return o.Status.Replicas > many
+		return o.Status.Replicas > state.Large
 	case *appsv1.DaemonSet:
-		return o.Status.CurrentNumberScheduled > many
+		return o.Status.CurrentNumberScheduled > state.Large
 	case *batchv1.Job:
-		return o.Status.Active > many
+		return o.Status.Active > state.Large
 	}
 	return false
 }

@@ -145,7 +145,7 @@ func (p *pass) wakeFor(q state.Subject, t time.Time) {
 // so that its cost stays below a hundredth of a core however much happens. turn
 // is whether that moment has come.
 func (p *pass) hurry(n int, turn bool) time.Time {
-	if n <= 1000 || turn {
+	if n <= state.Large || turn {
 		return time.Time{}
 	}
 	return until(p.now, time.Duration(1+n/10_000)*time.Second)
