@@ -79,7 +79,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 			if viewOfWork(o).cause != "" {
 				all = append(all, state.About(state.KeyOf(o)))
 			}
-			if large(o) {
+			if large(s, o) {
 				all = append(all, state.Subject{Key: state.KeyOf(o), Part: partTurn})
 			}
 		}
@@ -218,7 +218,7 @@ func (p *pass) decide(q state.Subject) {
 		f = p.site(q.Name)
 	case q.Kind == state.Pods && q.Name == "":
 		f = p.image(q.Part[len(partImage):])
-	case large(p.s.Get(q.Key)) && !p.turns[q]: // however much happens to its pods
+	case large(p.s, p.s.Get(q.Key)) && !p.turns[q]: // however much happens to its pods
 		p.plan.WakeFor(state.Subject{Key: q.Key, Part: partTurn}, p.now.Truncate(rest).Add(rest))
 		return
 	default:

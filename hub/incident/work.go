@@ -160,23 +160,7 @@ func viewOfWork(o state.Object) (w work) {
 
 // large tells whether a workload has so many pods that they are not walked whenever something
 // becomes of one.
-func large(o state.Object) bool {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		return o.Status.Replicas > state.Large
-	case *appsv1.ReplicaSet:
-		return o.Status.Replicas > state.Large
-	case *corev1.ReplicationController:
-		return o.Status.Replicas > state.Large
-	case *appsv1.StatefulSet:
-		return o.Status.Replicas > state.Large
-	case *appsv1.DaemonSet:
-		return o.Status.CurrentNumberScheduled > state.Large
-	case *batchv1.Job:
-		return o.Status.Active > state.Large
-	}
-	return false
-}
+func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.Large }
 
 func wanted(n *int32) int32 {
 	if n == nil {

@@ -160,7 +160,3 @@ func SettleReady(p *corev1.Pod, now time.Time) {
 func Terminated(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
-
-// Large is how many objects are walked whenever something becomes of one. More are walked once in a
-// while: the hub would do nothing else while they are all replaced.
-const Large = 1000

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
 )
@@ -41,38 +44,65 @@ func TestALargeWorkloadIsMadeInBursts(t *testing.T) {
 	}
 }
 
-// Of a large ReplicaSet, as of a large DaemonSet, what becomes of its pods is looked at once a
-// second, and what is wanted of it at once.
-func TestALargeReplicaSetIsLookedAtOnceASecond(t *testing.T) {
+// Of a large workload what becomes of its pods is looked at once a second, and what is wanted of
+// it at once.
+func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 	const many = burst + 200
-	key := state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}
-	f := newFleet(t)
-	f.put(replicaSet(key.Name, many)).settle().pass(5 * time.Second).quiet()
-	get := func() *appsv1.ReplicaSet { return f.s.Get(key).(*appsv1.ReplicaSet) }
-	if n := get().Status.Replicas; n != many {
-		t.Fatalf("it says %d pods", n)
+	set := aSet(many, parallel)
+	set.Name = "kiosk"
+	rc := &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1},
+		Spec:       corev1.ReplicationControllerSpec{Replicas: new(int32(many)), Selector: selector.MatchLabels, Template: new(template("kiosk:1"))},
 	}
-	f.pass(300 * time.Millisecond)
-	made := f.s.Len(state.Pods)
-	for range 3 {
-		f.remove(state.KeyOf(f.livePods()[0])).settle()
-		f.pass(100 * time.Millisecond)
+	job := func(change ...func(*batchv1.JobSpec)) *batchv1.Job {
+		j := aJob(append(change, func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3*many)), new(int32(many)) })...)
+		j.Name, j.Generation = "kiosk", 1
+		return j
 	}
-	if n := f.s.Len(state.Pods); n != made-3 {
-		t.Errorf("within the second %d pods were made", n-made+3)
-	}
-	f.pass(time.Second).quiet()
-	if n := f.s.Len(state.Pods); n != made {
-		t.Errorf("a second later there are %d pods, want %d", n, made)
-	}
-	f.pass(100 * time.Millisecond)
-	f.edit(key, func(o state.Object) {
-		rs := o.(*appsv1.ReplicaSet)
-		rs.Generation++
-		rs.Spec.Replicas = new(int32(many - 100))
-	}).settle()
-	if n := len(f.livePods()); n != many-100 {
-		t.Errorf("scaled down there are %d pods, want %d", n, many-100)
+	fewerOfJob := func(o state.Object) { o.(*batchv1.Job).Spec.Parallelism = new(int32(many - 100)) }
+	for _, c := range []struct {
+		kind  string
+		o     state.Object
+		fewer func(state.Object)
+	}{
+		{"ReplicaSet", replicaSet("kiosk", many), func(o state.Object) { o.(*appsv1.ReplicaSet).Spec.Replicas = new(int32(many - 100)) }},
+		{"ReplicationController", rc, func(o state.Object) { o.(*corev1.ReplicationController).Spec.Replicas = new(int32(many - 100)) }},
+		{"StatefulSet", set, func(o state.Object) { o.(*appsv1.StatefulSet).Spec.Replicas = new(int32(many - 100)) }},
+		{"Job", job(), fewerOfJob},
+		{"indexed Job", job(func(s *batchv1.JobSpec) { s.CompletionMode = new(batchv1.IndexedCompletion) }), fewerOfJob},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			key := state.KeyOf(c.o)
+			f := newFleet(t)
+			f.put(c.o).settle().pass(5 * time.Second).quiet()
+			if n := len(f.livePods()); n != many {
+				t.Fatalf("there are %d pods", n)
+			}
+			f.pass(300 * time.Millisecond)
+			for range 3 {
+				f.remove(state.KeyOf(f.livePods()[0])).settle()
+				f.pass(100 * time.Millisecond)
+			}
+			if n := len(f.livePods()); n != many-3 {
+				t.Errorf("within the second %d pods were made", n-many+3)
+			}
+			f.pass(time.Second).quiet()
+			if n := len(f.livePods()); n != many {
+				t.Errorf("a second later there are %d pods, want %d", n, many)
+			}
+			f.pass(100 * time.Millisecond)
+			f.edit(key, func(o state.Object) {
+				o.SetGeneration(o.GetGeneration() + 1)
+				c.fewer(o)
+			}).settle()
+			if n := len(f.livePods()); n != many-100 {
+				t.Errorf("scaled down there are %d pods, want %d", n, many-100)
+			}
+			f.remove(key).settle()
+			if n := f.s.Len(state.Pods); n != 0 {
+				t.Errorf("%d pods outlive it", n)
+			}
+		})
 	}
 }
 

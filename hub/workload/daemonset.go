@@ -42,7 +42,7 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	d := &daemon{pass: p, key: k, ds: ds}
 	defer func() {
 		if !d.next.IsZero() {
-			p.wakeFor(state.Subject{Key: k, Part: partTurn}, d.next)
+			p.again(k, d.next)
 		}
 	}()
 	if ds.DeletionTimestamp != nil {

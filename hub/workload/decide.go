@@ -65,7 +65,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		p.controller(k, w.orphans[k], w.turns[k])
 	}
 	for _, k := range w.stateful.sorted() {
-		p.statefulSet(k, w.orphans[k])
+		p.statefulSet(k, w.orphans[k], w.turns[k])
 	}
 	for _, k := range w.deployments.sorted() {
 		p.deployment(k, w.orphans[k])
@@ -77,7 +77,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		p.cronJob(k)
 	}
 	for _, k := range w.jobs.sorted() {
-		p.job(k, w.orphans[k])
+		p.job(k, w.orphans[k], w.turns[k])
 	}
 	for _, k := range w.budgets.sorted() {
 		p.budget(k, w.turns[k])
@@ -149,6 +149,22 @@ func (p *pass) hurry(n int, turn bool) time.Time {
 		return time.Time{}
 	}
 	return until(p.now, time.Duration(1+n/10_000)*time.Second)
+}
+
+// later puts the work on an object that costs a walk over n others off, unless its turn has
+// come, and says whether it has.
+func (p *pass) later(k state.Key, n int, turn bool) bool {
+	at := p.hurry(n, turn)
+	if at.IsZero() {
+		return false
+	}
+	p.again(k, at)
+	return true
+}
+
+// again asks at t for the turn of what may be put off.
+func (p *pass) again(k state.Key, t time.Time) {
+	p.wakeFor(state.Subject{Key: k, Part: partTurn}, t)
 }
 
 // burst is how many pods a workload creates in one pass (a ReplicaSet: in one second);

@@ -36,10 +36,14 @@ type run struct {
 	tell                   func(state.Change) state.Change
 }
 
-// job brings the pods of a Job to what it asks for, and its status to what there is.
-func (p *pass) job(k state.Key, orphans []state.Object) {
+// job brings the pods of a Job to what it asks for, and its status to what there is. What
+// becomes of the pods of a large one is looked at once in a while, what is wanted of it at once.
+func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 	was, ok := p.s.Get(k).(*batchv1.Job)
 	if !ok || p.born[k] || managed(was) || !finds(was.Spec.Selector, &was.Spec.Template) {
+		return
+	}
+	if p.later(k, state.PodsOf(p.s, was), turn || len(orphans) > 0) {
 		return
 	}
 	if was.DeletionTimestamp != nil || p.dying(k.Namespace) {
@@ -64,7 +68,7 @@ func (p *pass) job(k state.Key, orphans []state.Object) {
 	}
 	r.status()
 	if !r.next.IsZero() {
-		p.wake(k, r.next)
+		p.again(k, r.next)
 	}
 }
 
@@ -81,7 +85,7 @@ func (r *run) over(end *batchv1.JobCondition) {
 		return
 	}
 	if at := end.LastTransitionTime.Add(time.Duration(*ttl) * time.Second); at.After(r.now) {
-		r.wake(r.key, at)
+		r.again(r.key, at)
 		return
 	}
 	r.removeObject(r.was, fmt.Sprintf("delete job %s: it ended %d s ago", state.Display(r.was), *ttl))

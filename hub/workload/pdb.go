@@ -18,8 +18,7 @@ func (p *pass) budget(k state.Key, turn bool) {
 	if !ok {
 		return
 	}
-	if at := p.hurry(p.s.Len(state.Pods), turn); !at.IsZero() {
-		p.wakeFor(state.Subject{Key: k, Part: partTurn}, at)
+	if p.later(k, p.s.Len(state.Pods), turn) {
 		return
 	}
 	c := state.CountBudget(p.s, b, p.now)
@@ -33,7 +32,7 @@ func (p *pass) budget(k state.Key, turn bool) {
 	}
 	p.allowedCondition(&st, c.Unknown)
 	if !next.IsZero() {
-		p.wakeFor(state.Subject{Key: k, Part: partTurn}, next)
+		p.again(k, next)
 	}
 	if !equality.Semantic.DeepEqual(b.Status, st) {
 		b = b.DeepCopy()

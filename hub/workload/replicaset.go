@@ -49,9 +49,7 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	if rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
 		return
 	}
-	wanted := len(orphans) > 0 || rs.DeletionTimestamp != nil || rs.Status.ObservedGeneration != rs.Generation
-	if at := p.hurry(int(rs.Status.Replicas), turn || wanted); !at.IsZero() {
-		p.wakeFor(state.Subject{Key: k, Part: partTurn}, at)
+	if p.later(k, state.PodsOf(p.s, p.owner), turn || len(orphans) > 0) {
 		return
 	}
 	var live []*corev1.Pod
@@ -91,7 +89,7 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	}
 	p.status(k, live, leaving, refused, &next)
 	if !next.IsZero() {
-		p.wakeFor(state.Subject{Key: k, Part: partTurn}, next)
+		p.again(k, next)
 	}
 }
 

@@ -44,10 +44,14 @@ type stateful struct {
 }
 
 // statefulSet takes the next steps towards what a StatefulSet asks for. orphans are pods and
-// revisions that it may adopt.
-func (p *pass) statefulSet(k state.Key, orphans []state.Object) {
+// revisions that it may adopt. What becomes of the pods of a large one is looked at once in a
+// while, what is wanted of it at once.
+func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	set, ok := p.s.Get(k).(*appsv1.StatefulSet)
 	if !ok || p.born[k] || set.DeletionTimestamp == nil && !finds(set.Spec.Selector, &set.Spec.Template) {
+		return
+	}
+	if p.later(k, state.PodsOf(p.s, set), turn || len(orphans) > 0) {
 		return
 	}
 	d := &stateful{
@@ -70,7 +74,7 @@ func (p *pass) statefulSet(k state.Key, orphans []state.Object) {
 	}
 	d.status(ends)
 	if !d.next.IsZero() {
-		p.wake(k, d.next)
+		p.again(k, d.next)
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	partAdopt    = "Adopt"    // it is new: what has no controller may be its
 	partTemplate = "Template" // of a DaemonSet: on every node, and perhaps by another template
 	partRevision = "Revision" // of a DaemonSet: its revisions are others
-	partTurn     = "Turn"     // what costs a walk and was put off has its turn
+	partTurn     = "Turn"     // what costs a walk and was put off has its turn, or cannot wait for it
 	partKin      = "Kin"      // its owners, and what depends on it
 	partPods     = "Pods"     // of a node: it has come, gone, or is out of service or in it again
 	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
@@ -54,11 +54,14 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		next, _ := c.New.(*corev1.Pod)
 		return []state.Subject{{Key: c.Key, Was: step{old, next}}}
 	}
-	all := make([]state.Subject, 1, 3)
+	all := make([]state.Subject, 1, 4)
 	all[0].Key = c.Key
 	part := func(p string) { all = append(all, state.Subject{Key: c.Key, Part: p}) }
 	if k, ok := kinOf(c.Old, c.New); ok {
 		all = append(all, state.Subject{Key: c.Key, Part: partKin, Was: k})
+	}
+	if mayWait(c.Key.Kind) && asksElse(c.Old, c.New) {
+		part(partTurn)
 	}
 	switch c.Key.Kind {
 	case state.ReplicaSets, state.ControllerRevisions:
@@ -117,6 +120,21 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return all
 }
 
+// mayWait tells whether the work on objects of a kind may be put off, see later.
+func mayWait(k state.Kind) bool {
+	switch k {
+	case state.PodDisruptionBudgets, state.ReplicaSets, state.Controllers, state.StatefulSets, state.Jobs:
+		return true
+	}
+	return false
+}
+
+// asksElse tells whether an object is there that asks for something else than it did.
+func asksElse(old, next state.Object) bool {
+	return next != nil && (old == nil || old.GetUID() != next.GetUID() || old.GetGeneration() != next.GetGeneration() ||
+		(old.GetDeletionTimestamp() == nil) != (next.GetDeletionTimestamp() == nil))
+}
+
 // appendController adds the controller of an object, which may be nil.
 func appendController(all []state.Subject, o state.Object) []state.Subject {
 	if o == nil {
@@ -172,10 +190,10 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject {
 			continue
 		}
 		var parts []string
-		switch kind {
-		case state.DaemonSets:
+		switch {
+		case kind == state.DaemonSets:
 			parts = []string{partTemplate, partTurn}
-		case state.PodDisruptionBudgets, state.ReplicaSets, state.Controllers:
+		case mayWait(kind):
 			parts = []string{partTurn}
 		}
 		alone := !kind.Row().Namespaced && kind != state.Namespaces
