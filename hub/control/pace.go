@@ -96,33 +96,55 @@ func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	return pause
 }
 
-// SlowPasses counts the passes that took more than a second, by who brought the news
-// that took longest; "hub" is the hub itself.
+// SlowPasses counts the passes that took more than a second, by who brought the news that
+// was most of it; "hub" where nobody's was.
 func (l *Loop) SlowPasses() map[string]uint64 {
 	l.pace.mu.Lock()
 	defer l.pace.mu.Unlock()
 	return maps.Clone(l.pace.slow)
 }
 
-// watch looks at how long a pass took, and names and slows down whose news it was.
-func (l *Loop) watch(took time.Duration, jobs []*job) {
+// written is what a pass remembered: how long that took, and how many bytes each object has.
+type written struct {
+	took  time.Duration
+	sizes map[state.Key]int
+}
+
+// diskAtLeast is how many bytes a second any disk takes: one that takes fewer is slow by itself.
+const diskAtLeast = 1 << 20
+
+// watch looks at how long a pass took. Whose news was most of it is named and slowed down: that
+// much comes at once, or that the disk is slow, is nobody's.
+func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 	if took <= slowPass {
 		return
 	}
-	// Who made it slow is whose news took longest, or changed most where that took no time.
-	from, worst := sender{name: hub}, 0.0
+	var all float64
+	for _, bytes := range w.sizes {
+		all += float64(max(bytes, leastBytes))
+	}
+	from, worst := sender{}, time.Duration(0)
 	for _, j := range jobs {
-		cost := j.took.Seconds()
+		cost := j.took
 		for _, a := range j.done {
-			cost += float64(max(a.Bytes, leastBytes)) / (64 << 20)
+			bytes := float64(max(a.Bytes, leastBytes))
+			cost += time.Duration(min(float64(w.took)*bytes/max(all, bytes), bytes/diskAtLeast*float64(time.Second)))
 		}
-		if cost > worst && j.from != (sender{}) {
+		if cost > worst {
 			from, worst = j.from, cost
 		}
 	}
-	why := fmt.Sprintf("a pass of the control loop took %s, for everybody: most of it for news of %s", took.Round(100*time.Millisecond), from.name)
-	if pause := l.pace.note(from.name, took); from.name != hub {
-		why += fmt.Sprintf(", whose next news waits for %s", pause.Round(100*time.Millisecond))
+	if from == (sender{}) || worst < took/2 {
+		from = sender{name: hub}
+	}
+	why := fmt.Sprintf("a pass of the control loop took %s, for everybody: ", took.Round(100*time.Millisecond))
+	switch pause := l.pace.note(from.name, took); {
+	case from.name == hub && w.took >= took/2:
+		why += fmt.Sprintf("most of it until %d objects were remembered; is the disk slow?", len(w.sizes))
+	case from.name == hub:
+		why += "much had to be decided at once"
+	default:
+		why += fmt.Sprintf("most of it for news of %s, whose next news waits for %s", from.name, pause.Round(100*time.Millisecond))
 	}
 	l.Log.Warn(why, "took", took, "sender", from.name)
 	go l.tellSlow(from, why)

@@ -24,7 +24,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
 	heard := l.stalled()
 	began := time.Now()
-	defer func() { l.watch(time.Since(began), jobs) }()
+	var wrote written
+	defer func() { l.watch(time.Since(began), wrote, jobs) }()
 	now := l.Now()
 	s := *l.current.Load()
 	if heard.After(s.Forgiven()) {
@@ -58,7 +59,9 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	log = append(log, told...)
 	l.told = told // whoever bounds how many there are hears of them in the next pass
 
+	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
+	wrote = written{time.Since(at), sizes}
 	if err != nil {
 		l.settler.AskAll()
 		l.newsAlone(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))

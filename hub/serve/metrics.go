@@ -49,7 +49,7 @@ var (
 	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total", "MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
 	metricBroker    = prometheus.NewDesc("flotilla_broker_connected", "1 while the hub is connected to the broker of --broker, 0 while it hears no device; not there without one.", nil, nil)
 	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
-	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news took longest.", []string{"sender"}, nil)
+	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news was most of it; hub where nobody's was.", []string{"sender"}, nil)
 	metricHeld      = prometheus.NewDesc("flotilla_device_messages_held_total", "Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
 	metricPanics    = prometheus.NewDesc("flotilla_panics_total", "Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.", []string{"during"}, nil)
 	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
