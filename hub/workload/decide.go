@@ -145,10 +145,18 @@ func (p *pass) wakeFor(q state.Subject, t time.Time) {
 // so that its cost stays below a hundredth of a core however much happens. turn
 // is whether that moment has come.
 func (p *pass) hurry(n int, turn bool) time.Time {
-	if n <= state.Large || turn {
+	if turn {
 		return time.Time{}
 	}
-	return until(p.now, time.Duration(1+n/10_000)*time.Second)
+	return turnOf(n, p.now)
+}
+
+// turnOf is the moment for a walk over n objects, as hurry has it.
+func turnOf(n int, now time.Time) time.Time {
+	if n <= state.Large {
+		return time.Time{}
+	}
+	return until(now, time.Duration(1+n/10_000)*time.Second)
 }
 
 // later puts the work on an object that costs a walk over n others off, unless its turn has

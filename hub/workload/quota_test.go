@@ -2,10 +2,12 @@ package workload
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,4 +53,133 @@ func TestWhatIsUsedIsCounted(t *testing.T) {
 		t.Errorf("a pod that should have stopped still counts: %v", plan.Changes)
 	}
 	step(now, "0 1 0 1", state.Remove(leaving, ""), state.Remove(ended, ""))
+}
+
+// TestALargeNamespaceIsCountedOnceInAWhile: what is given back is so at once, never more than that, and once in a while
+// all that is used is counted.
+func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
+	key := state.Key{Kind: state.ResourceQuotas, Namespace: "a", Name: "q"}
+	hard := corev1.ResourceList{"pods": resource.MustParse("1000"), "count/pods": resource.MustParse("1000"), "requests.cpu": resource.MustParse("100"), "configmaps": resource.MustParse("50")}
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		now := start
+		s, _ := state.Apply(state.Empty("hub", now), []state.Change{state.Put(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, "")})
+		quota := func() *corev1.ResourceQuota { return s.Get(key).(*corev1.ResourceQuota) }
+		wake, turns, counted := time.Time{}, 0, 0
+		decide := func(subjects []state.Subject) (turn bool) {
+			if turn = !wake.IsZero() && !wake.After(now); turn {
+				wake = time.Time{}
+				turns++
+				subjects = append(subjects, state.About(key))
+			}
+			for len(subjects) > 0 {
+				plan := Quotas{}.Decide(s, subjects, now)
+				for _, a := range plan.Alarms {
+					wake = a.At
+				}
+				var log []state.Applied
+				s, log = state.Apply(s, plan.Changes)
+				subjects = state.Touched(Quotas{}.Touches, log)
+			}
+			return turn
+		}
+		// do makes changes as the API does, which charges what is new.
+		do := func(changes ...state.Change) {
+			for _, c := range changes {
+				if s.Get(state.KeyOf(c.Object)) == nil {
+					if q := state.With(quota(), state.Charged(quota(), c.Object, now)); q != nil {
+						changes = append(changes, state.Put(q, ""))
+					}
+				}
+			}
+			var log []state.Applied
+			s, log = state.Apply(s, changes)
+			decide(state.Touched(Quotas{}.Touches, log))
+		}
+		pod := func(i int) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%03d", i), Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(fmt.Sprintf("%dm", 10+r.IntN(90)))}}}}}}
+		}
+		decide(Quotas{}.Subjects(s))
+		next := 0
+		for range 200 {
+			do(state.Put(pod(next), ""))
+			next++
+		}
+		for range 400 {
+			now = now.Add(time.Duration(r.IntN(300)) * time.Millisecond)
+			var all []*corev1.Pod
+			for p := range s.Pods("a") {
+				all = append(all, p)
+			}
+			p := all[r.IntN(len(all))].DeepCopy()
+			switch n := r.IntN(10); {
+			case n < 3 || len(all) < 150:
+				do(state.Put(pod(next), ""))
+				next++
+			case n < 5:
+				if p.DeletionTimestamp == nil {
+					grace := int64(r.IntN(4))
+					p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(time.Duration(grace) * time.Second)}, &grace
+					do(state.Put(p, ""))
+				}
+			case n < 7:
+				do(state.Remove(p, ""))
+			case n < 8:
+				p.Status.Phase = corev1.PodSucceeded
+				do(state.Put(p, ""))
+			case n < 9:
+				p.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1m") // resized
+				do(state.Put(p, ""))
+			default:
+				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("m-", r.IntN(9))}}
+				if s.Get(state.KeyOf(m)) != nil {
+					do(state.Remove(m, ""))
+				} else {
+					do(state.Put(m, ""))
+				}
+			}
+			if r.IntN(50) == 0 { // somebody writes nonsense into it
+				q := quota().DeepCopy()
+				q.Status.Used["pods"] = resource.MustParse("999")
+				do(state.Put(q, ""))
+			}
+			counted++
+			now = now.Add(time.Duration(r.IntN(100)) * time.Millisecond)
+			if decide(nil) {
+				if st, _ := state.QuotaStatus(s, quota(), now); !equality.Semantic.DeepEqual(st, quota().Status) {
+					t.Fatalf("seed %d: when it has its turn it says %v, want %v", seed, quota().Status.Used, st.Used)
+				}
+			}
+			exact, _ := state.QuotaStatus(s, quota(), now)
+			for name, is := range exact.Used {
+				if says := quota().Status.Used[name]; says.Cmp(is) < 0 {
+					t.Fatalf("seed %d: of %s %s are used, and it says %s", seed, name, is.String(), says.String())
+				}
+			}
+		}
+		if turns < 20 || turns > counted/3 {
+			t.Errorf("seed %d: everything was counted %d times in %d changes", seed, turns, counted)
+		}
+	}
+}
+
+// What is given back in a large namespace can be had at once.
+func TestRoomInALargeNamespaceIsGivenBackAtOnce(t *testing.T) {
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("200")}}}
+	changes := []state.Change{state.Put(q, "")}
+	for i := range 200 {
+		changes = append(changes, state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", i), Namespace: "a"}}, ""))
+	}
+	s, log := state.Apply(state.Empty("hub", start), changes)
+	plan := Quotas{}.Decide(s, state.Touched(Quotas{}.Touches, log), start)
+	s, _ = state.Apply(s, plan.Changes)
+	s, log = state.Apply(s, []state.Change{state.Remove(s.Pod("a", "p-7"), ""), state.Remove(s.Pod("a", "p-8"), "")})
+	plan = Quotas{}.Decide(s, state.Touched(Quotas{}.Touches, log), start.Add(100*time.Millisecond))
+	if len(plan.Changes) != 1 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(start.Add(time.Second)) {
+		t.Fatalf("it wants %v and is woken %v", plan.Changes, plan.Alarms)
+	}
+	if used := plan.Changes[0].Object.(*corev1.ResourceQuota).Status.Used["pods"]; used.String() != "198" {
+		t.Errorf("%s are used", used.String())
+	}
 }
