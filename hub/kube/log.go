@@ -70,6 +70,9 @@ func (c *call) copied(out *stream, err error, about ...any) error {
 	case err == nil, errors.Is(err, context.Canceled):
 		out.begin()
 		return nil
+	case out.left:
+		c.Log.Debug("copy a log to somebody who has left", append(about, "err", err)...)
+		return nil
 	case out.begun:
 		c.Log.Warn("copy a log", append(about, "err", err)...)
 		return nil
@@ -117,6 +120,7 @@ type stream struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	begun bool
+	left  bool // nobody reads any more
 }
 
 func (s *stream) begin() {
@@ -133,5 +137,6 @@ func (s *stream) Write(b []byte) (int, error) {
 	if err == nil {
 		err = s.rc.Flush()
 	}
+	s.left = s.left || err != nil
 	return n, err
 }

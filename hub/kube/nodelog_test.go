@@ -1,11 +1,15 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -192,5 +196,56 @@ func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 	}
 	if held == 0 || held > maxLogHeld+maxLogLine {
 		t.Errorf("the hub held %d bytes", held)
+	}
+}
+
+// A reader takes so many pieces of an answer, and leaves.
+type reader struct {
+	*httptest.ResponseRecorder
+	takes int
+}
+
+func (r *reader) Write(b []byte) (int, error) {
+	if r.takes--; r.takes < 0 {
+		return 0, errors.New("client disconnected")
+	}
+	return r.ResponseRecorder.Write(b)
+}
+
+// Who ends kubectl logs -f is no news: the hub's log tells of a device that fails in the middle.
+func TestOnlyALogThatFailsIsToldOf(t *testing.T) {
+	broken := errors.New("the device is gone")
+	for _, c := range []struct {
+		name  string
+		takes int
+		fails error
+		told  bool
+	}{
+		{"all is read", 9, nil, false},
+		{"the reader leaves", 1, nil, false},
+		{"the reader leaves, and the device with it", 1, broken, false},
+		{"the device fails", 9, broken, true},
+	} {
+		var log strings.Builder
+		f := seeded()
+		f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error {
+			for range 3 {
+				if _, err := io.WriteString(w, "a line\n"); err != nil {
+					return cmp.Or(c.fails, fmt.Errorf("copy: %v", err))
+				}
+			}
+			return c.fails
+		}
+		s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Access: fakeAccess{}, Settings: fakeSettings, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		r := httptest.NewRequest("GET", "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet", nil)
+		r.Header.Set("Authorization", "Bearer admin")
+		w := &reader{httptest.NewRecorder(), c.takes}
+		s.ServeHTTP(w, r)
+		if got := strings.Count(w.Body.String(), "a line"); got != min(c.takes, 3) {
+			t.Errorf("%s: %d lines were read: %d %s", c.name, got, w.Code, w.Body)
+		}
+		if told := strings.Contains(log.String(), "copy a log"); told != c.told {
+			t.Errorf("%s: the hub says %q", c.name, log.String())
+		}
 	}
 }
