@@ -83,9 +83,10 @@ func (Quotas) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) 
 			plan.Wake(k, time.Time{})
 			continue
 		}
-		st, next := q.Status, turnOf(chargeCosts*podsIn(s, k.Namespace), now)
-		if whole[k] || next.IsZero() {
-			turn := next
+		var st corev1.ResourceQuotaStatus
+		turn := turnOf(chargeCosts*podsIn(s, k.Namespace), now)
+		next := turn
+		if whole[k] || turn.IsZero() {
 			if st, next = state.QuotaStatus(s, q, now); !next.IsZero() {
 				if next = next.Add(time.Nanosecond); next.Before(turn) {
 					next = turn
