@@ -89,7 +89,7 @@ const (
 	steady        = 30 * time.Second // a session of this length ends the back-off
 	newCause      = time.Minute      // between two lines of the log about one outage
 	maxEvents     = 256
-	maxRequests   = 64
+	maxRequests   = 1024    // that wait: more than the agent has room for, with their ends, as it is the one to refuse
 	maxWaiting    = 1 << 20 // bytes of requests that wait; one alone may have more
 
 	// Each desired state that differs is written to flash, twice. A hub that sends 4 MiB of

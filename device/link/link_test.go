@@ -565,6 +565,27 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 	})
 }
 
+// A browser that opens all at once, and leaves: the agent says what it has room for, and not the queue before it.
+func TestACrowdOfSmallRequestsIsHandedOverWhole(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		synctest.Wait()
+		const crowd = 400 // all that the agent has room for, of each kind
+		a.mu.Lock()       // the agent is busy: what comes now waits
+		for i := range crowd {
+			l.arrivedRequest(fmt.Sprint("r", i), []byte(`{"type":"port-forward","port":80}`))
+			l.arrivedRequest(fmt.Sprint("c", i), fmt.Appendf(nil, `{"type":"cancel","of":"r%d"}`, i))
+		}
+		a.mu.Unlock()
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if n := len(a.requests); n != 2*crowd {
+			t.Errorf("%d of %d requests reach the agent", n, 2*crowd)
+		}
+	})
+}
+
 func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
