@@ -90,7 +90,14 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 			if n := len(f.livePods()); n != many {
 				t.Errorf("a second later there are %d pods, want %d", n, many)
 			}
-			f.pass(100 * time.Millisecond)
+			f.pass(300 * time.Millisecond)
+			f.remove(state.KeyOf(f.livePods()[0]))
+			f.recent, f.alarms = nil, map[state.Subject]time.Time{} // a restart
+			f.carry(f.d.Decide(f.s, f.d.Subjects(f.s), f.now))
+			if n := len(f.livePods()); n != many {
+				t.Errorf("at a start there are %d pods, want %d", n, many)
+			}
+			f.settle().pass(100 * time.Millisecond)
 			f.edit(key, func(o state.Object) {
 				o.SetGeneration(o.GetGeneration() + 1)
 				c.fewer(o)
