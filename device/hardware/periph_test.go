@@ -143,7 +143,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 
 func build(t *testing.T, out, goarch, goarm string) {
 	t.Helper()
-	cmd := exec.Command("go", "build", "-trimpath", "-o", out, "./testdata/probe")
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-o", out, "./testdata/probe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+goarch, "GOARM="+goarm, "GOFLAGS=")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build for %s: %v\n%s", goarch, err, text)

@@ -101,7 +101,7 @@ func program(t testing.TB, name string, p platform) string {
 func build(w workpiece) (string, error) {
 	dir := filepath.Join(workshop, w.arch+w.arm)
 	path := filepath.Join(dir, "flotilla-"+w.program)
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+w.program)
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+w.program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build flotilla-%s for %s: %w\n%s", w.program, w.platform, err, out)

@@ -45,7 +45,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })
 	// It is fetched and compiled beside everything else, which takes minutes where nothing is in the cache.
-	build := exec.Command("go", "build", "-o", path, "github.com/nats-io/nats-server/v2")
+	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", path, "github.com/nats-io/nats-server/v2")
 	build.Dir, build.Env = filepath.Join("testdata", "nats"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		need(t, "nats-server cannot be built: %v\n%s", err, out)

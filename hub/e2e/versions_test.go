@@ -51,7 +51,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 		t.Fatalf("tar: %v: %s", err, said)
 	}
 	for _, name := range []string{"hub", "device"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
+		cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
 		cmd.Dir = src
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
 		if said, err := cmd.CombinedOutput(); err != nil {

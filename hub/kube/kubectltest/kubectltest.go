@@ -114,7 +114,7 @@ func build(m module) (string, error) {
 		return path, nil
 	}
 	fresh := path + ".new"
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", fresh, ".")
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags="+flags, "-o", fresh, ".")
 	cmd.Dir = m.source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {

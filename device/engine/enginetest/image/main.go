@@ -65,7 +65,7 @@ func compile(arch string) ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "tool")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", out, "flotilla.dev/device/engine/enginetest/tool")
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w -buildid=", "-o", out, "flotilla.dev/device/engine/enginetest/tool")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-buildvcs=false")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
