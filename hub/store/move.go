@@ -302,9 +302,9 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 		return err
 	}
 	from := newStore(o, ready)
+	defer from.disconnect() //nolint:errcheck // it was read only, and some of it is open where this fails
 	if err := from.connect(ctx); err != nil {
 		return err
 	}
-	defer from.disconnect() //nolint:errcheck // it was read only
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return copyAll(ctx, from.conn, c) })
 }
