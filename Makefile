@@ -7,6 +7,12 @@ UNDEBUGGED = -gcflags=all=-dwarf=false
 PLATFORMS = linux/amd64 linux/arm64 linux/arm/v7 linux/arm/v6
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# What is built here, by go vet and by a test alike, is built with the same flags where it can be:
+# a package that is built with others is compiled once more, and all of them take minutes.
+run test test-beside test-static test-plain test-go test-long test-quick attack faults conformance bench-fleet bench-broker soak: \
+	export GOFLAGS := $(shell go env GOFLAGS) $(UNDEBUGGED)
+GORUN = CGO_ENABLED=0 go run -trimpath
+
 .PHONY: build agents run check test test-beside test-static test-plain test-cross test-go test-long test-quick attack faults conformance bench bench-fleet bench-broker soak fuzz clean
 
 build:
@@ -24,16 +30,12 @@ agents:
 # SCRIPT=night lets a bad night happen to the simulated ones, in ten minutes; SCRIPT=FILE what that
 # says, SPEED=3 all of it three times as fast (flotilla-device simulate --help).
 run: build
-	CGO_ENABLED=0 go run -trimpath $(UNDEBUGGED) ./hub/cli/quickstart $(if $(SCRIPT),--script '$(SCRIPT)') $(if $(SPEED),--speed '$(SPEED)')
+	$(GORUN) ./hub/cli/quickstart $(if $(SCRIPT),--script '$(SCRIPT)') $(if $(SPEED),--speed '$(SPEED)')
 
 # The quick loop: no race detector, no real software.
 check:
 	go vet ./...
 	go test -short ./...
-
-# What is built here, by go vet and by a test alike, is built with the same flags where it can be:
-# a package that is built with others is compiled once more, and all of them take minutes.
-test test-beside test-static test-plain test-go test-long test-quick: export GOFLAGS := $(shell go env GOFLAGS) $(UNDEBUGGED)
 
 # Everything. As root on Debian it installs and starts what the tests need.
 test:
@@ -112,7 +114,7 @@ test-long:
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:
-	CGO_ENABLED=0 go run -trimpath ./hub/conformance -quick
+	$(GORUN) ./hub/conformance -quick
 
 # Benchmarks; the fleet size is part of their names. Compare runs with benchstat.
 bench:
@@ -124,38 +126,38 @@ bench:
 FLEET ?= 100,1000,5000,10000,18000
 RETURN ?= 10000
 bench-fleet:
-	go run ./hub/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
-	go run ./hub/attack -return $(RETURN) $(BENCH)
+	$(GORUN) ./hub/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
+	$(GORUN) ./hub/attack -return $(RETURN) $(BENCH)
 
 # What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
 # what either takes at most; what a million devices behind a broker cost a leader. Five minutes.
 BROKERS ?= 10000
 bench-broker:
-	go run ./hub/attack -brokers $(BROKERS) $(BENCH)
+	$(GORUN) ./hub/attack -brokers $(BROKERS) $(BENCH)
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
 # where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more
 # to warm up. DATABASE=postgres://… for a hub with an empty database there.
 SOAK ?= 1h
 soak:
-	go run ./hub/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
+	$(GORUN) ./hub/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
 
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
-	go run ./hub/attack
+	$(GORUN) ./hub/attack
 
 # What happens in the field, to real hubs, agents and engines: kills, power cuts, broken lines,
 # full disks, torn files. A table of what held. Twenty minutes; FAULTS='-run ^F2$$' for a row.
 faults:
 	@.ci/services .ci/services.env
-	@set -a && . ./.ci/services.env && set +a && go run ./hub/faults $(FAULTS)
+	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/faults $(FAULTS)
 
 # Kubernetes' own conformance suite: every spec that we claim, on simulated devices and on
 # agents with Docker (CONFORMANCE='-engine podman': with Podman; go run ./hub/conformance -help).
 # The first time it builds the suite, ten to twenty minutes on two cores, into the user's cache.
 conformance:
 	@.ci/services .ci/services.env
-	@set -a && . ./.ci/services.env && set +a && go run ./hub/conformance $(CONFORMANCE)
+	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/conformance $(CONFORMANCE)
 
 # Every fuzz target for 30 s each; FUZZTIME=10h FUZZ=TheHubDoes tells random stories all night.
 FUZZTIME ?= 30s
