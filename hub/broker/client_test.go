@@ -339,13 +339,16 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	cancel()
 	<-done
 
-	before := h.heard.count("lease")
+	// Counted, not told: a broker may say what is retained to a hub that has only just subscribed,
+	// and then that was told of the node a moment ago.
+	began, before := time.Now(), h.heard.count("lease")
 	for i := range 500 {
 		h.say("lease", lease("b1", i+1))
 	}
-	await(t, "the offence of a flood", func() bool { return h.heard.count("offence pi-1 publishes more than 10") == 1 })
-	if n := h.heard.count("lease") - before; n > 100 {
-		t.Errorf("%d leases of a flood were heard", n)
+	heardOf := func() int { return h.heard.count("lease") - before }
+	await(t, "the end of a flood", func() bool { return heardOf()+int(h.Stats().Offences["payload"]) == 500 })
+	if n, most := heardOf(), 10*(4+time.Since(began).Seconds())+1; float64(n) > most {
+		t.Errorf("%d leases of a flood were heard, want at most %.0f", n, most)
 	}
 	stranger := h.Stats().Refused["hub"]
 	h.device.Publish("fleet/v1/nodes/nobody/lease", 1, false, `{"boot":"b1","seq":1}`).WaitTimeout(patience)
@@ -361,7 +364,7 @@ func TestBehindABrokerAFloodInANodesNameSilencesItNot(t *testing.T) {
 	for i := range 300 {
 		h.say([]string{"lease", "event", "reply/x"}[i%3], []byte(`{"boot":"b0","seq":1,"type":"Normal","reason":"Noise"}`))
 	}
-	await(t, "the offence of the flood", func() bool { return h.heard.count("offence pi-1 publishes more than 10") == 1 })
+	await(t, "the offence of the flood", func() bool { return h.heard.count("offence pi-1 publishes more than 10") > 0 })
 	for i := range 10 {
 		h.say("lease", lease("b1", 1000+i))
 	}
