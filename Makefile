@@ -9,7 +9,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # What is built here, by go vet and by a test alike, is built with the same flags where it can be:
 # a package that is built with others is compiled once more, and all of them take minutes.
-run test test-beside test-static test-plain test-go test-long test-quick attack faults conformance bench-fleet bench-broker soak: \
+run check test test-beside test-static test-plain test-go test-long test-quick attack faults conformance bench bench-fleet bench-broker soak: \
 	export GOFLAGS := $(shell go env GOFLAGS) $(UNDEBUGGED)
 GORUN = CGO_ENABLED=0 go run -trimpath
 
@@ -33,9 +33,10 @@ run: build
 	$(GORUN) ./hub/cli/quickstart $(if $(SCRIPT),--script '$(SCRIPT)') $(if $(SPEED),--speed '$(SPEED)')
 
 # The quick loop: no race detector, no real software.
+check: export CGO_ENABLED = 0
 check:
-	go vet ./...
-	go test -short ./...
+	go vet -trimpath ./...
+	go test -trimpath -short ./...
 
 # Everything. As root on Debian it installs and starts what the tests need.
 test:
@@ -118,7 +119,7 @@ test-quick:
 
 # Benchmarks; the fleet size is part of their names. Compare runs with benchstat.
 bench:
-	go test -run '^$$' -bench . -benchmem ./...
+	CGO_ENABLED=0 go test -trimpath -run '^$$' -bench . -benchmem ./...
 
 # What fleets of real connections cost the hub, plain and over TLS: memory and processor time a
 # node; how one returns whose hub was killed. Twenty minutes. BENCH='-write web/manual/scale.md'

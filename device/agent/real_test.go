@@ -33,6 +33,9 @@ var onePodman sync.Mutex
 // realEngines calls f with every real engine of this machine that has the test image, with all of
 // them at once: most of a test is waiting for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
+	if testing.Short() {
+		t.Skip("not with a real engine: -short")
+	}
 	for _, e := range []struct{ name, env, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
 		{"podman", "PODMAN_SOCK", "/run/flotilla-test/podman.sock"},

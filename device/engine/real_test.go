@@ -14,6 +14,9 @@ import (
 // a failure where CI=true.
 func eachEngine(t *testing.T, test func(t *testing.T, socket string)) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not with a real engine: -short")
+	}
 	for _, e := range []struct{ name, variable, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
 		{"podman", "PODMAN_SOCK", "/run/flotilla-test/podman.sock"},

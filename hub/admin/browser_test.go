@@ -79,6 +79,9 @@ func TestMain(m *testing.M) {
 
 func browse(t testing.TB, url string) *browser {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("not in a real browser: -short")
+	}
 	parent, err := takeChromium()
 	if err != nil {
 		if os.Getenv("CI") == "true" {

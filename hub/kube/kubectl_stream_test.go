@@ -23,9 +23,6 @@ import (
 func TestKubectlStreams(t *testing.T) {
 	for _, minor := range kubectltest.Minors {
 		t.Run(minor, func(t *testing.T) {
-			if testing.Short() && minor != kubectltest.Newest {
-				t.Skip("a short run tries the newest kubectl only")
-			}
 			t.Parallel()
 			k := &streamer{kubectltest.Build(t, minor), serveTLS(t, streaming(), "operator")}
 			t.Run("one line each", k.lines)

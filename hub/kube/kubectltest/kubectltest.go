@@ -66,6 +66,9 @@ func ClientGo(t testing.TB) string {
 
 func made(t testing.TB, what string, make func() (string, error)) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("not with the real kubectl: -short")
+	}
 	path, err := make()
 	if err == nil {
 		return path

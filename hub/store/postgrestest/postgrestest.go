@@ -72,6 +72,9 @@ func Start(t testing.TB, settings ...string) *Server {
 // own), and its log elsewhere: PostgreSQL ends where there is no room for that.
 func Make(t testing.TB, below string, settings ...string) *Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("not with a real PostgreSQL: -short")
+	}
 	initdb := Program("initdb")
 	if initdb == "" || Program("postgres") == "" {
 		if os.Getenv("CI") != "" {
