@@ -117,9 +117,10 @@ func (k *streamer) terminal(t *testing.T) {
 	}
 	s.Say("cat\r")
 	s.Say("it runs\r")
-	s.Await("it runs\r\nit runs\r\n") // a signal in the moment of its start could be lost
-	s.Say("\x03")                     // interrupts cat, not the shell
-	s.Await("^C\r\n")                 // the shell's: cat may still eat what comes before it
+	s.Await("it runs\r\n") // the terminal's echo, which may come before the shell's prompt
+	s.Await("it runs\r\n") // cat's: a signal in the moment of its start could be lost
+	s.Say("\x03")          // interrupts cat, not the shell
+	s.Await("^C\r\n")      // the shell's: cat may still eat what comes before it
 	s.Say("exit 5\r")
 	if rest, code := s.End(); code != 5 || !strings.Contains(rest, "command terminated with exit code 5") {
 		t.Errorf("exit %d: %q", code, rest)
