@@ -32,7 +32,8 @@ agents:
 run: build
 	$(GORUN) ./hub/cli/quickstart $(if $(SCRIPT),--script '$(SCRIPT)') $(if $(SPEED),--speed '$(SPEED)')
 
-# The quick loop: no race detector, no real software.
+# The quick loop: no race detector, and none of the real software that takes minutes: engines, a
+# browser, kubectl, PostgreSQL, other versions. A few minutes on two cores.
 check: export CGO_ENABLED = 0
 check:
 	go vet -trimpath ./...
