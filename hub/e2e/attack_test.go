@@ -33,7 +33,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		t.Fatal(err)
 	}
 	look.subscribes("#")
-	await(t, "the spy to hear leases", time.Minute, func() error {
+	await(t, "the spy to hear leases", patience, func() error {
 		if len(look.heardOf("nodes/"+victim.id.Node+"/lease")) == 0 {
 			return errors.New("none")
 		}
@@ -70,7 +70,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		s.says("other", []byte(`{"evil":1}`), false)
 		s.says("$SYS/broker/x", []byte(`{"evil":1}`), false)
 		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own
-		await(t, "what it may say", time.Minute, func() error {
+		await(t, "what it may say", patience, func() error {
 			if len(look.heardOf("marker")) == 0 {
 				return errors.New("not heard")
 			}
@@ -219,7 +219,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		old.stop()
 		kept := old.id
 		newer := h.twin(old.id.Node).run()
-		await(t, "the new device", time.Minute, func() error {
+		await(t, "the new device", patience, func() error {
 			if newer.StoredGeneration() == 0 {
 				return errors.New("it has no desired state")
 			}
@@ -228,13 +228,13 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		newer.stop() // even while the new one is away
 		imposter := &twin{t: t, id: kept}
 		imposter.run()
-		await(t, "the refusal", time.Minute, func() error {
+		await(t, "the refusal", patience, func() error {
 			if !strings.Contains(h.said.String(), "it is another device than the one that joined last") {
 				return errors.New("the log does not say it")
 			}
 			return nil
 		})
-		await(t, "the silence of the node", time.Minute, func() error {
+		await(t, "the silence of the node", patience, func() error {
 			if h.ready(old.id.Node, corev1.ConditionTrue) == nil {
 				return errors.New("it is ready")
 			}
@@ -247,7 +247,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 			t.Errorf("its renewal: %v", err)
 		}
 		newer.run()
-		await(t, "the new device again", time.Minute, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
+		await(t, "the new device again", patience, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
 	})
 }
 

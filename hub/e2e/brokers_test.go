@@ -132,7 +132,7 @@ func (d *twin) runs(h *hub, pod string) {
 	if _, err := h.ask(h.t.Context(), http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", []byte(body)); err != nil {
 		h.t.Fatal(err)
 	}
-	await(h.t, pod+" to run on "+d.id.Node, time.Minute, func() error {
+	await(h.t, pod+" to run on "+d.id.Node, patience, func() error {
 		var p corev1.Pod
 		if err := h.read("/api/v1/namespaces/default/pods/"+pod, &p); err != nil || p.Status.Phase != corev1.PodRunning {
 			return fmt.Errorf("%s, %v", p.Status.Phase, err)

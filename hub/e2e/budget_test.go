@@ -161,7 +161,7 @@ func BenchmarkLease(b *testing.B) {
 				b.Fatal(err)
 			}
 			var after use
-			await(b, "the leases are heard", time.Minute, func() error {
+			await(b, "the leases are heard", patience, func() error {
 				if after = h.used(); after.leases < before.leases+batch {
 					return fmt.Errorf("%.0f of %d", after.leases-before.leases, batch)
 				}

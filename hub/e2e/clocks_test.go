@@ -195,7 +195,6 @@ func TestClocksThatAreWrong(t *testing.T) {
 	long(t)
 	c := &clocks{t: t, hub: newClock(t), dev: newClock(t)}
 	c.h = newHub(t, "--node-monitor-grace-period", clockGrace.String(), "--node-startup-grace-period", "3m") // an emulated agent takes its time to start
-	c.h.client.Timeout = 30 * time.Second
 	c.d = c.h.join("oslo", e)
 	c.h.stop()
 	c.runHub()

@@ -134,7 +134,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	await(t, "there is room again and what is new is taken", time.Minute, func() error { return create(9001) })
+	await(t, "there is room again and what is new is taken", patience, func() error { return create(9001) })
 	healed := time.Since(began)
 	n.note("pad-9001", 1)
 	h.checkNotes(n)

@@ -166,7 +166,7 @@ func (h *hub) login(kubeconfig []byte) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(k.Clusters[0].Cluster.CA)
 	h.config = filepath.Join(filepath.Dir(h.dir), "kubeconfig")
-	h.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	h.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}, ForceAttemptHTTP2: true,
 	}}
 	return os.WriteFile(h.config, kubeconfig, 0o600)

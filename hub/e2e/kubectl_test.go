@@ -78,8 +78,8 @@ func (h *hub) workingDay(t *testing.T) {
 		{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=docker", code: 1, want: []string{`BadRequest.*query: Unsupported value: "docker": supported values: "flotilla-device", "kubelet"`}},
 
 		{args: "apply -f -", stdin: shopYAML, want: []string{`deployment.apps/shop created`, `daemonset.apps/watchman created`}},
-		{args: "rollout status deployment/shop --timeout=30s", want: []string{`deployment "shop" successfully rolled out`}},
-		{args: "rollout status daemonset/watchman --timeout=30s", want: []string{`daemon set "watchman" successfully rolled out`}},
+		{args: "rollout status deployment/shop --timeout=3m", want: []string{`deployment "shop" successfully rolled out`}},
+		{args: "rollout status daemonset/watchman --timeout=3m", want: []string{`daemon set "watchman" successfully rolled out`}},
 		{args: "get deployments -o wide", want: []string{`(?m)^NAME\s+READY\s+UP-TO-DATE\s+AVAILABLE`, `shop\s+3/3\s+3\s+3\s+.*main\s+example.org/shop:1\s+app=shop`}},
 		{args: "get daemonsets", want: []string{`watchman\s+8\s+8\s+8\s+8\s+8`}},
 		{args: "get pods -A", want: []string{`(?m)^NAMESPACE\s+NAME\s+READY\s+STATUS`, `(?m)^default\s+shop-\S+\s+1/1\s+Running\s+0`}},
@@ -97,14 +97,14 @@ func (h *hub) workingDay(t *testing.T) {
 		{args: "get pods --field-selector spec.nodeName=NODE", want: []string{`POD`, `watchman-`}},
 
 		{args: "set image deployment/shop main=example.org/shop:2", want: []string{`image updated`}},
-		{args: "rollout status deployment/shop --timeout=30s", want: []string{`successfully rolled out`}},
+		{args: "rollout status deployment/shop --timeout=3m", want: []string{`successfully rolled out`}},
 		{args: "rollout history deployment/shop", want: []string{`REVISION`, `(?m)^1\s`, `(?m)^2\s`}},
 		{args: "get deployment shop -o jsonpath={.spec.template.spec.containers[0].image}", want: []string{`^example.org/shop:2$`}},
 		{args: "rollout undo deployment/shop", want: []string{`rolled back`}},
-		{args: "rollout status deployment/shop --timeout=30s", want: []string{`successfully rolled out`}},
+		{args: "rollout status deployment/shop --timeout=3m", want: []string{`successfully rolled out`}},
 		{args: "get deployment shop -o jsonpath={.spec.template.spec.containers[0].image}", want: []string{`^example.org/shop:1$`}},
 		{args: "scale deployment/shop --replicas=5", want: []string{`deployment.apps/shop scaled`}},
-		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=30s", want: []string{`condition met`}},
+		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=3m", want: []string{`condition met`}},
 
 		{args: "label node sim-0001 shelf=3", want: []string{`node/sim-0001 labeled`}},
 		{args: "get nodes -l shelf=3 -o name", want: []string{`^node/sim-0001\n$`}},
@@ -129,7 +129,7 @@ func (h *hub) workingDay(t *testing.T) {
 	k.unplaceable(t)
 	k.say(t, []saying{
 		{args: "delete deployment shop", want: []string{`deployment.apps "shop" deleted`}},
-		{args: "wait pod -l app=shop --for=delete --timeout=30s"},
+		{args: "wait pod -l app=shop --for=delete --timeout=3m"},
 		{args: "get pods -l app=shop", want: []string{`No resources found`}},
 		{args: "delete -f - --wait=false", stdin: strings.SplitN(shopYAML, "---\n", 2)[1], want: []string{`daemonset.apps "watchman" deleted`}},
 		{args: "delete node sim-0008", want: []string{`node "sim-0008" deleted`}},
@@ -197,9 +197,9 @@ func (k *clerk) drain(t *testing.T) {
 	t.Helper()
 	k.say(t, []saying{
 		{args: "drain NODE --timeout=30s", code: 1, want: []string{`DaemonSet-managed Pods`}},
-		{args: "drain NODE --ignore-daemonsets --timeout=30s", want: []string{`node/\S+ (already )?cordoned`, `evicting pod default/POD`, `node/\S+ drained`}},
+		{args: "drain NODE --ignore-daemonsets --timeout=3m", want: []string{`node/\S+ (already )?cordoned`, `evicting pod default/POD`, `node/\S+ drained`}},
 		{args: "get pod POD", code: 1, want: []string{`NotFound`}},
-		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=30s", want: []string{`condition met`}},
+		{args: "wait deployment/shop --for=jsonpath={.status.availableReplicas}=5 --timeout=3m", want: []string{`condition met`}},
 		{args: "get pods -l app=shop -o wide", not: []string{k.node}},
 		{args: "uncordon NODE", want: []string{`uncordoned`}},
 	})

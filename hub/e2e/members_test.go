@@ -126,7 +126,7 @@ func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
 	b.allReady(2)
 	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // each device is told to renew
 	for _, d := range []*device{one, two} {
-		await(t, d.node+" renews at the hub that is left", time.Minute, func() error {
+		await(t, d.node+" renews at the hub that is left", patience, func() error {
 			id, err := join.Load(d.dir)
 			if err == nil && (id.HubURL != "https://"+b.https || strings.Count(id.CA, "BEGIN") != 2) {
 				err = errors.New("its hub is " + id.HubURL)
@@ -165,7 +165,7 @@ func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
 	d.run()
 	b.allReady(1)
 	b.kubectlWith(boxYAML, "apply", "-f", "-")
-	b.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=50s")
+	b.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=3m")
 	b.enters(t, e, d)
 
 	s := kubectltest.Start(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
@@ -174,7 +174,7 @@ func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
 	if rest, code := s.End(); code == 0 {
 		t.Errorf("when the hub that leads was killed kubectl exec said %q, code %d", rest, code)
 	}
-	await(t, "a command runs at the hub that leads now", time.Minute, func() error {
+	await(t, "a command runs at the hub that leads now", patience, func() error {
 		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
 			return errors.New(out + errs)
 		}
@@ -331,11 +331,10 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 	watch := start(t, kubectl(t), "--kubeconfig", b.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
 	c.server.Do(c.database, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(8); RETURN NULL; END $$;
 		CREATE TRIGGER slow AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
-	b.client.Timeout = time.Minute
 	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
 		t.Errorf("a write in a slow transaction: %v", err)
 	}
-	await(t, "the standby has tried twice to take the lead", time.Minute, func() error {
+	await(t, "the standby has tried twice to take the lead", patience, func() error {
 		_, _ = b.ask(t.Context(), http.MethodPost, base, "application/json", body)
 		if n := strings.Count(b.said.String(), "the leader lives"); n < 2 {
 			return fmt.Errorf("it has %d times", n)
@@ -343,7 +342,7 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 		return nil
 	})
 	c.server.Do(c.database, "DROP TRIGGER slow ON changes")
-	await(t, "a write is acknowledged again", time.Minute, func() error {
+	await(t, "a write is acknowledged again", patience, func() error {
 		_, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body)
 		return err
 	})

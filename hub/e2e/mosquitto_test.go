@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -57,7 +56,7 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 
 	// The loss of all brokers is that of all sites: nodes are unknown, and nobody is evicted.
 	broker.kill()
-	await(t, "the nodes to be unknown", time.Minute, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
+	await(t, "the nodes to be unknown", patience, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
 	if out := h.said.String(); !strings.Contains(out, "the broker is out of reach") {
 		t.Error("the hub's log does not say that the broker is out of reach")
 	}
@@ -97,7 +96,7 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	}
 	d.id = id
 	d.run()
-	await(t, "the refusal by a broker that knows the former root alone", time.Minute, func() error {
+	await(t, "the refusal by a broker that knows the former root alone", patience, func() error {
 		if online, err := d.link.Online(); online || err == nil {
 			return fmt.Errorf("connected: %v, %v", online, err)
 		}

@@ -51,7 +51,6 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 	}
 	server.Run()
 	h := newHub(t, "--database", server.Database(), "--node-monitor-grace-period", "40s")
-	h.client.Timeout = 30 * time.Second
 	h.simulate(4, 2)
 	h.kubectlWith(signYAML, "apply", "-f", "-")
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })

@@ -282,7 +282,7 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	if err := hog.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the kernel kills the agent", time.Minute, func() error {
+	await(t, "the kernel kills the agent", patience, func() error {
 		if !d.ended() {
 			return errors.New("it runs")
 		}

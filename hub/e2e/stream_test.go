@@ -49,7 +49,7 @@ func TestKubectlEntersContainers(t *testing.T) {
 		d.run()
 		await(t, d.node+" is ready", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectlWith(boxYAML, "apply", "-f", "-")
-		h.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=50s")
+		h.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=3m")
 		h.enters(t, e, d)
 
 		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
@@ -59,7 +59,7 @@ func TestKubectlEntersContainers(t *testing.T) {
 			t.Errorf("at the hub's end kubectl exec says %q, code %d", rest, code)
 		}
 		h.start()
-		await(t, d.node+" is back", time.Minute, func() error {
+		await(t, d.node+" is back", patience, func() error {
 			if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
 				return errors.New(out + errs)
 			}
@@ -74,7 +74,7 @@ func TestKubectlEntersContainers(t *testing.T) {
 			return nil
 		})
 		d.run() // for its containers to go
-		await(t, d.node+" is ready again", time.Minute, func() error { return h.ready(d.node, corev1.ConditionTrue) })
+		await(t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectl("delete", "pod", "box")
 	})
 }
@@ -294,7 +294,7 @@ func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 		s.Await("begun\n")
 		await(t, "there is a command", patience, func() error { return e.executing(d.node, 1) })
 		s.Signal(end)
-		await(t, "the command has gone with kubectl", time.Minute, func() error { return e.executing(d.node, 0) })
+		await(t, "the command has gone with kubectl", patience, func() error { return e.executing(d.node, 0) })
 	}
 }
 

@@ -119,7 +119,7 @@ func TestKubectl(t *testing.T) {
 		{args: "top nodes", want: []string{"pi-1", "250m"}},
 		{args: "auth whoami", want: []string{"admin", "flotilla:admin"}},
 		{args: "auth can-i delete pods", want: []string{"yes"}},
-		{args: "wait --for=condition=Ready node/pi-1 --timeout=10s", want: []string{"condition met"}},
+		{args: "wait --for=condition=Ready node/pi-1 --timeout=3m", want: []string{"condition met"}},
 		{args: "wait --for=condition=Nope node/pi-1 --timeout=1s", code: 1, want: []string{"timed out"}},
 		{args: "drain pi-2 --force --ignore-daemonsets --timeout=4s", code: 1, want: []string{"Cannot evict pod as it would violate the pod's disruption budget"}},
 		{args: "delete pod r1", want: []string{`"r1" deleted`}},

@@ -250,7 +250,7 @@ func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
 			switch {
 			case took < 2*time.Second:
 				t.Errorf("%d bytes were on their way, and it took %s: nothing was tried: %v", waits, took, err)
-			case c.dies && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > 5*time.Second):
+			case c.dies && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Minute):
 				t.Errorf("after %s: %d, %v; want the end of the patience", took, n, err)
 			case !c.dies && (n != 1 || err != nil):
 				t.Errorf("after %s: %d, %v", took, n, err)

@@ -30,7 +30,7 @@ var Minors = []string{"1.29", "1.32", "1.37"}
 const Newest = "1.37"
 
 // patience is how long one command may take. Tests that watch end it themselves.
-const patience = time.Minute
+const patience = 4 * time.Minute
 
 // Build returns the path of kubectl of a minor version such as "1.37". Building it
 // takes a minute or two and the Go module proxy, the first time. Where it cannot be
