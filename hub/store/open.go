@@ -105,11 +105,9 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.whole(ctx, o, have); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
-	var is progress
-	if have > 0 {
-		if is, err = s.found(ctx); err != nil {
-			return fmt.Errorf("open %s: %w", s.file, err)
-		}
+	saw, is, err := s.progresses(ctx, have)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", s.file, err)
 	}
 	if have < latest() {
 		if have > 0 {
@@ -126,7 +124,7 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); s.file == filepath.Join(s.dir, database) && is.before(saw) {
+	if s.file == filepath.Join(s.dir, database) && is.before(saw) {
 		return s.outlived(ctx, o, is, saw)
 	}
 	return nil

@@ -103,11 +103,9 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	var is progress
-	if have > 0 {
-		if is, err = s.found(ctx); err != nil {
-			return s.explain(err)
-		}
+	saw, is, err := s.progresses(ctx, have)
+	if err != nil {
+		return s.explain(err)
 	}
 	if have < latest() {
 		if have > 0 {
@@ -125,7 +123,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.begin(ctx, o); err != nil {
 		return err
 	}
-	if saw := witnessed(s.dir); is.before(saw) && !o.restoring {
+	if is.before(saw) && !o.restoring {
 		if err := s.outlived(ctx, o, is, saw); err != nil {
 			return err
 		}

@@ -29,7 +29,17 @@ type progress struct{ rev, writes uint64 }
 
 func (s *Store) progress() progress { return progress{s.rev, s.transactions} }
 
-// found is how far the database is that is opened, before anything is written to it.
+// progresses are how far a database of some schema was at least, and how far it is, before its hub
+// writes to it. In this order: what a command writes meanwhile, it raises both.
+func (s *Store) progresses(ctx context.Context, schema int) (saw, is progress, err error) {
+	saw = witnessed(s.dir)
+	if schema > 0 { // else it is empty
+		is, err = s.found(ctx)
+	}
+	return saw, is, err
+}
+
+// found is how far the database is that is opened.
 func (s *Store) found(ctx context.Context) (p progress, err error) {
 	for key, into := range map[string]*uint64{metaRevision: &p.rev, metaWrites: &p.writes} {
 		text, err := valueOf(ctx, s.conn, key)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -213,5 +214,63 @@ func TestAWitnessOfAnEarlierVersionCounts(t *testing.T) {
 	defer s.Close()
 	if r, err := s.Recovered(t.Context()); err != nil || r == nil {
 		t.Fatal(r, err)
+	}
+}
+
+// Somebody asks for a kubeconfig while the hub starts, as make run does: what a command writes then
+// is in the database, and the witness knows of it.
+func TestACommandThatWritesWhileTheHubStartsLosesNothing(t *testing.T) {
+	for _, where := range []string{"sqlite", "postgres"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			o := options(t, t.TempDir())
+			if where == "postgres" {
+				o.Database = postgrestest.Start(t).Database()
+			}
+			var said bytes.Buffer
+			o.Log = logTo(&said)
+			s := opened(t, o)
+			mustCommit(t, s, 5, pod("a", 5))
+			must(t, s.Close())
+			command, err := OpenShared(t.Context(), o)
+			must(t, err)
+			stop, over := make(chan struct{}), make(chan error, 1)
+			wrote := 0
+			go func() {
+				var err error
+				for ; err == nil; wrote++ {
+					select {
+					case <-stop:
+						over <- nil
+						return
+					case <-time.After(10 * time.Millisecond):
+					}
+					err = command.tx(t.Context(), func(ctx context.Context, c *conn) error {
+						_, err := c.ExecContext(ctx, setMeta, metaVersion, "somebody's") // which the hub writes when it starts
+						time.Sleep(20 * time.Millisecond)
+						return err
+					})
+				}
+				over <- err
+			}()
+			for range 10 {
+				s := opened(t, o)
+				r, err := s.Recovered(t.Context())
+				must(t, err)
+				if r != nil || s.rev != 5 {
+					t.Errorf("a sound database of revision %d: %+v", s.rev, r)
+				}
+				must(t, s.Close())
+				if t.Failed() {
+					break
+				}
+			}
+			close(stop)
+			must(t, <-over)
+			must(t, command.Close())
+			if strings.Contains(said.String(), "OLDER") || wrote < 10 {
+				t.Errorf("a command has written %d times, and the hub said %s", wrote, said.String())
+			}
+		})
 	}
 }
