@@ -177,46 +177,86 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	if err != nil {
 		return m, err
 	}
-	from, err := origin(ctx, s.conn)
-	if err != nil {
-		return m, err
-	}
-	if m.Objects, err = objects(ctx, s.conn); err != nil {
-		return m, err
-	}
-	if have > 0 {
-		if was, err := valueOf(ctx, t.conn, metaCameFrom); err != nil {
-			return m, err
-		} else if was != from {
-			return m, fmt.Errorf("%w there: a hub's database; name an empty one, or drop and create that one", ErrExists)
-		}
-		// It was cut off between the copy and the note of it.
-	} else {
-		t.pg.empty = true
-		t.audits.put(moved(o.By, m.From, m.To))
-		if err := t.txLocked(ctx, func(ctx context.Context, c *conn) error {
-			if err := makeSchema(ctx, c, 0, o); err != nil {
-				return err
-			}
-			if err := copyAll(ctx, s.conn, c); err != nil {
-				return err
-			}
-			if n, err := objects(ctx, c); err != nil || n != m.Objects {
-				return errors.Join(err, fmt.Errorf("%d of %d objects arrived", n, m.Objects))
-			}
-			if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, from); err != nil {
-				return err
-			}
-			return s.beyond(ctx, c)
-		}); err != nil {
-			return m, err
-		}
-	}
-	if err := keepPlace(o); err != nil { // from now on the hub goes on there
+	if err := s.still(ctx, func() (err error) {
+		m.Objects, err = s.copyTo(ctx, t, have, o)
+		return err
+	}); err != nil {
 		return m, err
 	}
 	m.Kept, err = s.putAside()
 	return m, err
+}
+
+// copyTo copies all to PostgreSQL and notes that the hub goes on there. Where that is done already
+// and was cut off before the note, it is noted.
+func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n int, err error) {
+	from, err := origin(ctx, s.conn)
+	if err != nil {
+		return 0, err
+	}
+	if n, err = objects(ctx, s.conn); err != nil {
+		return 0, err
+	}
+	if have > 0 {
+		if was, err := valueOf(ctx, t.conn, metaCameFrom); err != nil {
+			return 0, err
+		} else if was != from {
+			return 0, fmt.Errorf("%w there: a hub's database; name an empty one, or drop and create that one", ErrExists)
+		}
+		return n, keepPlace(o)
+	}
+	t.pg.empty = true
+	t.audits.put(moved(o.By, s.file, t.pg.where))
+	if err := t.txLocked(ctx, func(ctx context.Context, c *conn) error {
+		if err := makeSchema(ctx, c, 0, o); err != nil {
+			return err
+		}
+		if err := copyAll(ctx, s.conn, c); err != nil {
+			return err
+		}
+		if arrived, err := objects(ctx, c); err != nil || arrived != n {
+			return errors.Join(err, fmt.Errorf("%d of %d objects arrived", arrived, n))
+		}
+		if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, from); err != nil {
+			return err
+		}
+		return s.beyond(ctx, c)
+	}); err != nil {
+		return 0, err
+	}
+	return n, keepPlace(o) // from now on the hub goes on there
+}
+
+// still runs f while nobody else writes to the file, no command either.
+func (s *Store) still(ctx context.Context, f func() error) error {
+	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	err := f()
+	_, undone := s.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	return errors.Join(err, undone)
+}
+
+// stays refuses what a command would write to a database that the hub has left, or that was replaced,
+// since the command opened it. It is asked where nobody else writes.
+func (s *Store) stays(ctx context.Context) error {
+	if !s.shared {
+		return nil
+	}
+	gone, err := false, error(nil)
+	if s.pg != nil {
+		var to string
+		to, err = valueOf(ctx, s.conn, metaMoved)
+		gone = to != ""
+	} else {
+		is, _ := os.Stat(s.file)
+		_, none := os.Stat(filepath.Join(s.dir, placeFile))
+		gone = is == nil || !os.SameFile(s.opened, is) || none == nil
+	}
+	if gone {
+		err = fmt.Errorf("%s has not been the hub's database since a moment ago: nothing was changed, run this again", s.where())
+	}
+	return err
 }
 
 func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
@@ -237,44 +277,54 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		if m.Objects, err = objects(ctx, from); err != nil {
 			return err
 		}
-		return s.fill(ctx, part, from, func(ctx context.Context, t *Store, c *conn) error {
+		if err := s.fill(ctx, part, from, func(ctx context.Context, t *Store, c *conn) error {
 			if n, err := objects(ctx, c); err != nil || n != m.Objects {
 				return errors.Join(err, fmt.Errorf("%d of %d objects arrived", n, m.Objects))
 			}
 			t.audits.put(moved(o.By, m.From, m.To))
 			return s.beyond(ctx, c)
-		})
+		}); err != nil {
+			return err
+		}
+		if m.Kept, err = s.takeOver(part); err != nil {
+			return err
+		}
+		host, _ := os.Hostname()
+		_, err = from.ExecContext(ctx, setMeta, metaMoved, fmt.Sprintf("%s on %s at %s", s.file, host, stamp(time.Now())))
+		return err
 	}); err != nil {
 		return m, err
 	}
+	return m, nil
+}
+
+// takeOver makes of a part the database of its directory, with which the hub goes on. The former
+// one is kept.
+func (s *Store) takeOver(part string) (kept string, err error) {
 	if err := syncFile(part); err != nil {
-		return m, err
+		return "", err
 	}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		m.Kept = s.beside("before-migrate", time.Now())
-		if err := os.Link(s.file, m.Kept); err != nil {
-			return m, err
+		kept = s.beside("before-migrate", time.Now())
+		if err := os.Link(s.file, kept); err != nil {
+			return "", err
 		}
 	}
 	for _, end := range []string{"-wal", "-shm"} {
 		if err := remove(s.file + end); err != nil {
-			return m, err
+			return kept, err
 		}
 	}
 	if err := os.Rename(part, s.file); err != nil {
-		return m, err
+		return kept, err
 	}
 	if err := syncDir(s.dir); err != nil {
-		return m, err
+		return kept, err
 	}
 	if err := remove(filepath.Join(s.dir, placeFile)); err != nil { // from now on the hub goes on with the file
-		return m, err
+		return kept, err
 	}
-	if err := syncDir(s.dir); err != nil {
-		return m, err
-	}
-	host, _ := os.Hostname()
-	return m, s.SetMeta(ctx, metaMoved, fmt.Sprintf("%s on %s at %s", s.file, host, stamp(time.Now())))
+	return kept, syncDir(s.dir)
 }
 
 // restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is

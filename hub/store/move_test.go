@@ -410,3 +410,83 @@ func mustRead(t *testing.T, file string) []byte {
 	}
 	return text
 }
+
+// Commands write until the very moment of a move, and go on after it: what was acknowledged is where the
+// hub goes on, and a command that had the former database open is told that it is not the hub's any more.
+func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	o := options(t, t.TempDir())
+	s := opened(t, o)
+	filled(t, s)
+	must(t, s.Close())
+	now := time.Now()
+	for _, to := range []string{server.Database(), SQLite} {
+		var acked []string
+		note := func(s *Store) error {
+			j := JoinToken{ID: fmt.Sprint(to == SQLite, len(acked)), Hash: fmt.Append(nil, to == SQLite, len(acked)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0)}
+			err := s.AddJoinToken(t.Context(), j)
+			if err == nil {
+				acked = append(acked, j.ID)
+			}
+			return err
+		}
+		before, err := OpenShared(t.Context(), o)
+		must(t, err)
+		over, gone := make(chan error), make(chan struct{})
+		go func() {
+			for {
+				last := false
+				select {
+				case <-gone:
+					last = true
+				case <-time.After(5 * time.Millisecond): // others want to write, too
+				}
+				if err := note(before); err != nil || last {
+					over <- err
+					return
+				}
+			}
+		}()
+		time.Sleep(50 * time.Millisecond)
+		_, err = Move(t.Context(), o, to)
+		must(t, err)
+		close(gone)
+		for _, refused := range []error{<-over, note(before)} {
+			if refused == nil || !strings.Contains(refused.Error(), "has not been the hub's database since a moment ago: nothing was changed, run this again") {
+				t.Errorf("a command that writes to the former database is told %v", refused)
+			}
+		}
+		must(t, before.Close())
+		after, err := OpenShared(t.Context(), o)
+		must(t, err)
+		must(t, note(after))
+		must(t, after.Close())
+		s := opened(t, o)
+		for _, id := range acked {
+			if _, err := s.JoinToken(t.Context(), id); err != nil {
+				t.Errorf("of %d tokens that were acknowledged %s is lost with the move to %s: %v", len(acked), id, s.where(), err)
+			}
+		}
+		if r, err := s.Recovered(t.Context()); err != nil || r != nil {
+			t.Errorf("after a move: %+v, %v", r, err)
+		}
+		if len(acked) < 3 {
+			t.Errorf("%d writes prove nothing", len(acked))
+		}
+		must(t, s.Close())
+	}
+}
+
+// A restore leaves to commands nothing that nobody will ever read.
+func TestACommandDoesNotWriteToWhatARestoreHasReplaced(t *testing.T) {
+	dir := history(t, true)
+	o := options(t, dir)
+	command, err := OpenShared(t.Context(), o)
+	must(t, err)
+	must(t, Restore(t.Context(), o, filepath.Join(dir, "backups", "hub-20261101T000000Z.db")))
+	if err := command.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: time.Now()}); err == nil || !strings.Contains(err.Error(), "has not been the hub's database") {
+		t.Errorf("a command that writes to the former database is told %v", err)
+	}
+	must(t, command.Close())
+}

@@ -22,6 +22,7 @@ var errCorrupt = errors.New("database is corrupt")
 
 // SQLite's primary result codes that the store tells apart.
 const (
+	sqliteBusy    = 5
 	sqliteIOErr   = 10
 	sqliteCorrupt = 11
 	sqliteFull    = 13
@@ -38,6 +39,10 @@ func (s *Store) explain(err error) error {
 		return err
 	}
 	switch e.Code() & 0xff {
+	case sqliteBusy:
+		if s.shared {
+			return fmt.Errorf("somebody else has been writing to %s for some seconds: nothing was changed, run this again: %w", s.file, err)
+		}
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqliteIOErr: // some file systems refuse to grow the log's index with this one

@@ -92,6 +92,9 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	if err != nil {
 		return err
 	}
+	if err := s.stays(ctx); err != nil {
+		return err
+	}
 	if err := fn(ctx, s.conn); err != nil {
 		return err
 	}

@@ -77,9 +77,10 @@ type Store struct {
 	dir    string
 	file   string // the database
 	log    *slog.Logger
-	lock   *dirLock // nil: shared with a running hub
-	shared bool     // it is a command's
-	db     *sql.DB  // one connection, the writer
+	lock   *dirLock    // nil: shared with a running hub
+	shared bool        // it is a command's
+	opened fs.FileInfo // the file of a shared one, as it was then
+	db     *sql.DB     // one connection, the writer
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
 
@@ -153,14 +154,15 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(file); url != "" { // it is elsewhere
+	is, err := os.Stat(file)
+	if url != "" { // it is elsewhere
 	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
 	}
 	s := newStore(o, file)
-	s.shared = true
+	s.shared, s.opened = true, is
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
@@ -332,7 +334,10 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return s.explain(err)
 	}
-	err := fn(ctx, s.conn)
+	err := s.stays(ctx)
+	if err == nil {
+		err = fn(ctx, s.conn)
+	}
 	var audits []*queued
 	if err == nil {
 		audits, err = s.writeAudits(ctx, s.conn)
