@@ -203,13 +203,16 @@ func logger(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// dsn says how every connection is made: durable commits, enforced references,
-// a bounded log, and space that deletes free goes back to the disk.
+// dsn says how every connection is made: durable commits, enforced references, and a bounded log.
+// That space which deletes free goes back to the disk is said to a database once, while it is
+// empty: SQLite writes for it each time, for which a command that only reads would have to wait.
 func dsn(file string, pragmas ...string) string {
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": append([]string{
-		"busy_timeout(5000)", "auto_vacuum(2)", "journal_mode(WAL)", "synchronous(FULL)",
-		"foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)",
-	}, pragmas...)}
+	all := []string{"busy_timeout(5000)"}
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		all = append(all, "auto_vacuum(2)")
+	}
+	all = append(all, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)")
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -392,4 +393,58 @@ func TestWhatIsReadAheadStaysLocked(t *testing.T) {
 	if lock.Type != unix.F_RDLCK {
 		t.Errorf("nobody has locked the database that is open: type %d, want %d", lock.Type, unix.F_RDLCK)
 	}
+}
+
+// A command that reads waits for nobody and writes nothing; one that writes is told, after a while, that
+// somebody else does.
+func TestACommandThatReadsWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, openIn(t, dir).Close())
+	log := filepath.Join(dir, database+"-wal")
+	first, err := OpenShared(t.Context(), options(t, dir))
+	must(t, err)
+	defer first.Close()
+	if info, err := os.Stat(log); err != nil || info.Size() > 0 {
+		t.Errorf("to open a database for a command writes to it: %v, %v", info, err)
+	}
+	must(t, first.tx(t.Context(), func(context.Context, *conn) error {
+		second, err := OpenShared(t.Context(), options(t, dir))
+		if err != nil {
+			return err
+		}
+		defer second.Close()
+		if _, err := second.Users(t.Context()); err != nil {
+			return err
+		}
+		if err := second.AddUser(t.Context(), User{Name: "anna", Role: "admin"}); err == nil || !strings.Contains(err.Error(), "somebody else has been writing") {
+			t.Errorf("while another one writes it is told %v", err)
+		}
+		return nil
+	}))
+}
+
+// Whatever way a database was made, what is deleted from it can go back to the disk.
+func TestEveryDatabaseGivesSpaceBack(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	must(t, s.Backup(t.Context(), backup))
+	gives := func(s *Store, what string) {
+		for _, q := range []querier{s.conn, s.read} {
+			var mode int
+			if must(t, q.QueryRowContext(t.Context(), "PRAGMA auto_vacuum").Scan(&mode)); mode != 2 {
+				t.Errorf("%s has auto_vacuum %d", what, mode)
+			}
+		}
+	}
+	gives(s, "a new one")
+	must(t, s.Close())
+	s = openIn(t, dir)
+	gives(s, "one that was there")
+	must(t, s.Close())
+	must(t, Restore(t.Context(), options(t, dir), backup))
+	s = openIn(t, dir)
+	gives(s, "one that was restored")
+	must(t, s.Close())
 }
