@@ -43,6 +43,7 @@ func (s *Store) explain(err error) error {
 		if s.shared {
 			return fmt.Errorf("somebody else has been writing to %s for some seconds: nothing was changed, run this again: %w", s.file, err)
 		}
+		return fmt.Errorf("%w: somebody else has been writing to %s for some seconds: end what has it open, as sqlite3 or a command that hangs: %w", ErrUnavailable, s.file, err)
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqliteIOErr: // some file systems refuse to grow the log's index with this one
