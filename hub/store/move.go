@@ -338,6 +338,10 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	defer s.Close()
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
 	r.Aside = s.beside("before-restore", r.At)
+	was, err := s.found(ctx)
+	if err != nil {
+		return err
+	}
 	if err := s.Backup(ctx, r.Aside); err != nil {
 		return err
 	}
@@ -356,5 +360,10 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	if err := from.connect(ctx); err != nil {
 		return err
 	}
-	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return copyAll(ctx, from.conn, c) })
+	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
+		if is, err := s.found(ctx); err != nil || is.writes != was.writes+1 { // our own
+			return errors.Join(err, errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again"))
+		}
+		return copyAll(ctx, from.conn, c)
+	})
 }

@@ -107,6 +107,11 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 func TestARestoreIsNoDatabaseThatIsOlderThanItWas(t *testing.T) {
 	dir := history(t, true)
 	must(t, Restore(t.Context(), options(t, dir), filepath.Join(dir, "backups", "hub-20261101T000000Z.db")))
+	for _, end := range []string{"-wal", "-shm"} {
+		if left, _ := filepath.Glob(filepath.Join(dir, "*"+end)); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
 	var said bytes.Buffer
 	o := options(t, dir)
 	o.Log = slog.New(slog.NewTextHandler(&said, nil))
