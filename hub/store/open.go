@@ -35,7 +35,7 @@ func (s *Store) explain(err error) error {
 		return s.pg.explain(err)
 	}
 	var e *sqlite.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || errors.Is(err, errCorrupt) { // explained already
 		return err
 	}
 	switch e.Code() & 0xff {
