@@ -177,10 +177,13 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	if err != nil {
 		return m, err
 	}
-	if err := s.still(ctx, func() (err error) {
-		m.Objects, err = s.copyTo(ctx, t, have, o)
-		return err
-	}); err != nil {
+	release, err := s.hold(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.Objects, err = s.copyTo(ctx, t, have, o)
+	release()
+	if err != nil {
 		return m, err
 	}
 	m.Kept, err = s.putAside()
@@ -225,16 +228,6 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 		return 0, err
 	}
 	return n, keepPlace(o) // from now on the hub goes on there
-}
-
-// still runs f while nobody else writes to the file, no command either.
-func (s *Store) still(ctx context.Context, f func() error) error {
-	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	err := f()
-	_, undone := s.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-	return errors.Join(err, undone)
 }
 
 // stays refuses what a command would write to a database that the hub has left, or that was replaced,
@@ -361,8 +354,13 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 		return err
 	}
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		if is, err := s.found(ctx); err != nil || is.writes != was.writes+1 { // our own
-			return errors.Join(err, errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again"))
+		is, err := s.found(ctx)
+		if err != nil {
+			return err
+		}
+		if is.writes != was.writes+1 { // our own
+			_ = remove(r.Aside) // nobody will want it
+			return errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again")
 		}
 		return copyAll(ctx, from.conn, c)
 	})
