@@ -1,12 +1,14 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,3 +54,37 @@ func takeLock(dir string) (*dirLock, error) {
 // Lock takes the lock of a stopped hub's data directory for a command that must not
 // run beside the hub. Closing gives it back.
 func Lock(dir string) (io.Closer, error) { return takeLock(dir) }
+
+const (
+	with  = unix.LOCK_SH // a command that has the database of a directory open
+	alone = unix.LOCK_EX // who puts another database in its place
+)
+
+// use takes a data directory itself, with others or alone, as long as something is open: nobody has a
+// database open that is being replaced, and nobody opens one while it is.
+func use(ctx context.Context, dir string, how int) (*dirLock, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open data directory: %w; run this as the user of the hub", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		switch err := unix.Flock(int(d.Fd()), how|unix.LOCK_NB); {
+		case err == nil:
+			return &dirLock{d}, nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			_ = d.Close()
+			return nil, fmt.Errorf("lock %s: %w; put the data directory on a local file system", dir, err)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			_ = d.Close()
+			if how == with {
+				return nil, fmt.Errorf("the database of %s is being replaced, by a restore or a move: nothing was changed, run this again afterwards", dir)
+			}
+			return nil, fmt.Errorf("a command has the database of %s open: nothing was changed, end it or wait for it, and run this again", dir)
+		}
+	}
+}

@@ -28,6 +28,11 @@ type Moved struct {
 // moved or nothing. The database that it comes from stays as it was, and is not the hub's
 // any more. A target that holds something is refused.
 func Move(ctx context.Context, o Options, to string) (Moved, error) {
+	used, err := use(ctx, o.Dir, alone)
+	if err != nil {
+		return Moved{}, fmt.Errorf("migrate: %w", err)
+	}
+	defer used.Close()
 	if to != SQLite {
 		o.Database = SQLite
 	} else if url, err := place(o); err != nil {
@@ -76,11 +81,12 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 	}
 	defer lock.Close()
 	s := newStore(o, filepath.Join(o.Dir, database))
-	p, err := s.sharePostgres(ctx, o, is)
-	if err != nil {
+	p := newStore(o, s.file)
+	p.shared = true
+	defer p.Close()
+	if err := p.sharePostgres(ctx, o, is); err != nil {
 		return m, err
 	}
-	defer p.Close()
 	if _, err := os.Stat(s.file); is != wanted || err != nil {
 		return m, fmt.Errorf("migrate: %w: the database of %s is %s already; to take it elsewhere, use `flotilla-hub migrate --to sqlite` first", ErrExists, o.Dir, p.pg.where)
 	}
@@ -177,13 +183,7 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	if err != nil {
 		return m, err
 	}
-	release, err := s.hold(ctx)
-	if err != nil {
-		return m, err
-	}
-	m.Objects, err = s.copyTo(ctx, t, have, o)
-	release()
-	if err != nil {
+	if m.Objects, err = s.copyTo(ctx, t, have, o); err != nil {
 		return m, err
 	}
 	m.Kept, err = s.putAside()
@@ -230,23 +230,14 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 	return n, keepPlace(o) // from now on the hub goes on there
 }
 
-// stays refuses what a command would write to a database that the hub has left, or that was replaced,
-// since the command opened it. It is asked where nobody else writes.
+// stays refuses what a command of another machine would write to a database in PostgreSQL that the hub
+// has left since the command opened it. It is asked where nobody else writes.
 func (s *Store) stays(ctx context.Context) error {
 	if !s.shared {
 		return nil
 	}
-	gone, err := false, error(nil)
-	if s.pg != nil {
-		var to string
-		to, err = valueOf(ctx, s.conn, metaMoved)
-		gone = to != ""
-	} else {
-		is, _ := os.Stat(s.file)
-		_, none := os.Stat(filepath.Join(s.dir, placeFile))
-		gone = is == nil || !os.SameFile(s.opened, is) || none == nil
-	}
-	if gone {
+	to, err := valueOf(ctx, s.conn, metaMoved)
+	if to != "" {
 		err = fmt.Errorf("%s has not been the hub's database since a moment ago: nothing was changed, run this again", s.where())
 	}
 	return err

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -437,8 +438,28 @@ func whileWriting(write func() error, do func()) error {
 	return <-over
 }
 
+// commands are run one after the other while something is done, and once afterwards; what they were told
+// is done is counted.
+func commands(t *testing.T, o Options, write func(s *Store, n int) error, do func()) (told int) {
+	t.Helper()
+	if err := whileWriting(func() error {
+		s, err := OpenShared(t.Context(), o)
+		if err != nil {
+			return err
+		}
+		err = write(s, told)
+		if err == nil {
+			told++
+		}
+		return errors.Join(err, s.Close())
+	}, do); err != nil {
+		t.Errorf("after %d commands one was told %v", told, err)
+	}
+	return told
+}
+
 // Commands write until the very moment of a move, and go on after it: what was acknowledged is where the
-// hub goes on, and a command that had the former database open is told that it is not the hub's any more.
+// hub goes on.
 func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
@@ -448,35 +469,17 @@ func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	must(t, s.Close())
 	now := time.Now()
 	for _, to := range []string{server.Database(), SQLite} {
-		var acked []string
-		note := func(s *Store) error {
-			j := JoinToken{ID: fmt.Sprint(to == SQLite, len(acked)), Hash: fmt.Append(nil, to == SQLite, len(acked)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0)}
-			err := s.AddJoinToken(t.Context(), j)
-			if err == nil {
-				acked = append(acked, j.ID)
-			}
-			return err
-		}
-		before, err := OpenShared(t.Context(), o)
-		must(t, err)
-		during := whileWriting(func() error { return note(before) }, func() {
+		id := func(n int) string { return fmt.Sprint(to == SQLite, n) }
+		told := commands(t, o, func(s *Store, n int) error {
+			return s.AddJoinToken(t.Context(), JoinToken{ID: id(n), Hash: []byte(id(n)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0)})
+		}, func() {
 			_, err := Move(t.Context(), o, to)
 			must(t, err)
 		})
-		for refused, want := range map[error]string{during: "nothing was changed, run this again", note(before): "has not been the hub's database since a moment ago"} {
-			if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
-				t.Errorf("a command that writes to the former database is told %v", refused)
-			}
-		}
-		must(t, before.Close())
-		after, err := OpenShared(t.Context(), o)
-		must(t, err)
-		must(t, note(after))
-		must(t, after.Close())
 		s := opened(t, o)
-		for _, id := range acked {
-			if _, err := s.JoinToken(t.Context(), id); err != nil {
-				t.Errorf("of %d tokens that were acknowledged %s is lost with the move to %s: %v", len(acked), id, s.where(), err)
+		for n := range told {
+			if _, err := s.JoinToken(t.Context(), id(n)); err != nil {
+				t.Errorf("of %d tokens that were acknowledged %s is lost with the move to %s: %v", told, id(n), s.where(), err)
 			}
 		}
 		if r, err := s.Recovered(t.Context()); err != nil || r != nil {
@@ -486,41 +489,116 @@ func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	}
 }
 
-// What a command was told is done until the moment of a restore is among the rights that stay, and what comes
-// after it is not written to what nobody will ever read.
-func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
-	dir := history(t, true)
-	o := options(t, dir)
-	var told []string
-	for range 40 { // now and then one meets the moment between what is read and what is replaced
-		command, err := OpenShared(t.Context(), o)
-		must(t, err)
-		add := func() error {
-			u := User{Name: fmt.Sprint("anna-", len(told)), Role: "admin", Created: time.Now()}
-			err := command.AddUser(t.Context(), u)
-			if err == nil {
-				told = append(told, u.Name)
-			}
-			return err
+// A database in PostgreSQL may be open on another machine while it is moved: a command there is told that
+// it is not the hub's any more.
+func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
+	t.Parallel()
+	o := options(t, t.TempDir())
+	o.Database = postgrestest.Start(t).Database()
+	must(t, opened(t, o).Close())
+	elsewhere := o
+	elsewhere.Dir = t.TempDir()
+	command, err := OpenShared(t.Context(), elsewhere)
+	must(t, err)
+	told := 0
+	write := func() error {
+		err := command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", told), Role: "admin", Created: time.Now()})
+		if err == nil {
+			told++
 		}
-		err = whileWriting(add, func() { must(t, Restore(t.Context(), o, filepath.Join(dir, "backups", "hub-20261101T000000Z.db"))) })
-		if err == nil || !strings.Contains(err.Error(), "nothing was changed, run this again") { // it may have waited too long
-			t.Errorf("a command that writes while its database is replaced is told %v", err)
-		}
-		if err := add(); err == nil || !strings.Contains(err.Error(), "has not been the hub's database") {
-			t.Errorf("a command that writes to the former database is told %v", err)
-		}
-		must(t, command.Close())
+		return err
 	}
+	during := whileWriting(write, func() {
+		o := o
+		o.Database = ""
+		_, err := Move(t.Context(), o, SQLite)
+		must(t, err)
+	})
+	for refused, want := range map[error]string{during: "nothing was changed, run this again", write(): "has not been the hub's database since a moment ago"} {
+		if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
+			t.Errorf("a command that writes to the former database is told %v", refused)
+		}
+	}
+	must(t, command.Close())
+	o.Database = ""
 	s := opened(t, o)
-	users, err := s.Users(t.Context())
-	if err != nil || len(users) != len(told) {
-		t.Errorf("%d people were acknowledged, and there are %d, %v", len(told), len(users), err)
+	if users, err := s.Users(t.Context()); err != nil || len(users) != told {
+		t.Errorf("%d people were acknowledged, and there are %d, %v", told, len(users), err)
 	}
 	must(t, s.Close())
 }
 
-// In PostgreSQL a command need not wait: a restore that would lose what it wrote is none.
+// What a command was told is done until the moment of a restore is among the rights that stay, and what comes
+// after it is written to what is read from then on. So it is where a hub replaces a damaged database.
+func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
+	for name, replace := range map[string]func(t *testing.T, o Options){
+		"restored": func(t *testing.T, o Options) {
+			must(t, Restore(t.Context(), o, filepath.Join(o.Dir, "backups", "hub-20261101T000000Z.db")))
+		},
+		"damaged": func(t *testing.T, o Options) {
+			s := newStore(o, filepath.Join(o.Dir, database))
+			must(t, s.recover(t.Context(), o, errCorrupt)) // as far as the hub knows
+			must(t, s.disconnect())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(t, history(t, true))
+			all := 0
+			for range 40 { // now and then one meets the moment between what is read and what is replaced
+				before := all
+				all += commands(t, o, func(s *Store, n int) error {
+					return s.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", before+n), Role: "admin", Created: time.Now()})
+				}, func() { replace(t, o) })
+			}
+			s := opened(t, o)
+			if users, err := s.Users(t.Context()); err != nil || len(users) != all {
+				t.Errorf("%d people were acknowledged, and there are %d, %v", all, len(users), err)
+			}
+			must(t, s.Close())
+		})
+	}
+}
+
+// Nobody replaces a database that a command has open, and says so; and no command opens one that is being replaced.
+func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	dir := history(t, true)
+	o, file := options(t, dir), filepath.Join(dir, "backups", "hub-20261101T000000Z.db")
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	command, err := OpenShared(t.Context(), o)
+	must(t, err)
+	_, moved := Move(soon(), o, "postgres://nobody@127.0.0.1:1/none")
+	for what, err := range map[string]error{"a restore": Restore(soon(), o, file), "a move": moved} {
+		if err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open: nothing was changed, end it or wait for it, and run this again") {
+			t.Errorf("%s of a database that is open: %v", what, err)
+		}
+	}
+	was, err := os.ReadFile(filepath.Join(dir, database))
+	must(t, err)
+	damage(t, filepath.Join(dir, database))
+	if s, err := Open(soon(), o); err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open") {
+		t.Errorf("a hub that replaces its damaged database: %v, %v", s, err)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, database), was, 0o600))
+	must(t, command.Close())
+	used, err := use(t.Context(), dir, alone)
+	must(t, err)
+	if s, err := OpenShared(soon(), o); err == nil || !strings.Contains(err.Error(), "is being replaced, by a restore or a move: nothing was changed, run this again afterwards") {
+		t.Errorf("a command while the database is being replaced: %v, %v", s, err)
+	}
+	must(t, used.Close())
+	must(t, Restore(t.Context(), o, file))
+	s := opened(t, o)
+	expect(t, contents(t, s), oldPod)
+	must(t, s.Close())
+}
+
+// In PostgreSQL a command of another machine need not wait: a restore that would lose what it wrote is none.
 func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
@@ -531,7 +609,9 @@ func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
 	must(t, s.Backup(t.Context(), file))
 	mustCommit(t, s, 20, pod("new", 20))
 	must(t, s.Close())
-	command, err := OpenShared(t.Context(), o)
+	elsewhere := o
+	elsewhere.Dir = t.TempDir()
+	command, err := OpenShared(t.Context(), elsewhere)
 	must(t, err)
 	told := 1 // filled has one
 	err = whileWriting(func() error {

@@ -252,29 +252,24 @@ func (s *Store) lead(ctx context.Context) error {
 }
 
 // sharePostgres opens the database for a command.
-func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (_ *Store, err error) {
-	defer func() {
-		if err != nil {
-			err = s.explain(err)
-			s.Close()
-		}
-	}()
+func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (err error) {
 	if s.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
-		return nil, err
+		return err
 	}
+	defer func() { err = s.explain(err) }()
 	s.connectPostgres()
 	if err := s.reach(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	switch have, err := s.fit(ctx, o); {
 	case err != nil:
-		return nil, err
+		return err
 	case have == 0:
-		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once", s.pg.where, ErrNotFound, o.Dir)
+		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once", s.pg.where, ErrNotFound, o.Dir)
 	case have < latest():
-		return nil, fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.pg.where, have, latest())
+		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.pg.where, have, latest())
 	}
-	return s, nil
+	return nil
 }
 
 // examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.

@@ -50,6 +50,11 @@ const revisionJump = 1_000_000
 // recover replaces a corrupt database by its newest good backup, or by an empty
 // one, and says so loudly. The corrupt one is kept.
 func (s *Store) recover(ctx context.Context, o Options, cause error) error {
+	used, err := use(ctx, s.dir, alone)
+	if err != nil {
+		return fmt.Errorf("recover %s: %w: %w", s.file, cause, err)
+	}
+	defer used.Close()
 	salvaged := salvageRevision(ctx, s.file)
 	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
@@ -86,6 +91,11 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 // Restore replaces the database of a stopped hub by a backup. The former one is
 // kept beside it, and the hub holds still at its next start, see Recovered.
 func Restore(ctx context.Context, o Options, file string) error {
+	used, err := use(ctx, o.Dir, alone)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
+	defer used.Close()
 	if url, err := place(o); err != nil {
 		return err
 	} else if url != "" {
@@ -104,53 +114,14 @@ func Restore(ctx context.Context, o Options, file string) error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		r.Aside = s.beside("before-restore", r.At)
 	}
-	release, err := s.hold(ctx)
+	err = s.prepare(ctx, o, salvageRevision(ctx, s.file), r)
 	if err == nil {
-		err = s.prepare(ctx, o, salvageRevision(ctx, s.file), r)
-		if err == nil {
-			err = s.replace(r.Aside)
-		}
-		release()
+		err = s.replace(r.Aside)
 	}
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", file, err)
 	}
-	foldLog(ctx, r.Aside)
 	return nil
-}
-
-// hold keeps commands from writing to a database that is being replaced, until it is released: what
-// they were told is done is among the rights that are taken along. Nobody writes to a damaged one.
-func (s *Store) hold(ctx context.Context) (release func(), err error) {
-	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
-		return func() {}, nil
-	}
-	db, err := sql.Open("sqlite", dsn(s.file))
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		_ = db.Close()
-		if err = s.explain(err); errors.Is(err, ErrUnavailable) {
-			return nil, err
-		}
-		return func() {}, nil
-	}
-	return func() { _ = db.Close() }, nil
-}
-
-// foldLog puts the log of a database that was put aside into it. What cannot be is left as it is.
-func foldLog(ctx context.Context, aside string) {
-	if _, err := os.Stat(aside); err != nil {
-		return
-	}
-	db, err := sql.Open("sqlite", dsn(aside))
-	if err != nil {
-		return
-	}
-	_ = db.PingContext(ctx)
-	_ = db.Close()
 }
 
 // prepare makes hub.db.restore: a checked and migrated copy of r.From, or an

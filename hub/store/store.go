@@ -14,20 +14,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
-	_ "modernc.org/sqlite" // the driver "sqlite"
-
-	"flotilla.dev/hub/panics"
 )
 
 // Sentinels, by what the caller has to do about them.
@@ -77,10 +70,10 @@ type Store struct {
 	dir    string
 	file   string // the database
 	log    *slog.Logger
-	lock   *dirLock    // nil: shared with a running hub
-	shared bool        // it is a command's
-	opened fs.FileInfo // the file of a shared one, as it was then
-	db     *sql.DB     // one connection, the writer
+	lock   *dirLock // nil: shared with a running hub
+	shared bool     // it is a command's
+	used   *dirLock // by a command
+	db     *sql.DB  // one connection, the writer
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
 
@@ -145,49 +138,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// OpenShared opens the store of a data directory for a command that works while
-// the hub runs: it takes no lock, migrates nothing and repairs nothing. Commit
-// is refused: objects have one writer, the hub.
-func OpenShared(ctx context.Context, o Options) (*Store, error) {
-	file := filepath.Join(o.Dir, database)
-	url, err := place(o)
-	if err != nil {
-		return nil, err
-	}
-	is, err := os.Stat(file)
-	if url != "" { // it is elsewhere
-	} else if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", file, ErrNotFound, o.Dir)
-	} else if err != nil {
-		return nil, fmt.Errorf("open %s: %w; run this as the user of the hub", file, err)
-	}
-	s := newStore(o, file)
-	s.shared, s.opened = true, is
-	if url != "" {
-		return s.sharePostgres(ctx, o, url)
-	}
-	if err := s.notNewer(ctx, o); err != nil {
-		return nil, err
-	}
-	if err := s.connect(ctx); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("open %s: %w", file, err)
-	}
-	have, err := s.schema(ctx)
-	switch {
-	case err != nil:
-	case have > latest(): // since a moment ago
-		err = fmt.Errorf("open %s: %w", file, ErrNewer)
-	case have < latest():
-		err = fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", file, have, latest())
-	}
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
 func newStore(o Options, file string) *Store {
 	s := &Store{dir: o.Dir, file: file, log: logger(o.Log), auditKept: o.AuditKept, auditRows: maxAuditRows, auditBytes: maxAuditBytes}
 	if s.auditKept <= 0 {
@@ -201,91 +151,6 @@ func logger(l *slog.Logger) *slog.Logger {
 		return slog.Default()
 	}
 	return l
-}
-
-// dsn says how every connection is made: durable commits, enforced references, and a bounded log.
-// That space which deletes free goes back to the disk is said to a database once, while it is
-// empty: SQLite writes for it each time, for which a command that only reads would have to wait.
-func dsn(file string, pragmas ...string) string {
-	all := []string{"busy_timeout(5000)"}
-	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
-		all = append(all, "auto_vacuum(2)")
-	}
-	all = append(all, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)")
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
-	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
-}
-
-// connect makes the writer's connection and the readers' pool. SQLite gives its
-// log and index the mode of the database file, so that is created first, 0600.
-func (s *Store) connect(ctx context.Context) error {
-	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	if s.lock != nil {
-		s.ahead = f
-		s.readAhead.Go(func() { readThrough(f) })
-	} else if err := f.Close(); err != nil {
-		return err
-	}
-	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
-		return err
-	}
-	s.db.SetMaxOpenConns(1)
-	c, err := s.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	s.conn = &conn{c, false}
-	read, err := sql.Open("sqlite", dsn(s.file, "query_only(1)"))
-	if err != nil {
-		return err
-	}
-	s.read = &pool{read, false}
-	s.read.SetMaxOpenConns(readers)
-	s.kinds = map[string]*kindTable{}
-	return nil
-}
-
-// readThrough reads a database that fits into the machine's memory from its beginning to its end,
-// for the kernel to have it then: after a power cut a start reads each object where it lies, which
-// takes a disk several times as long.
-func readThrough(f *os.File) {
-	defer panics.Catch("read ahead")
-	var machine unix.Sysinfo_t
-	info, err := f.Stat()
-	if err != nil || unix.Sysinfo(&machine) != nil || uint64(info.Size()) > uint64(machine.Totalram)*uint64(machine.Unit)/4 {
-		return
-	}
-	for b := make([]byte, 256<<10); err == nil; {
-		_, err = f.Read(b) // what does not let itself be read is said by who wants it
-	}
-}
-
-func (s *Store) disconnect() error {
-	var errs []error
-	for _, t := range s.kinds {
-		errs = append(errs, t.close())
-	}
-	if s.pg != nil {
-		s.dropConn()
-	}
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close())
-	}
-	if s.read != nil {
-		errs = append(errs, s.read.Close())
-	}
-	if s.db != nil {
-		errs = append(errs, s.db.Close()) // last: folds the log into the database
-	}
-	if s.ahead != nil { // not before: to close the file takes SQLite's locks on it away
-		errs = append(errs, s.ahead.Close())
-		s.readAhead.Wait()
-	}
-	s.conn, s.read, s.db, s.kinds, s.ahead = nil, nil, nil, nil, nil
-	return errors.Join(errs...)
 }
 
 // Close folds the log into the database and gives the lock back.
@@ -304,6 +169,10 @@ func (s *Store) Close() error {
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
+	}
+	if s.used != nil {
+		err = errors.Join(err, s.used.Close())
+		s.used = nil
 	}
 	return err
 }
@@ -337,10 +206,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return s.explain(err)
 	}
-	err := s.stays(ctx)
-	if err == nil {
-		err = fn(ctx, s.conn)
-	}
+	err := fn(ctx, s.conn)
 	var audits []*queued
 	if err == nil {
 		audits, err = s.writeAudits(ctx, s.conn)

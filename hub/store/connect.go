@@ -1,0 +1,99 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+
+	"golang.org/x/sys/unix"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"flotilla.dev/hub/panics"
+)
+
+// dsn says how every connection is made: durable commits, enforced references, and a bounded log.
+// That space which deletes free goes back to the disk is said to a database once, while it is
+// empty: SQLite writes for it each time, for which a command that only reads would have to wait.
+func dsn(file string, pragmas ...string) string {
+	all := []string{"busy_timeout(5000)"}
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		all = append(all, "auto_vacuum(2)")
+	}
+	all = append(all, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)")
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
+}
+
+// connect makes the writer's connection and the readers' pool. SQLite gives its
+// log and index the mode of the database file, so that is created first, 0600.
+func (s *Store) connect(ctx context.Context) error {
+	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if s.lock != nil {
+		s.ahead = f
+		s.readAhead.Go(func() { readThrough(f) })
+	} else if err := f.Close(); err != nil {
+		return err
+	}
+	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
+		return err
+	}
+	s.db.SetMaxOpenConns(1)
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	s.conn = &conn{c, false}
+	read, err := sql.Open("sqlite", dsn(s.file, "query_only(1)"))
+	if err != nil {
+		return err
+	}
+	s.read = &pool{read, false}
+	s.read.SetMaxOpenConns(readers)
+	s.kinds = map[string]*kindTable{}
+	return nil
+}
+
+// readThrough reads a database that fits into the machine's memory from its beginning to its end,
+// for the kernel to have it then: after a power cut a start reads each object where it lies, which
+// takes a disk several times as long.
+func readThrough(f *os.File) {
+	defer panics.Catch("read ahead")
+	var machine unix.Sysinfo_t
+	info, err := f.Stat()
+	if err != nil || unix.Sysinfo(&machine) != nil || uint64(info.Size()) > uint64(machine.Totalram)*uint64(machine.Unit)/4 {
+		return
+	}
+	for b := make([]byte, 256<<10); err == nil; {
+		_, err = f.Read(b) // what does not let itself be read is said by who wants it
+	}
+}
+
+func (s *Store) disconnect() error {
+	var errs []error
+	for _, t := range s.kinds {
+		errs = append(errs, t.close())
+	}
+	if s.pg != nil {
+		s.dropConn()
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.read != nil {
+		errs = append(errs, s.read.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close()) // last: folds the log into the database
+	}
+	if s.ahead != nil { // not before: to close the file takes SQLite's locks on it away
+		errs = append(errs, s.ahead.Close())
+		s.readAhead.Wait()
+	}
+	s.conn, s.read, s.db, s.kinds, s.ahead = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
