@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -14,25 +15,20 @@ import (
 var ownTables = []string{"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit"}
 
 // ofPlace are the keys of meta that tell of one database, and not of a hub.
-var ofPlace = []string{metaSchema, metaMoved, metaCameFrom}
+var ofPlace = []string{metaSchema, metaMoved, metaCameFrom, metaLeader, metaFrom}
 
 // copyAll writes all that a database holds into another one of the same schema, in the
-// transaction that is open there. What was there is gone afterwards.
+// transaction that is open there. What was there is gone afterwards. Tables stay: who reads in
+// PostgreSQL at that moment, as of before, would find one that was made anew empty.
 func copyAll(ctx context.Context, from querier, to *conn) error {
-	old, err := listKinds(ctx, to)
+	have, err := listKinds(ctx, to)
 	if err != nil {
 		return err
 	}
-	for _, kind := range old {
-		if _, err := to.ExecContext(ctx, forKind("DROP TABLE {kind}", kind)); err != nil {
-			return err
-		}
-	}
-	if _, err := to.ExecContext(ctx, "DELETE FROM kinds"); err != nil {
-		return err
-	}
-	for i := len(ownTables) - 1; i >= 0; i-- {
-		if _, err := to.ExecContext(ctx, "DELETE FROM "+ownTables[i]); err != nil {
+	own := slices.Clone(ownTables)
+	slices.Reverse(own)
+	for _, table := range slices.Concat(have, own) {
+		if _, err := to.ExecContext(ctx, forKind("DELETE FROM {kind}", table)); err != nil {
 			return err
 		}
 	}
@@ -46,7 +42,10 @@ func copyAll(ctx context.Context, from querier, to *conn) error {
 		}
 	}
 	for _, kind := range kinds {
-		err := createKind(ctx, to, kind)
+		err := error(nil)
+		if !slices.Contains(have, kind) {
+			err = createKind(ctx, to, kind)
+		}
 		if err == nil {
 			err = copyTable(ctx, from, to, kind)
 		}

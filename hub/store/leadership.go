@@ -15,9 +15,10 @@ import (
 
 // A Member is a hub as one of several on a database.
 type Member struct {
-	Name    string // as people call it
-	Address string // of its peer listener
-	Token   uint64 // by which it leads, see Standby.Take
+	Name    string   // as people call it
+	Address string   // of its peer listener
+	Token   uint64   // by which it leads, see Standby.Take
+	saw     progress // how far the database was at least, while it stood by
 }
 
 // leadership is what a leader says of itself beside its row.
@@ -68,6 +69,12 @@ func (s *Store) beginChanges(ctx context.Context) error {
 		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) SELECT ?, value FROM meta WHERE key = ? ON CONFLICT (key) DO UPDATE SET value = excluded.value", metaFrom, metaRevision)
 		return err
 	})
+}
+
+// endChanges says that nothing is noted: whoever writes from now on is alone, as far as he knows.
+func (s *Store) endChanges(ctx context.Context) error {
+	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaFrom)
+	return err
 }
 
 // logChanges notes what a commit changes, in its transaction.

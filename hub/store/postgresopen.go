@@ -107,6 +107,9 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err != nil {
 		return s.explain(err)
 	}
+	if m := s.pg.member; m != nil && saw.before(m.saw) {
+		saw = m.saw
+	}
 	if have < latest() {
 		if have > 0 {
 			s.log.Info("database is migrated", "from", have, "to", latest())
@@ -137,10 +140,12 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
-	if s.Leads() {
-		if err := s.beginChanges(ctx); err != nil {
-			return s.explain(err)
-		}
+	begin := s.beginChanges
+	if !s.Leads() {
+		begin = s.endChanges
+	}
+	if err := begin(ctx); err != nil {
+		return s.explain(err)
 	}
 	return keepPlace(o)
 }

@@ -33,6 +33,8 @@ type rights struct {
 	tables  map[string]tableRows
 	devices map[string]record // by node, the deviceFields only
 	rows    map[string]Row    // of the same, as those begin that the backup does not know
+	kept    tableRows         // what Keep has kept: the authority of several hubs
+	sealed  string            // by which key
 }
 
 // A record is a node's, as it is stored.
@@ -95,6 +97,13 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 			return nil, fmt.Errorf("read %s: %w", table, err)
 		}
 		r.tables[table] = t
+	}
+	var err error
+	if r.kept, err = selected(ctx, db, "SELECT key, value FROM meta WHERE key LIKE '"+metaKept+"%'"); err != nil {
+		return nil, err
+	}
+	if r.sealed, err = valueOf(ctx, db, metaKeyID); err != nil {
+		return nil, err
 	}
 	if has, err := hasTable(ctx, db, recordsTable); err != nil || !has {
 		return r, err
@@ -163,7 +172,12 @@ func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err 
 	if err := intact(ctx, db, table); err != nil {
 		return t, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT * FROM "+table)
+	return selected(ctx, db, "SELECT * FROM "+table)
+}
+
+// selected is what a query finds.
+func selected(ctx context.Context, q querier, query string) (t tableRows, err error) {
+	rows, err := q.QueryContext(ctx, query)
 	if err != nil {
 		return t, err
 	}
@@ -204,7 +218,22 @@ func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 			return err
 		}
 	}
+	if err := r.restoreKept(ctx, c); err != nil {
+		return err
+	}
 	return r.restoreDevices(ctx, c)
+}
+
+// restoreKept puts the authority of several hubs in the place of that of the backup: what was revoked
+// since then would be trusted again. Under another key nobody could open it.
+func (r *rights) restoreKept(ctx context.Context, c *conn) error {
+	if is, err := valueOf(ctx, c, metaKeyID); err != nil || is != r.sealed {
+		return err
+	}
+	if _, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key LIKE '"+metaKept+"%'"); err != nil {
+		return err
+	}
+	return r.kept.insert(ctx, c, "INSERT", "meta")
 }
 
 func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) error {

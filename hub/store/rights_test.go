@@ -108,6 +108,42 @@ func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
 	mustCommit(t, s, s.rev+1, recordOf("pi-4", "since", s.rev+1, ""))
 }
 
+// What several hubs have in common is no object either: a root that was revoked since the backup is not trusted
+// again. Where it cannot be opened any more, that of the backup is better than none.
+func TestARestoreBringsNoAuthorityBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, o Options) {
+		s, ctx := opened(t, o), t.Context()
+		must(t, s.Keep(ctx, "authority", []byte("the first")))
+		must(t, s.Keep(ctx, "since then gone", []byte("x")))
+		backup := filepath.Join(t.TempDir(), "backup.db")
+		must(t, s.Backup(ctx, backup))
+		must(t, s.Keep(ctx, "authority", []byte("the second")))
+		_, err := s.exec(ctx, "DELETE FROM meta WHERE key = 'kept-since then gone'")
+		must(t, err)
+		must(t, s.Close())
+		must(t, Restore(ctx, o, backup))
+		s = opened(t, o)
+		if got, err := s.Kept(ctx, "authority"); err != nil || string(got) != "the second" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if _, err := s.Kept(ctx, "since then gone"); !errors.Is(err, ErrNotFound) {
+			t.Error(err)
+		}
+		other := s.pg == nil // in PostgreSQL a restore opens the database, and would say so
+		must(t, s.SetMeta(ctx, metaKeyID, "another"))
+		must(t, s.Close())
+		if !other {
+			return
+		}
+		must(t, Restore(ctx, o, backup))
+		s = opened(t, o)
+		if got, err := s.Kept(ctx, "authority"); err != nil || string(got) != "the first" {
+			t.Errorf("%q, %v", got, err)
+		}
+		must(t, s.Close())
+	})
+}
+
 // Where the former database says nothing, people and devices are as in the backup; sessions
 // and join tokens, which are made again in a minute, have ended, and it is said.
 func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,6 +47,9 @@ type Standby struct {
 	store *Store
 	lock  *dirLock
 	cold  bool // its schema is older than this program: what is in it is read when this hub leads
+
+	mu  sync.Mutex
+	saw progress // how far the database was at least
 }
 
 // StandBy opens the database for a hub that does not lead, and makes it where there is none. It
@@ -149,15 +153,22 @@ func (s *Standby) People() *Store { return s.store }
 // Row is who leads.
 func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	defer func() { err = s.store.explain(err) }()
-	var said, rev sql.NullString
+	var said, rev, writes sql.NullString
 	var held bool
-	if err := s.store.read.QueryRowContext(ctx, `SELECT l.token, l.tx, m.value, r.value,
+	if err := s.store.read.QueryRowContext(ctx, `SELECT l.token, l.tx, m.value, r.value, w.value,
 		EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = ?::int::oid AND objid = hashtext(current_schema())::oid
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
-		FROM leader l LEFT JOIN meta m ON m.key = ? LEFT JOIN meta r ON r.key = ?`, lockClass, metaLeader, metaRevision).Scan(&row.Token, &row.Beat, &said, &rev, &held); err != nil {
+		FROM leader l LEFT JOIN meta m ON m.key = ? LEFT JOIN meta r ON r.key = ? LEFT JOIN meta w ON w.key = ?`, lockClass, metaLeader, metaRevision, metaWrites).Scan(&row.Token, &row.Beat, &said, &rev, &writes, &held); err != nil {
 		return row, err
 	}
 	row.Revision, _ = strconv.ParseUint(rev.String, 10, 64)
+	is := progress{rev: row.Revision}
+	is.writes, _ = strconv.ParseUint(writes.String, 10, 64)
+	s.mu.Lock()
+	if s.saw.before(is) {
+		s.saw = is
+	}
+	s.mu.Unlock()
 	var l leadership
 	if json.Unmarshal([]byte(said.String), &l) == nil && l.Token == row.Token {
 		row.Holder, row.Address, row.Left = l.Name, l.Address, l.Left
@@ -173,17 +184,17 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 
 // Take makes a member the leader, if the row is still as it was seen, and nobody is in the
 // middle of a transaction. Whoever led until now can commit nothing any more when it
-// returns.
-func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token uint64, err error) {
+// returns the member that leads.
+func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (_ Member, err error) {
 	defer func() { err = s.store.explain(err) }()
 	c, err := s.store.read.conn(ctx)
 	if err != nil {
-		return 0, err
+		return m, err
 	}
 	defer c.Close()
 	said, err := json.Marshal(leadership{Token: seen.Token + 1, Name: m.Name, Address: m.Address})
 	if err != nil {
-		return 0, err
+		return m, err
 	}
 	err = c.raw(func(c *pgx.Conn) error {
 		return pgx.BeginTxFunc(ctx, c, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(t pgx.Tx) error {
@@ -204,9 +215,12 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token ui
 		})
 	})
 	if errors.Is(err, ErrExists) {
-		return 0, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
+		return m, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
 	}
-	return seen.Token + 1, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.Token, m.saw = seen.Token+1, s.saw
+	return m, err
 }
 
 const stateLocked = "55P03"

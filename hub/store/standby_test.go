@@ -71,7 +71,7 @@ func (m *members) lead(s *Standby, name string) *Store {
 	m.t.Helper()
 	member := Member{Name: name, Address: name + ":8444"}
 	var err error
-	if member.Token, err = s.Take(m.t.Context(), m.row(s), member); err != nil {
+	if member, err = s.Take(m.t.Context(), m.row(s), member); err != nil {
 		m.t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -316,6 +316,129 @@ func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
 	}
 	if anew < 1 || anew > 3 {
 		t.Errorf("everything was read anew %d times", anew)
+	}
+}
+
+// followed is what a standby has, by the revisions that it followed.
+type followed struct {
+	t   *testing.T
+	s   *Standby
+	rev uint64
+	has map[string]string
+}
+
+func (f *followed) all() string {
+	f.t.Helper()
+	d, err := f.s.Follow(f.t.Context(), f.rev)
+	must(f.t, err)
+	if d.All || f.has == nil {
+		f.has = map[string]string{}
+	}
+	for _, r := range d.Rows {
+		name := r.Kind + "/" + r.Name
+		if f.has[name] = string(r.Object); r.Object == nil {
+			delete(f.has, name)
+		}
+	}
+	f.rev = d.Rev
+	var all []string
+	for name, object := range f.has {
+		all = append(all, name+" "+object)
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// Whoever writes without noting it for standbys, they have what he wrote: a restore, a move, a hub that knows
+// of no others. Who has just begun to read what is replaced reads that, and nothing else.
+func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(t *testing.T, m *members, backup string){
+		"a restore": func(t *testing.T, m *members, backup string) { must(t, Restore(t.Context(), m.options("c"), backup)) },
+		"a hub alone": func(t *testing.T, m *members, _ string) {
+			o := m.options("a")
+			o.Member = nil
+			s := opened(t, o)
+			mustCommit(t, s, s.rev+5, pod("a", s.rev+5), pod("of-one-alone", s.rev+5))
+			must(t, s.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMembers(t)
+			a := m.lead(m.standby("a"), "a")
+			mustCommit(t, a, 5, pod("before", 5))
+			backup := filepath.Join(t.TempDir(), "backup.db")
+			must(t, a.Backup(t.Context(), backup))
+			mustCommit(t, a, 6, pod("after", 6), Row{Kind: "sites", Name: "oslo", UID: "o", Rev: 6, Object: []byte("{}")})
+			b := followed{t: t, s: m.standby("b")}
+			if got := b.all(); !strings.Contains(got, "pods/before") || !strings.Contains(got, "pods/after") {
+				t.Fatal(got)
+			}
+			must(t, a.Close())
+			reading, err := b.s.store.read.conn(t.Context())
+			must(t, err)
+			for _, q := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "SELECT count(*) FROM meta"} {
+				_, err := reading.ExecContext(t.Context(), q)
+				must(t, err)
+			}
+			write(t, m, backup)
+			var old int
+			must(t, reading.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM pods) + (SELECT count(*) FROM sites)").Scan(&old))
+			if old != 3 {
+				t.Errorf("who reads as of before finds %d objects of 3", old)
+			}
+			must(t, reading.Close())
+			all := followed{t: t, s: b.s}
+			if got, want := b.all(), all.all(); got != want || want == "" {
+				t.Errorf("a standby has\n%s\nand there is\n%s", got, want)
+			}
+		})
+	}
+}
+
+// A standby has seen how far the database was. Where it leads one that is older, as where a server took over
+// that had not got everything, it says so as the hub would that wrote it.
+func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, a *Store){
+		"an object": func(t *testing.T, a *Store) { mustCommit(t, a, 6, pod("after", 6)) },
+		"a person":  func(t *testing.T, a *Store) { must(t, a.DeleteUser(t.Context(), "anna", time.Now())) },
+		"nothing":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := postgrestest.Start(t)
+			m := &members{t: t, o: options(t, t.TempDir()), dir: map[string]string{}}
+			m.o.Database, m.dir["a"] = server.Database(), m.o.Dir
+			db := postgrestest.Name(m.o.Database)
+			a := m.lead(m.standby("a"), "a")
+			mustCommit(t, a, 5, pod("before", 5))
+			must(t, a.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: time.Now()}))
+			must(t, a.Close())
+			server.Do("postgres", "CREATE DATABASE "+db+"_older TEMPLATE "+db)
+			if change != nil {
+				a = m.lead(m.standby("a"), "a")
+				change(t, a)
+				must(t, a.Close())
+			}
+			b := m.standby("b")
+			m.row(b)
+			if change != nil {
+				server.Do("postgres", "DROP DATABASE "+db+" WITH (FORCE)")
+				server.Do("postgres", "ALTER DATABASE "+db+"_older RENAME TO "+db)
+			}
+			for range readers { // those that were open have ended
+				_, _ = b.Row(t.Context())
+			}
+			led := m.lead(b, "b")
+			r, err := led.Recovered(t.Context())
+			must(t, err)
+			if (r != nil) != (change != nil) || r != nil && !strings.Contains(r.Cause, "a standby took over that had not got everything") {
+				t.Errorf("%+v", r)
+			}
+			must(t, led.Close())
+		})
 	}
 }
 
