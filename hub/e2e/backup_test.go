@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/join"
 )
 
 // A hub that was restored from an older backup wants less than it wanted. It tells no
@@ -57,4 +60,69 @@ func TestAnOldBackup(t *testing.T) {
 	h.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
 	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace, strings.TrimSpace(said), time.Since(began).Seconds()))
+}
+
+// So it is with several hubs: the one that leads dies, its database is restored before another takes over,
+// and that one, which has followed all that is gone now, leads what was restored. The authority that
+// they share is no part of it: devices have certificates of a root that the backup does not know.
+func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
+	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
+	t.Parallel()
+	c := newCrew(t, 2)
+	a, standbys := c.leader()
+	b := standbys[0]
+	d := a.join("oslo", e)
+	d.run()
+	a.allReady(1)
+	a.kubectlWith(signYAML, "apply", "-f", "-")
+	await(t, "both replicas are available", patience, func() error { return a.available("sign", 2) })
+	backup := filepath.Join(t.TempDir(), "old.db")
+	hubProgram := program(t, "hub", here)
+	output(t, hubProgram, "backup", "--data-dir", a.dir, backup)
+	output(t, hubProgram, "ca", "rotate", "--root", "--data-dir", a.dir)
+	await(t, d.node+" trusts the new root", patience, func() error {
+		id, err := join.Load(d.dir)
+		if err == nil && strings.Count(id.CA, "BEGIN") != 2 {
+			err = errors.New("it does not yet")
+		}
+		return err
+	})
+	a.kubectl("scale", "deployment/sign", "--replicas=4")
+	a.kubectl("create", "configmap", "newer")
+	await(t, "four replicas are available", patience, func() error { return a.available("sign", 4) })
+	a.runsOn(d, 4)
+	before, err := e.containers(d.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the standby has all of it", patience, func() error { _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); return err })
+	a.kill()
+	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
+	if next, _ := c.leader(); next != b {
+		t.Fatal("nobody has taken over")
+	}
+	began := time.Now()
+	await(t, "the device's lease", patience, func() error {
+		if !b.lastSeen(d.node).After(began) {
+			return fmt.Errorf("the newest is of %s", b.lastSeen(d.node))
+		}
+		return b.ready(d.node, corev1.ConditionTrue)
+	})
+	if dep, err := b.deployment("sign"); err != nil || *dep.Spec.Replicas != 2 {
+		t.Fatalf("the hub that leads now does not want what the backup says: %+v, %v", dep, err)
+	}
+	if _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); err == nil {
+		t.Error("the hub that leads now has what the backup has not")
+	}
+	for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
+		e.same(t, d.node, before, "the restore")
+	}
+	a.start() // stands by
+	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "stands by") {
+		t.Errorf("resume at the standby says %s%s", r.out, r.err)
+	}
+	said := output(t, hubProgram, "resume", "--data-dir", b.dir)
+	b.runsOn(d, 2)
+	await(t, "both replicas are available", patience, func() error { return b.available("sign", 2) })
+	seen(t, fmt.Sprintf("the standby led what was restored; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(said)))
 }

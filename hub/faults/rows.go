@@ -186,9 +186,9 @@ var rows = []row{
 	{id: "F22", fault: "the hub is restored from an older backup",
 		criterion: "it tells no device anything before an administrator says resume; workloads run on",
 		tests: all(
-			of("hub/e2e", "TestAnOldBackup"),
+			of("hub/e2e", "TestAnOldBackup", "TestARestoreWhileAnotherHubStandsBy"),
 			of("hub/sim", "TestFleetAHubThatForgotTouchesNothingBeforeResume"),
-			of("hub/store", "TestRestoreBringsABackupAndKeepsTheFormer", "TestARestoreLetsNobodyInAgain", "TestARestoreKeepsThoseWhoWereEnrolledSince", "TestRestoreRefusesWhatIsNoBackupAndChangesNothing"))},
+			of("hub/store", "TestRestoreBringsABackupAndKeepsTheFormer", "TestARestoreLetsNobodyInAgain", "TestARestoreBringsNoAuthorityBack", "TestAStandbyHasWhatSomebodyElseWrote", "TestARestoreKeepsThoseWhoWereEnrolledSince", "TestRestoreRefusesWhatIsNoBackupAndChangesNothing"))},
 	{id: "F23", fault: "a day, and five hundred devices for a while",
 		criterion: "goroutines, open files and memory do not grow; hub and devices agree in the end",
 		tests: all(

@@ -274,7 +274,11 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 			return err
 		}
 		host, _ := os.Hostname()
-		_, err = from.ExecContext(ctx, setMeta, metaMoved, fmt.Sprintf("%s on %s at %s", s.file, host, stamp(time.Now())))
+		file, err := filepath.Abs(s.file)
+		if err != nil {
+			return err
+		}
+		_, err = from.ExecContext(ctx, setMeta, metaMoved, fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now())))
 		return err
 	}); err != nil {
 		return m, err
