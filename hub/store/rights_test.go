@@ -144,6 +144,47 @@ func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 	})
 }
 
+// Without its key nobody opens what is sealed: no hub makes another one as long as something is, whatever it
+// is, and what it says one can do instead, one can.
+func TestAKeyIsMissedByAllThatIsSealed(t *testing.T) {
+	onBoth(t, func(t *testing.T, o Options) {
+		for _, c := range []struct {
+			rows []Row
+			kept bool
+			says string
+		}{
+			{nil, true, "the keys of the authority that several hubs share in the database are sealed"},
+			{[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, false, "1 secrets in the database are sealed"},
+			{[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, true, "1 secrets and the keys of"},
+		} {
+			s, ctx := opened(t, o), t.Context()
+			mustCommit(t, s, s.rev+1, c.rows...)
+			if c.kept {
+				must(t, s.Keep(ctx, "authority", []byte("x")))
+			}
+			must(t, s.Close())
+			must(t, os.Remove(filepath.Join(o.Dir, secretsKey)))
+			s, err := Open(ctx, o)
+			if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.says) {
+				t.Fatal(s, err)
+			}
+			if _, err := os.Stat(filepath.Join(o.Dir, secretsKey)); err == nil {
+				t.Error("another key was made")
+			}
+			_, giveUp, _ := strings.Cut(err.Error(), "give them up with `")
+			_, queries, _ := strings.Cut(giveUp, `"`)
+			command, err := OpenShared(ctx, o)
+			must(t, err)
+			for query := range strings.SplitSeq(strings.TrimSuffix(queries, "\"`"), "; ") {
+				_, err := command.exec(ctx, query)
+				must(t, err)
+			}
+			must(t, command.Close())
+			must(t, opened(t, o).Close())
+		}
+	})
+}
+
 // Where the former database says nothing, people and devices are as in the backup; sessions
 // and join tokens, which are made again in a minute, have ended, and it is said.
 func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {

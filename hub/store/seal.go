@@ -76,12 +76,12 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	file := filepath.Join(s.dir, secretsKey)
 	key, err := readKey(file)
 	if errors.Is(err, os.ErrNotExist) {
-		var sealed int
-		if sealed, err = s.countSealed(ctx); err != nil {
+		var what, giveUp string
+		if what, giveUp, err = s.sealed(ctx); err != nil {
 			return nil, err
 		}
-		if sealed > 0 {
-			return nil, fmt.Errorf("open %s: %w: it is missing, and %d secrets in the database are sealed with it; put it back from where you keep it, or give the secrets up with `sqlite3 %s 'DELETE FROM secrets'`", file, ErrKey, sealed, s.file)
+		if what != "" {
+			return nil, fmt.Errorf("open %s: %w: it is missing, and %s in the database are sealed with it; put it back from where you keep it, or give them up with `%s`", file, ErrKey, what, giveUp)
 		}
 		key = make([]byte, keyBytes)
 		_, _ = rand.Read(key)
@@ -98,12 +98,12 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 		return nil, err
 	}
 	if known != id {
-		sealed, err := s.countSealed(ctx)
+		what, giveUp, err := s.sealed(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if known != "" && sealed > 0 {
-			return nil, fmt.Errorf("open %s: %w: its id is %s, but the %d secrets in the database are sealed with key %s; put that key back", file, ErrKey, id, sealed, known)
+		if known != "" && what != "" {
+			return nil, fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key back, or give them up with `%s`", file, ErrKey, id, what, known, giveUp)
 		}
 		if err := s.SetMeta(ctx, metaKeyID, id); err != nil {
 			return nil, err
@@ -140,19 +140,35 @@ func parseKey(name string, text []byte) ([]byte, error) {
 	return key, nil
 }
 
-// countSealed is the number of objects that cannot be read without the key.
-func (s *Store) countSealed(ctx context.Context) (all int, err error) {
+// sealed says what the database has that only the key opens, "": nothing, and how people give it up:
+// secrets are lost then, and the authority is what stands in pki/.
+func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
+	var all, queries []string
 	for _, k := range state.Kinds() {
 		if !sealedKind(string(k)) {
 			continue
 		}
 		n, err := s.count(ctx, string(k))
 		if err != nil {
-			return 0, err
+			return "", "", err
 		}
-		all += n
+		if n > 0 {
+			all, queries = append(all, fmt.Sprintf("%d %s", n, k)), append(queries, "DELETE FROM "+string(k))
+		}
 	}
-	return all, nil
+	const kept = " FROM meta WHERE key LIKE '" + metaKept + "%'"
+	n := 0
+	if err := s.row(ctx, []any{&n}, "SELECT count(*)"+kept); err != nil {
+		return "", "", err
+	}
+	if n > 0 {
+		all, queries = append(all, "the keys of the authority that several hubs share"), append(queries, "DELETE"+kept)
+	}
+	in := "sqlite3 " + s.file
+	if s.pg != nil {
+		in = "psql " + s.pg.where + " -c"
+	}
+	return strings.Join(all, " and "), fmt.Sprintf(`%s "%s"`, in, strings.Join(queries, "; ")), nil
 }
 
 // count is the number of objects of a kind; 0 for one that has no table yet.
