@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -355,6 +356,53 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAHubThatLeadsNoMoreLetsNobodyIn: one that steps down waits for a database that says nothing, for twice ten
+// seconds. Its ports are closed before: who comes goes to another hub, and does not wait with it.
+func TestAHubThatLeadsNoMoreLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t, 1)
+	h, _ := c.leader()
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		c.server.Do(c.database, "BEGIN; LOCK TABLE leader IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(25); COMMIT")
+	}()
+	await(t, "the leader waits for its database", patience, func() error {
+		if waits := c.server.Do(c.database, "SELECT count(*) FROM pg_locks WHERE NOT granted"); waits == "0" {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	go func() { // with what it has in its hands
+		_, _ = h.ask(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}`))
+	}()
+	for _, port := range []string{h.https, h.dev} {
+		await(t, port+" is closed", patience, func() error {
+			if h.ended() {
+				t.Fatal("the hub has ended before its ports were closed")
+			}
+			conn, err := net.Dial("tcp", port)
+			if err == nil {
+				_ = conn.Close()
+				return errors.New("it is open")
+			}
+			return nil
+		})
+	}
+	await(t, "the hub ends", patience, func() error {
+		if !h.ended() {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
+	if said := h.said.String(); !strings.Contains(said, "this hub leads no more") {
+		t.Errorf("the hub ended without a word of why: %s", tail(said, 5))
+	}
+	<-held
+	h.start()
+	c.leader()
 }
 
 // TestThreeHubs loses one leader after the other, all of them, and gets one back.

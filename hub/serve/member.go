@@ -87,11 +87,7 @@ func (m *Member) clock() time.Duration { return time.Since(m.began) }
 
 // Run stands by, leads, and returns when ctx ends, or with ErrDeposed.
 func (m *Member) Run(ctx context.Context) (err error) {
-	defer func() {
-		for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
-			_ = g.Close()
-		}
-	}()
+	defer m.shut()
 	s, err := m.open(ctx)
 	if err != nil || s == nil {
 		return err
@@ -105,6 +101,14 @@ func (m *Member) Run(ctx context.Context) (err error) {
 		m.log.Warn("close the database as a standby", "err", err)
 	}
 	return m.lead(ctx, at)
+}
+
+// shut closes all ports: who comes goes to another hub.
+func (m *Member) shut() {
+	defer panics.Catch("gate")
+	for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+		_ = g.Close()
+	}
 }
 
 func (m *Member) storeOptions() store.Options {
@@ -326,6 +330,7 @@ func (m *Member) caughtUp(ctx context.Context, s *store.Standby, f *follower) *f
 func (m *Member) lead(ctx context.Context, at *lead) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
+	context.AfterFunc(ctx, m.shut) // at once, and not when the last of what it waits for has answered
 	at.beat = func(st *store.Store) {
 		go func() {
 			defer panics.CatchThen("beat", func(err error) { end(err) })
