@@ -15,10 +15,9 @@ import (
 
 // A Member is a hub as one of several on a database.
 type Member struct {
-	Name    string   // as people call it
-	Address string   // of its peer listener
-	Token   uint64   // by which it leads, see Standby.Take
-	saw     progress // how far the database was at least, while it stood by
+	Name    string // as people call it
+	Address string // of its peer listener
+	Token   uint64 // by which it leads, see Standby.Take
 }
 
 // leadership is what a leader says of itself beside its row.
@@ -29,10 +28,9 @@ type leadership struct {
 	Left    bool   `json:"left,omitempty"`
 }
 
-// Beat shows the standbys that this hub lives. It fails as any transaction would.
-func (s *Store) Beat(ctx context.Context) error {
-	return s.tx(ctx, func(context.Context, *conn) error { return nil })
-}
+// Beat shows the standbys that this hub lives. It fails as any transaction would, and is none that
+// somebody could miss.
+func (s *Store) Beat(ctx context.Context) error { return s.tx(ctx, nil) }
 
 // Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past the
 // transaction that the hub may be in the middle of, and which holds the row as long as it takes.

@@ -107,9 +107,6 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err != nil {
 		return s.explain(err)
 	}
-	if m := s.pg.member; m != nil && saw.before(m.saw) {
-		saw = m.saw
-	}
 	if have < latest() {
 		if have > 0 {
 			s.log.Info("database is migrated", "from", have, "to", latest())

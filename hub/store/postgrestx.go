@@ -30,7 +30,8 @@ type errDoubt struct {
 func (e errDoubt) Unwrap() error { return e.error }
 
 // transact runs fn in one transaction, and again where its connection was lost before it
-// was over, or the server gave it up for the sake of another.
+// was over, or the server gave it up for the sake of another. Without fn it shows that this hub
+// lives, and writes what waits of the audit.
 func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	p := s.pg
 	var until time.Time // how long a connection that was there is waited for
@@ -88,19 +89,24 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return err
 	}
-	writes, err := s.fence(ctx, p.tx+1, now)
+	changes := fn != nil || s.audits.waits()
+	writes, err := s.fence(ctx, p.tx+1, now, changes)
 	if err != nil {
 		return err
 	}
 	if err := s.stays(ctx); err != nil {
 		return err
 	}
-	if err := fn(ctx, s.conn); err != nil {
-		return err
+	if fn != nil {
+		if err := fn(ctx, s.conn); err != nil {
+			return err
+		}
 	}
-	audits, err := s.writeAudits(ctx, s.conn)
-	if err != nil {
-		return err
+	var audits []*queued
+	if changes {
+		if audits, err = s.writeAudits(ctx, s.conn); err != nil {
+			return err
+		}
 	}
 	if err := s.commit(ctx); err != nil {
 		gone := true
@@ -124,9 +130,9 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 	return nil
 }
 
-// fence locks the leader's row, and counts the transaction. A hub goes on only while its token
-// is in the row, and anybody only on the connection that was set up for it.
-func (s *Store) fence(ctx context.Context, tx int64, now time.Time) (writes uint64, err error) {
+// fence locks the leader's row, and counts the transaction if it changes anything. A hub goes on only
+// while its token is in the row, and anybody only on the connection that was set up for it.
+func (s *Store) fence(ctx context.Context, tx int64, now time.Time, changes bool) (writes uint64, err error) {
 	p := s.pg
 	if p.standby {
 		return 0, ErrStandby
@@ -138,10 +144,13 @@ func (s *Store) fence(ctx context.Context, tx int64, now time.Time) (writes uint
 	if p.token != 0 {
 		lock, args = "UPDATE leader SET tx = ?, written = ? WHERE token = ? RETURNING one", []any{tx, stamp(now), p.token}
 	}
+	count := "SELECT coalesce(value, '0')::bigint%s FROM own LEFT JOIN meta ON key = ?"
+	if changes {
+		count = "INSERT INTO meta (key, value) SELECT ?, '1' FROM own ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + 1)::text RETURNING value::bigint%s"
+	}
 	var pid int32
 	var sync string
-	err = s.conn.QueryRowContext(ctx, "WITH own AS ("+lock+`) INSERT INTO meta (key, value) SELECT ?, '1' FROM own
-		ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + 1)::text RETURNING value::bigint, pg_backend_pid(), set_config('synchronous_commit', `+durable+`, true)`,
+	err = s.conn.QueryRowContext(ctx, "WITH own AS ("+lock+") "+fmt.Sprintf(count, ", pg_backend_pid(), set_config('synchronous_commit', "+durable+", true)"),
 		append(args, metaWrites)...).Scan(&writes, &pid, &sync)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) && p.token != 0:

@@ -49,7 +49,7 @@ type Standby struct {
 	cold  bool // its schema is older than this program: what is in it is read when this hub leads
 
 	mu  sync.Mutex
-	saw progress // how far the database was at least
+	saw progress // how far the database was at least, as its witness here says
 }
 
 // StandBy opens the database for a hub that does not lead, and makes it where there is none. It
@@ -113,7 +113,11 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Standby{store: s, cold: have < latest(), lock: lock}, nil
+	saw := witnessed(o.Dir)
+	if err := s.witness.open(o.Dir); err != nil {
+		log.Warn("how far the database is cannot be noted beside it", "err", err)
+	}
+	return &Standby{store: s, cold: have < latest(), lock: lock, saw: saw}, nil
 }
 
 // knownSealer reads the key by which the database is sealed; it makes none.
@@ -167,6 +171,7 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	s.mu.Lock()
 	if s.saw.before(is) {
 		s.saw = is
+		s.store.witness.saw(is)
 	}
 	s.mu.Unlock()
 	var l leadership
@@ -217,9 +222,7 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (_ Member
 	if errors.Is(err, ErrExists) {
 		return m, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m.Token, m.saw = seen.Token+1, s.saw
+	m.Token = seen.Token + 1
 	return m, err
 }
 

@@ -101,6 +101,9 @@ func (w *witness) saw(p progress) {
 // wrote notes a transaction that is on the disk. A command has no witness open: it raises
 // the count in the hub's, if there is one.
 func (s *Store) wrote(writes uint64) {
+	if writes == s.transactions && !s.shared { // a beat
+		return
+	}
 	s.transactions = writes
 	if !s.shared {
 		s.witness.saw(s.progress())
