@@ -15,6 +15,7 @@ import (
 type gate struct {
 	net.Listener
 	comes chan net.Conn
+	shut  chan struct{} // the port is closed
 	over  chan struct{}
 	once  sync.Once
 	err   error // why the listener ended; known once over is closed
@@ -25,7 +26,7 @@ func newGate(l net.Listener) *gate {
 	if l == nil {
 		return nil
 	}
-	g := &gate{Listener: l, comes: make(chan net.Conn), over: make(chan struct{})}
+	g := &gate{Listener: l, comes: make(chan net.Conn), shut: make(chan struct{}), over: make(chan struct{})}
 	go g.accept()
 	return g
 }
@@ -35,6 +36,11 @@ func (g *gate) accept() {
 	for {
 		c, err := g.Listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
+			select {
+			case <-g.shut:
+				return
+			default:
+			}
 			g.once.Do(func() { g.err = err; close(g.over) })
 			return
 		}
@@ -44,6 +50,9 @@ func (g *gate) accept() {
 		}
 		select {
 		case g.comes <- c:
+		case <-g.shut:
+			_ = c.Close()
+			return
 		case <-g.over:
 			_ = c.Close()
 			return
@@ -59,6 +68,16 @@ func (g *gate) Close() error {
 	err := g.Listener.Close()
 	g.once.Do(func() { g.err = net.ErrClosed; close(g.over) })
 	return err
+}
+
+// end closes the port, once. A server that has its turn hears nothing of it: it ends by itself, and nobody
+// comes any more.
+func (g *gate) end() {
+	if g == nil {
+		return
+	}
+	close(g.shut)
+	_ = g.Listener.Close()
 }
 
 // open returns what the next server listens on. Closing that leaves the port open.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 )
 
 // TestAGateIsNeverClosedBetweenTwoServers: who comes in between waits for the second.
@@ -57,5 +58,43 @@ func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
 	_ = g.Close()
 	if _, err := third.Accept(); err == nil {
 		t.Error("a turn outlives its gate")
+	}
+}
+
+// A port that is closed lets nobody in, and the server behind it ends by itself and not with an error.
+func TestAGateThatEndsTellsNoServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(l)
+	defer g.Close()
+	waiting, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	g.end()
+	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		_ = c.Close()
+		t.Error("the port is open")
+	}
+	if _, err := waiting.Read(make([]byte, 1)); err == nil {
+		t.Error("who waited still waits")
+	}
+	turn := g.open()
+	accepted := make(chan error, 1)
+	go func() {
+		_, err := turn.Accept()
+		accepted <- err
+	}()
+	select {
+	case err := <-accepted:
+		t.Errorf("the server was told %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	_ = turn.Close()
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
 	}
 }

@@ -87,7 +87,11 @@ func (m *Member) clock() time.Duration { return time.Since(m.began) }
 
 // Run stands by, leads, and returns when ctx ends, or with ErrDeposed.
 func (m *Member) Run(ctx context.Context) (err error) {
-	defer m.shut()
+	defer func() {
+		for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+			_ = g.Close()
+		}
+	}()
 	s, err := m.open(ctx)
 	if err != nil || s == nil {
 		return err
@@ -101,14 +105,6 @@ func (m *Member) Run(ctx context.Context) (err error) {
 		m.log.Warn("close the database as a standby", "err", err)
 	}
 	return m.lead(ctx, at)
-}
-
-// shut closes all ports: who comes goes to another hub.
-func (m *Member) shut() {
-	defer panics.Catch("gate")
-	for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
-		_ = g.Close()
-	}
 }
 
 func (m *Member) storeOptions() store.Options {
@@ -330,7 +326,12 @@ func (m *Member) caughtUp(ctx context.Context, s *store.Standby, f *follower) *f
 func (m *Member) lead(ctx context.Context, at *lead) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	context.AfterFunc(ctx, m.shut) // at once, and not when the last of what it waits for has answered
+	context.AfterFunc(ctx, func() { // at once, and not when the last of what it waits for has answered
+		defer panics.Catch("gate")
+		for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+			g.end()
+		}
+	})
 	at.beat = func(st *store.Store) {
 		go func() {
 			defer panics.CatchThen("beat", func(err error) { end(err) })

@@ -235,7 +235,7 @@ func serveUntil(ctx context.Context, s *http.Server, serve func() error) error {
 	})
 	defer stop()
 	err := serve()
-	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
+	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return fmt.Errorf("serve HTTPS: %w", err)
