@@ -48,9 +48,10 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database %s` to begin there", err, "postgres://…")
 		}
 	}
+	o.moving = true
 	s, err := Open(ctx, o)
 	if err != nil {
-		return Moved{}, err
+		return Moved{}, fmt.Errorf("migrate: %w", err)
 	}
 	defer s.Close()
 	if err := s.flushAudits(nil); err != nil {

@@ -560,6 +560,26 @@ func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
 	}
 }
 
+// What is damaged is not moved, and neither is the backup that a hub would go on with: somebody has to look first.
+func TestADamagedDatabaseIsNotMoved(t *testing.T) {
+	t.Parallel()
+	o := options(t, history(t, true))
+	file := filepath.Join(o.Dir, database)
+	damage(t, file)
+	before := mustRead(t, file)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := Move(ctx, o, postgrestest.Start(t).Database()); !errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), "start `flotilla-hub serve` once") {
+		t.Error(err)
+	}
+	if !bytes.Equal(mustRead(t, file), before) {
+		t.Error("it was changed")
+	}
+	s := opened(t, o)
+	expect(t, contents(t, s), oldPod)
+	must(t, s.Close())
+}
+
 // Nobody replaces a database that a command has open, and says so; and no command opens one that is being replaced.
 func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 	t.Parallel()

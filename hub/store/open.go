@@ -64,6 +64,9 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if errors.Is(err, ErrFull) && s.giveUpBallast() { // its log needs some room even to read
 		err = s.openDatabase(ctx, o)
 	}
+	if errors.Is(err, errCorrupt) && o.moving {
+		return fmt.Errorf("%w; start `flotilla-hub serve` once, which goes on with the newest backup, and look at what that has", err)
+	}
 	if errors.Is(err, errCorrupt) {
 		err = s.recover(ctx, o, err)
 	}

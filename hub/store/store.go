@@ -58,6 +58,7 @@ type Options struct {
 	Reads func(ctx context.Context, s *Store)
 
 	restoring bool  // an empty database is no mistake
+	moving    bool  // a damaged one is not replaced
 	waits     waits // zero: as a hub waits
 }
 
