@@ -285,11 +285,11 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lea
 		if b.Decide(m.clock()) == leader.Take {
 			at := &lead{member: store.Member{Name: m.name, Address: m.address}, fleet: f, before: b.Row}
 			short, cancel := context.WithTimeout(ctx, leader.Lease)
-			member, err := s.Take(short, b.Row, at.member)
+			token, err := s.Take(short, b.Row, at.member)
 			cancel()
 			if err == nil {
-				at.member = member
-				m.log.Info("this hub leads from now on", "token", member.Token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
+				at.member.Token = token
+				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
 			}
 			m.log.Info("this hub does not take the lead", "err", err)

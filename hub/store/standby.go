@@ -189,17 +189,17 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 
 // Take makes a member the leader, if the row is still as it was seen, and nobody is in the
 // middle of a transaction. Whoever led until now can commit nothing any more when it
-// returns the member that leads.
-func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (_ Member, err error) {
+// returns.
+func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token uint64, err error) {
 	defer func() { err = s.store.explain(err) }()
 	c, err := s.store.read.conn(ctx)
 	if err != nil {
-		return m, err
+		return 0, err
 	}
 	defer c.Close()
 	said, err := json.Marshal(leadership{Token: seen.Token + 1, Name: m.Name, Address: m.Address})
 	if err != nil {
-		return m, err
+		return 0, err
 	}
 	err = c.raw(func(c *pgx.Conn) error {
 		return pgx.BeginTxFunc(ctx, c, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(t pgx.Tx) error {
@@ -220,10 +220,9 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (_ Member
 		})
 	})
 	if errors.Is(err, ErrExists) {
-		return m, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
+		return 0, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
 	}
-	m.Token = seen.Token + 1
-	return m, err
+	return seen.Token + 1, err
 }
 
 const stateLocked = "55P03"

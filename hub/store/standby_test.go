@@ -69,13 +69,15 @@ func (m *members) row(s *Standby) leader.Row {
 // lead makes a hub the leader, whoever was before.
 func (m *members) lead(s *Standby, name string) *Store {
 	m.t.Helper()
-	member, err := s.Take(m.t.Context(), m.row(s), Member{Name: name, Address: name + ":8444"})
+	member := Member{Name: name, Address: name + ":8444"}
+	var err error
+	member.Token, err = s.Take(m.t.Context(), m.row(s), member)
 	for range 600 { // the server may not have noticed yet that somebody has closed his connection
 		if !errors.Is(err, ErrExists) {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
-		member, err = s.Take(m.t.Context(), m.row(s), member)
+		member.Token, err = s.Take(m.t.Context(), m.row(s), member)
 	}
 	if err != nil {
 		m.t.Fatal(err)
