@@ -48,8 +48,9 @@ type Standby struct {
 	lock  *dirLock
 	cold  bool // its schema is older than this program: what is in it is read when this hub leads
 
-	mu  sync.Mutex
-	saw progress // how far the database was at least, as its witness here says
+	mu   sync.Mutex
+	saw  progress // how far the database was at least, as its witness here says
+	told bool     // that it is older than that
 }
 
 // StandBy opens the database for a hub that does not lead, and makes it where there is none. It
@@ -168,12 +169,7 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	row.Revision, _ = strconv.ParseUint(rev.String, 10, 64)
 	is := progress{rev: row.Revision}
 	is.writes, _ = strconv.ParseUint(writes.String, 10, 64)
-	s.mu.Lock()
-	if s.saw.before(is) {
-		s.saw = is
-		s.store.witness.saw(is)
-	}
-	s.mu.Unlock()
+	s.sees(is)
 	var l leadership
 	if json.Unmarshal([]byte(said.String), &l) == nil && l.Token == row.Token {
 		row.Holder, row.Address, row.Left = l.Name, l.Address, l.Left
@@ -185,6 +181,22 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 		row.Beat = uint64(time.Now().UnixNano())
 	}
 	return row, nil
+}
+
+// sees notes how far the database is. A hub that leads one that is older may not know it: it has
+// not seen the newer one, or its files were lost.
+func (s *Standby) sees(is progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.saw.before(is):
+		s.saw, s.told = is, false
+		s.store.witness.saw(is)
+	case is.before(s.saw) && !s.told:
+		s.told = true
+		s.store.log.Error("DATABASE IS OLDER than this hub, which stands by, has seen it: changes are lost. This hub holds still when it leads; one that leads already and says nothing does not know, and tells devices what is in the older one: stop it, unless that is what you want",
+			"database", s.store.where(), "revision", is.rev, "seen", s.saw.rev, "transactions", is.writes, "seenTransactions", s.saw.writes)
+	}
 }
 
 // Take makes a member the leader, if the row is still as it was seen, and nobody is in the

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -464,7 +465,16 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 				change(t, a)
 				must(t, a.Close())
 			}
-			b := m.standby("b")
+			var said bytes.Buffer
+			of := m.options("b")
+			of.Log = logTo(&said)
+			open := func() *Standby {
+				b, err := StandBy(t.Context(), of)
+				must(t, err)
+				t.Cleanup(func() { _ = b.Close() })
+				return b
+			}
+			b := open()
 			m.row(b)
 			if again { // and all of them begin anew after the power cut
 				must(t, b.Close())
@@ -474,10 +484,13 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 				server.Do("postgres", "ALTER DATABASE "+db+"_older RENAME TO "+db)
 			}
 			if again {
-				b = m.standby("b")
+				b = open()
 			}
-			for range readers { // those that were open have ended
+			for range readers + 2 { // those that were open have ended
 				_, _ = b.Row(t.Context())
+			}
+			if n := strings.Count(said.String(), "DATABASE IS OLDER"); n != 0 && change == nil || n != 1 && change != nil {
+				t.Errorf("while it stands by it says %d times that it is older: %s", n, said.String())
 			}
 			led := m.lead(b, "b")
 			r, err := led.Recovered(t.Context())
