@@ -105,14 +105,18 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 	if j.step.Place.Container == "" {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
 	}
-	return j.engine.Stop(ctx, j.step.ID, max(a.preStop(ctx, j), leastGrace))
+	left := a.preStop(ctx, j)
+	left = a.stops.turn(ctx, j.step.After, left)
+	return j.engine.Stop(ctx, j.step.ID, max(left, leastGrace))
 }
 
 // stopping are the preStop hooks that run, by container id: a second stop with a shorter
-// grace waits for the hook of the first.
+// grace waits for the hook of the first. See turn.go for the others.
 type stopping struct {
 	sync.Mutex
-	hooks map[string]*stopHook
+	hooks   map[string]*stopHook
+	running map[string]bool // containers, by id
+	news    chan struct{}   // closed when those may be others; nil: nobody waits
 }
 
 type stopHook struct {

@@ -147,6 +147,7 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
 	l.pingAt = now.Add(pingTime)
 	l.o.See(list, now)
+	a.stops.see(l.o.Containers)
 	if first {
 		a.recall()
 		l.o.doubt()

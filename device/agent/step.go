@@ -51,6 +51,7 @@ type Step struct {
 	Probe     ProbeKind
 	Verdict   Verdict
 	Why       string
+	After     []string  // ids of containers that end before it, see turn.go
 	Start     time.Time // of the pod, by the wall clock
 	Counts    time.Time // the same on the monotonic clock
 	Devices   []hardware.Device

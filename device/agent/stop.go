@@ -68,7 +68,7 @@ func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
 	for _, in := range p.instances[pod.UID] {
 		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
 			others = true
-			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why, p.before(in, pod)...)
 		}
 	}
 	for _, in := range p.instances[pod.UID] {
@@ -103,15 +103,15 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 // remove removes an instance, stopping it first.
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
-		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why)
+		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why, p.before(in, pod)...)
 	} else if p.free(in.Place) && !p.sharedBy(in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}
 	}
 }
 
-// stop stops an instance, or shortens the grace of a stop in flight.
-func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string) {
+// stop stops an instance after others, or shortens the grace of a stop in flight.
+func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string, after ...string) {
 	b, busy := p.busy[in.Place]
 	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
 		return
@@ -120,7 +120,7 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 	if pod != nil && ip == "" {
 		ip = podIP(pod, p.o.Pods[pod.UID], p.o.Node)
 	}
-	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace, Why: why}
+	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace, Why: why, After: after}
 	p.step(s)
 	p.busy[in.Place] = Doing{Step: s, Since: p.now}
 }

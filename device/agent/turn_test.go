@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/agent/pause"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// sidecarPod has two containers, and before them a sidecar, an init container that ends, and another sidecar.
+func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
+	d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
+			return enginetest.Play{}
+		}
+		return enginetest.Play{StopTakes: stopTakes[s.Labels[LabelContainer]], Exits: s.Labels[LabelContainer] == "init",
+			Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: 2 * time.Second} }}
+	})
+	p := makePod("app", "", "")
+	always := corev1.ContainerRestartPolicyAlways
+	for _, name := range []string{"s0", "init", "s1"} {
+		c := corev1.Container{Name: name, RestartPolicy: &always}
+		if name == "init" {
+			c.RestartPolicy = nil
+		}
+		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	}
+	for _, w := range everyContainer(&p) {
+		w.spec.Image, w.spec.ImagePullPolicy = "app", corev1.PullNever
+	}
+	return p
+}
+
+// alive are the names of the containers that run, without the sandbox.
+func (d *device) alive() string {
+	var names []string
+	for _, c := range d.containers() {
+		if name, ok := strings.CutSuffix(c, "#0 running"); ok && !strings.HasSuffix(name, "/POD") {
+			names = append(names, strings.TrimPrefix(name, "app/"))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// An atThen is what runs so long after a pod began to end.
+type atThen struct {
+	after time.Duration
+	run   string
+}
+
+func (d *device) wantRunning(t *testing.T, all ...atThen) {
+	t.Helper()
+	began := time.Now()
+	for _, w := range all {
+		time.Sleep(w.after - time.Since(began))
+		if got := d.alive(); got != w.run {
+			t.Errorf("after %s %q run, want %q", w.after, got, w.run)
+		}
+	}
+}
+
+func TestSidecarsEndAfterTheOthersTheLastFirst(t *testing.T) {
+	const s = time.Second
+	for name, c := range map[string]struct {
+		takes map[string]time.Duration
+		grace int64
+		want  []atThen
+	}{
+		"each in its turn": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
+			[]atThen{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
+		"when the grace is over, whatever else runs": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
+			[]atThen{{9 * s, "c0 s0 s1"}, {11 * s, "s0 s1"}, {13 * s, ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := sidecarPod(c.takes, d)
+				d.desire(1, p)
+				time.Sleep(10 * time.Second)
+				if got := d.alive(); got != "c0 c1 s0 s1" {
+					t.Fatalf("at first %q run", got)
+				}
+				d.desire(2, leaving(p, c.grace))
+				d.wantRunning(t, c.want...)
+			})
+		})
+	}
+}
+
+// A sidecar's preStop hook does not wait, and a container that is stopped alone waits for nobody.
+func TestWhatOfASidecarDoesNotWait(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := sidecarPod(map[string]time.Duration{"c0": 4 * time.Second}, d)
+		p.Spec.InitContainers[0].Lifecycle = &corev1.Lifecycle{PreStop: execHook("bye")}
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		again := *p.DeepCopy()
+		again.Spec.InitContainers[2].Image = "other"
+		d.twin.AddImage("other", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{} })
+		d.desire(2, again)
+		time.Sleep(time.Second)
+		if got := d.alive(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {
+			t.Errorf("after another definition %q run, and there are %q", got, d.containers())
+		}
+		d.desire(3, leaving(again, 30))
+		d.wantRunning(t, atThen{3 * time.Second, "c0 s0"}, atThen{5 * time.Second, ""}) // the hook took 2 s of the 4
+	})
+}
+
+// Also of a pod that the hub has forgotten, and one that another agent has begun to stop.
+func TestSidecarsOfAForgottenPodEndAfterTheOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, sidecarPod(map[string]time.Duration{"c0": 6 * time.Second}, d))
+		time.Sleep(10 * time.Second)
+		d.desire(2)
+		time.Sleep(2 * time.Second)
+		d.end()
+		d.start()
+		d.wantRunning(t, atThen{2 * time.Second, "c0 s0 s1"}, atThen{6 * time.Second, ""})
+	})
+}
