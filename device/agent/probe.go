@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"crypto/tls"
@@ -41,7 +42,7 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 	case p.TCPSocket != nil:
 		err = a.probeTCP(ctx, s, p.TCPSocket)
 	}
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) {
 		return fmt.Errorf("no answer within %s", timeout)
 	}
 	return err
@@ -49,7 +50,11 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 
 func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
 	out := &limited{max: 1 << 10}
-	code, err := j.engine.Exec(ctx, j.step.ID, command, engine.Streams{Stdout: out, Stderr: out})
+	var began atomic.Bool
+	code, err := j.engine.Exec(ctx, j.step.ID, command, engine.Streams{Stdout: out, Stderr: out, Began: func(string) { began.Store(true) }})
+	if err != nil && ctx.Err() != nil && !began.Load() { // it is the engine that hangs
+		return fmt.Errorf("%w: the command has not begun: %w", engine.ErrUnavailable, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
 )
 
 // A ProbeKind is a kind of probe.
@@ -81,7 +84,8 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 
 // Probed takes in the result of a probe and returns the sentence to tell, if any.
 // Thresholds are the kubelet's: a liveness or startup probe that fails often enough
-// condemns the container; a readiness probe only takes it out of service.
+// condemns the container; a readiness probe only takes it out of service. That the engine
+// could not be asked says nothing of the container.
 func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string) {
 	pr := probeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
@@ -89,6 +93,9 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	rec := &c.Probe[s.Probe]
 	rec.Next = now.Add(time.Duration(orDefault(pr.PeriodSeconds, 10)) * time.Second)
+	if errors.Is(err, engine.ErrUnavailable) {
+		return ""
+	}
 	if err == nil {
 		rec.Successes, rec.Failures = rec.Successes+1, 0
 		if rec.Successes >= orDefault(pr.SuccessThreshold, 1) {

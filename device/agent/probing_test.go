@@ -160,3 +160,50 @@ func TestNetworkProbesAskThePodsAddress(t *testing.T) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 }
+
+// An engine that is restarted or hangs is no fault of a container.
+func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
+	for name, away := range map[string]func(d *device){
+		"it is away for a moment": func(d *device) {
+			d.twin.Fail("Exec", engine.ErrUnavailable)
+			d.twin.Fail("Exec", engine.ErrUnavailable)
+		},
+		"it is switched off for a minute": func(d *device) {
+			d.twin.SetDown(true)
+			time.Sleep(time.Minute)
+			d.twin.SetDown(false)
+		},
+		"it hangs": func(d *device) {
+			d.twin.SetLatency(5 * time.Second)
+			time.Sleep(time.Minute)
+			d.twin.SetLatency(0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				asked := 0
+				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+					return enginetest.Play{Exec: func([]string) enginetest.ExecResult { asked++; return enginetest.ExecResult{} }}
+				})
+				p := makePod("app", "")
+				c := &p.Spec.Containers[0]
+				c.Image, c.ImagePullPolicy = "app", corev1.PullNever
+				c.LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
+				c.ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
+				d.desire(1, p)
+				time.Sleep(10 * time.Second)
+				told := d.pods
+				away(d)
+				before := asked
+				time.Sleep(20 * time.Second)
+				st := d.wantPhase("app", corev1.PodRunning, "")
+				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.pods != told {
+					t.Errorf("restarted %d times, ready %v, told %d times, events %q", s.RestartCount, s.Ready, d.pods-told, d.reasons())
+				}
+				if n := asked - before; n < 20 || n > 42 {
+					t.Errorf("it was asked %d times in the 20 s after that", n)
+				}
+			})
+		})
+	}
+}
