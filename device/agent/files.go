@@ -147,25 +147,35 @@ const dataLink = "..data"
 // written where nothing has changed, and nothing outside of the directory, whatever
 // somebody has put into it.
 func writeFiles(dir *os.Root, files map[string]file, group int) error {
-	old, _ := dir.Readlink(dataLink) // "" where there is none yet
-	if old != "" && same(dir, old, files) {
-		return nil
+	shown, _ := dir.Readlink(dataLink) // "" where there is none yet
+	if shown == "" || !same(dir, shown, files) {
+		var err error
+		if shown, err = showFiles(dir, files, group); err != nil {
+			return err
+		}
 	}
-	fresh := "..files-" + strconv.FormatUint(rand.Uint64(), 36)
+	return nameFiles(dir, files, shown) // also where an agent was ended before it had done that
+}
+
+// showFiles writes files beside the old ones, shows them, and returns where they are.
+func showFiles(dir *os.Root, files map[string]file, group int) (fresh string, err error) {
+	fresh = "..files-" + strconv.FormatUint(rand.Uint64(), 36)
 	if err := dir.Mkdir(fresh, 0o700); err != nil {
-		return err
+		return "", err
 	}
 	if err := fill(dir, fresh, files, group); err != nil {
-		return errors.Join(err, dir.RemoveAll(fresh))
+		return "", errors.Join(err, dir.RemoveAll(fresh))
 	}
 	const tmp = dataLink + "_tmp"
 	_ = dir.RemoveAll(tmp) // left over of a crash
 	if err := dir.Symlink(fresh, tmp); err != nil {
-		return err
+		return "", err
 	}
-	if err := dir.Rename(tmp, dataLink); err != nil {
-		return err
-	}
+	return fresh, dir.Rename(tmp, dataLink)
+}
+
+// nameFiles gives the files that are shown their names in the directory, and takes all others away.
+func nameFiles(dir *os.Root, files map[string]file, shown string) error {
 	tops := map[string]bool{}
 	for path := range files {
 		top, _, _ := strings.Cut(path, "/")
@@ -176,7 +186,7 @@ func writeFiles(dir *os.Root, files map[string]file, group int) error {
 		return err
 	}
 	for _, e := range entries {
-		keep := e.Name() == dataLink || e.Name() == fresh || tops[e.Name()]
+		keep := e.Name() == dataLink || e.Name() == shown || tops[e.Name()]
 		if !keep {
 			if err := dir.RemoveAll(e.Name()); err != nil {
 				return err

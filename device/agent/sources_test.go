@@ -163,6 +163,19 @@ func TestVolumeFiles(t *testing.T) {
 	if err != nil || len(entries) != 4 { // a, c, ..data, and what it leads to
 		t.Errorf("the directory holds %v (%v)", entries, err)
 	}
+	// An agent that was killed between showing files and naming them.
+	for _, lost := range []string{"c", "a"} {
+		if err := os.Remove(filepath.Join(dir, lost)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "..files-old"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(map[string]file{"a": {[]byte("new"), 0o644}, "c": {[]byte("3"), 0o644}})
+	if entries, _ := os.ReadDir(dir); read("a") != "new" || read("c") != "3" || len(entries) != 4 {
+		t.Errorf("after a kill a=%s c=%s, and the directory holds %v", read("a"), read("c"), entries)
+	}
 	for _, bad := range []string{"../x", "/etc/passwd", "..data", "a/../../b", ".."} {
 		if err := addFile(map[string]file{}, bad, nil, 0o644); err == nil {
 			t.Errorf("the path %q is taken", bad)
