@@ -137,6 +137,32 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 	})
 }
 
+func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
+	const mi = 1 << 20
+	pod := func(name string, priority int32, request string, usage int64) Candidate {
+		p := makePod(name, "")
+		p.Spec.Priority = &priority
+		if request != "" {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request)}
+		}
+		return Candidate{&p, usage}
+	}
+	for name, all := range map[string][2]Candidate{ // the first goes
+		"who uses more than it asked for, however important":  {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
+		"the less important, however little it is over":       {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
+		"of equals the one that is over by more":              {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
+		"the less important, though the other asked for none": {pod("burstable", 0, "10Mi", 300*mi), pod("best-effort", 1000, "", mi)},
+		"who asked for nothing is over by all":                {pod("best-effort", 0, "", 20*mi), pod("burstable", 0, "10Mi", 20*mi)},
+		"within their requests the less important":            {pod("low", 0, "500Mi", 10*mi), pod("high", 1000, "500Mi", 400*mi)},
+	} {
+		for _, order := range [][]Candidate{{all[0], all[1]}, {all[1], all[0]}} {
+			if v, ok := Victim(order); !ok || v.Pod.Name != all[0].Pod.Name {
+				t.Errorf("%s: %s goes", name, v.Pod.Name)
+			}
+		}
+	}
+}
+
 // Under disk pressure the images that the agent has pulled go when no pod needs them; what
 // the device's owner has brought to the engine that both use stays.
 func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {

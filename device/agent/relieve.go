@@ -56,16 +56,9 @@ func Victim(all []Candidate) (Candidate, bool) {
 		}
 		return 1
 	}
-	qos := func(c Candidate) int {
-		if isBestEffort(c.Pod) {
-			return 0
-		}
-		return 1
-	}
 	return slices.MinFunc(all, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(qos(a), qos(b)), cmp.Compare(over(a), over(b)),
-			cmp.Compare(b.Usage-b.request(), a.Usage-a.request()),
-			cmp.Compare(priority(a.Pod), priority(b.Pod)), cmp.Compare(a.Pod.UID, b.Pod.UID))
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(priority(a.Pod), priority(b.Pod)),
+			cmp.Compare(b.Usage-b.request(), a.Usage-a.request()), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	}), true
 }
 
