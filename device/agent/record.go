@@ -117,6 +117,8 @@ type Record struct {
 	Within     *time.Duration    // the longest grace that it ends with for its Verdict; nil: its own
 	Final      *corev1.PodStatus // the pod has ended for good, with this status
 	Volumes    int64             // desired generation that its volumes reflect
+	StaleAt    time.Time         // when they could not be brought up to date last
+	StaleWait  time.Duration     // and how long that waits from then
 	Cleaned    bool              // nothing is left of the pod on the device
 	NUMA       map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
 	Unmeasured bool              // it has been said that it cannot be measured whole

@@ -163,7 +163,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 			Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
 		return
 	}
-	if r.Volumes != p.o.Node.Generation && hasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) {
+	if r.Volumes != p.o.Node.Generation && hasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) && p.reached(r.StaleAt.Add(r.StaleWait)) {
 		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
 	}
 	p.tidy(pod)
@@ -197,6 +197,11 @@ func (p *pass) due(c *ContainerRecord) bool {
 	if c.Ended != nil && c.ReleaseAt.After(at) {
 		at = c.ReleaseAt
 	}
+	return p.reached(at)
+}
+
+// reached tells whether a moment has come; if not, p wakes when it does.
+func (p *pass) reached(at time.Time) bool {
 	if at.After(p.now) {
 		p.at(at)
 		return false

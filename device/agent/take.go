@@ -104,20 +104,31 @@ func (a *Agent) done(d Doing, err error) {
 		a.updated(s, err, now)
 		return
 	}
+	if s.Action == Refresh {
+		a.free(d)
+		a.refreshed(s, r, err, now)
+		return
+	}
 	if err != nil && l.ctx.Err() == nil {
 		a.log.Warn(fmt.Sprintf("%s failed, it is tried again in %s", s, holdFailed), "err", err)
-		if s.Action == Refresh && s.Pod != nil {
-			a.event(corev1.EventTypeWarning, failedMount, s.Pod, "", "%v", err)
-		}
 		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
 		return
 	}
 	a.free(d)
-	switch s.Action {
-	case Clean:
+	if s.Action == Clean {
 		r.Cleaned = true
-	case Refresh:
-		r.Volumes = s.Generation
+	}
+}
+
+// refreshed takes in whether the volumes of a pod are up to date. What they are made of may be gone for months, and the
+// pod runs on: it is tried later and later, and again when the hub wants something else.
+func (a *Agent) refreshed(s Step, r *Record, err error, now time.Time) {
+	switch {
+	case err == nil:
+		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
+	case a.loop.ctx.Err() == nil:
+		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, holdFailed), maxBackOff)
+		a.event(corev1.EventTypeWarning, failedMount, s.Pod, "", "%v", err)
 	}
 }
 
@@ -127,6 +138,7 @@ var awaiting = []string{"CreateContainerConfigError", failedMount, deviceUnavail
 // hasCome tries again at once what waits for something: it may have come.
 func (o *Observed) hasCome() {
 	for _, r := range o.Pods {
+		r.StaleWait = min(r.StaleWait, holdFailed)
 		for _, c := range r.Container {
 			if c.Failure != nil && slices.Contains(awaiting, c.Failure.Reason) {
 				c.RetryAt = time.Time{}
