@@ -285,13 +285,15 @@ func (s sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	} else if kind != "limits" {
 		return "", fmt.Errorf("resource %q is not one that devices know: use limits.… or requests.…", r.Resource)
 	}
-	q, has := list[corev1.ResourceName(name)]
-	if !has && kind == "limits" {
+	q := list[corev1.ResourceName(name)]
+	if q.IsZero() && kind == "limits" {
 		switch name {
 		case "cpu":
 			q = *resource.NewMilliQuantity(s.milliCPU, resource.DecimalSI)
 		case "memory":
 			q = *resource.NewQuantity(s.memoryBytes, resource.BinarySI)
+		case "ephemeral-storage":
+			q = s.node.Allocatable[corev1.ResourceEphemeralStorage]
 		}
 	}
 	divisor := r.Divisor

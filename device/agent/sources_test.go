@@ -75,6 +75,32 @@ func TestEnvironment(t *testing.T) {
 
 // What no program can be given is not worked out either: a pod of a few kilobytes can ask for
 // terabytes.
+// As the kubelet has it, also where a limit is 0.
+func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
+	s := testSources()
+	s.milliCPU, s.memoryBytes = 4000, 2<<30
+	s.node.Allocatable = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
+	none := &corev1.Container{}
+	zero := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("0"), corev1.ResourceMemory: resource.MustParse("0"), corev1.ResourceEphemeralStorage: resource.MustParse("0")}}}
+	set := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("1500m"), corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}}}
+	for name, want := range map[string][3]string{ // without a limit, with one, and as a request
+		"cpu": {"4", "2", "0"}, "memory": {"2147483648", "67108864", "0"}, "ephemeral-storage": {"10737418240", "1073741824", "0"},
+	} {
+		get := func(c *corev1.Container, of string) string {
+			v, err := s.resource(c, &corev1.ResourceFieldSelector{Resource: of + "." + name})
+			if err != nil {
+				t.Error(err)
+			}
+			return v
+		}
+		if got := [3]string{get(none, "limits"), get(set, "limits"), get(none, "requests")}; got != want || get(zero, "limits") != want[0] {
+			t.Errorf("%s: %q and with a limit of 0 %s, want %q", name, got, get(zero, "limits"), want)
+		}
+	}
+}
+
 func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
 	times := func(name string, n int) string { return strings.Repeat("$("+name+")", n) }
 	tower := []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1000)}, {Name: "B", Value: times("A", 100)}, {Name: "C", Value: times("B", 100)}, {Name: "D", Value: times("C", 100)}}
