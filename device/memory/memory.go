@@ -256,10 +256,11 @@ func (m *Memory) damaged(file string, err error) {
 }
 
 // newest gives the newest text in the slots that is whole to take, and says what is wrong
-// with the others.
+// with the others. It is there twice afterwards: who waited for the next text might wait for
+// weeks, and a card that spoils one block spoils another.
 func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 	texts, bad := s.read()
-	for _, body := range texts {
+	for i, body := range texts {
 		v := new(T)
 		err := bound.JSON(body, v)
 		if err == nil {
@@ -267,7 +268,15 @@ func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 		}
 		if err == nil {
 			take(v)
-			return true, errors.Join(bad...)
+			wrong = errors.Join(bad...)
+			if once := len(texts) == 1 || !bytes.Equal(texts[0], texts[1]); i == 0 && once {
+				if err := s.turn(body); err != nil {
+					wrong = fmt.Errorf("%w: %w", errOnce, errors.Join(wrong, err))
+				} else if wrong != nil {
+					wrong = fmt.Errorf("%w; it has been written anew: look at the card or disk", wrong)
+				}
+			}
+			return true, wrong
 		}
 		bad = append(bad, fmt.Errorf("%s: %w", filepath.Join(s.dir, s.name), err))
 	}

@@ -64,6 +64,22 @@ func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
 				if got := m.Trouble(); !strings.Contains(got, path) || !strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(said.String(), "level=ERROR") {
 					t.Errorf("trouble %q, said %q", got, said)
 				}
+				if name != "a directory" { // the good one may be next: it is there twice again
+					_ = m.Close()
+					again, said := open(t, dir)
+					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" || said.Len() > 0 {
+						t.Errorf("opened again: %v, trouble %q, said %q", ok, again.Trouble(), said)
+					}
+					if err := errors.Join(again.Close(), os.Remove(again.slots.path(1-slot))); err != nil {
+						t.Fatal(err)
+					}
+					if m, said = open(t, dir); m.Trouble() == "" {
+						t.Error("a second loss is not told of")
+					}
+					if d, ok := m.Desired(); !ok || d.Generation != want {
+						t.Fatalf("after the other copy went, too, it has generation %d, want %d: %s", d.Generation, want, said)
+					}
+				}
 				if name == "a directory" { // nothing can be written there, and the good copy is not touched
 					if err := m.SetDesired(desired(5, "hub", "b")); err == nil {
 						t.Error("it claims to have stored another one")
