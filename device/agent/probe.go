@@ -102,17 +102,23 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", who)
-	req.Header.Set("Accept", "*/*")
 	for _, x := range h.HTTPHeaders {
 		if http.CanonicalHeaderKey(x.Name) == "Host" {
 			req.Host = x.Value
 		}
-		req.Header.Set(x.Name, x.Value)
+		req.Header.Add(x.Name, x.Value)
+	}
+	if _, has := req.Header["User-Agent"]; !has {
+		req.Header.Set("User-Agent", who)
+	}
+	if _, has := req.Header["Accept"]; !has {
+		req.Header.Set("Accept", "*/*")
+	} else if req.Header.Get("Accept") == "" { // none is wanted
+		req.Header.Del("Accept")
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
-			DialContext: a.c.Dial, DisableKeepAlives: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
+			DialContext: a.c.Dial, DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {

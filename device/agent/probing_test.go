@@ -3,7 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +161,41 @@ func TestNetworkProbesAskThePodsAddress(t *testing.T) {
 	}
 	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q, want %q", asked, want)
+	}
+}
+
+// Headers are added, as by the kubelet: one name may be there twice, and an empty Accept takes that out.
+func TestAProbeSendsTheHeadersThatItNames(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		all  []corev1.HTTPHeader
+		want http.Header
+	}{
+		{"none", nil, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}}},
+		{"one name twice", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
+		{"its own agent, and no Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
+		{"an Accept, and a Host", []corev1.HTTPHeader{{Name: "Accept", Value: "text/plain"}, {Name: "Host", Value: "a.example"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"text/plain"}, "Host": {"a.example"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := make(chan http.Header, 1)
+			s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if r.Host == "a.example" {
+					r.Header.Set("Host", r.Host)
+				}
+				r.Header.Del("Connection")
+				got <- r.Header
+			}))
+			defer s.Close()
+			a := &Agent{c: Config{Dial: new(net.Dialer).DialContext}}
+			host, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), HTTPHeaders: c.all}}}}
+			if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness}}); err != nil {
+				t.Fatal(err)
+			}
+			if h := <-got; !maps.EqualFunc(h, c.want, slices.Equal) {
+				t.Errorf("it sends %v, want %v", h, c.want)
+			}
+		})
 	}
 }
 

@@ -73,8 +73,6 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// What no program can be given is not worked out either: a pod of a few kilobytes can ask for
-// terabytes.
 // As the kubelet has it, also where a limit is 0.
 func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
 	s := testSources()
@@ -101,6 +99,8 @@ func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
 	}
 }
 
+// What no program can be given is not worked out either: a pod of a few kilobytes can ask for
+// terabytes.
 func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
 	times := func(name string, n int) string { return strings.Repeat("$("+name+")", n) }
 	tower := []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1000)}, {Name: "B", Value: times("A", 100)}, {Name: "C", Value: times("B", 100)}, {Name: "D", Value: times("C", 100)}}
