@@ -36,6 +36,7 @@ const (
 	errTwice   = errTold("The two new passwords differ. Type the same one twice.")
 	errMinting = errTold("An API token makes no other, and changes no password: log in with your password.")
 	errNotYour = errTold("That is no API token of yours.")
+	errByCert  = errTold("A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )
 
 // account is where people change their password, and make and revoke their API tokens.
@@ -97,8 +98,11 @@ func (c *call) accountAction() error {
 // changeAccount does one action, and says what it was for the audit.
 func (c *call) changeAccount(action string) (act store.Audit, secret string, err error) {
 	ctx, id := c.Request().Context(), c.FormValue("id")
-	if c.user.Via == "token" {
+	switch c.user.Via {
+	case "token":
 		err = errMinting
+	case "certificate": // its role is its own: the person's may be another, and its name nobody's
+		err = errByCert
 	}
 	switch action {
 	case "password":
@@ -122,8 +126,12 @@ func (c *call) changeAccount(action string) (act store.Audit, secret string, err
 			secret, err = c.Tokens.CreateAPIToken(ctx, access.NewAPIToken{User: c.user.Name, Note: note, Life: life})
 		}
 		return act, secret, err
-	case "revoke": // a token may end itself
-		return store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
+	case "revoke":
+		act = store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}
+		if c.user.Via == "certificate" { // a token may end itself
+			return act, "", err
+		}
+		return act, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
 	}
 	return act, "", nil
 }

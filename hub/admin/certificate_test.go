@@ -1,0 +1,71 @@
+package admin
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/pki"
+)
+
+// `flotilla-hub kubeconfig --role viewer` issues a certificate in the name of an administrator,
+// unless told otherwise: it is no way to an administrator's token.
+func TestACertificateHasNoAccount(t *testing.T) {
+	c, _ := guarded(t, newMemory())
+	g := c.Sessions.(*access.Guard)
+	if err := g.CreateUser(t.Context(), access.NewUser{Name: "admin", Password: "four words are good", Role: access.Admin}); err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := g.CreateAPIToken(t.Context(), access.NewAPIToken{User: "admin", Note: "the script", Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, _, err := g.Authority.IssueClient(pki.Viewer, "admin", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []*x509.Certificate
+	for rest := chain; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown = append(shown, cert)
+	}
+	e := echo.New()
+	New(c).Register(e)
+	id := strings.Split(theirs, ".")[1]
+	for _, form := range []url.Values{
+		{"action": {"create"}, "note": {"x"}, "life": {"8760h"}},
+		{"action": {"revoke"}, "id": {id}},
+		{"action": {"password"}, "old": {"four words are good"}, "password": {"four words are bad"}, "again": {"four words are bad"}},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/account", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.TLS = &tls.ConnectionState{PeerCertificates: shown}
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "log in with your password") {
+			t.Errorf("a certificate does %s: %d %s", form["action"], w.Code, w.Header().Get("Location"))
+		}
+		if strings.Contains(w.Body.String(), "FLA1.") {
+			t.Error("it has a token now")
+		}
+	}
+	if own, err := g.APITokensOf(t.Context(), "admin"); err != nil || len(own) != 1 {
+		t.Errorf("the person has the tokens %v, %v", own, err)
+	}
+}
