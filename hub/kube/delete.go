@@ -29,11 +29,8 @@ func (c *call) deleting() (*metav1.DeleteOptions, form, error) {
 		return nil, form{}, err
 	}
 	//lint:ignore SA1019 older clients still send it
-	if r := c.res.kind.Row(); r != nil && r.Orphans && o.PropagationPolicy == nil && o.OrphanDependents == nil {
-		o.PropagationPolicy = new(metav1.DeletePropagationOrphan)
-		if c.res.kind == state.Jobs {
-			c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
-		}
+	if c.res.kind == state.Jobs && o.PropagationPolicy == nil && o.OrphanDependents == nil {
+		c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
 	}
 	f, err := negotiate(c.r, c.res.media())
 	return o, f, err
@@ -89,7 +86,12 @@ func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Tim
 	why := c.why("delete", live)
 	next := live.DeepCopyObject().(state.Object)
 	changed := false
-	if live.GetDeletionTimestamp() == nil {
+	switch next.(type) {
+	case *corev1.Pod, *corev1.Namespace: // whose end has begun, as with Kubernetes
+		if live.GetDeletionTimestamp() == nil {
+			setPropagation(next, o)
+		}
+	default:
 		changed = setPropagation(next, o)
 	}
 	switch next := next.(type) {
@@ -138,24 +140,23 @@ func mark(o state.Object, now time.Time) {
 
 // setPropagation notes in an object's finalizers what is to become of those that
 // it owns; the garbage collection of package workload does it. In the background
-// needs no note: they go when their owner has gone.
+// needs no note: they go when their owner has gone. Where the deletion does not say, what
+// is noted already stands, and then what is usual of the kind.
 func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	want := ""
-	switch p := opts.PropagationPolicy; {
-	case p != nil && *p == metav1.DeletePropagationOrphan:
+	//lint:ignore SA1019 older clients still send it
+	switch p, orphan := opts.PropagationPolicy, opts.OrphanDependents; {
+	case p != nil && *p == metav1.DeletePropagationOrphan, p == nil && orphan != nil && *orphan:
 		want = metav1.FinalizerOrphanDependents
 	case p != nil && *p == metav1.DeletePropagationForeground:
 		want = metav1.FinalizerDeleteDependents
-	//lint:ignore SA1019 older clients still send it
-	case p == nil && opts.OrphanDependents != nil && *opts.OrphanDependents:
+	case p != nil, orphan != nil:
+	case slices.ContainsFunc(o.GetFinalizers(), propagates):
+		return false
+	case state.KindOf(o).Row().Orphans:
 		want = metav1.FinalizerOrphanDependents
 	}
-	var keep []string
-	for _, f := range o.GetFinalizers() {
-		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
-			keep = append(keep, f)
-		}
-	}
+	keep := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), propagates)
 	if want != "" {
 		keep = append(keep, want)
 	}
@@ -164,6 +165,11 @@ func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	}
 	o.SetFinalizers(keep)
 	return true
+}
+
+// propagates tells whether a finalizer says what is to become of what an object owns.
+func propagates(finalizer string) bool {
+	return finalizer == metav1.FinalizerOrphanDependents || finalizer == metav1.FinalizerDeleteDependents
 }
 
 func (c *call) deleteCollection() error {

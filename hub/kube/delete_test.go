@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"slices"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// Whoever deletes what is going already may change his mind about what it owns, as at a
+// kube-apiserver: the finalizers on it are the word where he says nothing.
+func TestADeletionMayBeAskedForAnew(t *testing.T) {
+	policy := func(name string) string { return `{"propagationPolicy":"` + name + `"}` }
+	const foreground, orphan = metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents
+	web := state.Key{Kind: state.Deployments, Namespace: "default", Name: "web"}
+	job := state.Key{Kind: state.Jobs, Namespace: "default", Name: "once"}
+	for _, c := range []struct {
+		name string
+		of   state.Key
+		on   []string // finalizers before
+		ask  []string // bodies, one after the other
+		want []string // finalizers; nil: it has gone
+	}{
+		{"foreground, then background", web, nil, []string{policy("Foreground"), policy("Background")}, nil},
+		{"foreground, then keep what it owns", web, nil, []string{policy("Foreground"), policy("Orphan")}, []string{orphan}},
+		{"keep, then in the old words not", web, nil, []string{policy("Orphan"), `{"orphanDependents":false}`}, nil},
+		{"foreground, then nothing said", web, nil, []string{policy("Foreground"), ""}, []string{foreground}},
+		{"held by somebody, then keep", web, []string{"example.com/x"}, []string{policy("Background"), policy("Orphan")}, []string{"example.com/x", orphan}},
+		{"held by somebody and foreground, then background", web, []string{"example.com/x"}, []string{policy("Foreground"), policy("Background")}, []string{"example.com/x"}},
+		{"its own finalizer says keep", web, []string{orphan}, []string{""}, []string{orphan}},
+		{"its own finalizer says keep, the deletion not", web, []string{orphan}, []string{policy("Background")}, nil},
+		{"a job, nothing said", job, nil, []string{""}, []string{orphan}},
+		{"a job, foreground, then nothing said", job, nil, []string{policy("Foreground"), ""}, []string{foreground}},
+		{"a job, in the background", job, nil, []string{policy("Background")}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := seeded()
+			f.put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "once", Namespace: "default", UID: "job-once"}})
+			o := f.Snapshot().Get(c.of).DeepCopyObject().(state.Object)
+			o.SetFinalizers(c.on)
+			f.put(o)
+			s, path := newServer(f), apps+"/deployments/web"
+			if c.of == job {
+				path = "/apis/batch/v1/namespaces/default/jobs/once"
+			}
+			for _, body := range c.ask {
+				send(t, s, "DELETE", path, "", body, 200, nil)
+			}
+			left := f.Snapshot().Get(c.of)
+			switch {
+			case left == nil && c.want != nil:
+				t.Errorf("it has gone, want it held by %q", c.want)
+			case left != nil && (c.want == nil || !slices.Equal(left.GetFinalizers(), c.want) || left.GetDeletionTimestamp() == nil):
+				t.Errorf("it is held by %q, going since %v, want %q", left.GetFinalizers(), left.GetDeletionTimestamp(), c.want)
+			}
+		})
+	}
+}
