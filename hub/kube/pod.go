@@ -60,6 +60,10 @@ func (c *call) bind() error {
 		switch {
 		case p == nil:
 			return step{}, c.missing()
+		case c.otherThan(p, binding.UID) != nil:
+			return step{}, c.otherThan(p, binding.UID)
+		case binding.ResourceVersion != "" && binding.ResourceVersion != p.ResourceVersion:
+			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
 		case p.Spec.NodeName != "":
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is already assigned to node \""+p.Spec.NodeName+"\""))
 		case p.DeletionTimestamp != nil:

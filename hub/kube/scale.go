@@ -119,6 +119,9 @@ func (c *call) scale() error {
 				return step{}, err
 			}
 		}
+		if err := c.otherThan(live, want.UID); err != nil {
+			return step{}, err
+		}
 		if rv := want.ResourceVersion; rv != "" && rv != live.GetResourceVersion() {
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
 		}

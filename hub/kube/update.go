@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/admission"
@@ -37,10 +38,8 @@ func (c *call) update() error {
 			return c.creation(s, next, w, now)
 		case live == nil:
 			return step{}, c.missing()
-		case next.GetUID() != "" && next.GetUID() != live.GetUID(): // another one of that name was meant
-			//lint:ignore ST1005 the words of Kubernetes
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf(
-				"Precondition failed: UID in precondition: %s, UID in object meta: %s", next.GetUID(), live.GetUID()))
+		case c.otherThan(live, next.GetUID()) != nil:
+			return step{}, c.otherThan(live, next.GetUID())
 		case next.GetResourceVersion() == "" && c.res.row.Conditional:
 			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
 		}
@@ -58,6 +57,16 @@ func (c *call) update() error {
 		code = http.StatusCreated
 	}
 	return c.write(code, c.one(st.result, f, true), f.media)
+}
+
+// otherThan refuses what is meant for an object of that name with another UID.
+func (c *call) otherThan(live state.Object, uid types.UID) error {
+	if uid == "" || uid == live.GetUID() {
+		return nil
+	}
+	//lint:ignore ST1005 the words of Kubernetes
+	return apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf(
+		"Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, live.GetUID()))
 }
 
 func (c *call) invalid(errs ...*field.Error) error {

@@ -1,0 +1,34 @@
+package kube
+
+import "testing"
+
+// Who acts on what he has seen says of which object: another one of that name is none of his.
+func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
+	for _, c := range []struct {
+		name, method, path, contentType, body string
+		code                                  int
+	}{
+		{"a pod is bound", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"another"},"target":{"name":"pi-2"}}`, 409},
+		{"a pod is bound as it was", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","resourceVersion":"1"},"target":{"name":"pi-2"}}`, 409},
+		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","uid":"another"},"spec":{"replicas":7}}`, 409},
+		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"uid":"another"},"spec":{"replicas":7}}`, 409},
+		{"a scale is patched by operations", "PATCH", apps + "/deployments/web/scale", jp, `[{"op":"replace","path":"/metadata/uid","value":"another"},{"op":"replace","path":"/spec/replicas","value":7}]`, 409},
+		{"a scale is applied", "PATCH", apps + "/deployments/web/scale?fieldManager=m&force=true", ssa, `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","uid":"another"},"spec":{"replicas":7}}`, 409},
+		{"an eviction", "POST", ns + "/pods/kiosk-2/eviction", "", `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"preconditions":{"uid":"another"}}}`, 409},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := seeded()
+			before := f.Snapshot().Revision
+			w := request{method: c.method, path: c.path, contentType: c.contentType, body: c.body}.do(newServer(f))
+			if w.Code != c.code {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, c.code)
+			}
+			if f.Snapshot().Revision != before {
+				t.Error("and it is done")
+			}
+		})
+	}
+	f := seeded()
+	s, pod := newServer(f), f.Snapshot().Pod("default", "kiosk-2")
+	send(t, s, "POST", ns+"/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"`+string(pod.UID)+`","resourceVersion":"`+pod.ResourceVersion+`"},"target":{"name":"pi-2"}}`, 201, nil)
+}
