@@ -86,6 +86,10 @@ func (c *call) bind() error {
 
 // evict deletes a pod, unless a disruption budget would not have it.
 func (c *call) evict() error {
+	w, err := c.writing("")
+	if err != nil {
+		return err
+	}
 	o, f, err := c.posted(c.sub.kind)
 	if err != nil {
 		return err
@@ -101,8 +105,7 @@ func (c *call) evict() error {
 	if errs := validation.ValidateDeleteOptions(opts); len(errs) > 0 {
 		return apierrors.NewInvalid(c.sub.kind.GroupKind(), c.name, errs)
 	}
-	dry := len(opts.DryRun) > 0 || c.r.URL.Query().Get("dryRun") == metav1.DryRunAll
-	_, err = c.commit(dry, func(s state.Snapshot, now time.Time) (step, error) {
+	_, err = c.commit(w.dry || len(opts.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {
 		p := s.Pod(c.namespace, c.name)
 		if p == nil {
 			return step{}, c.missing()

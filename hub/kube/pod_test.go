@@ -35,3 +35,23 @@ func TestWhomABudgetKeeps(t *testing.T) {
 		})
 	}
 }
+
+// What is only tried is not done, however that is written.
+func TestAnEvictionIsOnlyTried(t *testing.T) {
+	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`, `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
+	for _, c := range []struct {
+		query, body string
+		code        int
+	}{
+		{"?dryRun=All", plain, 201}, {"", tried, 201}, {"?dryRun=All", tried, 201}, {"?dryRun=All&dryRun=All", plain, 201},
+		{"?dryRun=all", plain, 422}, {"?dryRun=true", plain, 422}, {"?dryRun=", plain, 422}, {"?dryRun=client", tried, 422},
+		{"", `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["all"]}}`, 422},
+	} {
+		f := seeded()
+		before := f.Snapshot().Revision
+		send(t, newServer(f), "POST", ns+"/pods/kiosk-2/eviction"+c.query, "", c.body, c.code, nil)
+		if f.Snapshot().Revision != before {
+			t.Errorf("eviction%s of %s was done", c.query, c.body)
+		}
+	}
+}
