@@ -40,12 +40,12 @@ type answers struct {
 
 // A shared encoding is there as long as somebody is sent it.
 type shared struct {
-	at   time.Time
-	done chan struct{} // closed when it is made
-	body []byte
-	err  error
-	refs int
-	free func()
+	at      time.Time
+	done    chan struct{} // closed when it is made
+	body    []byte
+	err     error
+	refs    int
+	readers map[string]int // how many answers to whom it is counted for
 }
 
 func newAnswers() *answers {
@@ -96,20 +96,68 @@ func (a *answers) share(user, key string, make func() ([]byte, error)) (body []b
 	e.refs++
 	a.mu.Unlock()
 	if mine {
-		a.encode(user, e, make)
+		a.encode(e, make)
 	} else {
 		<-e.done
 	}
-	if e.err != nil {
-		a.release(key, e)
-		return nil, nil, e.err
+	err = e.err
+	if err == nil {
+		err = a.take(user, e)
 	}
-	return e.body, func() { a.release(key, e) }, nil
+	if err != nil {
+		a.release(key, e)
+		return nil, nil, err
+	}
+	return e.body, func() { a.leave(user, e); a.release(key, e) }, nil
 }
 
-func newShared() *shared { return &shared{at: time.Now(), done: make(chan struct{}), free: func() {}} }
+func newShared() *shared {
+	return &shared{at: time.Now(), done: make(chan struct{}), readers: map[string]int{}}
+}
 
-func (a *answers) encode(user string, e *shared, make func() ([]byte, error)) {
+// take counts an encoding for one of those who are sent it: once in all, and once for each
+// user, whose limit it may be too much for, but for nobody else's.
+func (a *answers) take(user string, e *shared) error {
+	n := e.counts()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e.readers[user] == 0 {
+		if have := a.by[user]; n > 0 && (have > 0 && have+n > heldByUser || len(e.readers) == 0 && a.all > 0 && a.all+n > heldByAll) {
+			return errHeld(user)
+		}
+		if len(e.readers) == 0 {
+			a.all += n
+		}
+		a.by[user] += n
+	}
+	e.readers[user]++
+	return nil
+}
+
+func (a *answers) leave(user string, e *shared) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e.readers[user]--; e.readers[user] > 0 {
+		return
+	}
+	delete(e.readers, user)
+	if len(e.readers) == 0 {
+		a.all -= e.counts()
+	}
+	if a.by[user] -= e.counts(); a.by[user] == 0 {
+		delete(a.by, user)
+	}
+}
+
+// counts is how many bytes an encoding counts as.
+func (e *shared) counts() int {
+	if len(e.body) <= smallAnswer {
+		return 0
+	}
+	return len(e.body)
+}
+
+func (a *answers) encode(e *shared, make func() ([]byte, error)) {
 	defer close(e.done)
 	defer panics.CatchThen("list", func(err error) { e.err = err })
 	late := time.NewTimer(encoderWait)
@@ -121,25 +169,13 @@ func (a *answers) encode(user string, e *shared, make func() ([]byte, error)) {
 		return
 	}
 	defer func() { <-a.encoding }()
-	body, err := make()
-	if err != nil {
-		e.err = err
-		return
-	}
-	if e.free, e.err = a.hold(user, len(body)); e.err == nil {
-		e.body = body
-	}
+	e.body, e.err = make()
 }
 
 func (a *answers) release(key string, e *shared) {
 	a.mu.Lock()
-	e.refs--
-	last := e.refs == 0
-	if last && a.made[key] == e {
+	defer a.mu.Unlock()
+	if e.refs--; e.refs == 0 && a.made[key] == e {
 		delete(a.made, key)
-	}
-	a.mu.Unlock()
-	if last && e.body != nil {
-		e.free()
 	}
 }

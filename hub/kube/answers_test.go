@@ -207,3 +207,68 @@ func TestAListThatCannotBeMadeIsNobodys(t *testing.T) {
 	}
 	release()
 }
+
+func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
+	a, large := newAnswers(), make([]byte, heldByUser*3/4)
+	list := func(user, key string) (func(), error) {
+		body, release, err := a.share(user, key, func() ([]byte, error) { return large, nil })
+		if err == nil && len(body) != len(large) {
+			t.Errorf("%s has %d bytes of %s", user, len(body), key)
+		}
+		return release, err
+	}
+	must := func(release func(), err error) func() {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	// One has it made, another one is sent the same and takes his time.
+	anna := must(list("anna", "pods"))
+	olav := must(list("olav", "pods"))
+	again := must(list("olav", "pods"))
+	if a.all != len(large) {
+		t.Errorf("%d bytes are held, want the one encoding", a.all)
+	}
+	anna()
+	other := must(list("anna", "nodes"))
+	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "wait for olav") {
+		t.Errorf("another list for who has not read: %v", err)
+	}
+	olav()
+	if _, err := list("olav", "nodes"); err == nil {
+		t.Error("he has not read the second one")
+	}
+	again()
+	// Too much for who has it made is not too much for who waits for the same.
+	busy := must(list("kari", "events"))
+	made, may := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, _, err := a.share("kari", "secrets", func() ([]byte, error) { close(made); <-may; return large, nil }); err == nil || !strings.Contains(err.Error(), "wait for kari") {
+			t.Errorf("a second list for kari: %v", err)
+		}
+	})
+	<-made
+	wg.Go(func() {
+		release, err := list("olav", "secrets")
+		if err != nil {
+			t.Error("somebody else's limit:", err)
+			return
+		}
+		release()
+	})
+	for waits := false; !waits; time.Sleep(time.Millisecond) { // for what kari has made
+		a.mu.Lock()
+		waits = a.made["secrets"].refs == 2
+		a.mu.Unlock()
+	}
+	close(may)
+	wg.Wait()
+	other()
+	busy()
+	if a.all != 0 || len(a.by) != 0 || len(a.made) != 0 {
+		t.Errorf("what was read is held: %d bytes, %v, %d lists", a.all, a.by, len(a.made))
+	}
+}
