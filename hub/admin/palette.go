@@ -274,6 +274,9 @@ func addressIn(words []string) (t search.Term, ok bool) {
 		return t, false
 	}
 	q := search.Parse(search.Nodes, "ip:"+words[0], nil)
+	if len(q.Terms) != 1 { // a zone may be written in any letters, such as a quote
+		return t, false
+	}
 	return q.Terms[0], true
 }
 

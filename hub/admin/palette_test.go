@@ -155,6 +155,14 @@ func TestThePaletteIsBounded(t *testing.T) {
 	}
 }
 
+// What reads as an address to one is not one to all: its zone may be of any letters.
+func TestThePaletteTakesAnyAddress(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	for _, question := range []string{`fe80::1%"`, `fe80::1%"a"`, `fe80::1%a:b`, `fe80::1%*`, `::ffff:10.0.0.1`, `fe80::1%`} {
+		srv.finds(t, "viewer", question)
+	}
+}
+
 // BenchmarkPalette asks of 5,000 nodes and 20,000 pods.
 func BenchmarkPalette(b *testing.B) {
 	m := manyPods()
