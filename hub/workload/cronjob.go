@@ -30,6 +30,9 @@ func (p *pass) cronJob(k state.Key) {
 	active := p.jobsOf(c)
 	if !ptr.Deref(c.Spec.Suspend, false) {
 		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission lets no other in
+			if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
+				schedule = interval{lastStart(c), every.Delay}
+			}
 			p.startJob(c, schedule, active)
 			p.wake(k, schedule.Next(p.now))
 		}
@@ -152,16 +155,31 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	c.Status.LastScheduleTime = &stamp
 }
 
+// An interval is the schedule "@every 1h": it counts from the last start, whenever anybody looks.
+type interval struct {
+	from  time.Time
+	every time.Duration
+}
+
+func (i interval) Next(after time.Time) time.Time {
+	return i.from.Add((max(after.Sub(i.from), 0)/i.every + 1) * i.every)
+}
+
+// lastStart is when the newest Job should have started, or where none has from when on Jobs should.
+func lastStart(c *batchv1.CronJob) time.Time {
+	if last := c.Status.LastScheduleTime; last != nil {
+		return last.Time
+	}
+	return c.CreationTimestamp.Time
+}
+
 // mostMissed is from how many missed starts on somebody is told.
 const mostMissed = 100
 
 // dueAt returns the last moment at which a Job should have started and has not, zero: none.
 // It asks the schedule a few dozen times, however long nobody looked.
 func (p *pass) dueAt(c *batchv1.CronJob, schedule cron.Schedule) (at time.Time, many bool) {
-	since := c.CreationTimestamp.Time
-	if last := c.Status.LastScheduleTime; last != nil {
-		since = last.Time
-	}
+	since := lastStart(c)
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {
 		if first := p.now.Add(-time.Duration(*s) * time.Second); first.After(since) {
 			since = first

@@ -367,6 +367,16 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:30]"},
 		{"in its time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
 			func(f *fleet) { f.pass(3 * time.Hour) }, "[15:00]"},
+		{"each interval after the last start, whatever else happens", func(s *batchv1.CronJobSpec) { s.Schedule, s.ConcurrencyPolicy = "@every 1h", batchv1.ForbidConcurrent }, func(f *fleet) {
+			f.pass(time.Hour)
+			for range 3 {
+				f.pass(50*time.Minute).end(1, 0).pass(10 * time.Minute)
+			}
+		}, "[13:00 14:00 15:00 16:00]"},
+		{"an interval later than that it is not too late for", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
+			func(f *fleet) { f.pass(130 * time.Minute) }, "[13:00 14:00]"},
+		{"none of an interval that it is too late for", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
+			func(f *fleet) { f.settle().now = start.Add(90 * time.Minute); f.settle().pass(30 * time.Minute) }, "[14:00]"},
 		{"three that succeeded are kept", nil, func(f *fleet) {
 			for range 6 {
 				f.pass(10*time.Minute).end(1, 0)
