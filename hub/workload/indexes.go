@@ -40,6 +40,11 @@ func (x indexes) add(i int32)      { x[i] = true }
 func (x indexes) has(i int32) bool { return x[i] }
 func (x indexes) len() int32       { return int32(len(x)) }
 
+// below forgets the indexes from end on.
+func (x indexes) below(end int32) {
+	maps.DeleteFunc(x, func(i int32, _ bool) bool { return i >= end })
+}
+
 func (x indexes) within(y indexes) indexes {
 	both := indexes{}
 	for i := range x {

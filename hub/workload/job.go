@@ -155,11 +155,10 @@ func (r *run) count() {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded:
 			r.succeeded = append(r.succeeded, pod)
-			switch {
-			case !r.indexed():
-				st.Succeeded++
-			case index < *r.job.Spec.Completions: // scaled down, it would be too many
+			if r.indexed() {
 				r.done.add(index)
+			} else {
+				st.Succeeded++
 			}
 		case r.hasFailed(pod):
 			r.failed = append(r.failed, pod)
@@ -185,6 +184,8 @@ func (r *run) count() {
 		r.untrack(pod)
 	}
 	if r.indexed() {
+		r.done.below(*r.job.Spec.Completions) // scaled down, those after them are not asked for any more
+		r.lost.below(*r.job.Spec.Completions)
 		st.Succeeded = r.done.len()
 		st.CompletedIndexes = r.done.String()
 	}

@@ -191,6 +191,29 @@ func TestAnIndexedJob(t *testing.T) {
 	f.end(1, 0, 3).is("0 active, 4 succeeded, 1 failed, indexes 0-3, Complete CompletionsReached")
 }
 
+// An Indexed Job that is scaled down ends with the indexes that are left, whatever the others came to.
+func TestAnIndexedJobIsScaled(t *testing.T) {
+	scale := func(f *fleet, n int32) *fleet {
+		return f.edit(taskKey, func(o state.Object) {
+			j := o.(*batchv1.Job)
+			j.Generation++
+			j.Spec.Completions, j.Spec.Parallelism = &n, &n
+		}).settle().quiet()
+	}
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(6, 6))).settle().quiet()
+	f.end(1, 0, 1).end(1, 0, 3).end(1, 0, 4).end(1, 0, 5).is("2 active, 4 succeeded, 0 failed, indexes 1,3-5")
+	scale(f, 3).is("2 active, 1 succeeded, 0 failed, indexes 1")
+	scale(f, 4).is("3 active, 1 succeeded, 0 failed, indexes 1")
+	scale(f, 3).end(1, 0, 0).end(1, 0, 2).is("0 active, 3 succeeded, 0 failed, indexes 0-2, Complete CompletionsReached")
+
+	limited := func(s *batchv1.JobSpec) {
+		s.BackoffLimitPerIndex, s.BackoffLimit, s.PodReplacementPolicy = new(int32(0)), new(int32(1<<31-1)), new(batchv1.Failed)
+	}
+	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 4), limited)).settle().quiet()
+	f.end(1, 1, 2).is("3 active, 0 succeeded, 1 failed, failed 2")
+	scale(f, 2).is("2 active, 0 succeeded, 1 failed").end(1, 0, 0).end(1, 0, 1).is("0 active, 2 succeeded, 1 failed, indexes 0,1, Complete CompletionsReached")
+}
+
 func TestALimitForEachIndex(t *testing.T) {
 	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(1)), new(int32(1<<31-1)) }
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
