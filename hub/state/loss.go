@@ -8,7 +8,8 @@ import (
 // A Loss is what the hub remembers of a workload whose pods are lost as soon as they are
 // placed, so that it makes them again ever more rarely. It belongs to the workload, goes with
 // it or after a time of peace, and is shown to nobody. Its name is the workload's uid, and for a
-// DaemonSet, whose pods belong to their nodes, behind that the node's name.
+// DaemonSet, whose pods belong to their nodes, behind that the node's name; for a Job that counts
+// the failures of each index, the index.
 type Loss struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -17,6 +18,8 @@ type Loss struct {
 	Last    metav1.MicroTime `json:"last"`             // the newest strike
 	Owed    int              `json:"owed"`             // pods lost since then and not to be replaced yet
 	Failed  bool             `json:"failed,omitempty"` // whether the pod of that strike failed by itself, or was rejected: nobody drove it out
+
+	Failures int32 `json:"failures,omitempty"` // of an index of a Job: those that its limit counts, for as long as the Job is there
 }
 
 // DeepCopy returns a copy that shares nothing.

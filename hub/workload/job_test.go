@@ -234,6 +234,41 @@ func TestALimitForEachIndex(t *testing.T) {
 	}
 }
 
+// What an index has failed is counted when nothing is left of its pods, however long ago that was, and
+// what a rule ignores is not, though its pod is there.
+func TestALimitForEachIndexOutlivesItsPods(t *testing.T) {
+	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(2)), new(int32(1<<31-1)) }
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
+	for i, want := range []string{"2 active, 0 succeeded, 1 failed", "2 active, 0 succeeded, 2 failed", "1 active, 0 succeeded, 3 failed, failed 0"} {
+		pod := f.livePods()[slices.IndexFunc(f.livePods(), func(p *corev1.Pod) bool { return p.Annotations[batchv1.JobCompletionIndexAnnotation] == "0" })]
+		if got := pod.Annotations[batchv1.JobIndexFailureCountAnnotation]; got != fmt.Sprint(i) {
+			t.Errorf("pod %d says that its index has failed %s times", i, got)
+		}
+		f.edit(state.KeyOf(pod), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
+		c, _ := state.Delete(f.s.Pod("default", pod.Name), f.now, nil, "")
+		f.apply(c)
+		f.settle().quiet().remove(state.KeyOf(pod)).pass(time.Hour).quiet().is(want)
+	}
+
+	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(1, 1), limited, func(s *batchv1.JobSpec) {
+		s.BackoffLimitPerIndex = new(int32(0))
+		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action: batchv1.PodFailurePolicyActionIgnore, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
+		}}}
+	})).settle()
+	for range 2 {
+		f.end(1, 42, 0).pass(time.Hour).is("1 active, 0 succeeded, 0 failed")
+		if got := f.livePods()[0].Annotations[batchv1.JobIndexFailureCountAnnotation]; got != "0" {
+			t.Errorf("what is ignored counts: %s", got)
+		}
+	}
+	f.end(1, 1, 0).is("0 active, 0 succeeded, 1 failed, failed 0, Failed FailedIndexes")
+	f.remove(taskKey).settle().quiet()
+	for l := range f.s.All(state.Losses, "") {
+		t.Errorf("%s is left", l.GetName())
+	}
+}
+
 func TestARuleEndsAJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(5, 5), func(s *batchv1.JobSpec) {
 		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: new("1,3-4"), SucceededCount: new(int32(2))}}}

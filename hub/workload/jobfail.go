@@ -79,15 +79,26 @@ func (r *run) strikes() {
 			l = l.DeepCopy()
 		}
 		l.Strikes, l.Last, l.Failed = l.Strikes+1, metav1.NewMicroTime(r.now), true
+		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil && action != batchv1.PodFailurePolicyActionIgnore {
+			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
+		}
 		r.do(state.Put(l, ""))
 	}
 }
 
 // lossKey is where the failures of a pod's index are remembered, or of the whole Job.
 func (r *run) lossKey(pod *corev1.Pod) state.Key {
+	index, ok := r.index(pod)
+	if !ok {
+		return lossKey(r.was, "")
+	}
+	return r.indexKey(strconv.Itoa(int(index)))
+}
+
+func (r *run) indexKey(index string) state.Key {
 	k := lossKey(r.was, "")
-	if index, ok := r.index(pod); ok && r.job.Spec.BackoffLimitPerIndex != nil {
-		k.Name += "." + strconv.Itoa(int(index))
+	if index != "" && r.job.Spec.BackoffLimitPerIndex != nil {
+		k.Name += "." + index
 	}
 	return k
 }
@@ -102,11 +113,7 @@ func jobHold(strikes int) time.Duration {
 
 // heldBack returns until when nothing is made in the place of what failed.
 func (r *run) heldBack(index string) time.Time {
-	k := lossKey(r.was, "")
-	if index != "" && r.job.Spec.BackoffLimitPerIndex != nil {
-		k.Name += "." + index
-	}
-	l, _ := r.s.Get(k).(*state.Loss)
+	l, _ := r.s.Get(r.indexKey(index)).(*state.Loss)
 	if l == nil {
 		return time.Time{}
 	}

@@ -194,10 +194,8 @@ func (r *run) launchIndex(index int32) {
 	}
 	if r.job.Spec.BackoffLimitPerIndex != nil {
 		var before int32
-		for _, old := range r.all {
-			if i, ok := r.index(old); ok && i == index && !active(old) {
-				before = max(before, failures(old)+1)
-			}
+		if l, _ := r.s.Get(r.indexKey(text)).(*state.Loss); l != nil {
+			before = l.Failures
 		}
 		pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(before))
 	}

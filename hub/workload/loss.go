@@ -132,10 +132,10 @@ func (p *pass) remember(w *work) {
 	}
 }
 
-// forgetLoss removes a loss after its peace, or asks again then.
+// forgetLoss removes a loss after its peace, or asks again then. One that a limit counts goes with its Job.
 func (p *pass) forgetLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Loss)
-	if !ok {
+	if !ok || l.Failures > 0 {
 		return
 	}
 	if end := heldUntil(l).Add(peace); end.After(p.now) {
