@@ -103,7 +103,7 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	}
 	for _, sp := range append(broken, sound[:max(0, min(len(sound), many))]...) {
 		if surge > 0 {
-			d.launch(sp.node)
+			d.surge(sp.node)
 		} else {
 			d.drop(sp.old, "its template has changed")
 		}
@@ -111,6 +111,16 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	did := len(d.changes) > 0
 	d.flush()
 	return did
+}
+
+// surge makes the next pod of a node beside the one that is there, unless those were lost there
+// again and again: then after a while.
+func (d *daemon) surge(node string) {
+	if many, again := d.allowance(d.ds, node, 1, nil); many == 0 {
+		d.wakeFor(d.at(node), again)
+		return
+	}
+	d.launch(node)
 }
 
 // status counts what there is.

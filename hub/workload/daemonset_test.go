@@ -141,6 +141,45 @@ func TestDaemonSetRollout(t *testing.T) {
 	}
 }
 
+// A surge whose pods a device rejects is no storm, and goes on when they are taken.
+func TestDaemonSetSurgeBacksOff(t *testing.T) {
+	f := newFleet(t)
+	nodes(f, 1)
+	ds := daemonSet()
+	ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
+	f.put(ds).settle().run().pass(time.Hour)
+	f.edit(probeKey, func(o state.Object) {
+		ds := o.(*appsv1.DaemonSet)
+		ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
+	}).settle()
+	rejected := 0
+	for range 60 {
+		for _, pod := range f.livePods() {
+			if pod.Status.Phase == corev1.PodPending {
+				rejected++
+				f.edit(state.KeyOf(pod), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
+				f.edit(state.KeyOf(pod), func(o state.Object) {
+					p := o.(*corev1.Pod)
+					p.Status.Phase, p.Status.Reason = corev1.PodFailed, "OutOfmemory"
+				})
+			}
+		}
+		f.pass(time.Second).quiet()
+	}
+	if rejected < 5 || rejected > 8 { // after 1 s, doubling
+		t.Errorf("%d pods in a minute", rejected)
+	}
+	if up := f.livePods(); len(up) == 0 || !ready(up[0]) {
+		t.Error("the old one does not serve")
+	}
+	for range 10 {
+		f.pass(time.Minute).run().settle().quiet()
+	}
+	if st := f.daemonSet().Status; st.UpdatedNumberScheduled != 1 || st.NumberAvailable != 1 || len(f.pods()) != 1 {
+		t.Errorf("%+v %v", st, f.pods())
+	}
+}
+
 func TestDaemonSetOnDeleteWaitsForThePerson(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 2)
