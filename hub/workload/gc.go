@@ -44,6 +44,9 @@ func (p *pass) inspect(o state.Object) {
 	if p.dropOwners(o) || o.GetDeletionTimestamp() == nil {
 		return
 	}
+	if pod, ok := o.(*corev1.Pod); ok && p.abandon(pod) {
+		return
+	}
 	switch {
 	case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
 		for d := range p.s.Dependents(o.GetUID()) {
@@ -64,8 +67,6 @@ func (p *pass) inspect(o state.Object) {
 	case *corev1.Pod:
 		if o.Spec.NodeName == "" || state.Terminated(o) {
 			p.do(state.Remove(o, fmt.Sprintf("remove %s: it was deleted and runs nowhere", state.Display(o))))
-		} else if n := p.s.Node(o.Spec.NodeName); n != nil && outOfService(n) {
-			p.do(state.Remove(o, fmt.Sprintf("remove %s: its node %s is out of service", state.Display(o), n.Name)))
 		}
 	default:
 		p.do(state.Remove(o, fmt.Sprintf("remove %s %s: nothing holds it any more", state.KindOf(o), state.Display(o))))

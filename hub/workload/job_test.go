@@ -175,6 +175,40 @@ func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	}
 }
 
+// A Job whose pods are replaced when they have failed waits for none on a node that is out of service,
+// whether that was said before the pod was asked to leave or after.
+func TestAJobGoesOnWithoutItsNode(t *testing.T) {
+	out := func(f *fleet, _ *corev1.Pod) {
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) {
+			n := o.(*corev1.Node)
+			n.Status.Conditions[0].Status = corev1.ConditionUnknown
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
+		}).settle().quiet()
+	}
+	leave := func(f *fleet, pod *corev1.Pod) {
+		c, _ := state.Delete(f.s.Pod("default", pod.Name), f.now, nil, "")
+		f.apply(c)
+		f.settle().quiet()
+	}
+	for name, steps := range map[string][]func(*fleet, *corev1.Pod){"asked before": {leave, out}, "asked after": {out, leave}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.PodReplacementPolicy = new(batchv1.Failed) })).settle()
+			pod := f.livePods()[0]
+			f.edit(state.KeyOf(pod), func(o state.Object) {
+				p := o.(*corev1.Pod)
+				p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodRunning
+			}).settle()
+			for _, step := range steps {
+				step(f, pod)
+			}
+			if f.is("0 active, 0 succeeded, 1 failed"); f.s.Pod("default", pod.Name) != nil {
+				t.Error("it is still there")
+			}
+			f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
+		})
+	}
+}
+
 func TestAnIndexedJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 2))).settle().quiet()
 	for _, pod := range f.livePods() {

@@ -24,10 +24,29 @@ func (p *pass) node(k state.Key) {
 		switch {
 		case n == nil:
 			p.quarantine(pod)
-		case pod.DeletionTimestamp != nil && outOfService(n) && len(pod.Finalizers) == 0:
-			p.do(state.Remove(pod, fmt.Sprintf("remove %s: its node %s is out of service", state.Display(pod), n.Name)))
+		default:
+			p.abandon(pod)
 		}
 	}
+}
+
+// abandon ends a pod that was asked to leave a node which is out of service, and says whether it
+// did. One that something holds, as a Job holds its pods, has failed: nobody else would say so.
+func (p *pass) abandon(pod *corev1.Pod) bool {
+	n := p.s.Node(pod.Spec.NodeName)
+	switch why := "its node " + pod.Spec.NodeName + " is out of service"; {
+	case pod.DeletionTimestamp == nil || n == nil || !outOfService(n):
+		return false
+	case len(pod.Finalizers) == 0:
+		p.do(state.Remove(pod, fmt.Sprintf("remove %s: %s", state.Display(pod), why)))
+	case state.Terminated(pod):
+		return false
+	default:
+		pod = pod.DeepCopy()
+		pod.Status.Phase = corev1.PodFailed
+		p.do(state.Put(pod, fmt.Sprintf("fail %s: %s", state.Display(pod), why)))
+	}
+	return true
 }
 
 // outOfService tells whether an administrator has said that a node, which is not
