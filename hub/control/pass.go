@@ -28,8 +28,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	defer func() { l.watch(time.Since(began), wrote, jobs) }()
 	now := l.Now()
 	s := *l.current.Load()
-	if heard.After(s.Forgiven()) {
-		s = s.Forgive(heard)
+	if heard.After(s.Listening()) {
+		s = s.Listen(heard)
 	}
 	s = l.refreshSeen(s, now)
 	start := s

@@ -6,6 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/state"
 )
 
@@ -67,3 +71,42 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 		}
 	})
 }
+
+// A device that came back while the hub stood still has the time to say so, as after a restart of the
+// hub: its pods, whose deadline is over, do not leave in the moment in which the hub goes on.
+func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		at := metav1.NewTime(began)
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(began.Add(-time.Hour))}}
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
+		p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
+		s, _ := state.Apply(state.Empty("salt", began), []state.Change{state.Put(n, ""), state.Put(p, "")})
+		l := New(Config{Start: s, Store: forgetful{}, Deciders: []Decider{eviction.Decider{Grace: 40 * time.Second}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan error)
+		go func() { over <- l.Run(ctx) }()
+		time.Sleep(290*time.Second + stallBeat/2)
+		l.stalls.mu.Lock()
+		l.stalls.beat -= 200 * time.Second
+		l.stalls.mu.Unlock()
+		for _, c := range []struct {
+			at     time.Duration
+			leaves bool
+		}{{291 * time.Second, false}, {301 * time.Second, false}, {330 * time.Second, false}, {332 * time.Second, true}} {
+			time.Sleep(c.at - time.Since(began))
+			if leaves := l.Snapshot().Pod("default", "kiosk").DeletionTimestamp != nil; leaves != c.leaves {
+				t.Errorf("at %s: leaves %v, wants %v", c.at, leaves, c.leaves)
+			}
+		}
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type forgetful struct{}
+
+func (forgetful) Commit(context.Context, []Row, uint64) error { return nil }

@@ -17,9 +17,9 @@ import (
 
 // A Decider evicts pods from tainted nodes.
 type Decider struct {
-	// Grace is how long after its start the hub listens before it evicts from
-	// a node that it holds for not ready: a device that lives is heard in that
-	// time, so a restart of the hub evicts nobody whose node lives.
+	// Grace is how long the hub listens, after its start or after it stood still,
+	// before it evicts from a node that it holds for not ready: a device that lives is
+	// heard in that time, so neither evicts anybody whose node lives.
 	Grace time.Duration
 }
 
@@ -102,7 +102,8 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 		leave = LeaveBy(node, p)
 	}
 	if leave.Must && leave.Lifecycle {
-		if earliest := s.Started.Add(d.Grace); leave.At.Before(earliest) && node.CreationTimestamp.Time.Before(s.Started) {
+		listening := s.Listening()
+		if earliest := listening.Add(d.Grace); leave.At.Before(earliest) && node.CreationTimestamp.Time.Before(listening) {
 			leave.At = earliest
 		}
 	}

@@ -87,8 +87,8 @@ func early(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Tim
 		startup = site.Spec.NodeStartupGracePeriod.Duration
 	}
 	since := n.CreationTimestamp.Time
-	if s.Started.After(since) {
-		since = s.Started
+	if listening := s.Listening(); listening.After(since) {
+		since = listening
 	}
 	return !now.After(since.Add(startup))
 }

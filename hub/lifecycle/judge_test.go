@@ -87,6 +87,20 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 			t.Errorf("%v given up, want a", got)
 		}
 	})
+	t.Run("so does one that stood still", func(t *testing.T) {
+		w := judging(t)
+		w.put(node("a", "oslo", up), node("b", "oslo", up), node("c", "oslo", up))
+		w.wait(40*time.Second+1, "b", "c")
+		w.s = w.s.Listen(w.now)
+		w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
+		if got := w.expel(); len(got) > 0 {
+			t.Errorf("%v given up too early", got)
+		}
+		w.wait(time.Millisecond, "b", "c")
+		if got := w.expel(); len(got) != 1 {
+			t.Errorf("%v given up, want a", got)
+		}
+	})
 	for _, tt := range []struct {
 		period, lease, want time.Duration
 	}{

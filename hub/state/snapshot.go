@@ -53,6 +53,7 @@ type Snapshot struct {
 	seen      *table[time.Time]      // node
 	all       SiteTally              // all sites together
 	forgiven  time.Time              // every node counts as seen at least then
+	listens   time.Time              // when it could hear devices again; see Listening
 }
 
 // Empty returns the fleet of a hub that has just been unpacked.
@@ -278,6 +279,25 @@ func (s Snapshot) Forgive(t time.Time) Snapshot {
 
 // Forgiven returns the moment at which every node last counted as seen.
 func (s Snapshot) Forgiven() time.Time { return s.forgiven }
+
+// Listen returns the snapshot of a hub that could hear nobody until t: every node counts as
+// seen then.
+func (s Snapshot) Listen(t time.Time) Snapshot {
+	s.listens = t
+	if t.After(s.forgiven) {
+		s.forgiven = t
+	}
+	return s
+}
+
+// Listening returns since when devices could be heard without a break: since the start, or
+// since the hub itself last stood still.
+func (s Snapshot) Listening() time.Time {
+	if s.listens.After(s.Started) {
+		return s.listens
+	}
+	return s.Started
+}
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
 	return func(yield func(V) bool) {
