@@ -173,6 +173,39 @@ func TestABundleNamesNoFilesOfPeople(t *testing.T) {
 	}
 }
 
+// What the hub itself has made is its own, however long it has been there: a word that is a file's name, such as
+// revoked, is not taken out of everything else.
+func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
+	p, _ := made(t)
+	authority, err := pki.OpenWith(p.Config.DataDir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority.Keep = func(map[string][]byte) error { return nil }
+	files, err := authority.Files()
+	if err == nil {
+		err = errors.Join(pki.Install(p.Config.DataDir, "the-hub", files), authority.RotateRoot(), authority.Revoke(), authority.RotateRoot())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const log = "a certificate that was revoked; pki/former-root.crt; the of-database"
+	var b bytes.Buffer
+	if err := (Bundle{Patient: p, Log: strings.NewReader(log)}).Write(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	all := unpack(t, &b)
+	if all["log.txt"] != log {
+		t.Errorf("of %q is left %q", log, all["log.txt"])
+	}
+	if text := all["directory.txt"]; strings.Contains(text, "(not of the hub)") || !strings.Contains(text, "pki/former-root.key") {
+		t.Errorf("what the hub has made is taken for somebody else's:\n%s", text)
+	}
+	if !strings.Contains(all["doctor.txt"], "pki/former-root.crt is good until") {
+		t.Errorf("doctor.txt does not name what it has looked at:\n%s", all["doctor.txt"])
+	}
+}
+
 // The settings know their own secrets: wherever else one stands, it is taken out to the letter,
 // whatever it looks like.
 func TestSecretsOfTheSettingsAreTakenOutToTheLetter(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 var ours = regexp.MustCompile(`^(` + strings.Join([]string{
 	`hub\.(db(-wal|-shm|-journal)?|lock|rev|sock)`, `hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(-wal|-shm|-journal)?`,
 	`ballast`, `database`, `secrets\.key`, `(hub|policy)\.yaml`, `lost\+found`,
-	`pki`, `pki/(next/)?(lock|(root|intermediate|server|firmware|former|cross|peer|client|ca)\.(crt|key))`, `pki/next`,
+	`pki`, `pki/(next(\.part)?/)?(lock|remove|revoked|of-database|((former-)?root|intermediate|server|firmware|former|cross|peer|client|ca)\.(crt|key))`, `pki/next(\.part)?`,
 	`backups`, `backups/(hub|before-schema-[0-9]+)-[0-9TZ.-]+\.db`,
 	`history`, `history/[0-9-]+\.samples`,
 }, "|") + `)$`)
