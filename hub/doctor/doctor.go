@@ -8,15 +8,12 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,7 +160,7 @@ func directory(dir string, running bool) (all []Finding) {
 		}
 		files++
 		name, _ := filepath.Rel(dir, file)
-		if d.Type().IsRegular() && in.Mode().Perm()&0o077 != 0 && (strings.HasSuffix(name, ".key") || strings.HasPrefix(name, "hub.db") || strings.HasPrefix(name, "backups")) {
+		if d.Type().IsRegular() && in.Mode().Perm()&0o077 != 0 && (strings.HasSuffix(name, ".key") || name == "database" || strings.HasPrefix(name, "hub.db") || strings.HasPrefix(name, "backups")) {
 			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", name, in.Mode().Perm()), "chmod 600 " + file + "; who may have read it has the hub's secrets"})
 		}
 		if ownerOf(in) != ownerOf(info) {
@@ -224,7 +221,9 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 		all = append(all, Finding{OK, "database", fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
 	all = append(all, p.paused(e)...)
-	if lost, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "hub.db.corrupt-*")); len(lost) > 0 {
+	lost, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "hub.db.corrupt-*"))
+	lost = slices.DeleteFunc(lost, func(file string) bool { return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm") }) // of one of them
+	if len(lost) > 0 {
 		all = append(all, Finding{Warn, "database", fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])), "a disk or SD card that does it once does it again: replace it; then remove them"})
 	}
 	return all
@@ -347,8 +346,8 @@ func (p Patient) clock(e *store.Examination) []Finding {
 
 // ports tells whether a hub that is down could listen.
 func (p Patient) ports() (all []Finding) {
-	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen}, {"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen}} {
-		if l.addr == "" || len(p.Config.Brokers) > 0 && l.flag != "--https-listen" { // devices connect to the broker
+	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen}, {"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen}, {"--peer-listen", p.Config.PeerListen}} {
+		if l.addr == "" || len(p.Config.Brokers) > 0 && strings.HasPrefix(l.flag, "--mqtt") { // devices connect to the broker
 			continue
 		}
 		conn, err := net.Listen("tcp", l.addr)
@@ -360,48 +359,4 @@ func (p Patient) ports() (all []Finding) {
 		all = append(all, Finding{OK, "ports", l.flag + " " + l.addr + " is free", ""})
 	}
 	return all
-}
-
-// answers asks a hub that runs whether it is ready, as a load balancer does: who it is
-// does not matter here.
-func answers(ctx context.Context, url string) Finding {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	const do = "see its log: journalctl -u flotilla-hub"
-	if url == "" {
-		return Finding{Fail, "hub", "it runs, and its address is not known: its database says none", "if that does not answer, mend it first; else wait for the first start to end; " + do}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
-	if err != nil {
-		return Finding{Fail, "hub", fmt.Sprintf("it runs, and its database says that it is at %.300q, which is no address", url), "restart it, which writes its address anew; " + do}
-	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // nothing is told, and nothing believed but that it answers
-	defer transport.CloseIdleConnections()
-	answer, err := (&http.Client{Transport: transport}).Do(r)
-	if err != nil {
-		return Finding{Fail, "hub", fmt.Sprintf("it runs, and does not answer: %v", err), do + "; a firewall, or an --advertise-address that does not lead here"}
-	}
-	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
-	if answer.StatusCode != http.StatusOK {
-		return Finding{Fail, "hub", fmt.Sprintf("it is not ready: %s", strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "; ")), do}
-	}
-	return Finding{OK, "hub", "it runs, and is ready at " + url, ""}
-}
-
-// standby is what to say of a hub that stands by, and answers like that. The address in the database is
-// that of the one that leads.
-func standby(s leader.Standing, answer Finding) Finding {
-	if s.Leader == "" {
-		return Finding{Fail, "hub", "it stands by, and nobody leads", "within 10 s one should: see its log, and that it and the other hubs reach the database"}
-	}
-	where := fmt.Sprintf("it stands by at %s: %s leads (%s), and this one is %.1f s behind, at revision %d", s.URL, s.Leader, s.At, s.Behind.Seconds(), s.Revision)
-	switch {
-	case answer.Level != OK:
-		answer.Seen = where + "; " + answer.Seen
-		return answer
-	case s.Behind > leader.Late:
-		return Finding{Warn, "hub", where, "see its log for why it cannot follow; a database of an older schema is followed once a hub of this version has led"}
-	}
-	return Finding{OK, "hub", where, ""}
 }

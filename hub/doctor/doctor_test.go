@@ -111,6 +111,11 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(f.Close())
 		}},
 		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Patient, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
+		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside it: hub.db.corrupt-1", func(p *Patient, in func(string) string) {
+			for _, end := range []string{"", "-shm", "-wal"} {
+				do(os.WriteFile(in("hub.db.corrupt-1"+end), nil, 0o600))
+			}
+		}},
 		{"no backup for three days", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
 		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
 		{"no root", Fail, "certificates", "pki/root.crt is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
@@ -124,6 +129,16 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(err)
 			t.Cleanup(func() { _ = l.Close() })
 			p.Config.MQTTListen = l.Addr().String()
+		}},
+		{"the port of the other hubs is taken", Fail, "ports", "--peer-listen", func(p *Patient, in func(string) string) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			do(err)
+			t.Cleanup(func() { _ = l.Close() })
+			p.Config.PeerListen = l.Addr().String()
+		}},
+		{"the database's address open to others", Fail, "directory", "database is open to others (mode 0644)", func(p *Patient, in func(string) string) {
+			do(os.WriteFile(in("database"), []byte("postgres://hub:secret@127.0.0.1:1/hub\n"), 0o600))
+			do(os.Chmod(in("database"), 0o644))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
