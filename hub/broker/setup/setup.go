@@ -103,6 +103,17 @@ type view struct {
 
 type member struct{ Name, Host, Port string }
 
+// At is the member's host with a port, its own or another.
+func (m member) At(port string) string { return net.JoinHostPort(m.Host, port) }
+
+// Any is what a member listens on that is reached at its host.
+func (m member) Any() string {
+	if strings.Contains(m.Host, ":") {
+		return "[::]"
+	}
+	return "0.0.0.0"
+}
+
 // subject is a topic or a filter in the words of NATS: levels are parted by dots, a dot in a
 // level is two slashes, and + is *.
 func subject(topic string) string {

@@ -3,6 +3,8 @@ package setup
 import (
 	"strings"
 	"testing"
+
+	"flotilla.dev/shared/wire"
 )
 
 func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
@@ -40,5 +42,32 @@ func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
 	o.Addresses = []string{"a.example"}
 	if _, err := Files("nats", o); err == nil {
 		t.Error("an address without a port was taken")
+	}
+}
+
+// An address of IPv6 is one wherever a host and a port stand together, and a broker that is reached by one listens there.
+func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
+	o := Options{Addresses: []string{"[fd00::1]:8883", "[fd00::2]:8883", "10.0.0.3:8883"}, Path: "/etc/broker", Prefix: wire.DefaultPrefix, Secret: "s3cret"}
+	for kind, want := range map[string][]string{
+		"mosquitto": {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`"},
+		"nats":      {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`", `"nats://flotilla:s3cret@[fd00::2]:6222"`, `"nats://flotilla:s3cret@10.0.0.3:6222"`, `"[::]:8883"`, `"[::]:6222"`, `"0.0.0.0:6222"`},
+		"emqx":      {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`", `bind = "[::]:8883"`},
+	} {
+		files, err := Files(kind, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := ""
+		for _, f := range files {
+			all += f.Text
+			if strings.Contains(f.Name, ":") {
+				t.Errorf("%s writes a file %s", kind, f.Name)
+			}
+		}
+		for _, w := range want {
+			if !strings.Contains(all, w) {
+				t.Errorf("%s does not say %s", kind, w)
+			}
+		}
 	}
 }
