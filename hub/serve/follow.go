@@ -83,6 +83,9 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	var reads reader
 	var objects []state.Object
 	for _, r := range d.Rows {
+		if err := ctx.Err(); err != nil { // of a whole fleet, this is most of the work
+			return err
+		}
 		key := state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
 		delete(f.mended, key)
 		if r.Object == nil {

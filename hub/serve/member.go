@@ -84,7 +84,7 @@ func (m *Member) Run(ctx context.Context) (err error) {
 	if err != nil || at == nil {
 		return errors.Join(err, s.Close())
 	}
-	at.fleet = m.caughtUp(ctx, s, at.fleet)
+	at.fleet = m.caughtUp(ctx, at.fleet)
 	if err := s.Close(); err != nil {
 		m.log.Warn("close the database as a standby", "err", err)
 	}
@@ -297,8 +297,10 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lea
 }
 
 // caughtUp is what is followed with all that the former leader has committed; nil: it has to be
-// read anew.
-func (m *Member) caughtUp(ctx context.Context, s *store.Standby, f *follower) *follower {
+// read anew, by a hub that the others see at work: until then they wait for a lease and no longer.
+func (m *Member) caughtUp(ctx context.Context, f *follower) *follower {
+	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
+	defer cancel()
 	if err := f.follow(ctx); err != nil {
 		m.log.Warn("the fleet is read anew", "err", err)
 		return nil

@@ -1,0 +1,39 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/store"
+)
+
+// slowly is a database that takes longer to read than a lead lasts that nobody sees.
+type slowly struct{}
+
+func (slowly) Follow(ctx context.Context, _ uint64) (store.Delta, error) {
+	select {
+	case <-ctx.Done():
+		return store.Delta{}, ctx.Err()
+	case <-time.After(2 * leader.Lease):
+		return store.Delta{Rev: 1, All: true}, nil
+	}
+}
+
+// TestWhoHasTakenTheLeadDoesNotReadOnUnseen: a standby that has not read the fleet yet, when it takes the lead, reads it
+// as a hub that the others see at work. They would take the lead from it, and have as much to read.
+func TestWhoHasTakenTheLeadDoesNotReadOnUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Member{log: slog.New(slog.DiscardHandler)}
+		began := time.Now()
+		if f := m.caughtUp(t.Context(), newFollower("the-hub", slowly{})); f != nil {
+			t.Error("what was not read is taken for the fleet")
+		}
+		if took := time.Since(began); took > leader.Lease/2 {
+			t.Errorf("for %s nobody could see that it leads; others wait for %s", took, leader.Lease)
+		}
+	})
+}
