@@ -116,7 +116,7 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 		}
 	}
 	if !surely.hi.IsZero() {
-		if again := m.started.Add(theGrace); surely.hi.Before(again) { // a hub that starts listens first
+		if again := m.started.Add(m.grace(n)); surely.hi.Before(again) { // a hub that starts listens first
 			surely.hi = again
 		}
 	}

@@ -183,12 +183,12 @@ func conditionOf(n *corev1.Node, t corev1.NodeConditionType) (status corev1.Cond
 
 // deadline is the last moment at which a node that says nothing counts as alive.
 func (m *model) deadline(name string, n *modelNode) time.Time {
-	spec := m.sites[modelZone(n.node)].spec
-	at, reported := m.heard[name]
+	at := m.heard[name]
 	if at.Before(m.forgiven) {
 		at = m.forgiven
 	}
-	if !reported {
+	spec := m.sites[modelZone(n.node)].spec
+	if _, reported := m.heard[name]; !reported {
 		if n.created.After(at) {
 			at = n.created
 		}
@@ -197,10 +197,14 @@ func (m *model) deadline(name string, n *modelNode) time.Time {
 		}
 		return at.Add(theStartup)
 	}
-	if d := spec.NodeMonitorGracePeriod; d != nil {
-		return at.Add(d.Duration)
+	return at.Add(m.grace(n))
+}
+
+func (m *model) grace(n *modelNode) time.Duration {
+	if d := m.sites[modelZone(n.node)].spec.NodeMonitorGracePeriod; d != nil {
+		return d.Duration
 	}
-	return at.Add(theGrace)
+	return theGrace
 }
 
 // node takes a node over as it is now, and returns it if it was given up just now.
@@ -455,7 +459,7 @@ func (m *model) overdue(now time.Time) {
 		due := head != nil && s.rate > 0 && s.tokens >= 1
 		if due {
 			from := head.left
-			if again := m.started.Add(theGrace); again.After(from) { // a hub that starts listens first
+			if again := m.started.Add(m.grace(head)); again.After(from) { // a hub that starts listens first
 				from = again
 			}
 			due = now.After(from.Add(judgedBy))

@@ -83,7 +83,7 @@ func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
 		p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
 		s, _ := state.Apply(state.Empty("salt", began), []state.Change{state.Put(n, ""), state.Put(p, "")})
-		l := New(Config{Start: s, Store: forgetful{}, Deciders: []Decider{eviction.Decider{Grace: 40 * time.Second}}})
+		l := New(Config{Start: s, Store: forgetful{}, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()

@@ -17,10 +17,10 @@ import (
 
 // A Decider evicts pods from tainted nodes.
 type Decider struct {
-	// Grace is how long the hub listens, after its start or after it stood still,
+	// Silence is how long the hub listens, after its start or after it stood still,
 	// before it evicts from a node that it holds for not ready: a device that lives is
 	// heard in that time, so neither evicts anybody whose node lives.
-	Grace time.Duration
+	Silence state.Silence
 }
 
 // Touches says that a change concerns its pod, or its node if that has other NoExecute
@@ -102,8 +102,7 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 		leave = LeaveBy(node, p)
 	}
 	if leave.Must && leave.Lifecycle {
-		listening := s.Listening()
-		if earliest := listening.Add(d.Grace); leave.At.Before(earliest) && node.CreationTimestamp.Time.Before(listening) {
+		if earliest := d.Silence.Unheard(s, node); leave.At.Before(earliest) {
 			leave.At = earliest
 		}
 	}

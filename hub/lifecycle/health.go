@@ -89,7 +89,7 @@ func (d Health) lives(s state.Snapshot, q state.Subject, now time.Time, plan *st
 
 // Deadline returns the moment after which a silent node is not alive any more.
 func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
-	return state.Silence{Grace: d.Settings.Grace, Startup: d.Settings.StartupGrace, Lease: d.Settings.Lease}.Deadline(s, n, s.Seen(n.Name))
+	return d.Settings.silence().Deadline(s, n, s.Seen(n.Name))
 }
 
 // sameGraces tells whether a change of a site leaves its nodes' deadlines as they were.

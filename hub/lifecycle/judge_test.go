@@ -101,6 +101,20 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 			t.Errorf("%v given up, want a", got)
 		}
 	})
+	t.Run("a site's own grace is the one that counts", func(t *testing.T) {
+		w := judging(t)
+		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
+		for _, n := range names("oslo", 5) {
+			w.put(node(n, "oslo", up))
+		}
+		w.site("bergen", 2, 0)
+		w.wait(5*time.Minute+1, append(names("oslo", 5)[1:], names("bergen", 2)...)...)
+		w.s = w.s.Listen(w.now)
+		w.wait(5*time.Minute+lifecycle.Defaults.Judge+time.Second, append(names("oslo", 5)[3:], names("bergen", 2)...)...)
+		if got, st := w.expel(), w.s.Site("oslo").Status; len(got) > 0 || st.State != fleet.SitePartialDisruption {
+			t.Errorf("%v given up, the site is %s", got, st.State)
+		}
+	})
 	for _, tt := range []struct {
 		period, lease, want time.Duration
 	}{

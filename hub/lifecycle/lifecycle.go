@@ -13,6 +13,7 @@ package lifecycle
 import (
 	"time"
 
+	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -27,6 +28,10 @@ type Settings struct {
 	Policy        fleet.DisruptionPolicy
 	Lease         time.Duration // interval at which devices renew where their sites do not say otherwise
 	Judge         time.Duration // how long after its Ready left True a node gets NoExecute at the earliest, see JudgeAfter
+}
+
+func (set Settings) silence() state.Silence {
+	return state.Silence{Grace: set.Grace, Startup: set.StartupGrace, Lease: set.Lease}
 }
 
 // JudgeAfter returns how long it takes until every node of a site has been heard or is

@@ -215,11 +215,11 @@ func (d Sites) owes(site *fleet.Site) time.Time {
 
 // judged returns when a node that waits may get NoExecute at the earliest: when every
 // node of its site has been heard since it failed, or is silent too. A hub that has just
-// started, or stood still, has heard nobody: it knows that only after a grace.
+// started, or stood still, has heard nobody: it knows that only after the node's own grace.
 func judged(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
-	if listening := s.Listening(); listening.Add(set.Grace).After(at) && n.CreationTimestamp.Time.Before(listening) {
-		at = listening.Add(set.Grace)
+	if unheard := set.silence().Unheard(s, n); unheard.After(at) {
+		at = unheard
 	}
 	wait := set.Judge
 	if lease := state.Lease(s.Record(n.Name), set.Lease); lease > set.Lease {

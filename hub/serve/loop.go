@@ -50,7 +50,7 @@ func Deciders(cfg config.Config) []control.Decider {
 	return []control.Decider{
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
-		eviction.Decider{Grace: cfg.NodeMonitorGracePeriod},
+		eviction.Decider{Silence: state.Silence{Grace: cfg.NodeMonitorGracePeriod, Lease: cfg.LeaseInterval}},
 		rollout.Decider{}, // before: the drains that it asks for begin in the same pass
 		drain.Decider{},
 		approval.Decider{},

@@ -74,6 +74,11 @@ func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time 
 		}
 		return seen.Add(q.Startup)
 	}
+	return seen.Add(q.grace(site, rec))
+}
+
+// grace is that of a node whose device has reported; q is its site's.
+func (q Silence) grace(site *fleet.Site, rec *Record) time.Duration {
 	// What an administrator has written of a grace stands for devices that live by the
 	// usual interval, or by the one that is wanted.
 	usual := q.Lease
@@ -81,9 +86,20 @@ func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time 
 		usual = min(usual, d)
 	}
 	if lease := Lease(rec, q.Lease); lease > usual {
-		q.Grace = max(q.Grace, LeasesPerGrace*lease)
+		return max(q.Grace, LeasesPerGrace*lease)
 	}
-	return seen.Add(q.Grace)
+	return q.Grace
+}
+
+// Unheard returns until when a hub that has just started, or stood still, may not have heard a
+// node that lives; zero: the node is younger than that.
+func (q Silence) Unheard(s Snapshot, n *corev1.Node) time.Time {
+	listening := s.Listening()
+	if !n.CreationTimestamp.Time.Before(listening) {
+		return time.Time{}
+	}
+	site := s.Site(SiteOf(n))
+	return listening.Add(q.For(site).grace(site, s.Record(n.Name)))
 }
 
 // Heard tells whether a device has ever reported as the node. The conditions of one
