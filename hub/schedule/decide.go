@@ -256,7 +256,10 @@ func (p *pass) schedule(pod *corev1.Pod) {
 		return
 	}
 	message := t.tally.String()
-	room := p.preempt(t)
+	room := pod.Status.NominatedNodeName
+	if !t.leaving() {
+		room = p.preempt(t)
+	}
 	if room == "" {
 		t.class.refused = message
 	}
@@ -302,9 +305,6 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 // refuse tells in a pod's condition why it waits, if that has changed. room is
 // the node on which others make room for it.
 func (p *pass) refuse(pod *corev1.Pod, message, room string) {
-	if room == "" && pod.Status.NominatedNodeName != "" && p.leaving(pod) {
-		room = pod.Status.NominatedNodeName
-	}
 	c := state.PodCondition(pod, corev1.PodScheduled)
 	told := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && c.Message == message
 	if told && pod.Status.NominatedNodeName == room {

@@ -33,7 +33,7 @@ func (p *pass) preempt(t try) string {
 	if t.pod.Spec.PreemptionPolicy != nil && *t.pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return ""
 	}
-	if lowest, ok := p.s.LowestPriority(); !ok || t.priority <= lowest || p.leaving(t.pod) {
+	if lowest, ok := p.s.LowestPriority(); !ok || t.priority <= lowest {
 		return ""
 	}
 	var best *offer
@@ -64,14 +64,16 @@ func (p *pass) preempt(t try) string {
 	return best.node
 }
 
-// leaving tells whether pods of lower priority are on their way out of the node
-// that the pod was promised: then nobody else has to go.
-func (p *pass) leaving(pod *corev1.Pod) bool {
-	if pod.Status.NominatedNodeName == "" {
+// leaving tells whether pods of lower priority are on their way out of the node that the
+// pod was promised: then nobody else has to go. One that would refuse the pod without
+// them too, such as a silent one, on which they may never end, keeps no promise.
+func (t try) leaving() bool {
+	room := t.pod.Status.NominatedNodeName
+	if room == "" || !slices.Contains(t.tally.curable, room) {
 		return false
 	}
-	for o := range p.s.PodsOn(pod.Status.NominatedNodeName) {
-		if o.DeletionTimestamp != nil && !state.Terminated(o) && schedcorev1.PodPriority(o) < schedcorev1.PodPriority(pod) {
+	for o := range t.s.PodsOn(room) {
+		if o.DeletionTimestamp != nil && !state.Terminated(o) && schedcorev1.PodPriority(o) < t.priority {
 			return true
 		}
 	}

@@ -137,3 +137,33 @@ func TestANodeWithoutEveryKeyIsInNoDomain(t *testing.T) {
 		t.Errorf("%s %s %s: %s", f.on("p-1"), f.on("p-2"), f.on("p-3"), f.why("p-3"))
 	}
 }
+
+// TestNoPromiseOutlivesItsNode: who is to make room on a device that fell silent may never be
+// gone, and so room is made elsewhere.
+func TestNoPromiseOutlivesItsNode(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.Node)
+		room   string
+	}{
+		{"the room is still being made", func(n *corev1.Node) { n.Labels["other"] = "x" }, "a"},
+		{"the node fell silent", taint(corev1.TaintNodeUnreachable, "", corev1.TaintEffectNoExecute), "b"},
+		{"the node was cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }, "b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
+			f.put(pod("p", asks("4", ""), priority(10))).settle().quiet()
+			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != "a" {
+				t.Fatalf("nominated to %q", got)
+			}
+			f.editNode("a", c.change).rest().quiet()
+			if got, leaves := f.s.Pod("default", "p").Status.NominatedNodeName, f.s.Pod("default", "mid-b").DeletionTimestamp != nil; got != c.room || leaves != (c.room == "b") {
+				t.Errorf("nominated to %q, want %q; mid-b leaves: %v: %s", got, c.room, leaves, f.why("p"))
+			}
+		})
+	}
+	f := newFleet(t).put(node("a", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("p", asks("4", ""), priority(10))).settle()
+	if f.removeNode("a").rest().quiet(); f.s.Pod("default", "p").Status.NominatedNodeName != "" {
+		t.Error("it is promised room on a node that is no more")
+	}
+}
