@@ -81,6 +81,9 @@ func (p *pass) advance(w *work, node string) bool {
 		return false
 	}
 	since := turn.Since.Time
+	if listening := p.s.Listening(); listening.After(since) { // nobody could say anything before, or be told
+		since = listening
+	}
 	f := p.s.Record(node).Firmware
 	switch at, why := said(f, w.r); {
 	case at == wanted(w.r):

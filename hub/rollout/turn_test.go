@@ -1,0 +1,61 @@
+package rollout
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// TestADeadlineIsNoShorterForAPauseOfTheHub: a device cannot begin, or say how its trial ended, while
+// nobody hears it, or tells it anything.
+func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	long := fleet.DefaultBootDeadline + afterDeadline
+	for _, c := range []struct {
+		rule  string
+		step  fleet.FirmwareNodeState
+		undo  bool
+		since time.Duration // before now
+		heard time.Duration // before now, without a break
+		want  fleet.FirmwareNodeState
+	}{
+		{"in time", fleet.FirmwareTrying, false, long - time.Second, 24 * time.Hour, fleet.FirmwareTrying},
+		{"late", fleet.FirmwareTrying, false, long, 24 * time.Hour, fleet.FirmwareOverdue},
+		{"the hub was away", fleet.FirmwareTrying, false, 24 * time.Hour, time.Second, fleet.FirmwareTrying},
+		{"late since the hub is back", fleet.FirmwareTrying, false, 24 * time.Hour, long, fleet.FirmwareOverdue},
+		{"it did not begin to go back", fleet.FirmwareTrying, true, undoBegins, 24 * time.Hour, fleet.FirmwareOverdue},
+		{"the hub was away before it could", fleet.FirmwareTrying, true, undoBegins, time.Second, fleet.FirmwareTrying},
+		{"it heard that it may not begin any more", fleet.FirmwareOverdue, false, lateWord, 24 * time.Hour, ""},
+		{"it cannot have heard it yet", fleet.FirmwareOverdue, false, lateWord, time.Second, fleet.FirmwareOverdue},
+	} {
+		profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi-4"}}
+		profile.Spec.Match.Arch = []string{"arm64"}
+		profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}
+		document, _, err := firmwareconfigs.Render(profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "cgroup"}}
+		r.Spec.Profile, r.Spec.Undo, r.Spec.Selector = "pi-4", c.undo, &metav1.LabelSelector{MatchLabels: map[string]string{fleet.LabelProfile: "pi-4"}}
+		r.Status.Undoing, r.Status.Digest, r.Status.Document = c.undo, digestOf(document), string(document)
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi-4"}}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}
+		rec.Firmware = &state.FirmwareReport{State: "Staged", Candidate: r.Status.Digest}
+		if c.undo {
+			rec.Firmware = &state.FirmwareReport{State: "UpToDate", Digest: r.Status.Digest}
+		}
+		rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup", Digest: r.Status.Digest, Step: c.step, Since: metav1.NewTime(now.Add(-c.since))}
+		s := state.Load(state.Empty("salt", now.Add(-c.heard)), []state.Object{profile, r, n, rec}, 4)
+		s, _ = state.Apply(s, Decider{}.Decide(s, Decider{}.Subjects(s), now).Changes)
+		if got := s.Record("pi-1").Assigned.Step; got != c.want {
+			t.Errorf("%s: %q (%s), want %q", c.rule, got, s.Record("pi-1").Assigned.Failed, c.want)
+		}
+	}
+}
