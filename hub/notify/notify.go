@@ -10,6 +10,7 @@ package notify
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -84,6 +85,17 @@ type Notifier struct {
 	Hub     func() string // address of the page
 	Now     func() time.Time
 	Log     *slog.Logger
+
+	pending map[recipient]attempt // of which nothing could be remembered; only Run's
+}
+
+// A recipient is whom an incident is told to.
+type recipient struct{ incident, whom string }
+
+// An attempt is one that its incident does not say yet.
+type attempt struct {
+	event Event
+	err   error
 }
 
 // Run tells targets until ctx is done.
@@ -120,7 +132,15 @@ func (n *Notifier) TestTarget(ctx context.Context, name string) error {
 // tell sends a target what it is to know now.
 func (n *Notifier) tell(ctx context.Context, t Target) {
 	sent := 0
+	maps.DeleteFunc(n.pending, func(of recipient, _ attempt) bool {
+		return n.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: of.incident}) == nil
+	})
 	for i := range state.Each[*fleet.Incident](n.Fleet.Snapshot(), state.Incidents, "") {
+		of := recipient{i.Name, t.Name()}
+		if a, ok := n.pending[of]; ok { // it was sent: once is enough
+			n.remember(ctx, of, a)
+			continue
+		}
 		event := due(i, t.Name(), n.Now())
 		if event == "" {
 			continue
@@ -136,7 +156,7 @@ func (n *Notifier) tell(ctx context.Context, t Target) {
 		if err != nil {
 			n.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
 		}
-		n.remember(ctx, i.Name, t.Name(), event, err)
+		n.remember(ctx, of, attempt{event, err})
 	}
 }
 
@@ -159,24 +179,33 @@ func due(i *fleet.Incident, whom string, now time.Time) Event {
 	return ""
 }
 
-// remember writes down what came of an attempt.
-func (n *Notifier) remember(ctx context.Context, name, whom string, event Event, sent error) {
+// remember writes down what came of an attempt. Where that cannot be it is tried again, and the
+// attempt is not made again until then.
+func (n *Notifier) remember(ctx context.Context, of recipient, a attempt) {
 	_, err := n.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: of.incident}).(*fleet.Incident)
 		if i == nil {
 			return nil, nil
 		}
 		i = i.DeepCopy()
-		at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == whom })
+		at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == of.whom })
 		if at < 0 {
-			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: whom}), len(i.Told)
+			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: of.whom}), len(i.Told)
 		}
-		outcome(&i.Told[at], event, sent, now)
+		outcome(&i.Told[at], a.event, a.err, now)
 		return []state.Change{state.Put(i, "")}, nil
 	})
-	if err != nil && ctx.Err() == nil {
-		n.Log.Warn("cannot remember who was told of an incident: they may be told again", "incident", name, "err", err)
+	if err == nil {
+		delete(n.pending, of)
+		return
 	}
+	if _, known := n.pending[of]; !known && ctx.Err() == nil {
+		n.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", of.incident, "err", err)
+	}
+	if n.pending == nil {
+		n.pending = map[recipient]attempt{}
+	}
+	n.pending[of] = a
 }
 
 // outcome notes what came of an attempt.

@@ -25,8 +25,9 @@ import (
 )
 
 type memory struct {
-	mu sync.Mutex
-	s  state.Snapshot
+	mu   sync.Mutex
+	s    state.Snapshot
+	full error // nothing is remembered
 }
 
 func (m *memory) Snapshot() state.Snapshot {
@@ -38,6 +39,9 @@ func (m *memory) Snapshot() state.Snapshot {
 func (m *memory) Do(_ context.Context, news control.News) (done []state.Applied, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.full != nil {
+		return nil, m.full
+	}
 	changes, err := news(m.s, time.Now())
 	m.s, done = state.Apply(m.s, changes)
 	return done, err
@@ -47,6 +51,12 @@ func (m *memory) put(i *fleet.Incident) {
 	_, _ = m.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) {
 		return []state.Change{state.Put(i.DeepCopy(), "")}, nil
 	})
+}
+
+func (m *memory) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = err
 }
 
 func (m *memory) get(name string) *fleet.Incident {
@@ -130,6 +140,46 @@ func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
 		time.Sleep(time.Hour)
 		if _, heard := e.set(false); heard != "a-opened a-closed" {
 			t.Errorf("told %q, want opening and closing once each", heard)
+		}
+		end()
+	})
+}
+
+// TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt: a database that does not answer for an hour must
+// not become a message every other second.
+func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
+		end := run(m, e)
+		m.put(incident("a", nil))
+		m.fail(control.ErrUnavailable)
+		time.Sleep(time.Hour)
+		if _, heard := e.set(true); heard != "a-opened" {
+			t.Fatalf("told %d times, want once", len(strings.Fields(heard)))
+		}
+		m.fail(nil)
+		time.Sleep(time.Minute)
+		if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Failed != 0 {
+			t.Errorf("it remembers %+v", told)
+		}
+		m.fail(control.ErrFull)
+		m.put(incident("b", nil)) // is refused
+		m.fail(nil)
+		m.put(incident("b", nil))
+		m.fail(control.ErrFull)
+		before, _ := e.set(true)
+		time.Sleep(time.Hour)
+		if tries, _ := e.set(false); tries-before > 12 {
+			t.Errorf("%d attempts in an hour, of which none can be remembered", tries-before)
+		}
+		m.fail(nil)
+		time.Sleep(time.Hour)
+		closed := m.get("a").DeepCopy()
+		over(closed)
+		m.put(closed)
+		time.Sleep(time.Minute)
+		if _, heard := e.set(false); heard != "a-opened b-opened a-closed" {
+			t.Errorf("told %q", heard)
 		}
 		end()
 	})
