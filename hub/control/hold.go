@@ -23,6 +23,9 @@ const (
 	retry = time.Second
 	// tellAgain is how often the log says that it still cannot be.
 	tellAgain = time.Minute
+	// mostTold is how many changes of news are kept for the deciders, which are asked about everything
+	// then: these only tell what was before.
+	mostTold = 10_000
 )
 
 // note counts a pass and says what an operator must know. A pass that had nothing to
@@ -85,6 +88,8 @@ func (l *Loop) carryNews(ctx context.Context, s state.Snapshot, jobs []*job, now
 	if err != nil {
 		return err
 	}
+	l.told = append(l.told, log...) // the deciders hear of it in the first pass that can be remembered
+	l.told = slices.Clone(l.told[max(0, len(l.told)-mostTold):])
 	weigh(log, jobs, sizes)
 	l.carryOut(s, log, now)
 	return nil

@@ -65,7 +65,7 @@ type Loop struct {
 	feed      *Feed
 	stalls    stalls
 	hold      hold            // only Run's
-	told      []state.Applied // events of the last pass, which no decider has heard of; only Run's
+	told      []state.Applied // what no decider has heard of: events of the last pass, news without what follows; only Run's
 	passes    atomic.Uint64
 	commits   atomic.Uint64
 	pace      pace

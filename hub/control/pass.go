@@ -47,7 +47,6 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		}
 	})
 	recent := append(slices.Clip(l.told), log...)
-	l.told = nil
 	s, made, settled := l.settler.Settle(s, recent, now)
 	log = append(log, made...)
 	if !settled {
@@ -57,7 +56,6 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	}
 	s, told := state.Apply(s, events(s, log, now))
 	log = append(log, told...)
-	l.told = told // whoever bounds how many there are hears of them in the next pass
 
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
@@ -66,6 +64,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.settler.AskAll()
 		l.newsAlone(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
+		l.told = told // whoever bounds how many there are hears of them in the next pass
 		weigh(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
