@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,34 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		agree(t, h, a, "when the hub is back")
 		if l.Unheard() {
 			t.Error("it says that nobody hears it, and the hub does")
+		}
+	})
+}
+
+// A broker takes over the address of the hub's own one, and gives it back: what listens there is
+// another thing than before, and a device that stayed connected would not be heard.
+func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
+	h := &hub{}
+	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+		time.Sleep(time.Second)
+		agree(t, h, a, "after connecting")
+		for _, external := range []bool{true, false} {
+			with(h, func(h *hub) bool { h.external = external; return external })
+			if err := l.SetServer("mqtt://hub:1883", external); err != nil {
+				t.Fatal(err)
+			}
+			a.change(fmt.Sprintf("behind a broker %v", external))
+			time.Sleep(10 * time.Second)
+			agree(t, h, a, "after the change")
+			if proof := with(h, func(h *hub) *wire.Proof { return h.status.Proof }); (proof != nil) != external {
+				t.Errorf("behind a broker %v: the status proves %+v", external, proof)
+			}
+			if n := h.count("connect"); external && n != 2 || !external && n != 3 {
+				t.Errorf("behind a broker %v: %d connections", external, n)
+			}
+			if err := l.SetServer("mqtt://hub:1883", external); err != nil { // the same again
+				t.Fatal(err)
+			}
 		}
 	})
 }

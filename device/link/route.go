@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// errMoved ends a session whose address is none of the hub's any more.
+// errMoved ends a session whose address is none of the hub's any more, or another broker's.
 var errMoved = errors.New("the hub has other addresses now")
 
 // A route is the addresses of the hub in an order that each device has for itself, so
@@ -56,10 +56,12 @@ func (r *route) isExternal() bool {
 	return r.external
 }
 
-func (r *route) has(s server) bool {
+// has tells whether an address is one of them still, and what listens there what it was: a
+// hub's own broker makes way for another one under the same address.
+func (r *route) has(s server, external bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.servers, func(have server) bool { return have.url == s.url })
+	return r.external == external && slices.ContainsFunc(r.servers, func(have server) bool { return have.url == s.url })
 }
 
 // keep notes that the address was good for a while: it is tried first.
@@ -100,7 +102,7 @@ func (l *Link) pause(try *int, good bool) time.Duration {
 
 // SetServer takes other addresses of the hub, in the form of Config.Server and
 // Config.External, from the next connection on. A session on an address that is none of them
-// ends.
+// ends, as does one that took a broker's address for the hub's own or the other way round.
 func (l *Link) SetServer(list string, external bool) error {
 	if err := l.route.set(&l.cfg, list, external); err != nil {
 		return fmt.Errorf("link to hub %s: %w", list, err)

@@ -167,7 +167,7 @@ func (s *session) loop(ctx context.Context) error {
 			return ErrDismissed
 		case s.moved:
 			s.moved = false
-			if !s.l.route.has(s.server) {
+			if !s.l.route.has(s.server, s.external) {
 				return errMoved
 			}
 		}
