@@ -36,6 +36,7 @@ type remote struct {
 	// Of whoever hears the queue: the newest connection that a status of a boot came through.
 	boot       string
 	connection uint64
+	told       time.Time // when it was last asked to find out that it is behind a broker
 }
 
 // An arrival is a message that waits to be heard.
@@ -293,11 +294,31 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 	return nil
 }
 
+// againOfBroker is how long a device has to find out that it is behind a broker: one whose agent
+// is too old to prove anything says so ever again.
+const againOfBroker = time.Hour
+
+// tellOfBroker asks a device for a renewal, whose answer says that it is behind a broker. One that
+// proves nothing does not know: the broker has taken over the address of the hub's own one, and
+// looks like that.
+func (c *Client) tellOfBroker(r *remote) {
+	if !r.told.IsZero() && time.Since(r.told) < againOfBroker {
+		return
+	}
+	r.told = time.Now()
+	if err := c.Request(r.node, "renew", wire.Request{Type: wire.RequestRenew}); err != nil {
+		c.cfg.Log.Debug("tell a device that it is behind a broker", "node", r.node, "err", err)
+	}
+}
+
 // status hears a status. One of another boot than the node's is of a device that the hub has
 // not seen: it must prove that it has the node's key, and may be the node as one that connects
 // to the hub itself may. What it says else it says again until then.
 func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Status) error {
 	p := c.peer(r.node, owner)
+	if s.Proof == nil {
+		c.tellOfBroker(r)
+	}
 	if s.Boot != owner.Boot {
 		p.Machine, p.Boot = s.MachineID, s.Boot
 		key, err := c.cfg.Proof(r.node, s.Boot, s.Proof)
