@@ -15,6 +15,7 @@ import (
 type route struct {
 	to      netip.Prefix
 	through string // name of the interface
+	nowhere bool   // what is for them is refused or dropped, as far as no narrower route says where it is
 }
 
 // hostRoutes reads the host's routes; a system that does not tell has none.
@@ -28,9 +29,13 @@ func hostRoutes() []route {
 // of the world that some VPNs write instead) and not to neighbours.
 const leastRoute = 8
 
-// inTheWay finds a route to something that is not the world at large and overlaps a block.
+// inTheWay finds a route to something that is not the world at large and overlaps a block. One that leads nowhere,
+// by which a site keeps what is for private addresses from leaving it, makes way for a narrower block.
 func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
+		if r.nowhere && r.to.Bits() < block.Bits() {
+			continue
+		}
 		if r.to.Bits() >= leastRoute && r.to.Overlaps(block) {
 			return r, true
 		}
@@ -71,10 +76,12 @@ func parseRoutes(text string) (routes []route) {
 		}
 		var a [4]byte
 		binary.LittleEndian.PutUint32(a[:], uint32(to))
-		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom4(a), bits.OnesCount32(uint32(mask))), f[0]})
+		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom4(a), bits.OnesCount32(uint32(mask))), f[0], f[0] == "*"})
 	}
 	return routes
 }
+
+const rejects = 0x200 // RTF_REJECT, which routes of IPv4 that drop do not have; those lead to no interface, which is "*"
 
 // parseRoutes6 reads /proc/net/ipv6_route.
 func parseRoutes6(text string) (routes []route) {
@@ -88,7 +95,8 @@ func parseRoutes6(text string) (routes []route) {
 		if err != nil || err2 != nil || len(to) != 16 || length > 128 {
 			continue
 		}
-		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom16([16]byte(to)), int(length)), f[len(f)-1]})
+		flags, _ := strconv.ParseUint(f[8], 16, 32)
+		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom16([16]byte(to)), int(length)), f[len(f)-1], flags&rejects != 0})
 	}
 	return routes
 }

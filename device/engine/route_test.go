@@ -17,6 +17,28 @@ const someRoutes6 = `fd640001000200000000000000000000 40 00000000000000000000000
 00000000000000000000000000000001 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001       lo
 `
 
+// As the kernel writes blackhole 10.0.0.0/8, prohibit 172.20.0.0/16, unreachable fd00::/8 and blackhole fd12::/16.
+const nowhere = `*	0000000A	00000000	0001	0	0	0	000000FF	0	0	0
+*	000014AC	00000000	0201	0	0	0	0000FFFF	0	0	0
+`
+
+const nowhere6 = `fd000000000000000000000000000000 08 00000000000000000000000000000000 00 00000000000000000000000000000000 00000400 00000001 00000000 00200200       lo
+fd120000000000000000000000000000 10 00000000000000000000000000000000 00 00000000000000000000000000000000 00000400 00000001 00000000 00200200       lo
+`
+
+func TestARouteToNowhereMakesWayForANarrowerBlock(t *testing.T) {
+	routes := append(parseRoutes(someRoutes+nowhere), parseRoutes6(someRoutes6+nowhere6)...)
+	for block, through := range map[string]string{
+		"10.65.3.0/24": "", "10.64.3.0/24": "eth0", // of the LAN, all the same
+		"172.20.3.0/24": "", "172.20.0.0/16": "*", "172.16.0.0/12": "docker0", "172.18.0.0/15": "", "172.20.0.0/14": "*",
+		"fd12:3::/64": "", "fd12::/16": "lo", "fd64:1:2::/80": "eth0", "fd64:1:3::/64": "",
+	} {
+		if r, found := inTheWay(routes, netip.MustParsePrefix(block)); found != (through != "") || r.through != through {
+			t.Errorf("%s: found %v, wants %q", block, r, through)
+		}
+	}
+}
+
 func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
 	routes := append(parseRoutes(someRoutes), parseRoutes6(someRoutes6)...)
 	if len(routes) != 7 {

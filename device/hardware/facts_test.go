@@ -132,6 +132,8 @@ func TestDefaultRoute(t *testing.T) {
 			"wlan0 00000000 0101A8C0 0003 0 0 1000 00000000 0 0 0\neth0 00000000 0101A8C0 0003 0 0 202 00000000 0 0 0\neth1 0001A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"}, "eth0"},
 		{"without IPv4 the route of IPv6 counts", map[string]string{"proc/net/route": head, "proc/net/ipv6_route": line("ffffffff", "lo") + line("00000400", "eth0")}, "eth0"},
 		{"an isolated site has none", map[string]string{"proc/net/route": head}, ""},
+		{"one to nowhere is none", map[string]string{"proc/net/route": head + "*\t00000000\t00000000\t0201\t0\t0\t4000\t00000000\t0\t0\t0\n",
+			"proc/net/ipv6_route": line("00000400", "eth0")}, "eth0"},
 	} {
 		if got := defaultRoute(tree(rootOf(t, tt.files))); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
