@@ -52,3 +52,34 @@ func TestADeviceComesAgainWhenTheHubSays(t *testing.T) {
 		})
 	}
 }
+
+// broken is the beginning of an answer.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (broken) Close() error             { return nil }
+
+// A hub that ends, or whose leader does, may be in the middle of an answer.
+func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
+	cut := func(code int) *http.Response { return &http.Response{StatusCode: code, Body: broken{}} }
+	waits := &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(`{"error":"wait","waiting":"csr-1"}`))}
+	first, second := &url.URL{Scheme: "https", Host: "a"}, &url.URL{Scheme: "https", Host: "b"}
+	for _, tt := range []struct {
+		name string
+		hub  answers
+		hubs []*url.URL
+		at   *url.URL
+	}{
+		{"one that waits for approval waits on", answers{waits, cut(202), cut(200), answerOf(409, "")}, []*url.URL{first}, first},
+		{"the next hub is asked", answers{cut(200), answerOf(409, "")}, []*url.URL{first, second}, second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, at, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, tt.hubs, wire.JoinRequest{}, nil)
+				if no, _ := err.(*refusal); no == nil || no.code != 409 || at != tt.at {
+					t.Errorf("%v of %s, want a refusal of %s", err, at, tt.at)
+				}
+			})
+		})
+	}
+}
