@@ -204,7 +204,7 @@ func logsCommand() *cobra.Command {
 	engineFlag(cmd, &choice)
 	fl := cmd.Flags()
 	fl.StringVarP(&container, "container", "c", "", "container (default: the pod's only one)")
-	fl.StringVarP(&namespace, "namespace", "n", "", "namespace of the pod (default: any)")
+	fl.StringVarP(&namespace, "namespace", "n", "", "namespace of the pod (default: the only one that has it)")
 	fl.BoolVarP(&follow, "follow", "f", false, "go on with what comes")
 	fl.BoolVarP(&previous, "previous", "p", false, "of the instance before")
 	fl.BoolVar(&timestamps, "timestamps", false, "with the time of each line, as the agent's own log always is")
@@ -225,7 +225,7 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 		return "", err
 	}
 	attempts := map[string][]engine.Container{} // by container name
-	var names []string
+	var names, namespaces []string
 	for _, c := range list {
 		l := c.Labels
 		name := l[agent.LabelContainer]
@@ -235,11 +235,16 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 		if attempts[name] == nil {
 			names = append(names, name)
 		}
+		if ns := l[agent.LabelNamespace]; !slices.Contains(namespaces, ns) {
+			namespaces = append(namespaces, ns)
+		}
 		attempts[name] = append(attempts[name], c)
 	}
 	switch {
 	case len(names) == 0:
 		return "", fmt.Errorf("find the log: no container of pod %s is on this device; flotilla-device status lists its pods", want.pod)
+	case len(namespaces) > 1: // of several pods none is the one before another
+		return "", usagef("a pod %s is in each of the namespaces %s: choose one with --namespace", want.pod, strings.Join(namespaces, ", "))
 	case len(names) > 1:
 		return "", usagef("pod %s has the containers %s: choose one with --container", want.pod, strings.Join(names, ", "))
 	}
