@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +16,11 @@ import (
 )
 
 // A narrow store has no room for Pods, as long as it is narrow.
-type narrow struct{ is bool }
+type narrow struct{ is atomic.Bool }
 
 func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
 	for _, r := range rows {
-		if n.is && r.Key.Kind == state.Pods {
+		if n.is.Load() && r.Key.Kind == state.Pods {
 			return fmt.Errorf("write a pod: %w", ErrFull)
 		}
 	}
@@ -37,8 +38,9 @@ func TestWhatNewsHandsOverIsNotLost(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
 		p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
 		s, _ := state.Apply(state.Empty("salt", began), []state.Change{state.Put(n, ""), state.Put(p, "")})
-		store := &narrow{is: true}
-		l := New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Grace: 40 * time.Second}}})
+		store := &narrow{}
+		store.is.Store(true)
+		l := New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()
@@ -49,7 +51,7 @@ func TestWhatNewsHandsOverIsNotLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		store.is = false
+		store.is.Store(false)
 		time.Sleep(5 * time.Minute)
 		if l.Snapshot().Pod("default", "kiosk").DeletionTimestamp == nil {
 			t.Error("the deadline that ran when the node was deleted is forgotten")
