@@ -14,31 +14,33 @@ import (
 
 // A soft is one soft spread constraint with the pods per domain.
 type soft struct {
-	of     func(*info) string     // the domain of a node
-	counts func(*corev1.Pod) bool // nil: they are counted elsewhere
+	of     func(*info) string                   // the domain of a node
+	counts func(*corev1.Pod, *corev1.Node) bool // nil: they are counted elsewhere
 	in     map[string]int
 	skew   int32
 	host   bool // every node is a domain of its own
 }
 
 func (s *soft) add(pod *corev1.Pod, n *corev1.Node) {
-	if s.counts(pod) && n != nil {
+	if n != nil && s.counts(pod, n) {
 		s.in[s.of(&info{node: n})]++
 	}
 }
 
-// softOf counts the pods of a class's own soft constraint.
+// softOf counts the pods of a class's own soft constraint, on the nodes that are in a domain of
+// each and, but where every node is one, that the pod may be on.
 func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
 	sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels)
 	s := &soft{
 		of: func(n *info) string { return n.node.Labels[c.TopologyKey] },
-		counts: func(pod *corev1.Pod) bool {
-			return pod.Namespace == k.pod.Namespace && counts(pod) && sel.Matches(labels.Set(pod.Labels))
+		counts: func(pod *corev1.Pod, n *corev1.Node) bool {
+			return pod.Namespace == k.pod.Namespace && counts(pod) && sel.Matches(labels.Set(pod.Labels)) &&
+				k.hasKeys(n, corev1.ScheduleAnyway) && (c.TopologyKey == corev1.LabelHostname || k.eligible(c, n))
 		},
 		in: map[string]int{}, skew: c.MaxSkew, host: c.TopologyKey == corev1.LabelHostname,
 	}
 	for pod := range k.s.Pods(k.pod.Namespace) {
-		if s.counts(pod) {
+		if counts(pod) {
 			s.add(pod, k.s.Node(pod.Spec.NodeName))
 		}
 	}
@@ -105,34 +107,44 @@ func (t try) softs() []*soft {
 }
 
 // evenness scores nodes by how few of the pod's like are in the same domains, in
-// Kubernetes' measure: the more domains, the more a pod in one of them weighs.
+// Kubernetes' measure: the more domains, the more a pod in one of them weighs. A node
+// without the key of one of the pod's own constraints is in no domain, and scores nothing.
 func (t try) evenness(fits []*candidate) []int64 {
 	all := t.softs()
 	if len(all) == 0 {
 		return nil
 	}
-	raw := make([]float64, len(fits))
+	out := make([]int64, len(fits))
+	var in []int
+	for i, n := range fits {
+		if len(t.soft) == 0 || t.hasKeys(n.node, corev1.ScheduleAnyway) {
+			in = append(in, i)
+		}
+	}
+	if len(in) == 0 {
+		return out
+	}
+	raw := make([]float64, len(in))
 	for _, s := range all {
-		size := len(fits)
+		size := len(in)
 		if !s.host {
 			seen := map[string]bool{}
-			for _, n := range fits {
-				seen[s.of(n.info)] = true
+			for _, i := range in {
+				seen[s.of(fits[i].info)] = true
 			}
 			size = len(seen)
 		}
 		weight := math.Log(float64(size + 2))
-		for i, n := range fits {
-			raw[i] += float64(s.in[s.of(n.info)])*weight + float64(s.skew-1)
+		for j, i := range in {
+			raw[j] += float64(s.in[s.of(fits[i].info)])*weight + float64(s.skew-1)
 		}
 	}
 	least, most := math.Round(slices.Min(raw)), math.Round(slices.Max(raw))
-	out := make([]int64, len(fits))
-	for i := range raw {
+	for j, i := range in {
 		if most == 0 {
 			out[i] = 100
 		} else {
-			out[i] = int64(100 * (most + least - math.Round(raw[i])) / most)
+			out[i] = int64(100 * (most + least - math.Round(raw[j])) / most)
 		}
 	}
 	return out

@@ -251,7 +251,7 @@ func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 		sp.self = 1
 	}
 	for n := range k.s.Nodes() {
-		if v, ok := n.Labels[c.TopologyKey]; ok && k.hasKeys(n) && k.eligible(c, n) {
+		if v, ok := n.Labels[c.TopologyKey]; ok && k.hasKeys(n, corev1.DoNotSchedule) && k.eligible(c, n) {
 			sp.domain[n.Name] = v
 			sp.in[v] = 0
 		}
@@ -290,10 +290,10 @@ func (sp *spread) emptiest() int {
 	return sp.least
 }
 
-// hasKeys tells whether a node is in a domain of every hard constraint.
-func (k *class) hasKeys(n *corev1.Node) bool {
+// hasKeys tells whether a node is in a domain of every constraint of a kind.
+func (k *class) hasKeys(n *corev1.Node, kind corev1.UnsatisfiableConstraintAction) bool {
 	for _, c := range k.pod.Spec.TopologySpreadConstraints {
-		if _, ok := n.Labels[c.TopologyKey]; !ok && c.WhenUnsatisfiable == corev1.DoNotSchedule {
+		if _, ok := n.Labels[c.TopologyKey]; !ok && c.WhenUnsatisfiable == kind {
 			return false
 		}
 	}

@@ -93,6 +93,28 @@ func TestSoftSpread(t *testing.T) {
 	}
 }
 
+// TestSoftSpreadKnowsWhichDomainsThereAre: a node without the key is in none, and what is on nodes where the
+// pod may not be does not count.
+func TestSoftSpreadKnowsWhichDomainsThereAre(t *testing.T) {
+	soft := func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "rack",
+			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
+	}
+	rack := func(n *corev1.Node, name string) *corev1.Node { n.Labels["rack"] = name; return n }
+	f := newFleet(t).put(rack(node("r1", "a"), "1"), rack(node("r2", "a"), "2"), node("none", "a"), pod("there", onNode("r1")), pod("too", onNode("r2")))
+	if f.put(pod("p", soft)).settle().quiet(); f.on("p") == "none" {
+		t.Error("where there is no rack there is no even one")
+	}
+
+	ssd := func(n *corev1.Node) *corev1.Node { n.Labels["disk"] = "ssd"; return n }
+	f = newFleet(t).put(ssd(rack(node("s1", "a"), "1")), rack(node("h1", "a"), "1"), ssd(rack(node("s2", "a"), "2")),
+		pod("x", onNode("h1")), pod("y", onNode("h1")), pod("z", onNode("s2")))
+	f.put(pod("p", soft, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })).settle().quiet()
+	if on := f.on("p"); on != "s1" {
+		t.Errorf("it goes to %s: where it may be, rack 1 has none", on)
+	}
+}
+
 func TestBinding(t *testing.T) {
 	f := newFleet(t).put(node("pi-1", "oslo"), pod("kiosk-1")).settle().quiet()
 	c := state.PodCondition(f.s.Pod("default", "kiosk-1"), corev1.PodScheduled)
