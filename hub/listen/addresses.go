@@ -26,8 +26,9 @@ type Addresses struct {
 	Asks  float64 // requests per second of those on its connections who do not show who they are
 	Asked int     // of them at once
 
-	mu sync.Mutex
-	by map[netip.Addr]*visits
+	mu    sync.Mutex
+	by    map[netip.Addr]*visits
+	swept time.Time // when those that have gone were looked for
 }
 
 type visits struct {
@@ -42,8 +43,14 @@ func (v *visits) owes(now time.Time, forgiven float64) float64 {
 	return max(0, v.debt-forgiven*now.Sub(v.at).Seconds())
 }
 
-// forgetAbove is how many addresses are remembered before those that have gone are looked for.
-const forgetAbove = 1024
+// forgotten tells whether nothing is held against an address that has gone.
+func (a *Addresses) forgotten(v *visits, now time.Time) bool {
+	return v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.owes(now, a.Asks) < 1
+}
+
+// sweepAgain is how often all addresses are looked at for those that have gone, at most: a fleet
+// of which each device has its own leaves in one moment.
+const sweepAgain = time.Second
 
 // IP is the other end's address, invalid where it does not count. An IPv6 customer has
 // a whole /64, which counts as one.
@@ -93,13 +100,16 @@ func (a *Addresses) Leave(ip netip.Addr) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.by[ip].open--
-	if len(a.by) < forgetAbove && a.by[ip].open > 0 {
+	v, now := a.by[ip], time.Now()
+	if v.open--; a.forgotten(v, now) {
+		delete(a.by, ip)
+	}
+	if now.Sub(a.swept) < sweepAgain {
 		return
 	}
-	now := time.Now()
+	a.swept = now
 	for ip, v := range a.by {
-		if v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.owes(now, a.Asks) < 1 {
+		if a.forgotten(v, now) {
 			delete(a.by, ip)
 		}
 	}

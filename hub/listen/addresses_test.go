@@ -2,7 +2,9 @@ package listen
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +44,56 @@ func TestPerAddressLimits(t *testing.T) {
 			t.Errorf("%d addresses are remembered", a.Len())
 		}
 	})
+}
+
+// What has gone is forgotten, however many go at once.
+func TestAddressesThatHaveGoneAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := Addresses{Most: 5, Rate: 1, Burst: 4}
+		of := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+		for range 3 {
+			for i := range 3000 {
+				for range 2 { // one connection is soon made good, a second one takes a second more
+					if err := a.Enter(of(i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for i := range 3000 {
+				a.Leave(of(i))
+				a.Leave(of(i))
+			}
+			if a.Len() != 3000 {
+				t.Errorf("%d of 3000 that come back at once are known", a.Len())
+			}
+			time.Sleep(time.Minute)
+		}
+		_ = a.Enter(of(0))
+		if a.Leave(of(0)); a.Len() != 0 {
+			t.Errorf("%d are remembered for ever", a.Len())
+		}
+	})
+}
+
+// BenchmarkAFleetLeaves: every device has its own address.
+func BenchmarkAFleetLeaves(b *testing.B) {
+	for _, fleet := range []int{1000, 18000} {
+		b.Run(fmt.Sprintf("fleet=%d", fleet), func(b *testing.B) {
+			for b.Loop() {
+				a := Addresses{Most: 5, Rate: 1, Burst: 4}
+				of := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+				for i := range fleet {
+					_ = a.Enter(of(i))
+					_ = a.Enter(of(i))
+				}
+				for i := range fleet {
+					a.Leave(of(i))
+					a.Leave(of(i))
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(fleet), "us/device")
+		})
+	}
 }
 
 type fakeConn struct {
