@@ -26,8 +26,9 @@ func (o offence) Error() string { return o.text }
 
 // offences holds back what was told a moment ago.
 type offences struct {
-	mu sync.Mutex
-	by map[string]*told
+	mu    sync.Mutex
+	by    map[string]*told
+	swept time.Time // when those that may be told again were looked for
 }
 
 type told struct {
@@ -45,7 +46,8 @@ func (o *offences) due(who string) (held int, now bool) {
 	case t != nil && time.Since(t.at) < t.every:
 		t.held++
 		return 0, false
-	case t == nil && len(o.by) >= 4096:
+	case t == nil && len(o.by) >= 4096 && time.Since(o.swept) >= time.Second:
+		o.swept = time.Now()
 		for k, t := range o.by {
 			if time.Since(t.at) >= t.every {
 				delete(o.by, k)
