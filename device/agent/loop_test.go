@@ -141,6 +141,7 @@ func toolOrPause(s engine.Spec, run int) enginetest.Play {
 }
 
 func (d *device) StatusChanged()       { d.mu.Lock(); d.status++; d.mu.Unlock() }
+func (d *device) podsTold() int        { d.mu.Lock(); defer d.mu.Unlock(); return d.pods }
 func (d *device) PodsChanged()         { d.mu.Lock(); d.pods++; d.mu.Unlock() }
 func (d *device) DesiredStored()       {}
 func (d *device) Stream(string) Answer { return nil }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,9 +220,9 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				asked := 0
+				var asked atomic.Int32
 				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
-					return enginetest.Play{Exec: func([]string) enginetest.ExecResult { asked++; return enginetest.ExecResult{} }}
+					return enginetest.Play{Exec: func([]string) enginetest.ExecResult { asked.Add(1); return enginetest.ExecResult{} }}
 				})
 				p := makePod("app", "")
 				c := &p.Spec.Containers[0]
@@ -230,15 +231,15 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 				c.ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
-				told := d.pods
+				told := d.podsTold()
 				away(d)
-				before := asked
+				before := asked.Load()
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
-				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.pods != told {
-					t.Errorf("restarted %d times, ready %v, told %d times, events %q", s.RestartCount, s.Ready, d.pods-told, d.reasons())
+				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podsTold() != told {
+					t.Errorf("restarted %d times, ready %v, told %d times, events %q", s.RestartCount, s.Ready, d.podsTold()-told, d.reasons())
 				}
-				if n := asked - before; n < 20 || n > 42 {
+				if n := asked.Load() - before; n < 20 || n > 42 {
 					t.Errorf("it was asked %d times in the 20 s after that", n)
 				}
 			})

@@ -52,7 +52,7 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 			desire("")
 			time.Sleep(time.Second)
 		}
-		if n := told() - before; n > 12 {
+		if n := told() - before; n > 13 {
 			t.Errorf("told of %d times in a minute of other changes", n)
 		}
 		desire("2")

@@ -128,6 +128,9 @@ func (a *Agent) refreshed(s Step, r *Record, err error, now time.Time) {
 		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
 		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, holdFailed), maxBackOff)
+		if s.Generation != a.loop.o.Node.Generation { // it has wanted something else meanwhile
+			r.StaleWait = holdFailed
+		}
 		a.event(corev1.EventTypeWarning, failedMount, s.Pod, "", "%v", err)
 	}
 }
