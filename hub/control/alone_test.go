@@ -8,10 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/state"
 )
 
@@ -31,16 +27,9 @@ func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
 // node was deleted goes on.
 func TestWhatNewsHandsOverIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		at := metav1.NewTime(began)
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(began.Add(-time.Hour))}}
-		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}}
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
-		p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
-		s, _ := state.Apply(state.Empty("salt", began), []state.Change{state.Put(n, ""), state.Put(p, "")})
 		store := &narrow{}
 		store.is.Store(true)
-		l := New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
+		l := withAKiosk(time.Now(), store)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()

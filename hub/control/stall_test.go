@@ -77,13 +77,7 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		at := metav1.NewTime(began)
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(began.Add(-time.Hour))}}
-		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}}
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
-		p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
-		s, _ := state.Apply(state.Empty("salt", began), []state.Change{state.Put(n, ""), state.Put(p, "")})
-		l := New(Config{Start: s, Store: forgetful{}, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
+		l := withAKiosk(began, forgetful{})
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()
@@ -105,6 +99,18 @@ func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// withAKiosk is a hub with a node that has just fallen silent, and on it a pod that tolerates that for
+// five minutes.
+func withAKiosk(now time.Time, store Store) *Loop {
+	at := metav1.NewTime(now)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
+	p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
+	s, _ := state.Apply(state.Empty("salt", now), []state.Change{state.Put(n, ""), state.Put(p, "")})
+	return New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
 }
 
 type forgetful struct{}

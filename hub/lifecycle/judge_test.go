@@ -58,6 +58,19 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 	}
 }
 
+// judges gives a up when b and c have had their grace, and not before.
+func judges(t *testing.T, w *world) {
+	t.Helper()
+	w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
+	if got := w.expel(); len(got) > 0 {
+		t.Errorf("%v given up too early", got)
+	}
+	w.wait(time.Millisecond, "b", "c")
+	if got := w.expel(); len(got) != 1 {
+		t.Errorf("%v given up, want a", got)
+	}
+}
+
 func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 	w := judging(t)
 	w.put(node("a", "oslo", up), node("b", "oslo", up))
@@ -78,28 +91,14 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 		n := node("a", "oslo", down)
 		n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 		w.put(n, node("b", "oslo", up), node("c", "oslo", up))
-		w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
-		if got := w.expel(); len(got) > 0 {
-			t.Errorf("%v given up too early", got)
-		}
-		w.wait(time.Millisecond, "b", "c")
-		if got := w.expel(); len(got) != 1 {
-			t.Errorf("%v given up, want a", got)
-		}
+		judges(t, w)
 	})
 	t.Run("so does one that stood still", func(t *testing.T) {
 		w := judging(t)
 		w.put(node("a", "oslo", up), node("b", "oslo", up), node("c", "oslo", up))
 		w.wait(40*time.Second+1, "b", "c")
 		w.s = w.s.Listen(w.now)
-		w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
-		if got := w.expel(); len(got) > 0 {
-			t.Errorf("%v given up too early", got)
-		}
-		w.wait(time.Millisecond, "b", "c")
-		if got := w.expel(); len(got) != 1 {
-			t.Errorf("%v given up, want a", got)
-		}
+		judges(t, w)
 	})
 	t.Run("a site's own grace is the one that counts", func(t *testing.T) {
 		w := judging(t)
