@@ -15,9 +15,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -85,12 +87,15 @@ type Notifier struct {
 	Hub     func() string // address of the page
 	Now     func() time.Time
 	Log     *slog.Logger
-
-	pending map[recipient]attempt // of which nothing could be remembered; only Run's
 }
 
-// A recipient is whom an incident is told to.
-type recipient struct{ incident, whom string }
+// A teller tells one target, beside the others: one that hangs is waited for by nobody else.
+type teller struct {
+	*Notifier
+	Target
+
+	pending map[string]attempt // by incident: of which nothing could be remembered
+}
 
 // An attempt is one that its incident does not say yet.
 type attempt struct {
@@ -100,10 +105,16 @@ type attempt struct {
 
 // Run tells targets until ctx is done.
 func (n *Notifier) Run(ctx context.Context) error {
-	if len(n.Targets) == 0 {
-		<-ctx.Done()
-		return nil
+	var all errgroup.Group
+	for _, target := range n.Targets {
+		t := &teller{Notifier: n, Target: target, pending: map[string]attempt{}}
+		all.Go(func() error { return panics.Keep(ctx, "notifications", t.run) })
 	}
+	return all.Wait()
+}
+
+// run tells the target until ctx is done.
+func (t *teller) run(ctx context.Context) error {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
 	for {
@@ -111,9 +122,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			for _, t := range n.Targets {
-				n.tell(ctx, t)
-			}
+			t.tell(ctx)
 		}
 	}
 }
@@ -129,19 +138,18 @@ func (n *Notifier) TestTarget(ctx context.Context, name string) error {
 	return n.Targets[i].Send(ctx, Message{Event: Test, Hub: n.Hub(), At: metav1.NewTime(n.Now())})
 }
 
-// tell sends a target what it is to know now.
-func (n *Notifier) tell(ctx context.Context, t Target) {
+// tell sends the target what it is to know now.
+func (t *teller) tell(ctx context.Context) {
 	sent := 0
-	maps.DeleteFunc(n.pending, func(of recipient, _ attempt) bool {
-		return n.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: of.incident}) == nil
+	maps.DeleteFunc(t.pending, func(incident string, _ attempt) bool {
+		return t.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: incident}) == nil
 	})
-	for i := range state.Each[*fleet.Incident](n.Fleet.Snapshot(), state.Incidents, "") {
-		of := recipient{i.Name, t.Name()}
-		if a, ok := n.pending[of]; ok { // it was sent: once is enough
-			n.remember(ctx, of, a)
+	for i := range state.Each[*fleet.Incident](t.Fleet.Snapshot(), state.Incidents, "") {
+		if a, ok := t.pending[i.Name]; ok { // it was sent: once is enough
+			t.remember(ctx, i.Name, a)
 			continue
 		}
-		event := due(i, t.Name(), n.Now())
+		event := due(i, t.Name(), t.Now())
 		if event == "" {
 			continue
 		}
@@ -151,12 +159,12 @@ func (n *Notifier) tell(ctx context.Context, t Target) {
 		about := i.DeepCopy()
 		about.Told, about.ManagedFields = nil, nil
 		within, cancel := context.WithTimeout(ctx, timeout)
-		err := t.Send(within, Message{Event: event, Hub: n.Hub(), At: metav1.NewTime(n.Now()), Incident: about})
+		err := t.Send(within, Message{Event: event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Incident: about})
 		cancel()
 		if err != nil {
-			n.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
+			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
 		}
-		n.remember(ctx, of, attempt{event, err})
+		t.remember(ctx, i.Name, attempt{event, err})
 	}
 }
 
@@ -181,31 +189,28 @@ func due(i *fleet.Incident, whom string, now time.Time) Event {
 
 // remember writes down what came of an attempt. Where that cannot be it is tried again, and the
 // attempt is not made again until then.
-func (n *Notifier) remember(ctx context.Context, of recipient, a attempt) {
-	_, err := n.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: of.incident}).(*fleet.Incident)
+func (t *teller) remember(ctx context.Context, incident string, a attempt) {
+	_, err := t.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: incident}).(*fleet.Incident)
 		if i == nil {
 			return nil, nil
 		}
 		i = i.DeepCopy()
-		at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == of.whom })
+		at := slices.IndexFunc(i.Told, func(told fleet.IncidentTold) bool { return told.Whom == t.Name() })
 		if at < 0 {
-			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: of.whom}), len(i.Told)
+			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: t.Name()}), len(i.Told)
 		}
 		outcome(&i.Told[at], a.event, a.err, now)
 		return []state.Change{state.Put(i, "")}, nil
 	})
 	if err == nil {
-		delete(n.pending, of)
+		delete(t.pending, incident)
 		return
 	}
-	if _, known := n.pending[of]; !known && ctx.Err() == nil {
-		n.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", of.incident, "err", err)
+	if _, known := t.pending[incident]; !known && ctx.Err() == nil {
+		t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", incident, "err", err)
 	}
-	if n.pending == nil {
-		n.pending = map[recipient]attempt{}
-	}
-	n.pending[of] = a
+	t.pending[incident] = a
 }
 
 // outcome notes what came of an attempt.

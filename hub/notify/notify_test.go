@@ -103,10 +103,10 @@ func over(i *fleet.Incident) {
 }
 
 // run runs a notifier in a bubble, and returns what ends it.
-func run(m *memory, e *ear) (end func()) {
+func run(m *memory, to ...Target) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
-	n := &Notifier{Fleet: m, Targets: []Target{e}, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	n := &Notifier{Fleet: m, Targets: to, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	go func() {
 		defer close(over)
 		_ = n.Run(ctx)
@@ -180,6 +180,23 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 		time.Sleep(time.Minute)
 		if _, heard := e.set(false); heard != "a-opened b-opened a-closed" {
 			t.Errorf("told %q", heard)
+		}
+		end()
+	})
+}
+
+// TestNobodyWaitsForAReceiverThatHangs: in a storm, a webhook that takes each message to its end would
+// keep the mail from people for minutes.
+func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
+		end := run(m, &named{name: "mail", hangs: true}, e)
+		for n := range 2 * atOnce {
+			m.put(incident(fmt.Sprintf("a%02d", n), nil))
+		}
+		time.Sleep(settles + 3*looks)
+		if _, heard := e.set(false); len(strings.Fields(heard)) != 2*atOnce {
+			t.Errorf("told of %d of %d incidents", len(strings.Fields(heard)), 2*atOnce)
 		}
 		end()
 	})

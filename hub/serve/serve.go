@@ -293,7 +293,7 @@ func (h *Hub) parts() []func(context.Context) error {
 		all = append(all, h.runPeers)
 	}
 	if len(h.notifier.Targets) > 0 {
-		all = append(all, kept("notifications", h.notifier.Run))
+		all = append(all, h.notifier.Run)
 	}
 	if h.inventory != nil {
 		all = append(all, kept("inventory", h.inventory.Run))
