@@ -334,67 +334,103 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	}
 }
 
-// server is a mail server that takes one letter.
-func server(t *testing.T) (address string, letter chan string) {
+// A server is a mail server that takes letters.
+type server struct {
+	refuses string // whom it does not know
+	leaves  bool   // it ends the connection once it has a letter
+	longest int    // line that it takes; 0: any
+	letter  chan string
+	address string
+}
+
+func serve(t *testing.T, s server) *server {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	letter = make(chan string, 1)
+	s.letter, s.address = make(chan string, 9), l.Addr().String()
+	over := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-over })
 	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		_ = l.Close()
-		defer conn.Close()
-		r := bufio.NewReader(conn)
-		say := func(s string) { fmt.Fprintf(conn, "%s\r\n", s) }
-		say("220 here")
+		defer close(over)
 		for {
-			line, err := r.ReadString('\n')
+			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			switch verb, _, _ := strings.Cut(strings.TrimSpace(line), " "); verb {
-			case "EHLO":
-				say("250 hello")
-			case "DATA":
-				say("354 go on")
-				var b strings.Builder
-				for line != ".\r\n" {
-					if line, err = r.ReadString('\n'); err != nil {
-						return
-					}
-					b.WriteString(line)
-				}
-				letter <- b.String()
-				say("250 taken")
-			case "QUIT":
-				say("221 bye")
-				return
-			default:
-				say("250 well")
-			}
+			s.talk(conn)
+			_ = conn.Close()
 		}
 	}()
-	return l.Addr().String(), letter
+	return &s
+}
+
+func (s *server) talk(conn net.Conn) {
+	r := bufio.NewReader(conn)
+	say := func(s string) { fmt.Fprintf(conn, "%s\r\n", s) }
+	say("220 here")
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		switch verb, what, _ := strings.Cut(strings.TrimSpace(line), " "); {
+		case verb == "EHLO":
+			say("250 hello")
+		case verb == "RCPT" && s.refuses != "" && strings.Contains(what, s.refuses):
+			say("550 nobody here has that name")
+		case verb == "DATA":
+			say("354 go on")
+			var b strings.Builder
+			long := false
+			for line != ".\r\n" {
+				if line, err = r.ReadString('\n'); err != nil {
+					return
+				}
+				long = long || s.longest > 0 && len(line) > s.longest
+				b.WriteString(line)
+			}
+			if long {
+				say("550 a line is too long")
+				continue
+			}
+			s.letter <- b.String()
+			say("250 taken")
+			if s.leaves {
+				return
+			}
+		case verb == "QUIT":
+			say("221 bye")
+			return
+		default:
+			say("250 well")
+		}
+	}
 }
 
 func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
-	address, letter := server(t)
-	m := &Mail{Server: "smtp://" + address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
+	s := serve(t, server{})
+	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
 	evil := incident("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
 	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", At: metav1.Now(), Incident: evil}); err != nil {
 		t.Fatal(err)
 	}
-	text := <-letter
+	text := <-s.letter
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	if strings.Contains(head, "\nBcc:") || !strings.Contains(head, "To: kari@example.org, ola@example.org") || !strings.Contains(head, "Subject: [Flotilla] Critical: oslo is dark") || !strings.Contains(body, "https://hub") {
 		t.Errorf("the letter is\n%s", text)
 	}
+	m.Server = "smtp://127.0.0.1:1"
 	if err := m.Send(t.Context(), Message{Event: Test}); err == nil {
 		t.Error("a server that is gone has taken it")
+	}
+}
+
+// TestALetterThatWasTakenIsSent: whatever the server does after that, it must not get it again.
+func TestALetterThatWasTakenIsSent(t *testing.T) {
+	s := serve(t, server{leaves: true})
+	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org"}}
+	if err := m.Send(t.Context(), Message{Event: Opened, Incident: incident("a", nil)}); err != nil || len(s.letter) != 1 {
+		t.Errorf("%d letters were taken, and yet %v", len(s.letter), err)
 	}
 }

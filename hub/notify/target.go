@@ -167,7 +167,8 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	return c.Quit()
+	_ = c.Quit() // it has the letter, whatever it says now
+	return nil
 }
 
 // letter is a message as RFC 5322 has it. Nothing of an incident can add a line to its head.
