@@ -9,6 +9,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -161,7 +162,10 @@ func (t *teller) tell(ctx context.Context) {
 		within, cancel := context.WithTimeout(ctx, timeout)
 		err := t.Send(within, Message{Event: event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Incident: about})
 		cancel()
-		if err != nil {
+		switch {
+		case errors.As(err, new(partly)):
+			t.Log.Warn("not everybody was told of an incident", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
+		case err != nil:
 			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
 		}
 		t.remember(ctx, i.Name, attempt{event, err})
@@ -216,13 +220,17 @@ func (t *teller) remember(ctx context.Context, incident string, a attempt) {
 // outcome notes what came of an attempt.
 func outcome(t *fleet.IncidentTold, event Event, sent error, now time.Time) {
 	at := metav1.NewTime(now)
+	t.Error = ""
 	if sent != nil {
+		t.Error = short(sent.Error())
+	}
+	if sent != nil && !errors.As(sent, new(partly)) {
 		wait := min(leastRetry<<min(t.Failed, 10), mostRetry)
 		t.Failed++
-		t.Next, t.Error = new(metav1.NewTime(now.Add(wait))), short(sent.Error())
+		t.Next = new(metav1.NewTime(now.Add(wait)))
 		return
 	}
-	t.Failed, t.Next, t.Error = 0, nil, ""
+	t.Failed, t.Next = 0, nil
 	if event == Closed {
 		t.Closed = &at
 	}

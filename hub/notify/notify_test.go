@@ -434,3 +434,25 @@ func TestALetterThatWasTakenIsSent(t *testing.T) {
 		t.Errorf("%d letters were taken, and yet %v", len(s.letter), err)
 	}
 }
+
+// TestWhoIsRefusedKeepsNobodyElseFromTheMail: an address that is no more would else end it for all.
+func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
+	s := serve(t, server{refuses: "ola"})
+	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org"}}
+	m := &memory{s: state.Empty("x", time.Now())}
+	m.put(incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(time.Now().Add(-time.Hour)) }))
+	n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	for range 2 {
+		(&teller{Notifier: n, Target: to, pending: map[string]attempt{}}).tell(t.Context())
+	}
+	if len(s.letter) != 1 {
+		t.Errorf("%d letters were sent, want one", len(s.letter))
+	}
+	if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Next != nil || !strings.Contains(told[0].Error, "ola@example.org: 550") {
+		t.Errorf("it remembers %+v", told)
+	}
+	n.Targets, to.Whom = []Target{to}, to.Whom[:1]
+	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") || len(s.letter) != 1 {
+		t.Errorf("of somebody whom nobody knows alone: %v", err)
+	}
+}

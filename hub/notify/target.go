@@ -22,6 +22,10 @@ import (
 
 var errNobody = errors.New("nobody is told: name a webhook or a mail server in the hub's configuration")
 
+// partly is why some of those whom a message was for did not get it. The others have, so it is not
+// sent again.
+type partly struct{ error }
+
 // A Webhook is told by a POST of the message as JSON. Any answer of 2xx means that it was heard.
 type Webhook struct {
 	URL    string
@@ -152,10 +156,14 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	if err := c.Mail(m.From); err != nil {
 		return err
 	}
+	var refused []error
 	for _, to := range m.Whom {
 		if err := c.Rcpt(to); err != nil {
-			return err
+			refused = append(refused, fmt.Errorf("%s: %w", to, err))
 		}
+	}
+	if len(refused) == len(m.Whom) {
+		return errors.Join(refused...)
 	}
 	w, err := c.Data()
 	if err != nil {
@@ -168,6 +176,9 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		return err
 	}
 	_ = c.Quit() // it has the letter, whatever it says now
+	if len(refused) > 0 {
+		return partly{errors.Join(refused...)}
+	}
 	return nil
 }
 
