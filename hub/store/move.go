@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -50,6 +51,9 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 	}
 	o.moving = true
 	s, err := Open(ctx, o)
+	if away := (errMoved{}); to == SQLite && errors.As(err, &away) && away.file != "" {
+		return goOn(ctx, o, away)
+	}
 	if err != nil {
 		return Moved{}, fmt.Errorf("migrate: %w", err)
 	}
@@ -244,16 +248,32 @@ func (s *Store) stays(ctx context.Context) error {
 	return err
 }
 
+// partEnd ends the name of the file to which a database is copied from PostgreSQL. It takes the place
+// of hub.db once PostgreSQL has noted that the hub goes on there: never are both the hub's.
+const partEnd = ".migrate"
+
 func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
 	m.From, m.To = s.pg.where, s.file
+	part, ready := s.file+partEnd, false
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("migrate to %s: %w", m.To, s.explain(err))
 		}
+		if errors.As(err, new(errDoubt)) {
+			err = fmt.Errorf("%w; run this again when the server answers: nothing is lost", err)
+		}
+		if !ready { // else it may be the hub's already
+			_ = remove(part)
+		}
 	}()
-	part := s.file + ".migrate"
-	defer func() { _ = remove(part) }()
+	host, _ := os.Hostname()
+	file, err := filepath.Abs(s.file)
+	if err != nil {
+		return m, err
+	}
+	to := fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now()))
 	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) { // nobody writes meanwhile, no command either
+		ready = false
 		for _, end := range []string{"", "-wal", "-shm"} {
 			if err := remove(part + end); err != nil {
 				return err
@@ -267,45 +287,106 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 				return errors.Join(err, fmt.Errorf("%d of %d objects arrived", n, m.Objects))
 			}
 			t.audits.put(moved(o.By, m.From, m.To))
+			if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, to); err != nil {
+				return err
+			}
 			return s.beyond(ctx, c)
 		}); err != nil {
 			return err
 		}
-		if m.Kept, err = s.takeOver(part); err != nil {
+		if err := errors.Join(syncFile(part), syncDir(s.dir)); err != nil {
 			return err
 		}
-		host, _ := os.Hostname()
-		file, err := filepath.Abs(s.file)
-		if err != nil {
-			return err
-		}
-		_, err = from.ExecContext(ctx, setMeta, metaMoved, fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now())))
+		_, err = from.ExecContext(ctx, setMeta, metaMoved, to)
+		ready = err == nil
 		return err
 	}); err != nil {
 		return m, err
 	}
-	return m, nil
+	m.Kept, err = s.takeOver(part)
+	return m, err
 }
 
-// takeOver makes of a part the database of its directory, with which the hub goes on. The former
-// one is kept.
-func (s *Store) takeOver(part string) (kept string, err error) {
-	if err := syncFile(part); err != nil {
-		return "", err
+// errMoved is the refusal of a database in PostgreSQL that the hub has left.
+type errMoved struct {
+	where string // that database, as people see it
+	file  string // what was taken from there, where it has not taken its place yet; "": it has, or is not here
+	error
+}
+
+func (s *Store) isMoved(ctx context.Context, dir, to string) error {
+	e := errMoved{where: s.pg.where, file: copied(ctx, dir, to)}
+	does := fmt.Sprintf("name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM meta WHERE key = '%s'\"` on it", metaMoved)
+	if e.file != "" {
+		does = "run `flotilla-hub migrate --to sqlite` again, which was cut off"
 	}
-	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		kept = s.beside("before-migrate", time.Now())
-		if err := os.Link(s.file, kept); err != nil {
-			return "", err
+	e.error = fmt.Errorf("open %s: what it holds was taken to %s, and is older than that: %s", e.where, to, does)
+	return e
+}
+
+// copied is the file of a directory that has what was taken to it, by the words of the database that it
+// was taken from, as long as the directory says that the database is there; "": none has.
+func copied(ctx context.Context, dir, to string) string {
+	if _, err := os.Stat(filepath.Join(dir, placeFile)); err != nil {
+		return ""
+	}
+	for _, file := range []string{filepath.Join(dir, database+partEnd), filepath.Join(dir, database)} {
+		if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+			continue
+		}
+		db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
+		if err != nil {
+			continue
+		}
+		from, err := valueOf(ctx, db, metaCameFrom)
+		if err = errors.Join(err, db.Close()); err == nil && from == to {
+			return file
 		}
 	}
-	for _, end := range []string{"-wal", "-shm"} {
-		if err := remove(s.file + end); err != nil {
+	return ""
+}
+
+// goOn ends a move to a file that was cut off after PostgreSQL had noted it.
+func goOn(ctx context.Context, o Options, from errMoved) (m Moved, err error) {
+	lock, err := takeLock(o.Dir)
+	if err != nil {
+		return m, err
+	}
+	defer lock.Close()
+	s := newStore(o, filepath.Join(o.Dir, database))
+	m.From, m.To = from.where, s.file
+	db, err := sql.Open("sqlite", dsn(from.file, "query_only(1)"))
+	if err == nil {
+		m.Objects, err = objects(ctx, db)
+		err = errors.Join(err, db.Close())
+	}
+	if err == nil {
+		m.Kept, err = s.takeOver(from.file)
+	}
+	if err != nil {
+		err = fmt.Errorf("migrate to %s: %w", m.To, err)
+	}
+	return m, err
+}
+
+// takeOver makes of what was copied from PostgreSQL the database of its directory, with which the hub
+// goes on. The former one is kept.
+func (s *Store) takeOver(file string) (kept string, err error) {
+	if file != s.file {
+		if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
+			kept = s.beside("before-migrate", time.Now())
+			if err := os.Link(s.file, kept); err != nil {
+				return "", err
+			}
+		}
+		for _, end := range []string{"-wal", "-shm"} {
+			if err := remove(s.file + end); err != nil {
+				return kept, err
+			}
+		}
+		if err := os.Rename(file, s.file); err != nil {
 			return kept, err
 		}
-	}
-	if err := os.Rename(part, s.file); err != nil {
-		return kept, err
 	}
 	if err := syncDir(s.dir); err != nil {
 		return kept, err

@@ -300,6 +300,71 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	})
 }
 
+// Of a move to a file that is cut off in the middle of its last COMMIT nobody knows whether PostgreSQL has
+// noted it: the hub goes on in one of the two, and never in both.
+func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	for name, does := range map[string]fault{
+		"before the server has noted it":     cutBeforeAndDown,
+		"after it, before anybody knows":     cutAndDown,
+		"between hub.db and where it is now": none,
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := onPostgres(t, server)
+			o.waits = impatient
+			l := newLine(t, &o)
+			s := opened(t, o)
+			filled(t, s)
+			before := everything(t, s)
+			must(t, s.Close())
+			file, address := filepath.Join(o.Dir, database), o.Database
+			o.Database = ""
+			l.setAfter(file+" on ", does)
+			m, err := Move(t.Context(), o, SQLite)
+			if does == none {
+				must(t, err)
+				must(t, os.WriteFile(filepath.Join(o.Dir, placeFile), []byte(address), 0o600))
+			} else if err == nil || !strings.Contains(err.Error(), "run this again when the server answers") || l.happened() != 1 {
+				t.Fatal(m, err)
+			}
+			l.isDown(false)
+			s, err = Open(t.Context(), o)
+			if does == cutBeforeAndDown {
+				must(t, err)
+				if s.pg == nil || everything(t, s) != before {
+					t.Error("a hub that starts meanwhile is not where it was")
+				}
+				must(t, s.Close())
+			} else if err == nil || !strings.Contains(err.Error(), "was taken to") || !strings.Contains(err.Error(), "run `flotilla-hub migrate --to sqlite` again") {
+				t.Errorf("a hub that starts meanwhile: %v", err)
+			}
+			m, err = Move(t.Context(), o, SQLite)
+			if err != nil || m.Objects != 1202 || m.To != file || m.From == "" || m.Kept != "" {
+				t.Fatal(m, err)
+			}
+			s = opened(t, o)
+			if s.pg != nil || everything(t, s) != before || s.rev <= revisionJump {
+				t.Error("it is not as it was")
+			}
+			wholeAudit(t, s)
+			must(t, s.Close())
+			if left, _ := filepath.Glob(file + partEnd + "*"); len(left) > 0 {
+				t.Errorf("%v are left of it", left)
+			}
+			elsewhere := o
+			elsewhere.Dir, elsewhere.Database = t.TempDir(), address
+			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") || !strings.Contains(err.Error(), "name another database") {
+				t.Errorf("another hub goes on from where it was: %v, %v", s, err)
+			}
+			o.Database = address
+			if s, err := Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "name another database") {
+				t.Errorf("the hub goes back to where it was: %v, %v", s, err)
+			}
+		})
+	}
+}
+
 func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)

@@ -33,7 +33,8 @@ type line struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	fault fault
-	down  bool // no new connections
+	once  string // the fault is of the first COMMIT after this was said; "": of the next
+	down  bool   // no new connections
 	hits  int
 }
 
@@ -74,9 +75,10 @@ func newLine(t *testing.T, o *Options) *line {
 	return l
 }
 
-func (l *line) set(f fault)   { l.mu.Lock(); l.fault = f; l.mu.Unlock() }
-func (l *line) isDown(d bool) { l.mu.Lock(); l.down = d; l.mu.Unlock() }
-func (l *line) happened() int { l.mu.Lock(); defer l.mu.Unlock(); return l.hits }
+func (l *line) set(f fault)                   { l.setAfter("", f) }
+func (l *line) setAfter(said string, f fault) { l.mu.Lock(); l.once, l.fault = said, f; l.mu.Unlock() }
+func (l *line) isDown(d bool)                 { l.mu.Lock(); l.down = d; l.mu.Unlock() }
+func (l *line) happened() int                 { l.mu.Lock(); defer l.mu.Unlock(); return l.hits }
 
 func (l *line) cut() {
 	l.mu.Lock()
@@ -132,9 +134,17 @@ func (l *line) serve(c net.Conn) {
 			return
 		}
 		does := none
+		l.mu.Lock()
+		if bytes.Contains(b[:n], []byte(l.once)) {
+			l.once = ""
+		}
+		l.mu.Unlock()
 		if bytes.Contains(b[:n], []byte("COMMIT\x00")) {
 			l.mu.Lock()
-			if does = l.fault; does != none {
+			if l.once == "" {
+				does = l.fault
+			}
+			if does != none {
 				l.hits++
 				l.fault = none
 			}

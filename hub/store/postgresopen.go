@@ -201,7 +201,7 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	}
 	moved, err := valueOf(ctx, s.conn, metaMoved)
 	if err == nil && moved != "" {
-		return 0, fmt.Errorf("open %s: what it holds was taken to %s, and is older than that: name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM meta WHERE key = '%s'\"` on it", s.pg.where, moved, metaMoved)
+		return 0, s.isMoved(ctx, o.Dir, moved)
 	}
 	return schema, err
 }
