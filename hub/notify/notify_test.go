@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
+	"mime/quotedprintable"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/mail"
 	"strings"
 	"sync"
 	"testing"
@@ -454,5 +457,33 @@ func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 	n.Targets, to.Whom = []Target{to}, to.Whom[:1]
 	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") || len(s.letter) != 1 {
 		t.Errorf("of somebody whom nobody knows alone: %v", err)
+	}
+}
+
+// TestALetterHasNoLongLines: a server need not take one of more than 998 octets, and some do not. What a
+// device says may be in any script, and there may be many whom it is for.
+func TestALetterHasNoLongLines(t *testing.T) {
+	s := serve(t, server{longest: 998 + len("\r\n")})
+	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org"}
+	for n := range 60 {
+		m.Whom = append(m.Whom, fmt.Sprintf("somebody-%02d@example.org", n))
+	}
+	said := "Образ не может быть получен = " + strings.Repeat("ошибка сети ", 40) + strings.Repeat("ы", 200)
+	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", Incident: incident("a", func(i *fleet.Incident) { i.Message = said })}); err != nil {
+		t.Fatal(err)
+	}
+	letter, err := mail.ReadMessage(strings.NewReader(<-s.letter))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to, err := letter.Header.AddressList("To"); err != nil || len(to) != len(m.Whom) {
+		t.Errorf("it is to %d, want %d: %v", len(to), len(m.Whom), err)
+	}
+	if subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject")); err != nil || !strings.HasPrefix(subject, "[Flotilla] Critical: Образ не может быть получен = ошибка") {
+		t.Errorf("its subject is %q, %v", subject, err)
+	}
+	body, err := io.ReadAll(quotedprintable.NewReader(letter.Body))
+	if err != nil || !strings.HasPrefix(string(body), "Critical: "+said+".\r\n") || !strings.Contains(string(body), "\r\nhttps://hub\r\n") {
+		t.Errorf("it says %s, %v", body, err)
 	}
 }

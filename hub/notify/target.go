@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"mime/quotedprintable"
 	"net"
 	"net/http"
 	"net/smtp"
@@ -182,11 +183,23 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	return nil
 }
 
+// width is how long a line of a letter is at most, if its words let it: a server need not take one of 1,000.
+const width = 78
+
 // letter is a message as RFC 5322 has it. Nothing of an incident can add a line to its head.
 func (m *Mail) letter(msg Message) []byte {
 	var b bytes.Buffer
 	head := func(name, value string) {
-		fmt.Fprintf(&b, "%s: %s\r\n", name, strings.Join(strings.Fields(value), " "))
+		at, _ := b.WriteString(name + ":")
+		for n, word := range strings.Fields(value) {
+			if n > 0 && at+1+len(word) > width {
+				b.WriteString("\r\n")
+				at = 0
+			}
+			b.WriteString(" " + word)
+			at += 1 + len(word)
+		}
+		b.WriteString("\r\n")
 	}
 	head("From", m.From)
 	head("To", strings.Join(m.Whom, ", "))
@@ -196,9 +209,10 @@ func (m *Mail) letter(msg Message) []byte {
 	head("Auto-Submitted", "auto-generated")
 	head("MIME-Version", "1.0")
 	head("Content-Type", "text/plain; charset=utf-8")
-	head("Content-Transfer-Encoding", "8bit")
+	head("Content-Transfer-Encoding", "quoted-printable")
 	b.WriteString("\r\n")
-	line := func(text string) { b.WriteString(text + "\r\n") }
+	body := quotedprintable.NewWriter(&b)
+	line := func(text string) { _, _ = io.WriteString(body, text+"\r\n") } // into memory
 	line(msg.Line() + ".")
 	if i := msg.Incident; i != nil {
 		line("")
@@ -221,5 +235,6 @@ func (m *Mail) letter(msg Message) []byte {
 		line("")
 		line(msg.Hub)
 	}
+	_ = body.Close()
 	return b.Bytes()
 }
