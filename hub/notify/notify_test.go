@@ -2,6 +2,7 @@ package notify
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -485,5 +486,36 @@ func TestALetterHasNoLongLines(t *testing.T) {
 	body, err := io.ReadAll(quotedprintable.NewReader(letter.Body))
 	if err != nil || !strings.HasPrefix(string(body), "Critical: "+said+".\r\n") || !strings.Contains(string(body), "\r\nhttps://hub\r\n") {
 		t.Errorf("it says %s, %v", body, err)
+	}
+}
+
+// TestALetterThatIsSentAgainIsTheSame: one that was taken while the answer was lost comes twice, and who gets
+// it, or his mail server, shows it once.
+func TestALetterThatIsSentAgainIsTheSame(t *testing.T) {
+	m, at := &Mail{Whom: []string{"kari@example.org"}}, time.Now()
+	id := func(msg Message, after time.Duration) string {
+		msg.At = metav1.NewTime(at.Add(after))
+		letter, err := mail.ReadMessage(bytes.NewReader(m.letter(msg)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return letter.Header.Get("Message-ID")
+	}
+	a, later := incident("a", nil), incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(at.Add(48 * time.Hour)) })
+	first := id(Message{Event: Opened, Incident: a}, 0)
+	if again := id(Message{Event: Opened, Incident: a}, time.Minute); again != first || first == "" {
+		t.Errorf("it is %s, and then %s", first, again)
+	}
+	for what, other := range map[string]string{
+		"its end":                     id(Message{Event: Closed, Incident: a}, time.Minute),
+		"another one some days later": id(Message{Event: Opened, Incident: later}, 48*time.Hour),
+		"a test":                      id(Message{Event: Test}, 0),
+	} {
+		if other == first {
+			t.Errorf("%s is the same: %s", what, other)
+		}
+	}
+	if id(Message{Event: Test}, 0) == id(Message{Event: Test}, time.Minute) {
+		t.Error("two tests are the same")
 	}
 }
