@@ -146,6 +146,9 @@ func (t *teller) tell(ctx context.Context) {
 		return t.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: incident}) == nil
 	})
 	for i := range state.Each[*fleet.Incident](t.Fleet.Snapshot(), state.Incidents, "") {
+		if i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident); i == nil { // those before it may have taken minutes
+			continue
+		}
 		if a, ok := t.pending[i.Name]; ok { // it was sent: once is enough
 			t.remember(ctx, i.Name, a)
 			continue

@@ -206,6 +206,37 @@ func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
 	})
 }
 
+// A slow one takes ten seconds for each message.
+type slow struct{ ear }
+
+func (s *slow) Send(ctx context.Context, m Message) error {
+	time.Sleep(10 * time.Second)
+	return s.ear.Send(ctx, m)
+}
+
+// TestWhatIsOverBeforeItsTurnIsNotTold: in a storm the last is told minutes after the first.
+func TestWhatIsOverBeforeItsTurnIsNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, e := &memory{s: state.Empty("x", time.Now())}, &slow{}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			m.put(incident(name, nil))
+		}
+		end := run(m, e)
+		time.Sleep(settles + 5*time.Second)
+		b, c := m.get("b").DeepCopy(), m.get("c")
+		over(b)
+		m.put(b)
+		_, _ = m.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) {
+			return []state.Change{state.Remove(c, "")}, nil
+		})
+		time.Sleep(5 * time.Minute)
+		if _, heard := e.set(false); heard != "a-opened d-opened" {
+			t.Errorf("told %q", heard)
+		}
+		end()
+	})
+}
+
 func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{deaf: true}
