@@ -28,8 +28,9 @@ import (
 const (
 	// Kept is how long a closed incident stays.
 	Kept = 24 * time.Hour
-	// MostClosed is how many of them there are at most: the oldest go.
-	MostClosed = 500
+	// MostClosed is how many of them there are at most: the oldest go. MostUntold is the same where
+	// somebody has still to be told that they are over.
+	MostClosed, MostUntold = 500, 5000
 	// rest is the least time between two counts of what one subject's incidents touch.
 	rest = time.Second
 	// gap is how much later than the one before it a node of the same incident fails, and
@@ -381,21 +382,27 @@ func (p *pass) expire(q state.Subject) {
 
 // forget removes the oldest of too many closed incidents.
 func (p *pass) forget() {
-	more := len(p.closed) - len(p.gone) - MostClosed
-	if more <= 0 {
+	left := len(p.closed) - len(p.gone)
+	if left <= MostClosed {
 		return
 	}
 	slices.SortStableFunc(p.closed, func(a, b *fleet.Incident) int { return a.Closed.Compare(b.Closed.Time) })
 	for _, i := range p.closed {
-		if more == 0 {
+		if left <= MostClosed {
 			return
 		}
-		if !slices.Contains(p.gone, i) {
-			p.plan.Do(state.Remove(i, ""))
-			p.plan.Wake(state.KeyOf(i), time.Time{})
-			more--
+		if slices.Contains(p.gone, i) || left <= MostUntold && awaited(i) {
+			continue
 		}
+		p.plan.Do(state.Remove(i, ""))
+		p.plan.Wake(state.KeyOf(i), time.Time{})
+		left--
 	}
+}
+
+// awaited tells whether somebody who was told of an incident has still to be told that it is over.
+func awaited(i *fleet.Incident) bool {
+	return slices.ContainsFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Closed == nil })
 }
 
 func earliest(a, b time.Time) time.Time {

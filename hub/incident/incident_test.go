@@ -1,6 +1,7 @@
 package incident_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -343,5 +344,40 @@ func TestClosedIncidentsAreBounded(t *testing.T) {
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	if got := w.s.Len(state.Incidents); got > incident.MostClosed+1 {
 		t.Errorf("there are %d", got)
+	}
+}
+
+// Thousands that end at once stay until those who were told that they are open know that they are over, but
+// not without bound: somebody may not have been reached for days.
+func TestAnEndThatSomebodyWaitsForIsNotForgotten(t *testing.T) {
+	w := newWorld(t)
+	name := func(i int) string { return fmt.Sprintf("x-%05d", i) }
+	closed := metav1.NewTime(noon)
+	put := func(from, to int, told ...fleet.IncidentTold) {
+		var changes []state.Change
+		for i := from; i < to; i++ {
+			changes = append(changes, state.Put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name(i)}, State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}, Told: told}, ""))
+		}
+		w.apply(changes)
+	}
+	waits := []fleet.IncidentTold{{Whom: "webhook", Opened: &closed, Closed: &closed}, {Whom: "mail", Opened: &closed}}
+	knows := []fleet.IncidentTold{{Whom: "webhook", Opened: &closed, Closed: &closed}, {Whom: "mail", Opened: &closed, Closed: &closed}}
+	n := 2 * incident.MostClosed
+	put(0, n, waits...)
+	put(n, n+20)
+	if got := w.s.Len(state.Incidents); got != n {
+		t.Errorf("of %d that somebody waits for and 20 others there are %d", n, got)
+	}
+	put(0, n, knows...)
+	if got := w.s.Len(state.Incidents); got != incident.MostClosed {
+		t.Errorf("once all are told there are %d", got)
+	}
+	put(0, incident.MostUntold+20, waits...)
+	if got := w.s.Len(state.Incidents); got != incident.MostUntold {
+		t.Errorf("of %d that somebody waits for there are %d", incident.MostUntold+20, got)
+	}
+	w.wait(incident.Kept)
+	if got := w.s.Len(state.Incidents); got != 0 {
+		t.Errorf("a day later there are %d", got)
 	}
 }

@@ -43,6 +43,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 				return []state.Subject{theFleet} // counts it
 			}
 		}
+		if i, ok := c.New.(*fleet.Incident); ok && i.State == fleet.IncidentClosed {
+			return []state.Subject{state.About(c.Key)} // it may be one too many, once all are told
+		}
 		return nil
 	}
 	if !isWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
