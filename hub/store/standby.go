@@ -46,7 +46,6 @@ var ErrStandby = errors.New("this hub stands by: only the one that leads writes"
 type Standby struct {
 	store *Store
 	lock  *dirLock
-	cold  bool // its schema is older than this program: what is in it is read when this hub leads
 
 	mu   sync.Mutex
 	saw  progress // how far the database was at least, as its witness here says
@@ -101,7 +100,6 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		if err := first.Close(); err != nil {
 			return nil, err
 		}
-		have = latest()
 	}
 	if s.seal, err = s.knownSealer(ctx); err != nil {
 		return nil, err
@@ -118,7 +116,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if err := s.witness.open(o.Dir); err != nil {
 		log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
-	return &Standby{store: s, cold: have < latest(), lock: lock, saw: saw}, nil
+	return &Standby{store: s, lock: lock, saw: saw}, nil
 }
 
 // knownSealer reads the key by which the database is sealed; it makes none.
@@ -268,9 +266,6 @@ func (d Delta) Gone() (gone []state.Key) {
 // known any more.
 func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 	defer func() { err = s.store.explain(err) }()
-	if s.cold {
-		return Delta{}, fmt.Errorf("follow the hub that leads: the database has an older schema, which this program migrates when it leads: %w", ErrUnavailable)
-	}
 	c, err := s.store.read.conn(ctx)
 	if err != nil {
 		return d, err
@@ -284,9 +279,12 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 			err = rerr
 		}
 	}()
-	var now, from sql.NullString
-	if err := c.QueryRowContext(ctx, "SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?)", metaRevision, metaFrom).Scan(&now, &from); err != nil {
+	var now, from, schema sql.NullString
+	if err := c.QueryRowContext(ctx, "SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?)", metaRevision, metaFrom, metaSchema).Scan(&now, &from, &schema); err != nil {
 		return d, err
+	}
+	if have, err := strconv.Atoi(schema.String); err != nil || have < latest() {
+		return d, fmt.Errorf("follow the hub that leads: the database has an older schema, which a hub of this version migrates when it leads: %w", ErrUnavailable)
 	}
 	if d.Rev, err = strconv.ParseUint(now.String, 10, 64); err != nil {
 		return d, fmt.Errorf("read the revision: %w", err)

@@ -226,6 +226,24 @@ func TestALeaderInALongTransactionLeads(t *testing.T) {
 	}
 }
 
+// TestAStandbyFollowsOnceAnotherHasMigrated: of hubs that are upgraded one after the other, one that stood by when
+// the schema was older is as good a standby as any once another one of its version leads.
+func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
+	t.Parallel()
+	m := newMembers(t)
+	a := m.lead(m.standby("a"), "a")
+	mustCommit(t, a, 1, pod("a", 1))
+	must(t, a.SetMeta(t.Context(), metaSchema, fmt.Sprint(latest()-1)))
+	b := m.standby("b")
+	if _, err := b.Follow(t.Context(), 0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "older schema") {
+		t.Errorf("of an older schema: %v", err)
+	}
+	must(t, a.SetMeta(t.Context(), metaSchema, fmt.Sprint(latest())))
+	if d, err := b.Follow(t.Context(), 0); err != nil || !d.All || len(d.Rows) != 1 {
+		t.Errorf("once it is migrated: %+v, %v", d, err)
+	}
+}
+
 // TestAHubThatLeavesIsOvertakenAtOnce, though it is still there: it writes what is left of the audit, and no object.
 func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
 	m := newMembers(t)
