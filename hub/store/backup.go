@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,23 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 		return err
 	}
 	return syncDir(dir)
+}
+
+// halves are what is left of a backup, and of a restore of PostgreSQL, that was killed: each has a name of
+// its own, and nobody else would remove it.
+var halves = []string{"backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*", database + ".before-restore-*.part*", database + ".before-restore-*.restore*"}
+
+// forgetHalves removes them. Whoever calls it has the lock of the data directory.
+func (s *Store) forgetHalves() {
+	for _, form := range halves {
+		files, err := fs.Glob(os.DirFS(s.dir), form)
+		for _, file := range files {
+			err = errors.Join(err, remove(filepath.Join(s.dir, file)))
+		}
+		if err != nil {
+			s.log.Warn("what is left of a backup that was cut off is not removed", "err", err)
+		}
+	}
 }
 
 func (s *Store) vacuumInto(ctx context.Context, file string) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -237,6 +238,31 @@ func TestABackupDoesNotOverwrite(t *testing.T) {
 	}
 	if err := s.Backup(t.Context(), filepath.Join(file, "x.db")); err == nil {
 		t.Fatal("backed up into a file")
+	}
+}
+
+// TestWhatAKilledHubWasBackingUpGoes: one that is killed again and again in the middle of it, as by a bad
+// supply, must not fill its disk with halves.
+func TestWhatAKilledHubWasBackingUpGoes(t *testing.T) {
+	o := options(t, t.TempDir())
+	must(t, opened(t, o).Close())
+	must(t, os.MkdirAll(filepath.Join(o.Dir, "backups"), 0o700))
+	halves := []string{"backups/hub-20260102T030405Z.db.part", "backups/hub-20260102T030405Z.db.part-journal", "backups/before-schema-7-20260102T030405Z.db.part",
+		"hub.db.before-restore-20260102T030405Z.part", "hub.db.before-restore-20260102T030405Z.restore", "hub.db.before-restore-20260102T030405Z-2.restore-wal"}
+	whole := []string{"backups/hub-20260102T030405Z.db", "backups/before-schema-7-20260102T030405Z.db", "hub.db.before-restore-20260102T030405Z", "mine.part"}
+	for _, name := range slices.Concat(halves, whole) {
+		must(t, os.WriteFile(filepath.Join(o.Dir, name), []byte("x"), 0o600))
+	}
+	must(t, opened(t, o).Close())
+	for _, name := range halves {
+		if _, err := os.Stat(filepath.Join(o.Dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there still: %v", name, err)
+		}
+	}
+	for _, name := range whole {
+		if _, err := os.Stat(filepath.Join(o.Dir, name)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -122,6 +122,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
 	s.lock = lock
+	s.forgetHalves()
 	url, err := place(o)
 	if err == nil && url != "" {
 		s.pg, err = parsePostgres(url, o.waits, s.log)
