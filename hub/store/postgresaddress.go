@@ -21,10 +21,13 @@ import (
 const setUp = `
 SELECT set_config('synchronous_commit', ` + durable + `, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
-	set_config('idle_in_transaction_session_timeout', '60000', false),
+	set_config('idle_in_transaction_session_timeout', '` + idle + `', false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false);
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // not every release has them
+
+// idle is how long a transaction may wait for its hub, in milliseconds.
+const idle = "60000"
 
 // durable is what synchronous_commit has to be: on, or more where it is that.
 const durable = "CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END"

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -242,6 +243,30 @@ func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
 	if d, err := b.Follow(t.Context(), 0); err != nil || !d.All || len(d.Rows) != 1 {
 		t.Errorf("once it is migrated: %+v, %v", d, err)
 	}
+}
+
+// TestALeadersBackupMayWaitForItsDisk: a card that takes seconds for what it is given ends no backup. Only who
+// holds the row may not be silent.
+func TestALeadersBackupMayWaitForItsDisk(t *testing.T) {
+	t.Parallel()
+	m := newMembers(t)
+	a := m.lead(m.standby("a"), "a")
+	mustCommit(t, a, 1, pod("a", 1))
+	file := filepath.Join(t.TempDir(), "copy.db")
+	disk, err := sql.Open("sqlite", "file:"+file)
+	must(t, err)
+	busy, err := disk.Conn(t.Context())
+	must(t, err)
+	_, err = busy.ExecContext(t.Context(), "BEGIN EXCLUSIVE")
+	must(t, err)
+	over := make(chan error)
+	go func() {
+		time.Sleep(frozen + time.Second)
+		_, err := busy.ExecContext(context.Background(), "COMMIT")
+		over <- errors.Join(err, busy.Close(), disk.Close())
+	}()
+	must(t, a.export(t.Context(), file))
+	must(t, <-over)
 }
 
 // TestAHubThatLeavesIsOvertakenAtOnce, though it is still there: it writes what is left of the audit, and no object.
