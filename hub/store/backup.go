@@ -111,6 +111,28 @@ func backups(dir string) ([]string, error) {
 	return list, err
 }
 
+// furthest orders backups by how far their databases are, the newest first: their names are of a clock, which
+// may have been ahead. Those that cannot be read are the last.
+func furthest(ctx context.Context, list []string) []string {
+	is := map[string]progress{}
+	for _, file := range list {
+		if db, err := sql.Open("sqlite", untouched(file)); err == nil {
+			is[file], _ = progressOf(ctx, db)
+			_ = db.Close()
+		}
+	}
+	slices.SortStableFunc(list, func(a, b string) int {
+		switch {
+		case is[b].before(is[a]):
+			return -1
+		case is[a].before(is[b]):
+			return 1
+		}
+		return 0
+	})
+	return list
+}
+
 // A Copy is one of the daily backups.
 type Copy struct {
 	File  string
@@ -191,7 +213,7 @@ func (s *Store) backupNow(ctx context.Context, now time.Time) error {
 	}
 	list, err := backups(s.dir)
 	errs := []error{err}
-	for _, old := range list[min(len(list), keptBackups):] {
+	for _, old := range furthest(ctx, list)[min(len(list), keptBackups):] {
 		errs = append(errs, remove(old))
 	}
 	return errors.Join(errs...)

@@ -64,7 +64,7 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	if err != nil {
 		return fmt.Errorf("recover %s: list its backups: %w", s.file, err)
 	}
-	for _, b := range append(list, "") {
+	for _, b := range append(furthest(ctx, list), "") {
 		r.From = b
 		if err = s.prepare(ctx, o, salvaged, r); err == nil {
 			break

@@ -335,6 +335,43 @@ func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
 	}
 }
 
+// TestBackupsFromTheFutureAreNoNewOnes: those of a clock that was ahead until somebody restored an earlier one
+// must not be kept in the place of each new one, nor be what a damaged database is replaced by.
+func TestBackupsFromTheFutureAreNoNewOnes(t *testing.T) {
+	dir := history(t, true)
+	synctest.Test(t, func(t *testing.T) {
+		old, err := os.ReadFile(filepath.Join(dir, database))
+		must(t, err)
+		files, err := filepath.Glob(filepath.Join(dir, "backups", "*"))
+		must(t, err)
+		for _, file := range files {
+			must(t, os.Remove(file))
+		}
+		for day := range 8 {
+			must(t, os.WriteFile(filepath.Join(dir, "backups", time.Now().AddDate(36, 0, day).Format(backupForm)), old, 0o600))
+		}
+		s, err := Open(t.Context(), options(t, dir))
+		must(t, err)
+		mustCommit(t, s, s.rev+1, pod("newest", s.rev+1))
+		ctx, cancel := contextFor(t, 3*time.Hour)
+		defer cancel()
+		must(t, s.RunBackups(ctx))
+		list, err := filepath.Glob(filepath.Join(dir, "backups", "*"))
+		must(t, err)
+		if now := time.Now().UTC().Format("hub-20060102"); len(list) != keptBackups || !strings.HasPrefix(filepath.Base(list[0]), now) || strings.HasPrefix(filepath.Base(list[1]), now) {
+			t.Fatalf("in three hours it has made %v, want one", list)
+		}
+		must(t, s.Close())
+		damage(t, filepath.Join(dir, database))
+		s, err = Open(t.Context(), options(t, dir))
+		must(t, err)
+		defer s.Close()
+		if r, err := s.Recovered(t.Context()); err != nil || r == nil || r.From != list[0] || len(contents(t, s)) != 3 {
+			t.Errorf("it goes on with %+v, want that of %s: %v", r, list[0], err)
+		}
+	})
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

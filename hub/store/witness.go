@@ -40,9 +40,11 @@ func (s *Store) progresses(ctx context.Context, schema int) (saw, is progress, e
 }
 
 // found is how far the database is that is opened.
-func (s *Store) found(ctx context.Context) (p progress, err error) {
+func (s *Store) found(ctx context.Context) (p progress, err error) { return progressOf(ctx, s.conn) }
+
+func progressOf(ctx context.Context, q querier) (p progress, err error) {
 	for key, into := range map[string]*uint64{metaRevision: &p.rev, metaWrites: &p.writes} {
-		text, err := valueOf(ctx, s.conn, key)
+		text, err := valueOf(ctx, q, key)
 		if err == nil && text != "" { // versions before this one did not count
 			*into, err = strconv.ParseUint(text, 10, 64)
 		}
