@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/mail"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -369,7 +370,7 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	}
 }
 
-// A server is a mail server that takes letters.
+// A server is a mail server that takes letters of who says who he is, as RFC 5321 (4.1.4) has it.
 type server struct {
 	refuses string // whom it does not know
 	leaves  bool   // it ends the connection once it has a letter
@@ -410,6 +411,9 @@ func (s *server) talk(conn net.Conn) {
 			return
 		}
 		switch verb, what, _ := strings.Cut(strings.TrimSpace(line), " "); {
+		case verb == "EHLO" && what != "[127.0.0.1]":
+			say("421 that is not who you are")
+			return
 		case verb == "EHLO":
 			say("250 hello")
 		case verb == "RCPT" && s.refuses != "" && strings.Contains(what, s.refuses):
@@ -548,5 +552,18 @@ func TestALetterThatIsSentAgainIsTheSame(t *testing.T) {
 	}
 	if id(Message{Event: Test}, 0) == id(Message{Event: Test}, time.Minute) {
 		t.Error("two tests are the same")
+	}
+}
+
+func TestWhoSendsMailSaysWhereHeIs(t *testing.T) {
+	for _, c := range []struct{ at, says string }{
+		{"192.0.2.7:40000", "[192.0.2.7]"},
+		{"[2001:db8::7]:40000", "[IPv6:2001:db8::7]"},
+		{"[fe80::7%eth0]:40000", "[IPv6:fe80::7]"},
+		{"[::ffff:192.0.2.7]:40000", "[192.0.2.7]"},
+	} {
+		if says := literal(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.at))); says != c.says {
+			t.Errorf("from %s it says %s, want %s", c.at, says, c.says)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"mime/quotedprintable"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/smtp"
 	"net/url"
 	"strings"
@@ -144,6 +145,9 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		return err
 	}
 	defer c.Close()
+	if err := c.Hello(literal(conn.LocalAddr())); err != nil {
+		return err
+	}
 	if ok, _ := c.Extension("STARTTLS"); ok && u.Scheme == "smtp" {
 		if err := c.StartTLS(secure); err != nil {
 			return err
@@ -181,6 +185,20 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		return partly{errors.Join(refused...)}
 	}
 	return nil
+}
+
+// literal is what one who has no name that a mail server could look up says to it: RFC 5321, 4.1.3. Some
+// servers let nobody in who says localhost.
+func literal(at net.Addr) string {
+	from, err := netip.ParseAddrPort(at.String())
+	if err != nil {
+		return "localhost"
+	}
+	ip := from.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		return "[IPv6:" + ip.String() + "]"
+	}
+	return "[" + ip.String() + "]"
 }
 
 // width is how long a line of a letter is at most, if its words let it: a server need not take one of 1,000.
