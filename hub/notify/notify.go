@@ -10,6 +10,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -64,12 +65,12 @@ type Message struct {
 }
 
 // ID tells a message from others: one that comes twice, as the hub ended before it could remember
-// that it had been sent, has the same.
+// that it had been sent, has the same. An incident that is forgotten may give its name to the next.
 func (m Message) ID() string {
 	if m.Incident == nil {
-		return string(m.Event)
+		return fmt.Sprintf("%s-%d", m.Event, m.At.Unix())
 	}
-	return m.Incident.Name + "-" + string(m.Event)
+	return fmt.Sprintf("%s-%s-%d", m.Incident.Name, m.Event, m.Incident.Opened.Unix())
 }
 
 // A Target is somebody who is told.

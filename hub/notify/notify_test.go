@@ -84,8 +84,16 @@ func (e *ear) Send(_ context.Context, m Message) error {
 	if e.tries++; e.deaf {
 		return errors.New("it is deaf")
 	}
-	e.heard = append(e.heard, m.ID())
+	e.heard = append(e.heard, m.name())
 	return nil
+}
+
+// name is a message without its moment.
+func (m Message) name() string {
+	if m.Incident == nil {
+		return string(m.Event)
+	}
+	return m.Incident.Name + "-" + string(m.Event)
 }
 
 func (e *ear) set(deaf bool) (tries int, heard string) {
@@ -353,7 +361,7 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	if err := json.Unmarshal(body, &got); err != nil || got.Incident.Name != "a" || got.Event != Opened {
 		t.Errorf("it was sent %s (%v)", body, err)
 	}
-	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != "a-opened" {
+	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != m.ID() || !strings.HasPrefix(m.ID(), "a-opened-") {
 		t.Errorf("it was sent with %v", head)
 	}
 	for _, code = range []int{http.StatusFound, http.StatusTeapot, http.StatusInternalServerError} {
@@ -524,9 +532,9 @@ func TestALetterHasNoLongLines(t *testing.T) {
 	}
 }
 
-// TestALetterThatIsSentAgainIsTheSame: one that was taken while the answer was lost comes twice, and who gets
-// it, or his mail server, shows it once.
-func TestALetterThatIsSentAgainIsTheSame(t *testing.T) {
+// TestWhatIsSentAgainIsTheSame: what was taken while the answer was lost comes twice, and who gets it, or his mail
+// server, shows it once. An incident of the same name some days later is another.
+func TestWhatIsSentAgainIsTheSame(t *testing.T) {
 	m, at := &Mail{Whom: []string{"kari@example.org"}}, time.Now()
 	id := func(msg Message, after time.Duration) string {
 		msg.At = metav1.NewTime(at.Add(after))
@@ -552,6 +560,9 @@ func TestALetterThatIsSentAgainIsTheSame(t *testing.T) {
 	}
 	if id(Message{Event: Test}, 0) == id(Message{Event: Test}, time.Minute) {
 		t.Error("two tests are the same")
+	}
+	if first, again, other := (Message{Event: Opened, Incident: a}).ID(), (Message{Event: Opened, Incident: a, At: metav1.NewTime(at)}).ID(), (Message{Event: Opened, Incident: later}).ID(); again != first || other == first {
+		t.Errorf("a webhook is sent %s, then %s, and %s of another one", first, again, other)
 	}
 }
 

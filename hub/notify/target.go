@@ -223,11 +223,7 @@ func (m *Mail) letter(msg Message) []byte {
 	head("To", strings.Join(m.Whom, ", "))
 	head("Subject", mime.QEncoding.Encode("utf-8", short("[Flotilla] "+strings.Join(strings.Fields(msg.Line()), " "))))
 	head("Date", msg.At.UTC().Format(time.RFC1123Z))
-	of := msg.At // of a test
-	if msg.Incident != nil {
-		of = msg.Incident.Opened
-	}
-	head("Message-ID", fmt.Sprintf("<%s.%d@flotilla-hub>", msg.ID(), of.Unix())) // of each attempt the same: who gets two keeps one
+	head("Message-ID", "<"+msg.ID()+"@flotilla-hub>")
 	head("Auto-Submitted", "auto-generated")
 	head("MIME-Version", "1.0")
 	head("Content-Type", "text/plain; charset=utf-8")
