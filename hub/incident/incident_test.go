@@ -90,6 +90,30 @@ func TestNodesThatFailAtOtherTimesAreOtherIncidents(t *testing.T) {
 	w.shows("and each goes on without those that are back", "NodeDark oslo 1 0 0", "NodeNotReady oslo 1 0 0")
 }
 
+// The last node that failed says that its site is dark. Where it is deleted, or another one comes that failed long
+// ago, the site is no less dark.
+func TestASiteIsDarkWhicheverOfItsNodesStays(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.nodes("bergen", 2)
+	w.ready("bergen-0", corev1.ConditionUnknown)
+	w.wait(time.Hour)
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.wait(time.Hour)
+	w.ready("oslo-1", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.shows("the last is the site's", "NodeDark bergen 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
+	moved := w.s.Node("bergen-0").DeepCopy()
+	moved.Labels[corev1.LabelTopologyZone] = "oslo"
+	w.put(moved)
+	w.wait(2 * time.Second)
+	w.shows("also when an older one comes", "NodeDark oslo 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
+	w.remove(w.s.Node("bergen-0"))
+	w.remove(w.s.Node("oslo-1"))
+	w.wait(2 * time.Second)
+	w.shows("and the one before it is, when that is gone", "SiteDark oslo 1 0 0")
+}
+
 func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 2)

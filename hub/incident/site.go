@@ -63,6 +63,8 @@ func (g *group) takes(at time.Time) bool {
 	return !at.Before(g.since.Add(-time.Second)) && !at.After(g.latest.Add(gap)) && !at.After(g.since.Add(span))
 }
 
+func newestFirst(a, b *group) int { return b.since.Compare(a.since) }
+
 // restarting is how long a device may be away that has said that it stops, as it does for an
 // update: nobody has to come for that.
 const restarting = time.Minute
@@ -96,7 +98,7 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 	for _, f := range slices.Sorted(maps.Keys(found)) {
 		slices.SortStableFunc(found[f], func(a, b entry) int { return a.at.Compare(b.at) })
 		groups := byFamily[f]
-		slices.SortStableFunc(groups, func(a, b *group) int { return b.since.Compare(a.since) })
+		slices.SortStableFunc(groups, newestFirst)
 		for _, e := range found[f] {
 			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.at) })
 			if i < 0 {
@@ -112,10 +114,9 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 				g.latest = e.at
 			}
 		}
+		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
+		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			if len(g.members) == 0 {
-				continue
-			}
 			if f == familyReady && g.cause == NodeDark && i == 0 && p.s.Count(site).Full() { // the newest: with it the last ready node went
 				g.cause, g.rule = SiteDark, rules[SiteDark]
 			}
