@@ -147,6 +147,9 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		if q := state.About(p.workloadOf(key)); q.Kind != "" {
 			add(2, q)
 		}
+		if q := state.About(key); len(p.open[q]) > 0 { // it was nobody's until it was adopted
+			add(2, q)
+		}
 	}
 	for _, q := range subjects {
 		switch {

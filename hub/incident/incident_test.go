@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -250,6 +251,33 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	w.remove(w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}))
 	w.wait(2 * time.Second)
 	w.shows("what is deleted is no trouble")
+}
+
+// Who deletes a workload and leaves what it made has the same trouble still: it is that of what is left.
+func TestTroubleStaysWithOrphans(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))))
+	w.wait(2 * time.Second)
+	w.shows("it crashes", "CrashLoop kiosk 0 1 1")
+	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
+	set.OwnerReferences = nil
+	w.put(set)
+	w.remove(w.s.Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}))
+	w.wait(2 * time.Second)
+	w.shows("its ReplicaSet is left", "CrashLoop kiosk-1 0 1 0")
+	left := w.s.Pod("default", "kiosk-a").DeepCopy()
+	left.OwnerReferences = nil
+	w.put(left)
+	w.remove(set)
+	w.wait(2 * time.Second)
+	w.shows("its pod is left", "CrashLoop kiosk-a 0 1 0")
+	w.put(set)
+	left = left.DeepCopy()
+	owned("kiosk-1")(left)
+	w.put(left)
+	w.wait(11 * time.Minute)
+	w.shows("and adopted again", "CrashLoop kiosk-1 0 1 0")
 }
 
 func TestCausesOnPods(t *testing.T) {

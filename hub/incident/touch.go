@@ -52,7 +52,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		return nil
 	}
 	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
-	if was == is && there {
+	if was == is && there && sameMaker(c.Old, c.New) {
 		return nil
 	}
 	all := []state.Subject{state.About(c.Key)}
@@ -69,7 +69,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 
 func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	was, is := faultOf(old), faultOf(next)
-	differs := was != is || old != nil && next != nil && old.Spec.NodeName != next.Spec.NodeName && is.cause != ""
+	there := old != nil && next != nil
+	adopted := there && !sameMaker(old, next)
+	differs := was != is || is.cause != "" && (adopted || there && old.Spec.NodeName != next.Spec.NodeName)
 	for _, p := range []*corev1.Pod{old, next} {
 		if p != nil && differs {
 			all = append(all, state.About(controllerOf(p)))
@@ -77,7 +79,7 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 		if f := faultOf(p); f.image != "" && differs {
 			all = append(all, aboutImage(f.image))
 		}
-		if p != nil && p.Spec.NodeName != "" && (old == nil || next == nil || old.Spec.NodeName != next.Spec.NodeName ||
+		if p != nil && p.Spec.NodeName != "" && (!there || adopted || old.Spec.NodeName != next.Spec.NodeName ||
 			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) || state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
 			all = append(all, aboutNode(p.Spec.NodeName, "", nil))
 		}
@@ -86,6 +88,13 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 		all = append(all, aboutNode(next.Spec.NodeName, partEvicted, true))
 	}
 	return all
+}
+
+// sameMaker tells whether something has the controller that it had: it may have been left an orphan, or
+// adopted, and its trouble is another's then.
+func sameMaker(a, b metav1.Object) bool {
+	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
+	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)
 }
 
 func aboutNode(name, part string, was any) state.Subject {

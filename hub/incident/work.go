@@ -175,7 +175,7 @@ func (p *pass) isShort(key state.Key) bool { return viewOfWork(p.s.Get(key)).sho
 // work finds the incidents of a workload's pods, and its own.
 func (p *pass) work(key state.Key) (f findings) {
 	o := p.s.Get(key)
-	if o == nil {
+	if o == nil || !p.owns(o) {
 		f.gone = true
 		return f
 	}
