@@ -280,6 +280,20 @@ func TestTroubleStaysWithOrphans(t *testing.T) {
 	w.shows("and adopted again", "CrashLoop kiosk-1 0 1 0")
 }
 
+// What a Deployment has released, as its labels are others now, is no trouble of it.
+func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CreateContainerError", "no such device"))))
+	w.wait(2 * time.Second)
+	w.shows("it cannot start", "CannotStart kiosk 0 1 1")
+	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
+	set.OwnerReferences = nil
+	w.put(set)
+	w.wait(2 * time.Second)
+	w.shows("it has nothing to do with it any more", "CannotStart kiosk-1 0 1 0")
+}
+
 func TestCausesOnPods(t *testing.T) {
 	unplaced := func(p *corev1.Pod) {
 		p.Spec.NodeName = ""
