@@ -50,7 +50,7 @@ type Decider struct {
 // Parts of the work.
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	partReady   = "Ready"   // of a node: it is ready now, or not any more: its pods' faults count, or not
+	partReady   = "Ready"   // of a node: it is ready now, or not any more, or elsewhere: its pods' faults count, or not
 	partShort   = "Short"   // of a workload: it is short of pods, or not any more
 	partImage   = "Image "  // before an image: pods cannot have it
 	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods

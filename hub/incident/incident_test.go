@@ -280,6 +280,25 @@ func TestTroubleStaysWithOrphans(t *testing.T) {
 	w.shows("and adopted again", "CrashLoop kiosk-1 0 1 0")
 }
 
+// A node that is moved to another site takes the trouble of its pods along.
+func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.nodes("bergen", 1)
+	w.put(pod("a", "oslo-0", waiting("CrashLoopBackOff", "")), pod("b", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
+	w.wait(2 * time.Second)
+	moved := w.s.Node("oslo-0").DeepCopy()
+	moved.Labels[corev1.LabelTopologyZone] = "bergen"
+	w.put(moved)
+	w.wait(2 * time.Second)
+	w.shows("both are there", "CrashLoop a 0 1 0", "ImageNotPulled shop/kiosk:1 0 1 0")
+	for _, i := range w.open() {
+		if i.Site != "bergen" {
+			t.Errorf("%s is at %s", i.Name, i.Site)
+		}
+	}
+}
+
 // What a Deployment has released, as its labels are others now, is no trouble of it.
 func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w := newWorld(t)

@@ -120,7 +120,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 			all = append(all, aboutSite(state.SiteOf(n)))
 		}
 	}
-	if isReady(old) != isReady(next) {
+	if isReady(old) != isReady(next) || old != nil && next != nil && state.SiteOf(old) != state.SiteOf(next) {
 		all = append(all, state.Subject{Key: key, Part: partReady})
 	}
 	return all
