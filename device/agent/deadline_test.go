@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // What the wall clock does while the agent is off changes no deadline: it counts on by
@@ -57,16 +58,41 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 	}
 }
 
+// A board without a clock of its own begins in some year long ago, until a time service has set it.
+func TestAPodThatStartedBeforeTheClockWasSetOutlivesAReboot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.start()
+		deadline, set := int64(100), 26*365*24*time.Hour
+		pod := makePod("job", "wait")
+		pod.Spec.ActiveDeadlineSeconds = &deadline
+		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(set)) // by the hub's clock
+		d.desire(1, pod)
+		time.Sleep(40 * time.Second)
+		d.end()
+		d.twin.PowerCut()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		time.Sleep(set)
+		d.booted = time.Now()
+		d.start()
+		time.Sleep(98 * time.Second)
+		d.wantPhase("job", corev1.PodRunning, "")
+		time.Sleep(40 * time.Second) // its grace, too
+		d.wantPhase("job", corev1.PodFailed, "DeadlineExceeded")
+		d.end()
+	})
+}
+
 func TestAPodFromBeforeARebootWithAClockBehindItStartsAnew(t *testing.T) {
 	now := time.Now()
 	f := Facts{Boot: "b2", Booted: now.Add(-time.Minute)}
-	if got := f.since("b1 5000", now.Add(time.Hour), now); !got.Equal(now) {
+	if got := f.since("b1 5000", now.Add(time.Hour), time.Time{}, now); !got.Equal(now) {
 		t.Errorf("it counts from %s before now", now.Sub(got))
 	}
-	if got := f.since("b2 5000", now.Add(time.Hour), now); got.Sub(f.Booted) != 5*time.Second {
+	if got := f.since("b2 5000", now.Add(time.Hour), time.Time{}, now); got.Sub(f.Booted) != 5*time.Second {
 		t.Errorf("it counts from %s after the boot, want 5s", got.Sub(f.Booted))
 	}
-	if got := f.since("", now.Add(-time.Hour), now); now.Sub(got).Round(time.Second) != time.Hour {
+	if got := f.since("", now.Add(-time.Hour), now.Add(-time.Hour+clockSkew), now); now.Sub(got).Round(time.Second) != time.Hour {
 		t.Errorf("one of an older agent counts from %s before now, want an hour", now.Sub(got))
 	}
 }

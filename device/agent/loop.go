@@ -136,7 +136,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 // settle takes steps until there are none that only change what is remembered.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
-	l.o.count(now)
+	l.o.count(l.desired.Pods, now)
 	for range 10 {
 		steps, wake := Steps(l.desired, &l.o, now)
 		again := false

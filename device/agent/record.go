@@ -295,21 +295,28 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 
 // count finds out from when on the deadlines of pods count that an earlier agent has
 // started. The boot id must be known.
-func (o *Observed) count(now time.Time) {
-	for _, r := range o.Pods {
-		if r.Counts.IsZero() && !r.Start.IsZero() {
-			r.Counts = o.Node.since(r.Uptime, r.Start, now)
+func (o *Observed) count(pods []corev1.Pod, now time.Time) {
+	for i := range pods {
+		if r := o.Pods[pods[i].UID]; r != nil && r.Counts.IsZero() && !r.Start.IsZero() {
+			r.Counts = o.Node.since(r.Uptime, r.Start, pods[i].CreationTimestamp.Time, now)
 		}
 	}
 }
 
+// clockSkew is how far the clocks of a device and its hub may be apart, both being set.
+const clockSkew = time.Minute
+
 // since is the moment at which a pod started, on the monotonic clock: a clock that is set
 // makes no pod older or younger. Of a pod from before a reboot only the wall clock tells;
-// where that is behind its start, the pod starts now.
-func (f Facts) since(uptime string, start, now time.Time) time.Time {
+// where that is behind its start, or was not set then, as the pod would have started before
+// the hub made it, the pod starts now.
+func (f Facts) since(uptime string, start, made, now time.Time) time.Time {
 	boot, text, _ := strings.Cut(uptime, " ")
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil && boot == f.Boot && !f.Booted.IsZero() {
 		return f.Booted.Add(time.Duration(ms) * time.Millisecond)
+	}
+	if start.Before(made.Add(-clockSkew)) {
+		return now
 	}
 	return now.Add(-max(0, now.Round(0).Sub(start.Round(0))))
 }
