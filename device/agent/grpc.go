@@ -30,7 +30,7 @@ const (
 // SERVING is a failure.
 func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) error {
 	if s.IP == "" {
-		return errors.New("the pod has no address yet")
+		return errNoAddress
 	}
 	service := ""
 	if g.Service != nil {
@@ -45,7 +45,7 @@ func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) err
 	at := url.URL{Scheme: "http", Host: net.JoinHostPort(s.IP, strconv.Itoa(int(g.Port))), Path: healthCheck}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(frame))
 	if err != nil {
-		return err
+		return &probeError{err}
 	}
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")

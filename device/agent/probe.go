@@ -24,7 +24,17 @@ import (
 // of each, and all containers answer at once.
 const maxHeader = 64 << 10
 
-// probe runs one probe once. An error says what is wrong with the container.
+// A probeError is why a probe could not be made. As with the kubelet it says nothing of the
+// container, such as that the disk is too full for the engine to run a command.
+type probeError struct{ err error }
+
+func (e *probeError) Error() string { return e.err.Error() }
+func (e *probeError) Unwrap() error { return e.err }
+
+var errNoAddress = &probeError{errors.New("the pod has no address yet")}
+
+// probe runs one probe once. An error says what is wrong with the container, unless it is a
+// probeError or that the engine does not answer.
 func (a *Agent) probe(ctx context.Context, j job) error {
 	s := j.step
 	p := probeOf(s.Spec, s.Probe)
@@ -42,7 +52,8 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 	case p.TCPSocket != nil:
 		err = a.probeTCP(ctx, s, p.TCPSocket)
 	}
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) {
+	var unmade *probeError
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) && !errors.As(err, &unmade) {
 		return fmt.Errorf("no answer within %s", timeout)
 	}
 	return err
@@ -52,10 +63,13 @@ func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
 	out := &limited{max: 1 << 10}
 	var began atomic.Bool
 	code, err := j.engine.Exec(ctx, j.step.ID, command, engine.Streams{Stdout: out, Stderr: out, Began: func(string) { began.Store(true) }})
-	if err != nil && ctx.Err() != nil && !began.Load() { // it is the engine that hangs
+	switch {
+	case err == nil:
+	case ctx.Err() == nil: // a command that does not exist has an exit code
+		return &probeError{err}
+	case !began.Load(): // it is the engine that hangs
 		return fmt.Errorf("%w: the command has not begun: %w", engine.ErrUnavailable, err)
-	}
-	if err != nil {
+	default:
 		return err
 	}
 	if code != 0 {
@@ -85,10 +99,10 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	}
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
-		return nil, err
+		return nil, &probeError{err}
 	}
 	if host == "" {
-		return nil, errors.New("the pod has no address yet")
+		return nil, errNoAddress
 	}
 	scheme := "http"
 	if h.Scheme == corev1.URISchemeHTTPS {
@@ -100,7 +114,7 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
 	if err != nil {
-		return nil, err
+		return nil, &probeError{err}
 	}
 	for _, x := range h.HTTPHeaders {
 		if http.CanonicalHeaderKey(x.Name) == "Host" {
@@ -138,10 +152,10 @@ func (a *Agent) probeTCP(ctx context.Context, s Step, t *corev1.TCPSocketAction)
 	}
 	port, err := portOf(s.Spec, t.Port)
 	if err != nil {
-		return err
+		return &probeError{err}
 	}
 	if host == "" {
-		return errors.New("the pod has no address yet")
+		return errNoAddress
 	}
 	conn, err := a.c.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

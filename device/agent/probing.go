@@ -85,7 +85,7 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 // Probed takes in the result of a probe and returns the sentence to tell, if any.
 // Thresholds are the kubelet's: a liveness or startup probe that fails often enough
 // condemns the container; a readiness probe only takes it out of service. That the engine
-// could not be asked says nothing of the container.
+// could not be asked, or the probe not be made, says nothing of the container.
 func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string) {
 	pr := probeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
@@ -93,8 +93,12 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	rec := &c.Probe[s.Probe]
 	rec.Next = now.Add(time.Duration(orDefault(pr.PeriodSeconds, 10)) * time.Second)
-	if errors.Is(err, engine.ErrUnavailable) {
+	var unmade *probeError
+	switch {
+	case errors.Is(err, engine.ErrUnavailable):
 		return ""
+	case errors.As(err, &unmade):
+		return fmt.Sprintf("%s probe errored and resulted in unknown state: %v", s.Probe, err)
 	}
 	if err == nil {
 		rec.Successes, rec.Failures = rec.Successes+1, 0

@@ -246,3 +246,45 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 		})
 	}
 }
+
+// What the agent or its engine cannot ask is no fault of a container, as with the kubelet.
+func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
+	full := errors.New("run a command in container: write exec session: no space left on device")
+	for name, c := range map[string]struct {
+		probe corev1.ProbeHandler
+		fails []error // of the next commands
+		dies  bool
+	}{
+		"the card is too full for a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
+		"the port has no such name":          {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
+		"there is no such command":           {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"nothing"}}}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+					return enginetest.Play{Exec: func(command []string) enginetest.ExecResult {
+						if command[0] == "nothing" {
+							return enginetest.ExecResult{Code: 127}
+						}
+						return enginetest.ExecResult{}
+					}}
+				})
+				for _, err := range c.fails {
+					d.twin.Fail("Exec", err)
+				}
+				p := makePod("app", "")
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: c.probe, PeriodSeconds: 5, FailureThreshold: 1}
+				d.desire(1, p)
+				time.Sleep(time.Minute)
+				st := d.wantPhase("app", corev1.PodRunning, "")
+				if s := st.ContainerStatuses[0]; (s.RestartCount > 0) != c.dies {
+					t.Errorf("restarted %d times", s.RestartCount)
+				}
+				if !slices.Contains(d.reasons(), "Unhealthy") {
+					t.Errorf("events %q lack Unhealthy", d.reasons())
+				}
+			})
+		})
+	}
+}
