@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 // howToInstall ends every sentence about a missing engine.
 const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman && systemctl enable --now podman.socket) or name its socket with --engine"
 
-// Find opens the engine that choice names: auto (the first that answers), docker, podman, balena, a path such as
+// Find opens the engine that choice names: auto (the first that answers and that we can use), docker, podman, balena, a path such as
 // /run/podman/podman.sock or its unix:// URL. With none, and when nothing answers, the error is ErrUnavailable and tells
 // what was tried; ask again later, since an engine may start after us.
 func Find(ctx context.Context, choice string) (Engine, error) {
@@ -22,16 +23,28 @@ func Find(ctx context.Context, choice string) (Engine, error) {
 	if len(sockets) == 0 {
 		return nil, fmt.Errorf("find a container engine: %w: --engine none", ErrUnavailable)
 	}
+	return first(ctx, sockets)
+}
+
+// first opens the first engine that answers and is one for us. Where none is, one that is not says more than those that
+// do not answer.
+func first(ctx context.Context, sockets []string) (Engine, error) {
 	var tried []string
+	var unsupported error
 	for _, socket := range sockets {
 		e, err := Open(ctx, socket)
-		if err == nil {
+		switch {
+		case err == nil:
 			return e, nil
-		}
-		if ctx.Err() != nil || errors.Is(err, ErrUnsupported) || len(sockets) == 1 {
+		case ctx.Err() != nil || len(sockets) == 1:
 			return nil, err
+		case errors.Is(err, ErrUnsupported):
+			unsupported = cmp.Or(unsupported, err)
 		}
 		tried = append(tried, socket+": "+whyNot(socket))
+	}
+	if unsupported != nil {
+		return nil, unsupported
 	}
 	return nil, fmt.Errorf("find a container engine: %w: %s; %s", ErrUnavailable, strings.Join(tried, ", "), howToInstall)
 }
