@@ -32,6 +32,11 @@ type Hold struct {
 	Due     Due       // whether something must go now
 }
 
+// lasts tells whether pressure that was seen stays.
+func (h *Hold) lasts(now time.Time) bool {
+	return !h.Seen.IsZero() && now.Sub(h.Seen) < PressureHold
+}
+
 // A Due says whether pods must go, and how.
 type Due int
 
@@ -132,7 +137,9 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 		case !on && !softly:
 			continue
 		case x.amount.Problem != "":
-			problems = append(problems, x.amount.Problem)
+			if problems = append(problems, x.amount.Problem); softly && crossed && h.lasts(now) {
+				d.soft[x.signal] = since // for all that is known it is crossed still
+			}
 			continue
 		case x.amount.Capacity == 0: // no such limit here
 			continue
@@ -160,7 +167,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 	case len(beyond) > 0:
 		h.Seen = now
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, w.badReason, w.bad+": "+strings.Join(beyond, ", ")
-	case !h.Seen.IsZero() && now.Sub(h.Seen) < PressureHold:
+	case h.lasts(now):
 		c.Status, c.Reason = corev1.ConditionTrue, w.badReason
 		c.Message = fmt.Sprintf("%s: it has been seen within the last %v", w.bad, PressureHold)
 	case len(problems) > 0:

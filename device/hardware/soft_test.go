@@ -44,6 +44,12 @@ func TestASoftThresholdHasAGrace(t *testing.T) {
 		{"heat", []step{
 			{0, 300, 82, ""}, {time.Second, 300, 83, "TemperatureOK"}, {120 * time.Second, 300, 83, "TemperatureOK"}, {121 * time.Second, 300, 83, "TemperatureOK soft"},
 			{122 * time.Second, 300, 89, "TemperatureOK hard"}, {123 * time.Second, 300, 60, "TemperatureOK"}, {8 * time.Minute, 300, 60, ""}}},
+		{"a measurement that fails in between is no sign that it has come back", []step{
+			{0, 300, 83, "TemperatureOK"}, {110 * time.Second, 300, none, "TemperatureOK"}, {119 * time.Second, 300, 83, "TemperatureOK"},
+			{120 * time.Second, 300, none, "TemperatureOK"}, {130 * time.Second, 300, 83, "TemperatureOK soft"}}},
+		{"but when pressure is not held any more, it begins anew", []step{
+			{0, 300, 83, "TemperatureOK"}, {10 * time.Second, 300, none, "TemperatureOK"}, {PressureHold, 300, none, "TemperatureOK=Unknown"},
+			{PressureHold + 10*time.Second, 300, 83, "TemperatureOK"}, {PressureHold + 130*time.Second, 300, 83, "TemperatureOK soft"}}},
 		{"a board that does not tell is unknown, and nothing goes", []step{{0, 300, none, "TemperatureOK=Unknown"}}},
 	} {
 		var held Held
