@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +140,7 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 	})
 }
 
-func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
+func TestWhoGoesWhenSomethingIsShort(t *testing.T) {
 	const mi = 1 << 20
 	pod := func(name string, priority int32, request string, usage int64) Candidate {
 		p := makePod(name, "")
@@ -145,7 +148,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		if request != "" {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request)}
 		}
-		return Candidate{&p, usage}
+		return candidate(&p, corev1.ResourceMemory, usage)
 	}
 	for name, all := range map[string][2]Candidate{ // the first goes
 		"who uses more than it asked for, however important":  {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
@@ -193,6 +196,42 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 			}
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+// Where there is nothing else to remove, the pod goes that fills the disk.
+func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		for image, written := range map[string]int64{"much": 30 << 20, "little": 1 << 10} {
+			d.twin.AddImage(image, 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: written} })
+		}
+		var pods []corev1.Pod
+		for i, image := range []string{"little", "much", "little", "little"} {
+			p := makePod(fmt.Sprint("app-", i), "")
+			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = image, corev1.PullNever
+			p.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second))
+			pods = append(pods, p)
+		}
+		pods[2].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		pods[2].Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		pods[3].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+		d.desire(1, pods...)
+		time.Sleep(5 * time.Second)
+		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-app-2", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
+		order := []string{"app-1", "app-2", "app-0", "app-3"}
+		for i, victim := range order {
+			for range 30 { // in between the containers of the one before are removed
+				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return ended(st.Phase) }) {
+					break
+				}
+			}
+			if st := d.wantPhase(victim, corev1.PodFailed, "Evicted"); i == 0 && st.Message != "The node was low on resource: ephemeral-storage. The pod was using 30Mi, request is 0. " {
+				t.Errorf("it says %q", st.Message)
+			}
+		}
 	})
 }
 

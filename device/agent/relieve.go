@@ -25,40 +25,48 @@ const evictPause = 30 * time.Second
 // systemCritical is the priority from which a pod is never evicted by its device.
 const systemCritical = 2_000_000_000
 
-// A Candidate is a pod that could be evicted to free memory.
+// A Candidate is a pod that could be evicted to free memory or disk.
 type Candidate struct {
-	Pod   *corev1.Pod
-	Usage int64 // bytes of memory
+	Pod     *corev1.Pod
+	Usage   int64 // bytes
+	Request int64
 }
 
-func (c Candidate) request() int64 {
-	var sum int64
-	for _, w := range everyContainer(c.Pod) {
+// candidate is a pod that uses so much of a resource.
+func candidate(pod *corev1.Pod, name corev1.ResourceName, usage int64) Candidate {
+	c := Candidate{Pod: pod, Usage: usage}
+	for _, w := range everyContainer(pod) {
 		if w.kind == KindApp || isSidecar(w) {
-			sum += w.spec.Resources.Requests.Memory().Value()
+			q := w.spec.Resources.Requests[name]
+			c.Request += q.Value()
 		}
 	}
-	return sum
+	return c
 }
 
-// Victim says which pod has to go when memory runs short, as the kubelet does: first
-// those that use more than they asked for, the least important first, then by how
-// much more. A pod that keeps within its request goes last. Pods that the system
+func (c Candidate) low(name corev1.ResourceName) string {
+	return fmt.Sprintf("The node was low on resource: %s. The pod was using %s, request is %s. ",
+		name, resource.NewQuantity(c.Usage, resource.BinarySI), resource.NewQuantity(c.Request, resource.BinarySI))
+}
+
+// Victim says which pod has to go when memory or disk runs short, as the kubelet does: first
+// those that use more than they asked for, the least important first, then by how much more,
+// then the youngest. A pod that keeps within its request goes last. Pods that the system
 // needs never go. False: there is none.
 func Victim(all []Candidate) (Candidate, bool) {
-	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return priority(c.Pod) >= systemCritical || c.Usage == 0 })
+	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return priority(c.Pod) >= systemCritical })
 	if len(all) == 0 {
 		return Candidate{}, false
 	}
 	over := func(c Candidate) int {
-		if c.Usage > c.request() {
+		if c.Usage > c.Request {
 			return 0
 		}
 		return 1
 	}
 	return slices.MinFunc(all, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(priority(a.Pod), priority(b.Pod)),
-			cmp.Compare(b.Usage-b.request(), a.Usage-a.request()), cmp.Compare(a.Pod.UID, b.Pod.UID))
+			cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), b.Pod.CreationTimestamp.Compare(a.Pod.CreationTimestamp.Time), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	}), true
 }
 
@@ -142,15 +150,16 @@ func (a *Agent) evictForMemory(within *time.Duration) {
 		return func() {
 			var all []Candidate
 			for _, p := range pods {
-				all = append(all, Candidate{p, use[p.UID]})
+				if use[p.UID] > 0 {
+					all = append(all, candidate(p, corev1.ResourceMemory, use[p.UID]))
+				}
 			}
 			v, ok := Victim(all)
 			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "Memory is short on this device, and it runs no pod whose eviction would help")
 				return
 			}
-			a.evict(v.Pod, fmt.Sprintf("The node was low on resource: memory. The pod was using %s, request is %s. ",
-				resource.NewQuantity(v.Usage, resource.BinarySI), resource.NewQuantity(v.request(), resource.BinarySI)), within)
+			a.evict(v.Pod, v.low(corev1.ResourceMemory), within)
 		}
 	})
 }
@@ -185,6 +194,7 @@ func (a *Agent) freeDisk(within *time.Duration) {
 		}
 	}
 	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()
+	running := l.instancesOf(pods)
 	a.async(5*time.Minute, func(ctx context.Context) func() {
 		removed := 0
 		for _, id := range dead {
@@ -205,21 +215,26 @@ func (a *Agent) freeDisk(within *time.Duration) {
 				}
 			}
 		}
+		var all []Candidate
+		for i, p := range pods {
+			if removed+gone == 0 { // what cannot be measured in time counts as far as it was
+				ctx, cancel := context.WithTimeout(ctx, storageMost/time.Duration(len(pods)))
+				all = append(all, candidate(p, corev1.ResourceEphemeralStorage, a.measure(ctx, e, p, running[i]).disk))
+				cancel()
+			}
+		}
 		return func() {
 			l.dirty, l.imagesAt = true, time.Time{}
 			if removed+gone > 0 {
 				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
 				return
 			}
-			pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
-			if len(pods) == 0 {
+			v, ok := Victim(all)
+			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
 				return
 			}
-			v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
-				return cmp.Or(cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
-			})
-			a.evict(v, "The node was low on resource: ephemeral-storage. ", within)
+			a.evict(v.Pod, v.low(corev1.ResourceEphemeralStorage), within)
 		}
 	})
 }

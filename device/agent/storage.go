@@ -30,6 +30,19 @@ type Stored struct {
 	Containers map[string]int64 // outside of these, with their logs and messages, while they run
 }
 
+// disk is how much of it lies on the disk.
+func (s Stored) disk(pod *corev1.Pod) (sum int64) {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
+			sum += s.Volumes[v.Name]
+		}
+	}
+	for _, n := range s.Containers {
+		sum += n
+	}
+	return sum
+}
+
 // limitsStorage tells whether a pod has a limit that only measuring enforces.
 func limitsStorage(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
@@ -56,20 +69,13 @@ func sizeLimit(v *corev1.Volume) *resource.Quantity {
 // TooMuch says, in the kubelet's words, why a pod has to go that has written more than it
 // may; empty: it may stay. A limit is reached and not passed with exactly as much.
 func TooMuch(pod *corev1.Pod, s Stored) string {
-	var sum int64
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		used := s.Volumes[v.Name]
-		if limit := sizeLimit(v); limit != nil && used > limit.Value() {
+		if limit := sizeLimit(v); limit != nil && s.Volumes[v.Name] > limit.Value() {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
-		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
-			sum += used
-		}
 	}
-	for _, n := range s.Containers {
-		sum += n
-	}
+	sum := s.disk(pod)
 	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 	if limit, has := limits[corev1.ResourceEphemeralStorage]; has && !limit.IsZero() && sum > limit.Value() {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
@@ -106,15 +112,7 @@ func (a *Agent) checkStorage(now time.Time) {
 		return
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return due[a.UID].Compare(due[b.UID]) })
-	running := make([]map[string]*ContainerRecord, len(pods))
-	for i, p := range pods {
-		running[i] = map[string]*ContainerRecord{}
-		for name, c := range l.o.Pods[p.UID].Container {
-			if name != "" && c.Running() {
-				running[i][name] = &ContainerRecord{ID: c.ID, Attempt: c.Attempt}
-			}
-		}
-	}
+	running := l.instancesOf(pods)
 	l.storing = true
 	e := l.engine
 	a.async(storageMost+storageTurn, func(ctx context.Context) func() {
@@ -131,12 +129,27 @@ func (a *Agent) checkStorage(now time.Time) {
 	})
 }
 
+// instancesOf are the containers that run of each of these pods, by name, as measure may read them outside of the loop.
+func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*ContainerRecord {
+	running := make([]map[string]*ContainerRecord, len(pods))
+	for i, p := range pods {
+		running[i] = map[string]*ContainerRecord{}
+		for name, c := range l.o.Pods[p.UID].Container {
+			if name != "" && c.Running() {
+				running[i][name] = &ContainerRecord{ID: c.ID, Attempt: c.Attempt}
+			}
+		}
+	}
+	return running
+}
+
 // A measured is how the measurement of a pod went.
 type measured struct {
 	pod   *corev1.Pod
 	why   string        // it has to go; empty: it may stay
 	whole bool          // all of it could be measured
 	sum   int64         // bytes
+	disk  int64         // of them, on the disk
 	took  time.Duration // at most storageMost
 }
 
@@ -149,7 +162,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 	s := Stored{map[string]int64{}, map[string]int64{}}
 	for j := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[j]
-		if v.EmptyDir == nil {
+		if v.EmptyDir == nil || a.disk.root == "" {
 			continue
 		}
 		n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
@@ -175,7 +188,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		m.sum += n + said
 	}
 	m.whole, m.took = !errors.Is(ctx.Err(), context.DeadlineExceeded), time.Since(began)
-	m.why = cmp.Or(TooMuch(p, s), m.why)
+	m.disk, m.why = s.disk(p), cmp.Or(TooMuch(p, s), m.why)
 	return m
 }
 
