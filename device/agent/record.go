@@ -365,6 +365,9 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 // end notes that the newest instance has ended, and how long its successor waits.
 func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time) {
 	c.Ended = t
+	if t.FinishedAt.IsZero() { // nobody has seen it
+		t.FinishedAt = metav1.NewTime(now)
+	}
 	if !c.Since.IsZero() && now.Sub(c.Since) >= forgiveAfter {
 		c.Delay = 0
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -78,6 +79,9 @@ func view(c container.InspectResponse) Container {
 	}
 	if v.State != Running && v.State != Paused {
 		v.Pid = 0
+		if !v.StartedAt.IsZero() && v.FinishedAt.IsZero() {
+			v.unwitnessed()
+		}
 		return v
 	}
 	v.ExitCode, v.FinishedAt = 0, time.Time{} // of an earlier run
@@ -92,6 +96,15 @@ func view(c container.InspectResponse) Container {
 		}
 	}
 	return v
+}
+
+// unwitnessed gives a container that ran when the device went down an end as Docker does. Podman gives it none: until 4.4
+// it says that it was never started, since then that it has ended well.
+func (c *Container) unwitnessed() {
+	if c.State == Created {
+		c.State = Exited
+	}
+	c.ExitCode, c.Error = 255, cmp.Or(c.Error, "the device went down while it ran")
 }
 
 // stateOf folds the states of Docker and Podman into ours.

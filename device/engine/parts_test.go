@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/moby/moby/api/types/container"
 )
 
 func TestSocketsOf(t *testing.T) {
@@ -61,6 +63,29 @@ func TestStateOf(t *testing.T) {
 	} {
 		if got := stateOf(status); got != want {
 			t.Errorf("%s is %s, want %s", status, got, want)
+		}
+	}
+}
+
+// What Podman says after a reboot of a container that ran, and of others.
+func TestAContainerThatRanWhenTheDeviceWentDownHasNotEndedWell(t *testing.T) {
+	const never, then, later = "0001-01-01T00:00:00Z", "2026-11-27T10:08:59.7156Z", "2026-11-27T10:09:59Z"
+	for _, c := range []struct {
+		name     string
+		state    container.State
+		want     State
+		exitCode int
+	}{
+		{"Podman 4.3", container.State{Status: "created", StartedAt: then, FinishedAt: never}, Exited, 255},
+		{"Podman 5", container.State{Status: "exited", StartedAt: then, FinishedAt: never}, Exited, 255},
+		{"one that was never started", container.State{Status: "created", StartedAt: never, FinishedAt: never}, Created, 0},
+		{"one that had ended", container.State{Status: "exited", StartedAt: then, FinishedAt: later}, Exited, 0},
+		{"one under a clock that has been set back", container.State{Status: "exited", StartedAt: later, FinishedAt: then}, Exited, 0},
+		{"one that runs", container.State{Status: "running", StartedAt: then, FinishedAt: never}, Running, 0},
+		{"one that is paused", container.State{Status: "paused", StartedAt: then, FinishedAt: never}, Paused, 0},
+	} {
+		if got := view(container.InspectResponse{State: &c.state, Config: &container.Config{}}); got.State != c.want || got.ExitCode != c.exitCode || (got.Error != "") != (c.exitCode == 255) {
+			t.Errorf("%s: %s with exit code %d, %q", c.name, got.State, got.ExitCode, got.Error)
 		}
 	}
 }
