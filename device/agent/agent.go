@@ -85,6 +85,7 @@ type Config struct {
 	VolumesDir   string            // empty: the memory's directory
 	MemoryDir    string            // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
+	Holds        func(address string) bool // whether the device has an address now; nil: as its interfaces say, but any where Dial is set
 	Log          *slog.Logger
 	Uptime       func() time.Duration // since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
 	Journal      *Journal             // what Log says, for those who ask; nil: nothing is kept
@@ -191,6 +192,11 @@ func New(c Config) (*Agent, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Holds == nil {
+		if c.Holds = holds; c.Dial != nil {
+			c.Holds = func(string) bool { return true }
+		}
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext

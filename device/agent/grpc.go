@@ -29,8 +29,9 @@ const (
 // probeGRPC asks a container's health service, as the kubelet does: any answer but
 // SERVING is a failure.
 func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) error {
-	if s.IP == "" {
-		return errNoAddress
+	host, dial, err := a.asked(s, "")
+	if err != nil {
+		return err
 	}
 	service := ""
 	if g.Service != nil {
@@ -42,7 +43,7 @@ func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) err
 		body = nil
 	}
 	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
-	at := url.URL{Scheme: "http", Host: net.JoinHostPort(s.IP, strconv.Itoa(int(g.Port))), Path: healthCheck}
+	at := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(g.Port))), Path: healthCheck}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(frame))
 	if err != nil {
 		return &probeError{err}
@@ -50,7 +51,7 @@ func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) err
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
 	req.Header.Set("User-Agent", "kube-probe/flotilla")
-	transport := &http.Transport{DialContext: a.c.Dial, DisableCompression: true, Protocols: new(http.Protocols), MaxResponseHeaderBytes: maxHeader,
+	transport := &http.Transport{DialContext: dial, DisableCompression: true, Protocols: new(http.Protocols), MaxResponseHeaderBytes: maxHeader,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader, MaxReceiveBufferPerStream: maxHeader}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()

@@ -53,7 +53,7 @@ func (p *pass) starts(pod *corev1.Pod, r *Record) {
 			continue
 		}
 		ip := podIP(pod, r, p.o.Node)
-		if h := hookOf(w.spec, postStart).HTTPGet; h != nil && h.Host == "" && ip == "" {
+		if h := hookOf(w.spec, postStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
 			continue
 		}
 		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, IP: ip})

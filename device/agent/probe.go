@@ -2,13 +2,16 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,8 +33,6 @@ type probeError struct{ err error }
 
 func (e *probeError) Error() string { return e.err.Error() }
 func (e *probeError) Unwrap() error { return e.err }
-
-var errNoAddress = &probeError{errors.New("the pod has no address yet")}
 
 // probe runs one probe once. An error says what is wrong with the container, unless it is a
 // probeError or that the engine does not answer.
@@ -91,18 +92,47 @@ func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) 
 	return nil
 }
 
+// A dialer connects to an address, as net.Dialer does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// asked is where a step asks and how it gets there: a host that is named, or the pod. One on the device's network is asked
+// at the loopback while the device has not got its address, be it that the cable is out: that is no reason for a container
+// to be restarted. What listens at that address alone cannot be asked then.
+func (a *Agent) asked(s Step, host string) (string, dialer, error) {
+	own := host == "" && s.Pod != nil && s.Pod.Spec.HostNetwork
+	switch host = cmp.Or(host, s.IP); {
+	case own && (host == "" || !a.c.Holds(host)):
+		return "127.0.0.1", func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := a.c.Dial(ctx, network, address)
+			if err != nil {
+				err = &probeError{fmt.Errorf("the device has no address: %w", err)}
+			}
+			return conn, err
+		}, nil
+	case host == "":
+		return "", nil, &probeError{errors.New("the pod has no address yet")}
+	}
+	return host, a.c.Dial, nil
+}
+
+// holds tells whether an address is one of the device's now.
+func holds(address string) bool {
+	all, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(all, func(a net.Addr) bool {
+		ip, _, _ := strings.Cut(a.String(), "/")
+		return ip == address
+	})
+}
+
 // get asks a container, or another host where it is named. The caller closes the answer's body.
 func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
-	host := h.Host
-	if host == "" {
-		host = s.IP
-	}
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
 		return nil, &probeError{err}
 	}
-	if host == "" {
-		return nil, errNoAddress
+	host, dial, err := a.asked(s, h.Host)
+	if err != nil {
+		return nil, err
 	}
 	scheme := "http"
 	if h.Scheme == corev1.URISchemeHTTPS {
@@ -132,7 +162,7 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
-			DialContext: a.c.Dial, DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
+			DialContext: dial, DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
@@ -146,18 +176,15 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 }
 
 func (a *Agent) probeTCP(ctx context.Context, s Step, t *corev1.TCPSocketAction) error {
-	host := t.Host
-	if host == "" {
-		host = s.IP
-	}
 	port, err := portOf(s.Spec, t.Port)
 	if err != nil {
 		return &probeError{err}
 	}
-	if host == "" {
-		return errNoAddress
+	host, dial, err := a.asked(s, t.Host)
+	if err != nil {
+		return err
 	}
-	conn, err := a.c.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -287,4 +288,82 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pod on the device's network is asked at the loopback while the device has no address: pulling out the cable restarts
+// nothing, and a hook needs no cable.
+func TestADeviceWithoutAnAddressAsksItsOwnNetworkAtTheLoopback(t *testing.T) {
+	for name, c := range map[string]struct {
+		listens string // where the program does
+		sick    bool
+		fails   string // how the probe ends; empty: well
+		dies    bool
+	}{
+		"it listens everywhere":           {"0.0.0.0", false, "", false},
+		"it listens at the lost one only": {"192.0.2.7", false, "the device has no address: refused", false},
+		"it is sick":                      {"0.0.0.0", true, "HTTP probe failed with statuscode: 500", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDevice(t)
+				var cut atomic.Bool
+				d.config.Policy.HostNetwork = true
+				d.config.Holds = func(address string) bool { return address == "127.0.0.1" || !cut.Load() }
+				d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
+					host, _, _ := net.SplitHostPort(address)
+					switch {
+					case host != "127.0.0.1" && cut.Load():
+						return nil, errors.New("network is unreachable")
+					case host != c.listens && c.listens != "0.0.0.0":
+						return nil, errors.New("refused")
+					}
+					ours, theirs := net.Pipe()
+					go func() {
+						_, _ = theirs.Read(make([]byte, 2048))
+						code := "200 OK"
+						if c.sick && cut.Load() {
+							code = "500 Internal Server Error"
+						}
+						_, _ = theirs.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
+						_ = theirs.Close()
+					}()
+					return ours, nil
+				}
+				d.start()
+				p := makePod("app", "wait")
+				p.Spec.HostNetwork = true
+				get := corev1.HTTPGetAction{Port: intstr.FromInt32(80)}
+				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}, PeriodSeconds: 5, FailureThreshold: 2}
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &get}}
+				d.desire(1, p)
+				time.Sleep(20 * time.Second)
+				if n := len(d.told("Unhealthy")); n > 0 {
+					t.Fatalf("%d probes have failed with the cable in", n)
+				}
+				cut.Store(true)
+				time.Sleep(time.Minute)
+				st := d.wantPhase("app", corev1.PodRunning, "")
+				if n := st.ContainerStatuses[0].RestartCount; (n > 0) != c.dies {
+					t.Errorf("restarted %d times", n)
+				}
+				told := d.told("Unhealthy")
+				if (len(told) > 0) != (c.fails != "") || len(told) > 0 && !strings.Contains(told[0], c.fails) {
+					t.Errorf("it says %q", told)
+				}
+				d.end()
+			})
+		})
+	}
+}
+
+// told are the messages of the events so far that have this reason.
+func (d *device) told(reason string) (out []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.events {
+		if e.Reason == reason {
+			out = append(out, e.Message)
+		}
+	}
+	return out
 }
