@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -11,12 +12,13 @@ import (
 // A child of this test holds a directory until it is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("FLOTILLA_TEST_HOLD") != "" {
-		dir, _, err := makeVolumes(slog.New(slog.DiscardHandler))
+		dir, end, err := makeVolumes(slog.New(slog.DiscardHandler))
 		if err != nil {
 			panic(err)
 		}
 		_, _ = os.Stdout.WriteString(dir + "\n")
-		select {}
+		_, _ = io.Copy(io.Discard, os.Stdin) // a program that waits for nothing is ended by Go
+		end()
 	}
 	os.Exit(m.Run())
 }
@@ -28,6 +30,9 @@ func TestTheVolumesOfAKilledSimulationAreRemovedByTheNext(t *testing.T) {
 	cmd.Env = append(os.Environ(), "FLOTILLA_TEST_HOLD=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
