@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 )
 
@@ -112,4 +113,56 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 	}
 	time.Sleep(5 * time.Second)
 	d.wantPhase("next", corev1.PodRunning, "")
+}
+
+// What has ended for good is not begun anew because the pod's network was lost: not after a power cut, nor when the agent
+// that has made another network is gone.
+func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T) {
+	for _, c := range []struct {
+		policy corev1.RestartPolicy
+		ends   string
+		code   int32
+		reason string
+	}{
+		{corev1.RestartPolicyOnFailure, "exit 0", 0, "Completed"},
+		{corev1.RestartPolicyNever, "exit 3", 3, "Error"},
+	} {
+		t.Run(string(c.policy), func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				runs := 0
+				d.twin.AddImage("task", 1, func(s engine.Spec, run int) enginetest.Play {
+					if play := toolOrPause(s, run); len(s.Entrypoint) > 0 {
+						return play
+					}
+					runs++
+					return enginetest.ToolProgram(s, run)
+				})
+				always := corev1.ContainerRestartPolicyAlways
+				p := makePod("job", c.ends, "wait")
+				p.Spec.RestartPolicy = c.policy
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "task", corev1.PullNever
+				p.Spec.Containers[1].RestartPolicy = &always
+				d.desire(1, p)
+				time.Sleep(10 * time.Second)
+				for boot := range 3 {
+					d.end()
+					d.twin.PowerCut()
+					d.board.set(func(b *board) { b.boot = fmt.Sprint("boot-", boot) })
+					d.start()
+					time.Sleep(time.Minute)
+					d.end()
+					d.start()
+					time.Sleep(time.Minute)
+				}
+				st := d.wantPhase("job", corev1.PodRunning, "")
+				done, other := st.ContainerStatuses[0].State, st.ContainerStatuses[1]
+				if done.Terminated == nil || done.Terminated.ExitCode != c.code || done.Terminated.Reason != c.reason || done.Terminated.FinishedAt.IsZero() || runs != 1 {
+					t.Errorf("it has run %d times and is %+v", runs, done)
+				}
+				if other.State.Running == nil {
+					t.Errorf("the other one is %+v", other.State)
+				}
+			})
+		})
+	}
 }

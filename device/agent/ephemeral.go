@@ -13,8 +13,8 @@ import (
 // counts for nothing: not for the pod's phase, its readiness or what it asks for.
 const KindEphemeral = "ephemeral"
 
-// LabelShares has the ids of the containers whose network and processes an ephemeral one shares: an engine
-// may not remove them before it.
+// LabelShares has the ids of the containers whose network and, of an ephemeral one, processes a container shares: an
+// engine may not remove them before it.
 const LabelShares = "flotilla.dev/shares"
 
 // ephemerals lists the ephemeral containers of a pod, which everyContainer leaves out.
@@ -78,8 +78,8 @@ func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 }
 
 // sharedBy tells whether a container that is still there shares an instance's network or processes.
-func (p *pass) sharedBy(in Instance) bool {
-	return slices.ContainsFunc(p.instances[in.Place.Pod], func(other Instance) bool {
+func sharedBy(all []Instance, in Instance) bool {
+	return slices.ContainsFunc(all, func(other Instance) bool {
 		return other.ID != in.ID && slices.Contains(strings.Fields(other.Labels[LabelShares]), in.ID)
 	})
 }

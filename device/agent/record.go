@@ -140,6 +140,7 @@ type ContainerRecord struct {
 	Hash    string
 	Boot    string
 	IP      string
+	Network string // id of the container whose network it has; "": its own, or not known
 	ImageID string
 	Image   string
 	Limits  engine.Limits // what the engine said at first, and what it was told since
@@ -346,6 +347,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 	}
 	c.Attempt, c.Hash, c.Boot = in.Attempt, in.Hash, in.Boot
 	c.ImageID, c.Image, c.StartedAt = in.ImageID, in.Image, in.StartedAt
+	c.Network, _, _ = strings.Cut(in.Labels[LabelShares], " ")
 	c.State = in.State
 	switch in.State {
 	case engine.Running, engine.Paused:

@@ -125,11 +125,11 @@ func initDone(w wanted, c *ContainerRecord, boot string) bool {
 }
 
 // initialized tells whether every init container is done, which is also so when an
-// app container has been started under this boot.
+// app container has been started under this boot, in the network that the pod has now.
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
-		if w.kind == KindApp && c.ID != "" && sameBoot(c.Boot, boot) {
+		if w.kind == KindApp && c.ID != "" && sameBoot(c.Boot, boot) && (c.Network == "" || c.Network == r.peek("").ID) {
 			return true
 		}
 	}

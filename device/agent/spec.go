@@ -30,7 +30,8 @@ func labels(s Step, node Facts) map[string]string {
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
 		LabelGrace:     strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
 		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
-		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelShares: "", // or they would be what the image says
+		LabelShares:    strings.TrimSpace(s.Network + " " + s.Processes),
+		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", // or they would be what the image says
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
 		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
@@ -38,9 +39,6 @@ func labels(s Step, node Facts) map[string]string {
 	if len(s.NUMA) > 0 {
 		b, _ := json.Marshal(s.NUMA) // numbers always encode
 		l[LabelNUMA] = string(b)
-	}
-	if s.Kind == KindEphemeral {
-		l[LabelShares] = strings.TrimSpace(s.Network + " " + s.Processes)
 	}
 	if s.Spec != nil {
 		l[LabelSpecHash] = specHash(s.Spec)

@@ -229,7 +229,8 @@ func (p *pass) started(r *Record) bool {
 
 // sandbox sees to it that the pod's network is there where something needs it, and
 // tells whether it is. When it has died, everything that shared it goes first: a
-// container cannot move to another network.
+// container cannot move to another network. What has ended for good stays, with the
+// network that it had: nothing else would tell that it is not to run again.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	box := r.peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
@@ -241,9 +242,9 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	if box.ID == "" && alone(pod) && !sharesProcesses(pod) && running(r) {
 		return true // an earlier version has started it without: it is not restarted for the sake of a variable
 	}
-	others := 0
+	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container == "" {
+		if in.Place.Container == "" || in.State == engine.Exited && slices.Contains(spent, in.ID) {
 			continue
 		}
 		others++
@@ -252,7 +253,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	at := Place{Pod: pod.UID}
 	switch {
 	case others > 0 || !p.free(at):
-	case box.ID != "" && box.State != engine.Created:
+	case box.ID != "" && box.State != engine.Created && len(spent) == 0:
 		for _, in := range p.instances[pod.UID] {
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
@@ -260,6 +261,16 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts, NUMA: r.NUMA})
 	}
 	return false
+}
+
+// spent lists the ids of the app containers of a pod that have ended and are not started again.
+func spent(pod *corev1.Pod, r *Record) (ids []string) {
+	for _, w := range everyContainer(pod) {
+		if c := r.peek(w.spec.Name); w.kind == KindApp && c.ID != "" && c.Ended != nil && !restarts(pod, w, c) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 func running(r *Record) bool {

@@ -104,7 +104,7 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
 		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why, p.before(in, pod)...)
-	} else if p.free(in.Place) && !p.sharedBy(in) {
+	} else if p.free(in.Place) && !sharedBy(p.instances[in.Place.Pod], in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}
 	}
