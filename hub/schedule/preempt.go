@@ -65,19 +65,21 @@ func (p *pass) preempt(t try) string {
 }
 
 // leaving tells whether pods of lower priority are on their way out of the node that the
-// pod was promised: then nobody else has to go. One that would refuse the pod without
-// them too, such as a silent one, on which they may never end, keeps no promise.
+// pod was promised, and leave it room enough: then nobody else has to go. One that would
+// refuse the pod without them too, such as a silent one, on which they may never end, or
+// one whose room another has taken, keeps no promise.
 func (t try) leaving() bool {
 	room := t.pod.Status.NominatedNodeName
 	if room == "" || !slices.Contains(t.tally.curable, room) {
 		return false
 	}
+	var leave []*corev1.Pod
 	for o := range t.s.PodsOn(room) {
 		if o.DeletionTimestamp != nil && !state.Terminated(o) && schedcorev1.PodPriority(o) < t.priority {
-			return true
+			leave = append(leave, o)
 		}
 	}
-	return false
+	return len(leave) > 0 && t.fitsWithout(t, t.s.Node(room), leave)
 }
 
 // offerOf finds the pods that would have to leave the node: all lower ones at

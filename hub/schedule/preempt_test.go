@@ -167,3 +167,36 @@ func TestNoPromiseOutlivesItsNode(t *testing.T) {
 		t.Error("it is promised room on a node that is no more")
 	}
 }
+
+// TestAPromiseIsAsGoodAsTheRoom that those make who were asked to leave for it: who leaves for
+// another reason may take an hour.
+func TestAPromiseIsAsGoodAsTheRoom(t *testing.T) {
+	leaving := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: newFleet(t).now} }
+	for _, c := range []struct {
+		name  string
+		there []*corev1.Pod // when the room has been made
+		room  string
+	}{
+		{"another takes the room, and one leaves by itself", []*corev1.Pod{pod("vip", asks("4", ""), onNode("a"), priority(20)), pod("slow", onNode("a"), leaving)}, "b"},
+		{"one that leaves by itself leaves too little room", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving)}, "b"},
+		{"another that was to make room for somebody makes too little", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
+		})}, "b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
+			f.put(pod("p", asks("4", ""), priority(10))).settle().quiet()
+			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != "a" {
+				t.Fatalf("nominated to %q", got)
+			}
+			f.removePod("low-a")
+			for _, p := range c.there {
+				f.put(p)
+			}
+			f.rest().quiet()
+			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != c.room {
+				t.Errorf("nominated to %q, want %q: %s", got, c.room, f.why("p"))
+			}
+		})
+	}
+}
