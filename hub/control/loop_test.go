@@ -523,6 +523,15 @@ func TestWhatIsGoneAtTheEndOfAPassWithoutAnEndIsStillTold(t *testing.T) {
 	if _, _, settled = settler.Settle(s, nil, settler.Wake()); !settled || !h.gone["kiosk"] {
 		t.Errorf("then: settled %v, heard %v", settled, h.gone)
 	}
+	clear(h.gone)
+	settler.AskAll() // what was made of it could not be remembered
+	if _, _, settled = settler.Settle(s, nil, now.Add(time.Minute)); !settled || !h.gone["kiosk"] {
+		t.Errorf("after a plan that could not be remembered: settled %v, heard %v", settled, h.gone)
+	}
+	clear(h.gone)
+	if _, _, settled = settler.Settle(s, nil, now.Add(2*time.Minute)); !settled || h.gone["kiosk"] {
+		t.Errorf("in the end: settled %v, heard %v once more", settled, h.gone)
+	}
 }
 
 // A noter wants nothing, and notes what it is asked about.

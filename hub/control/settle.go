@@ -45,6 +45,7 @@ type Settler struct {
 	alarms   []alarms
 	all      bool
 	unheard  [][]state.Subject // by decider: what a pass that found no end has left
+	before   [][]state.Subject // what unheard was before the newest pass
 	again    time.Time         // when to ask about everything after such a pass; zero: there was none
 	patience time.Duration     // from that pass
 }
@@ -64,7 +65,7 @@ func (f Follows) apply(s state.Snapshot, changes []state.Change, now time.Time) 
 
 // NewSettler returns a settler that asks about everything once.
 func NewSettler(follows Follows, deciders ...Decider) *Settler {
-	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)), unheard: make([][]state.Subject, len(deciders))}
+	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)), before: make([][]state.Subject, len(deciders))}
 	t.AskAll()
 	return t
 }
@@ -78,9 +79,9 @@ func NewRested(follows Follows, deciders ...Decider) *Settler {
 }
 
 // AskAll makes the next pass ask about everything, as after a plan that could not be
-// remembered.
+// remembered: what that pass has heard first is to be heard again.
 func (t *Settler) AskAll() {
-	t.all = true
+	t.all, t.unheard = true, t.before
 	for i := range t.alarms {
 		t.alarms[i] = alarms{}
 	}
@@ -106,6 +107,7 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 	wasAll := all
 	var left [][]state.Subject // to be heard first
 	failed := false
+	t.before = slices.Clone(t.unheard)
 	if all {
 		t.all, t.again = false, time.Time{}
 		left, t.unheard = t.unheard, make([][]state.Subject, len(t.deciders))
