@@ -43,7 +43,8 @@ func (p *pass) cronJob(k state.Key) {
 }
 
 // jobsOf brings the status in line with the CronJob's Jobs, removes those that ended too
-// long ago, and returns those that run.
+// long ago, and returns those that run, and were started in their time: one that somebody
+// started by hand stands in nobody's way. One that is being deleted runs until it is gone.
 func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	var succeeded, failed []*batchv1.Job
 	c.Status.Active = nil
@@ -53,9 +54,8 @@ func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 			continue
 		}
 		switch end := state.JobEnd(job); {
-		case end == nil && job.DeletionTimestamp == nil:
-			active = append(active, job)
 		case end == nil:
+			active = append(active, job)
 		case end.Type == batchv1.JobFailed:
 			failed = append(failed, job)
 		default:
@@ -71,7 +71,7 @@ func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	}
 	p.keepJobs(c, succeeded, c.Spec.SuccessfulJobsHistoryLimit)
 	p.keepJobs(c, failed, c.Spec.FailedJobsHistoryLimit)
-	return active
+	return slices.DeleteFunc(active, func(job *batchv1.Job) bool { return job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == "" })
 }
 
 func jobRef(job *batchv1.Job) corev1.ObjectReference {
@@ -126,7 +126,6 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 		for _, job := range active {
 			p.endJob(c, job, fmt.Sprintf("delete job %s of %s: the next one replaces it", state.Display(job), c.Name))
 		}
-		c.Status.Active = nil
 	}
 	t := &c.Spec.JobTemplate
 	job := &batchv1.Job{

@@ -439,6 +439,37 @@ func (f *fleet) jobs() (names []string) {
 	return names
 }
 
+// deleteJob deletes the jobs in the foreground, while their pods run.
+func (f *fleet) deleteJob() *fleet {
+	f.run("pi-1")
+	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
+		f.edit(state.KeyOf(j), func(o state.Object) {
+			o.SetDeletionTimestamp(&metav1.Time{Time: f.now})
+			o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+		})
+	}
+	return f.settle()
+}
+
+// stopped has the devices say that the pods that are to leave have stopped.
+func (f *fleet) stopped() *fleet {
+	for p := range f.s.Pods("") {
+		if p.DeletionTimestamp != nil {
+			f.remove(state.KeyOf(p))
+		}
+	}
+	return f.settle()
+}
+
+// byHand starts a job of a cron job as "kubectl create job --from" does.
+func (f *fleet) byHand(cron string) *fleet {
+	c := f.s.Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: cron}).(*batchv1.CronJob)
+	job := aJob()
+	job.Name, job.Annotations = "by-hand", map[string]string{"cronjob.kubernetes.io/instantiate": "manual"}
+	job.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: cron, UID: c.UID, Controller: new(true)}}
+	return f.put(job).settle()
+}
+
 func TestACronJobStartsItsJobs(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -457,6 +488,14 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 			func(f *fleet) { f.pass(35*time.Minute).end(1, 0) }, "[12:10 12:30]"},
 		{"in its place", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
 			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:30]"},
+		{"not while one is being deleted and its pods have not stopped", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute) }, "[12:10]"},
+		{"late, when they have", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute).stopped() }, "[12:30]"},
+		{"whatever somebody starts by hand", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+			func(f *fleet) { f.settle().byHand("nightly").pass(15 * time.Minute) }, "[00:00 12:10]"},
+		{"in the place of none that somebody has started by hand", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
+			func(f *fleet) { f.settle().byHand("nightly").pass(25 * time.Minute) }, "[00:00 12:20]"},
 		{"in its time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
 			func(f *fleet) { f.pass(3 * time.Hour) }, "[15:00]"},
 		{"each interval after the last start, whatever else happens", func(s *batchv1.CronJobSpec) { s.Schedule, s.ConcurrencyPolicy = "@every 1h", batchv1.ForbidConcurrent }, func(f *fleet) {
