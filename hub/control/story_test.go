@@ -253,7 +253,9 @@ func (g *stage) do(verb string, args []string) {
 		g.hush = verb == "hush"
 	case "delete-node":
 		g.apply(state.Remove(g.s.Node(names[0]), "delete node "+names[0]))
-	case "restart": // of the hub: what is remembered stays, and everybody counts as seen now
+	case "restart": // of the hub, which may have been off: what is remembered stays, and everybody counts as seen now
+		off, _ := time.ParseDuration(opts["after"])
+		g.now = g.now.Add(off)
 		g.s = g.s.Forgive(g.now)
 		g.s.Started = g.now
 		g.settler = control.NewSettler(node.Ended, g.all...)

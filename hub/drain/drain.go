@@ -21,7 +21,12 @@ import (
 )
 
 // A Decider drains nodes.
-type Decider struct{}
+type Decider struct {
+	// Silence is how long the hub listens, after its start or after it stood still, before it
+	// gives up a drain that had begun: a device that lives has said in that time which of its
+	// pods have stopped.
+	Silence state.Silence
+}
 
 // crowd is how many pods are looked through, for each node that is being drained,
 // before that is done no more often than once a second.
@@ -128,7 +133,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		st = &state.DrainStatus{State: state.Draining, By: order.By, Began: now.UTC()}
 		why = fmt.Sprintf("drain %s%s", n.Name, by(order.By))
 	}
-	st.Until = st.Began.Add(order.Limit())
+	st.Until = d.until(s, n, st.Began, order)
 	ask := &changes
 	if !now.Before(st.Until) {
 		ask = nil // nobody is asked to leave any more
@@ -150,7 +155,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 	case stay == st.Left:
 		end, _ = d.end(n, *st, state.DrainBlocked, fmt.Sprintf("%s not leave: %s: %s", does(stay), held[0].Pod, held[0].Why), now)
 	case ask == nil:
-		end, _ = d.end(n, *st, state.DrainTimedOut, fmt.Sprintf("given up after %s: %s", order.Limit(), rest(held, leaving)), now)
+		end, _ = d.end(n, *st, state.DrainTimedOut, fmt.Sprintf("given up after %s: %s", st.Until.Sub(st.Began), rest(held, leaving)), now)
 	default:
 		next := mark(n, *st)
 		next.Spec.Unschedulable = true
@@ -167,6 +172,15 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		end[0].Object.(*corev1.Node).Spec.Unschedulable = true
 	}
 	return append(changes, end...), time.Time{}
+}
+
+// until is when a drain is given up.
+func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order state.DrainOrder) time.Time {
+	at := began.Add(order.Limit())
+	if heard := state.Ceil(d.Silence.Unheard(s, n)).UTC(); began.Before(s.Listening()) && at.Before(heard) {
+		return heard
+	}
+	return at
 }
 
 // pods asks the pods of a node to leave, into changes unless that is nil, and returns

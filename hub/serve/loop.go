@@ -47,12 +47,13 @@ func Deciders(cfg config.Config) []control.Decider {
 		Unhealthy: cfg.UnhealthyZoneThreshold, LargeSite: cfg.LargeClusterSizeThreshold, Policy: cfg.SiteDisruptionPolicy,
 		Lease: cfg.LeaseInterval, Judge: lifecycle.JudgeAfter(cfg.NodeMonitorPeriod, cfg.LeaseInterval),
 	}
+	silence := state.Silence{Grace: cfg.NodeMonitorGracePeriod, Lease: cfg.LeaseInterval}
 	return []control.Decider{
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
-		eviction.Decider{Silence: state.Silence{Grace: cfg.NodeMonitorGracePeriod, Lease: cfg.LeaseInterval}},
+		eviction.Decider{Silence: silence},
 		rollout.Decider{}, // before: the drains that it asks for begin in the same pass
-		drain.Decider{},
+		drain.Decider{Silence: silence},
 		approval.Decider{},
 		publish.Decider{},
 		workload.Quotas{}, // before: what may be made follows from it
