@@ -311,6 +311,25 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
+// A namespace that somebody else holds is there until he lets it go, as with Kubernetes.
+func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
+	f := newFleet(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"example.com/keep", corev1.FinalizerKubernetes}}}
+	f.put(ns, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}}).edit(state.KeyOf(ns), func(o state.Object) {
+		leavingAt := metav1.NewTime(f.now)
+		o.SetDeletionTimestamp(&leavingAt)
+		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
+	}).settle().quiet()
+	left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
+	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers, []corev1.FinalizerName{"example.com/keep"}) {
+		t.Fatalf("empty, and held by somebody: %+v", left)
+	}
+	f.edit(state.KeyOf(ns), func(o state.Object) { o.(*corev1.Namespace).Spec.Finalizers = nil }).settle().quiet()
+	if f.s.Get(state.KeyOf(ns)) != nil {
+		t.Error("held by nobody it stays")
+	}
+}
+
 func TestEvents(t *testing.T) {
 	f := newFleet(t)
 	f.d.EventLimit = 40

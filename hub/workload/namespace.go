@@ -40,11 +40,12 @@ func (p *pass) emptyNamespace(k state.Key) {
 	for _, e := range events {
 		p.do(state.Remove(e, ""))
 	}
-	if len(ns.Finalizers) == 0 {
+	held := slices.DeleteFunc(slices.Clone(ns.Spec.Finalizers), func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	if len(ns.Finalizers)+len(held) == 0 {
 		p.do(state.Remove(ns, fmt.Sprintf("remove namespace %s: it is empty", ns.Name)))
-	} else if len(ns.Spec.Finalizers) > 0 {
+	} else if len(held) < len(ns.Spec.Finalizers) {
 		ns = ns.DeepCopy()
-		ns.Spec.Finalizers = nil
+		ns.Spec.Finalizers = held
 		conditions(&ns.Status, nil, p)
 		p.do(state.Put(ns, ""))
 	}
