@@ -59,3 +59,24 @@ func TestFieldSelectorsOfEvents(t *testing.T) {
 		}
 	}
 }
+
+// A field that Kubernetes selects by, as its clients do, can be selected by.
+func TestFieldsOfKindsThatHaveTheirOwn(t *testing.T) {
+	s := newServer(seeded())
+	for path, selector := range map[string]string{
+		"/apis/certificates.k8s.io/v1/certificatesigningrequests": "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet",
+		"/api/v1/services":             "spec.clusterIP=None,spec.type!=ExternalName",
+		"/apis/batch/v1/jobs":          "status.successful=1",
+		ns + "/replicationcontrollers": "status.replicas=0",
+		"/api/v1/namespaces":           "status.phase=Gone",
+		"/api/v1/nodes":                "spec.unschedulable=true",
+		ns + "/secrets":                "type=kubernetes.io/tls",
+		ns + "/pods":                   "spec.restartPolicy=Never,spec.schedulerName=x,spec.serviceAccountName=x,spec.hostNetwork=true,status.podIP=10.0.0.1,status.nominatedNodeName=pi-9",
+	} {
+		var list struct{ Items []struct{} }
+		send(t, s, "GET", path+"?fieldSelector="+url.QueryEscape(selector), "", "", 200, &list)
+		if len(list.Items) != 0 {
+			t.Errorf("%s with %s lists %d", path, selector, len(list.Items))
+		}
+	}
+}

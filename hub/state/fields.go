@@ -3,6 +3,7 @@ package state
 import (
 	"strconv"
 
+	certv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -26,6 +27,13 @@ var (
 		"status.phase":             of(func(p *corev1.Pod) string { return string(p.Status.Phase) }),
 		"status.podIP":             of(func(p *corev1.Pod) string { return p.Status.PodIP }),
 		"status.nominatedNodeName": of(func(p *corev1.Pod) string { return p.Status.NominatedNodeName }),
+	}
+	requestFields = map[string]func(Object) string{
+		"spec.signerName": of(func(r *certv1.CertificateSigningRequest) string { return r.Spec.SignerName }),
+	}
+	serviceFields = map[string]func(Object) string{
+		"spec.clusterIP": of(func(s *corev1.Service) string { return s.Spec.ClusterIP }),
+		"spec.type":      of(func(s *corev1.Service) string { return string(s.Spec.Type) }),
 	}
 	eventFields = map[string]func(Object) string{
 		"reason":                         of(func(e *corev1.Event) string { return e.Reason }),

@@ -210,6 +210,7 @@ var kinds = [...]Row{
 		Subs:   []Sub{{Name: "status", Verbs: getOnly, Viewer: getOnly}, {Name: "approval", Verbs: modify, Viewer: getOnly}},
 		Viewer: readOnly,
 		New:    fresh[certv1.CertificateSigningRequest],
+		Fields: requestFields,
 		Status: status(func(r *certv1.CertificateSigningRequest) *certv1.CertificateSigningRequestStatus { return &r.Status }),
 	}, {
 		Kind: Claims, Group: &core, Name: "PersistentVolumeClaim", Namespaced: true, Short: []string{"pvc"}, Verbs: everything,
@@ -239,7 +240,8 @@ var kinds = [...]Row{
 		Subs:      []Sub{{Name: "proxy", Group: &core, Kind: "ServiceProxyOptions", Verbs: ask, Below: true, Viewer: getOnly, Operator: ask}}, // to the hub itself, which asks again
 		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with hostPort",
 		Viewer:    readOnly, Operator: deletion,
-		New: fresh[corev1.Service],
+		New:    fresh[corev1.Service],
+		Fields: serviceFields,
 	}, {
 		Kind: Endpoints, Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: endOnly,
 		Published: "endpoints are not implemented, but for those of kubernetes, which is the hub itself, as there are no other services",
