@@ -49,6 +49,9 @@ func Admit(o, old state.Object, s Settings) (warnings []string, errs field.Error
 		return nil, errs
 	}
 	Default(o, s)
+	if n, ok := o.(*corev1.Node); ok {
+		stillTainted(n, old)
+	}
 	if old == nil {
 		errs = Validate(o, s)
 	} else {

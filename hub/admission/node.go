@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,21 @@ func (l *list) node(n *corev1.Node) {
 			l.duplicate(status.Child("addresses").Index(i), a)
 		}
 		seen[a] = true
+	}
+}
+
+// stillTainted gives taints that are there already the time at which they were added: who writes
+// them again, as an apply does that knows nothing of it, makes no toleration count anew.
+func stillTainted(n *corev1.Node, old state.Object) {
+	was, ok := old.(*corev1.Node)
+	if !ok {
+		return
+	}
+	for i := range n.Spec.Taints {
+		t := &n.Spec.Taints[i]
+		if at := slices.IndexFunc(was.Spec.Taints, func(had corev1.Taint) bool { return had.MatchTaint(t) && had.Value == t.Value }); at >= 0 && t.TimeAdded == nil {
+			t.TimeAdded = was.Spec.Taints[at].TimeAdded
+		}
 	}
 }
 
