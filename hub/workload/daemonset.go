@@ -84,13 +84,10 @@ func (d *daemon) flush() {
 	d.changes = nil
 }
 
-// claim adopts pods that have no controller and match.
-func (d *daemon) claim(orphans []*corev1.Pod) {
-	objects := make([]state.Object, len(orphans))
-	for i, o := range orphans {
-		objects[i] = o
-	}
-	d.adoptPods(d.ds, daemonSetKind, d.ds.Spec.Selector, objects)
+// claim adopts pods and revisions that have no controller and match.
+func (d *daemon) claim(orphans []state.Object) {
+	d.adoptPods(d.ds, daemonSetKind, d.ds.Spec.Selector, orphans)
+	d.adoptRevisions(d.ds, daemonSetKind, d.ds.Spec.Selector, orphans)
 }
 
 // targetOf returns the node that a pod runs on, or is meant for.

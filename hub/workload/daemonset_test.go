@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/state"
@@ -266,5 +267,42 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 				t.Errorf("it has a pod: %v, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+// A DaemonSet that is deleted without its pods and made again takes them, and its history, back as they are.
+func TestADaemonSetThatIsMadeAgainReplacesNothing(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), node("pi-2"), daemonSet()).settle().run().settle().quiet()
+	before := f.pods()
+	ds := f.daemonSet()
+	ds = ds.DeepCopy()
+	for _, k := range []state.Kind{state.Pods, state.ControllerRevisions} {
+		var owned []state.Object
+		for o := range f.s.Owned(ds.UID, k) {
+			owned = append(owned, o)
+		}
+		for _, o := range owned {
+			f.edit(state.KeyOf(o), func(o state.Object) { o.SetOwnerReferences(nil) })
+		}
+	}
+	f.remove(state.KeyOf(ds)).settle()
+	if got := f.pods(); !slices.Equal(got, before) {
+		t.Fatalf("without it: %v, want %v", got, before)
+	}
+	f.put(daemonSet()).settle().run().settle().quiet()
+	if got := f.pods(); !slices.Equal(got, before) {
+		t.Errorf("made again it has %v, want %v", got, before)
+	}
+	for _, p := range f.livePods() {
+		if metav1.GetControllerOf(p) == nil {
+			t.Errorf("%s has no controller", p.Name)
+		}
+	}
+	n := 0
+	for range f.s.Owned(f.daemonSet().UID, state.ControllerRevisions) {
+		n++
+	}
+	if n != 1 || f.s.Len(state.ControllerRevisions) != 1 {
+		t.Errorf("it has %d of %d revisions", n, f.s.Len(state.ControllerRevisions))
 	}
 }

@@ -30,6 +30,18 @@ func (p *pass) revisions(owner state.Object) (all []*appsv1.ControllerRevision) 
 	return all
 }
 
+// adoptRevisions makes the owner the controller of revisions that its selector matches and
+// that have none: a workload that was deleted without its pods, and is made again, knows by
+// them of which template those are.
+func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.LabelSelector, orphans []state.Object) {
+	for _, o := range orphans {
+		r, ok := p.s.Get(state.KeyOf(o)).(*appsv1.ControllerRevision)
+		if ok && r.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(r) == nil && matches(selector, r.Labels) {
+			p.do(state.Put(adopt(r, owner, kind), fmt.Sprintf("adopt %s into %s: its labels match", state.Display(r), owner.GetName())))
+		}
+	}
+}
+
 // revision finds the ControllerRevision of the DaemonSet's template. Where the template
 // cannot have changed the newest is it. It says whether it made or moved one: then the
 // rollout waits for the next round.

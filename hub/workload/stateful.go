@@ -114,14 +114,15 @@ func (d *stateful) inRange(ordinal int64) bool {
 // adopt takes pods and revisions that match and have no controller.
 func (d *stateful) adopt(orphans []state.Object) {
 	for _, o := range orphans {
-		o = d.s.Get(state.KeyOf(o))
-		if o == nil || o.GetDeletionTimestamp() != nil || metav1.GetControllerOfNoCopy(o) != nil || !matches(d.set.Spec.Selector, o.GetLabels()) {
+		pod := d.s.Pod(o.GetNamespace(), o.GetName())
+		if pod == nil || state.KindOf(o) != state.Pods || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil || !matches(d.set.Spec.Selector, pod.Labels) {
 			continue
 		}
-		if _, ok := ordinalOf(d.set.Name, o.GetName()); ok || state.KindOf(o) == state.ControllerRevisions {
-			d.do(state.Put(adopt(o, d.set, statefulSetKind), fmt.Sprintf("adopt %s into %s: its labels match", state.Display(o), d.set.Name)))
+		if _, ok := ordinalOf(d.set.Name, pod.Name); ok {
+			d.do(state.Put(adopt(pod, d.set, statefulSetKind), fmt.Sprintf("adopt %s into %s: its labels match", state.Display(pod), d.set.Name)))
 		}
 	}
+	d.adoptRevisions(d.set, statefulSetKind, d.set.Spec.Selector, orphans)
 }
 
 // gather finds the pods, and lets those go that no longer match.

@@ -48,7 +48,7 @@ type daemonWork struct {
 	all    bool            // every node
 	revise bool            // the template may differ from the newest revision
 	turn   bool            // the moment has come for what walks all nodes
-	adopt  []*corev1.Pod   // pods without a controller that it may take
+	adopt  []state.Object  // pods and revisions without a controller that it may take
 }
 
 // workOf maps subjects to the workloads that they concern.
@@ -320,18 +320,26 @@ func (p *pass) seek(w *work, k state.Key) {
 		p.seekPods(w, k, o.Spec.Selector)
 	case *appsv1.DaemonSet:
 		p.seekPods(w, k, o.Spec.Selector)
+		d := w.daemon(k)
+		d.adopt = append(d.adopt, p.strayRevisions(k.Namespace, o.Spec.Selector)...)
 	case *batchv1.Job:
 		p.seekPods(w, k, o.Spec.Selector)
 	case *corev1.ReplicationController:
 		p.seekPods(w, k, selectorOf(o))
 	case *appsv1.StatefulSet:
 		p.seekPods(w, k, o.Spec.Selector)
-		for r := range state.Each[*appsv1.ControllerRevision](p.s, state.ControllerRevisions, k.Namespace) {
-			if metav1.GetControllerOfNoCopy(r) == nil && r.DeletionTimestamp == nil && matches(o.Spec.Selector, r.Labels) {
-				w.orphans[k] = append(w.orphans[k], r)
-			}
+		w.orphans[k] = append(w.orphans[k], p.strayRevisions(k.Namespace, o.Spec.Selector)...)
+	}
+}
+
+// strayRevisions returns the revisions that match and have no controller.
+func (p *pass) strayRevisions(namespace string, selector *metav1.LabelSelector) (found []state.Object) {
+	for r := range state.Each[*appsv1.ControllerRevision](p.s, state.ControllerRevisions, namespace) {
+		if metav1.GetControllerOfNoCopy(r) == nil && r.DeletionTimestamp == nil && matches(selector, r.Labels) {
+			found = append(found, r)
 		}
 	}
+	return found
 }
 
 // offer shows an object without a controller to those whose selector matches it.
