@@ -57,7 +57,7 @@ func Deciders(cfg config.Config) []control.Decider {
 		approval.Decider{},
 		publish.Decider{},
 		workload.Quotas{}, // before: what may be made follows from it
-		workload.Decider{Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, FinishedPods: cfg.TerminatedPodGCThreshold},
+		workload.Decider{Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, Silence: silence, FinishedPods: cfg.TerminatedPodGCThreshold},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
 		incident.Decider{LeaveBy: leaveBy}, // last: it says what is wrong once all that can be done is

@@ -40,6 +40,9 @@ type Decider struct {
 	// Refuse says why such a pod may not be created in its namespace; empty: it
 	// may. Nil: every one may.
 	Refuse func(*corev1.Pod, *corev1.Namespace) string
+	// Silence is how long the hub listens, after its start or after it stood still, before it
+	// ends what is late: a device that lives has said in that time what has become of its pods.
+	Silence state.Silence
 	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
 	FinishedPods int
 	// Quarantine is how long the pods of a node that is gone are kept, in case

@@ -236,7 +236,7 @@ func (r *run) judge() {
 		r.fail(batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit")
 	}
 	if spec.ActiveDeadlineSeconds != nil && !ptr.Deref(spec.Suspend, false) {
-		if at := st.StartTime.Add(time.Duration(*spec.ActiveDeadlineSeconds) * time.Second); at.After(r.now) {
+		if at := r.deadline(); at.After(r.now) {
 			sooner(&r.next, at)
 		} else {
 			r.fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
@@ -256,6 +256,24 @@ func (r *run) judge() {
 	case r.lost.len() > 0 && st.Succeeded+r.lost.len() >= *spec.Completions:
 		r.fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
 	}
+}
+
+// deadline is when the Job has run for too long. Where that passed while the hub heard nobody, the
+// devices of its pods have their grace first: the pods may have finished in time.
+func (r *run) deadline() time.Time {
+	began := r.job.Status.StartTime.Time
+	at := began.Add(time.Duration(*r.job.Spec.ActiveDeadlineSeconds) * time.Second)
+	if !began.Before(r.s.Listening()) {
+		return at
+	}
+	for _, pod := range slices.Concat(r.live, r.succeeded) {
+		if n := r.s.Node(pod.Spec.NodeName); n != nil {
+			if heard := r.Silence.Unheard(r.s, n); heard.After(at) {
+				at = heard
+			}
+		}
+	}
+	return at
 }
 
 // set sets a condition of the status.

@@ -392,6 +392,37 @@ func TestADeletedJobHoldsNoPods(t *testing.T) {
 	}
 }
 
+// A Job whose deadline passed while the hub heard nobody is judged when its devices have had the time to
+// say what has become of its pods.
+func TestAJobIsNotLateUnheard(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		does func(*fleet)
+		want batchv1.JobConditionType
+	}{
+		{"its pod had succeeded", func(f *fleet) { f.pass(10*time.Second).end(1, 0) }, batchv1.JobComplete},
+		{"its pod still runs", func(f *fleet) { f.pass(40 * time.Second).run("pi-1").settle() }, batchv1.JobFailed},
+		{"too early to say", func(f *fleet) { f.pass(39 * time.Second) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			f.d.Silence = state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}
+			f.put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.ActiveDeadlineSeconds = new(int64(60)) })).settle().run("pi-1").settle()
+			f.now = f.now.Add(10 * time.Minute)
+			f.s = f.s.Listen(f.now)
+			c.does(f.settle().quiet())
+			f.quiet()
+			var got batchv1.JobConditionType
+			if end := state.JobEnd(f.job()); end != nil {
+				got = end.Type
+			}
+			if got != c.want {
+				t.Errorf("it ended %q, wants %q: %+v", got, c.want, f.job().Status.Conditions)
+			}
+		})
+	}
+}
+
 // A Job takes pods that its selector matches, and lets go those that it does not.
 func TestAJobTakesAndLetsGo(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle()
