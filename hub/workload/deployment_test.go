@@ -213,6 +213,29 @@ func TestProgressDeadline(t *testing.T) {
 	}
 }
 
+// A rollout whose deadline passed while the hub heard nobody is not late before its devices have been heard:
+// they may have got on, and who waits for it would give up.
+func TestARolloutIsNotLateUnheard(t *testing.T) {
+	still := func() *fleet {
+		f := newFleet(t)
+		f.d.Silence = state.Silence{Grace: 40 * time.Second}
+		f.put(deployment(1)).pass(5 * time.Minute)
+		f.now = f.now.Add(10 * time.Minute)
+		f.s = f.s.Listen(f.now)
+		return f.settle().quiet()
+	}
+	f := still().pass(39 * time.Second).quiet()
+	if c := f.progressing(); c.Status != corev1.ConditionTrue {
+		t.Errorf("unheard: %+v", c)
+	}
+	if c := f.run("pi-1").settle().quiet().progressing(); c.Reason != "NewReplicaSetAvailable" {
+		t.Errorf("its pod is ready: %+v", c)
+	}
+	if c := still().pass(40 * time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" {
+		t.Errorf("nobody has got on: %+v", c)
+	}
+}
+
 func TestMinReadySeconds(t *testing.T) {
 	f := newFleet(t)
 	d := deployment(1)

@@ -117,8 +117,15 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	}
 }
 
+// deadline is when a rollout that does not get on is late. Where that passed while the hub heard
+// nobody, devices have their grace first.
 func (r *rollout) deadline(c *appsv1.DeploymentCondition) time.Time {
-	return c.LastUpdateTime.Add(time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second)
+	at := c.LastUpdateTime.Add(time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second)
+	listening := r.s.Listening()
+	if heard := listening.Add(r.Silence.Grace); c.LastUpdateTime.Time.Before(listening) && heard.After(at) {
+		return heard
+	}
+	return at
 }
 
 // pausedCondition tells in the condition Progressing that a rollout is paused, or
