@@ -151,13 +151,18 @@ func TestWhatFollowsFromTheList(t *testing.T) {
 }
 
 func TestAHubThatHasJustBegunToListenDeletesNobody(t *testing.T) {
-	s, _ := state.Apply(state.Empty("test", noon.Add(-startup)), []state.Change{state.Put(node("pi-1", "Unknown"), "")})
 	l := list(t, "- name: another")
-	if changes := Decide(s, l, startup, noon); len(changes) > 0 {
-		t.Errorf("it wants to %s", changes[0])
-	}
-	if changes := Decide(s, l, startup, noon.Add(time.Second)); len(changes) != 1 {
-		t.Errorf("after its grace it wants %v", changes)
+	for why, s := range map[string]state.Snapshot{
+		"it has just started":      state.Empty("test", noon.Add(-startup)),
+		"it stood still until now": state.Empty("test", noon.Add(-24*time.Hour)).Listen(noon.Add(-startup)),
+	} {
+		s, _ = state.Apply(s, []state.Change{state.Put(node("pi-1", "Unknown"), "")})
+		if changes := Decide(s, l, startup, noon); len(changes) > 0 {
+			t.Errorf("%s: it wants to %s", why, changes[0])
+		}
+		if changes := Decide(s, l, startup, noon.Add(time.Second)); len(changes) != 1 {
+			t.Errorf("%s: after its grace it wants %v", why, changes)
+		}
 	}
 }
 
