@@ -97,7 +97,7 @@ func waitingRowOf(a *request, r *joinRequest) waitingRow {
 	row := waitingRow{
 		Name: r.Name, Node: said[state.RequestNode], Site: said[state.RequestSite], Source: said[state.RequestSource],
 		Machine: cmp.Or(said[state.RequestMachine], "unknown"), Serial: cmp.Or(said[state.RequestSerial], "unknown"), Token: r.Spec.Username,
-		Age: at(r.CreationTimestamp.Time, a.now), Ends: at(state.RequestEnds(r), a.now), Menu: menuOf(a, r), Pill: requestPill(r),
+		Age: at(r.CreationTimestamp.Time, a.now), Ends: at(state.RequestEnds(a.Snapshot, r), a.now), Menu: menuOf(a, r), Pill: requestPill(r),
 	}
 	if a.Node(row.Node) != nil {
 		row.NodeHref = nodeHref(row.Node)

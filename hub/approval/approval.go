@@ -43,22 +43,22 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 			plan.Wake(q.Key, time.Time{})
 			continue
 		}
-		if ends := state.RequestEnds(r); ends.After(now) {
+		if ends := state.RequestEnds(s, r); ends.After(now) {
 			plan.Wake(q.Key, ends)
 			continue
 		}
 		plan.Wake(q.Key, time.Time{})
-		plan.Do(state.Remove(r, why(r)))
+		plan.Do(state.Remove(r, why(s, r)))
 	}
 	return plan
 }
 
 // why says why a request ends; that of a device that has joined, or was denied, is no news.
-func why(r *certv1.CertificateSigningRequest) string {
+func why(s state.Snapshot, r *certv1.CertificateSigningRequest) string {
 	who := fmt.Sprintf("end request %s of node %s to join site %s", r.Name, r.Annotations[state.RequestNode], r.Annotations[state.RequestSite])
 	switch state.DecisionOn(r) {
 	case state.RequestPending:
-		return fmt.Sprintf("%s: nobody approved of it until %s", who, state.RequestEnds(r).UTC().Format(time.RFC3339))
+		return fmt.Sprintf("%s: nobody approved of it until %s", who, state.RequestEnds(s, r).UTC().Format(time.RFC3339))
 	case state.RequestApproved:
 		return fmt.Sprintf("%s: it was approved, but the device has not come for its certificate within %s", who, state.RequestTold)
 	}

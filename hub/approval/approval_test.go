@@ -76,3 +76,26 @@ func TestARequestEndsInItsTime(t *testing.T) {
 		})
 	}
 }
+
+// An approved device has its hour of a hub that it can ask.
+func TestAnHourInWhichTheHubWasOffIsNone(t *testing.T) {
+	issued := request(5*time.Hour, certv1.CertificateApproved)
+	issued.Status.Certificate = []byte("x")
+	for _, c := range []struct {
+		name string
+		r    *certv1.CertificateSigningRequest
+		ends time.Duration
+	}{
+		{"approved", request(5*time.Hour, certv1.CertificateApproved), 11 * time.Hour},
+		{"denied", request(5*time.Hour, certv1.CertificateDenied), 11 * time.Hour},
+		{"it has joined", issued, 6 * time.Hour},
+		{"nobody has decided", request(0), 24 * time.Hour},
+	} {
+		s := state.Load(state.Empty("test", start), []state.Object{c.r}, 1).Listen(start.Add(10 * time.Hour))
+		for at, gone := range map[time.Duration]bool{c.ends - time.Second: false, c.ends: true} {
+			if p := (Decider{}).Decide(s, Decider{}.Subjects(s), start.Add(at)); (len(p.Changes) > 0) != gone {
+				t.Errorf("%s, after %s: %v", c.name, at, p.Changes)
+			}
+		}
+	}
+}

@@ -68,10 +68,10 @@ func RequestCondition(r *certv1.CertificateSigningRequest, t certv1.RequestCondi
 }
 
 // RequestEnds returns when a request is forgotten: one that waits with the day, or with
-// its token; one that is decided an hour after that.
-func RequestEnds(r *certv1.CertificateSigningRequest) time.Time {
-	ends := r.CreationTimestamp.Add(RequestWaits)
-	if DecisionOn(r) == RequestPending {
+// its token; one that is decided an hour after that, in which its device could hear of it.
+func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
+	ends, is := r.CreationTimestamp.Add(RequestWaits), DecisionOn(r)
+	if is == RequestPending {
 		if token, err := time.Parse(time.RFC3339, r.Annotations[RequestUntil]); err == nil && token.Before(ends) {
 			return token
 		}
@@ -85,6 +85,9 @@ func RequestEnds(r *certv1.CertificateSigningRequest) time.Time {
 	}
 	if decided.After(ends) { // by no clock of ours
 		decided = ends
+	}
+	if listening := s.Listening(); is != RequestIssued && listening.After(decided) {
+		decided = listening
 	}
 	return decided.Add(RequestTold)
 }
