@@ -15,6 +15,7 @@ import (
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
 )
 
 // `flotilla-hub kubeconfig --role viewer` issues a certificate in the name of an administrator,
@@ -48,16 +49,39 @@ func TestACertificateHasNoAccount(t *testing.T) {
 	e := echo.New()
 	New(c).Register(e)
 	id := strings.Split(theirs, ".")[1]
+	mine := store.View{Name: "odd ones", Href: "/nodes?q=odd"}
+	if err := g.SaveView(t.Context(), "admin", mine); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path string, form url.Values) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.TLS = &tls.ConnectionState{PeerCertificates: shown}
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		return w
+	}
+	for _, form := range []url.Values{
+		{"action": {"save"}, "name": {mine.Name}, "href": {"/nodes?q=else"}},
+		{"action": {"save"}, "name": {"another"}, "href": {"/pods"}},
+		{"action": {"delete"}, "name": {mine.Name}, "href": {mine.Href}},
+	} {
+		if w := ask(http.MethodPost, "/views", form); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "log in with your password") {
+			t.Errorf("a certificate does %s with a view: %d %s", form["action"], w.Code, w.Header().Get("Location"))
+		}
+	}
+	if w := ask(http.MethodGet, "/nodes", nil); w.Code != http.StatusOK || strings.Contains(w.Body.String(), mine.Name) {
+		t.Errorf("a certificate sees the person's views: %d", w.Code)
+	}
+	if own, err := g.Views(t.Context(), "admin"); err != nil || len(own) != 1 || own[0] != mine {
+		t.Errorf("the person has the views %v, %v", own, err)
+	}
 	for _, form := range []url.Values{
 		{"action": {"create"}, "note": {"x"}, "life": {"8760h"}},
 		{"action": {"revoke"}, "id": {id}},
 		{"action": {"password"}, "old": {"four words are good"}, "password": {"four words are bad"}, "again": {"four words are bad"}},
 	} {
-		r := httptest.NewRequest(http.MethodPost, "/account", strings.NewReader(form.Encode()))
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.TLS = &tls.ConnectionState{PeerCertificates: shown}
-		w := httptest.NewRecorder()
-		e.ServeHTTP(w, r)
+		w := ask(http.MethodPost, "/account", form)
 		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "log in with your password") {
 			t.Errorf("a certificate does %s: %d %s", form["action"], w.Code, w.Header().Get("Location"))
 		}

@@ -43,6 +43,8 @@ func viewHref(text string) string {
 	return u.Path + "?" + kept.Encode()
 }
 
+const errNoViews = errTold("A certificate has no saved views: log in with your password, without it.")
+
 // A savedView is a link to one.
 type savedView struct {
 	Name, Href string
@@ -56,11 +58,16 @@ type savedViews struct {
 	CSRF  string
 }
 
+// person is whose views these are: the name in a certificate is anybody's, or nobody's.
+func (c *call) person() (name string, ok bool) {
+	return c.user.Name, c.Views != nil && c.user.Name != "" && c.user.Via != "certificate"
+}
+
 // savedViews are those of the list that is asked for; nil: it is none, or there can be none.
 func (c *call) savedViews() *savedViews {
 	r := c.Request()
 	here := viewHref(r.URL.RequestURI())
-	if c.Views == nil || c.user.Name == "" || r.Method != http.MethodGet || here == "" || !c.Allow(c.user.Role, "update", "account") {
+	if _, ok := c.person(); !ok || r.Method != http.MethodGet || here == "" || !c.Allow(c.user.Role, "update", "account") {
 		return nil
 	}
 	d := &savedViews{Here: here, CSRF: c.user.CSRF}
@@ -74,12 +81,13 @@ func (c *call) savedViews() *savedViews {
 
 // ownViews are all of the person's; a page without them is better than none.
 func (c *call) ownViews() []store.View {
-	if c.Views == nil || c.user.Name == "" {
+	name, ok := c.person()
+	if !ok {
 		return nil
 	}
-	all, err := c.Views.Views(c.Request().Context(), c.user.Name)
+	all, err := c.Views.Views(c.Request().Context(), name)
 	if err != nil {
-		c.Log.Error("saved views are not shown", "user", c.user.Name, "err", err)
+		c.Log.Error("saved views are not shown", "user", name, "err", err)
 	}
 	return slices.DeleteFunc(all, func(v store.View) bool { return viewHref(v.Href) == "" })
 }
@@ -101,14 +109,17 @@ func (c *call) changeViews() error {
 	href, name, ctx := viewHref(c.FormValue("href")), c.FormValue("name"), c.Request().Context()
 	act := store.Audit{Verb: "update", Resource: "views", Name: strings.Join(strings.Fields(name), " "), Message: href, Code: http.StatusOK}
 	var err error
+	person, ok := c.person()
 	switch action := c.FormValue("action"); {
 	case c.Views == nil || href == "" || action != "save" && action != "delete":
 		return c.message(http.StatusBadRequest, "Not saved", "Only a list's search can be saved: go to the list and save it there.")
+	case !ok:
+		err = errNoViews
 	case action == "delete":
 		act.Verb = "delete"
-		err = c.Views.DeleteView(ctx, c.user.Name, name)
+		err = c.Views.DeleteView(ctx, person, name)
 	default:
-		err = c.Views.SaveView(ctx, c.user.Name, store.View{Name: name, Href: href})
+		err = c.Views.SaveView(ctx, person, store.View{Name: name, Href: href})
 	}
 	if err != nil {
 		act.Code, act.Message = c.tell(err)
