@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -90,6 +91,34 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		if _, _, asked := h.book.Counts(); asked != 1 {
 			t.Errorf("it is asked %d times, want once", asked)
+		}
+	})
+	listening(t, "is not heard with a part that could not be remembered", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		for _, name := range []string{"p1", "p2"} {
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name)}, Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+		}
+		synctest.Wait()
+		g := h.l.Snapshot().Record("pi-1").Generation
+		part := func(n int, name string) wire.Pods {
+			return wire.Pods{Boot: "b", Seq: 2, Generation: g, Part: n, Parts: 2, Pods: []wire.PodStatus{said(name, corev1.PodRunning)}}
+		}
+		h.book.FailWith(errors.New("disk full"))
+		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, part(1, "p1")); err == nil {
+			h.t.Fatal("what is not remembered is acknowledged")
+		}
+		h.book.FailWith(nil)
+		tell(h, part(2, "p2"))
+		if phase := h.l.Snapshot().Pod("default", "p2").Status.Phase; phase != corev1.PodRunning {
+			h.t.Fatalf("the second part is heard as %s", phase)
+		}
+		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 2, Desired: g})
+		if _, _, asked := h.book.Counts(); asked != 1 {
+			h.t.Errorf("it is asked %d times for what was not heard, want once", asked)
+		}
+		tell(h, part(1, "p1")) // which was not acknowledged
+		if phase := h.l.Snapshot().Pod("default", "p1").Status.Phase; phase != corev1.PodRunning {
+			h.t.Errorf("the first part, said again, is heard as %s", phase)
 		}
 	})
 }

@@ -48,14 +48,17 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		return changes, nil
 	})
 	p.pay(done)
-	if err == nil && whole {
+	if err != nil {
+		return err
+	}
+	if p.gathered(pods, whole); whole {
 		p.pods.Store(pods.Seq)
 		p.unsure.Store(p.silent.Load()) // a list from before its status is from before its silence
 	}
-	return err
+	return nil
 }
 
-// A gathering is what of a list of pods that comes in parts has come: which pods there
+// A gathering is what of a list of pods that comes in parts has been heard: which pods there
 // are. Their statuses are heard with each part.
 type gathering struct {
 	boot  string
@@ -65,26 +68,34 @@ type gathering struct {
 }
 
 // gather returns which pods a device holds, and whether that is all of them: of a list in
-// parts when the last one has come.
+// parts when the last one has come, and all others were heard.
 func (p *liveness) gather(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := p.list
-	if p.list = nil; g == nil || g.boot != pods.Boot || g.seq != pods.Seq || pods.Parts <= 1 {
-		g = &gathering{boot: pods.Boot, seq: pods.Seq, holds: make(map[types.UID]bool, len(pods.Pods))}
+	if p.list == nil || p.list.boot != pods.Boot || p.list.seq != pods.Seq || pods.Parts <= 1 {
+		p.list = &gathering{boot: pods.Boot, seq: pods.Seq, holds: make(map[types.UID]bool, len(pods.Pods))}
 	}
+	g := p.list
 	for _, said := range pods.Pods {
 		g.holds[said.UID] = true
 	}
-	if pods.Parts <= 1 {
-		return g.holds, true
-	}
-	g.parts[pods.Part-1] = true
-	if slices.Contains(g.parts[:pods.Parts], false) {
-		p.list = g
-		return nil, false
+	for i, heard := range g.parts[:max(pods.Parts, 1)] {
+		if !heard && i != max(pods.Part, 1)-1 {
+			return nil, false
+		}
 	}
 	return g.holds, true
+}
+
+// gathered notes that what a part says is remembered, or that the whole list is.
+func (p *liveness) gathered(pods wire.Pods, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if whole {
+		p.list = nil
+	} else if g := p.list; g != nil && g.boot == pods.Boot && g.seq == pods.Seq {
+		g.parts[pods.Part-1] = true
+	}
 }
 
 // heardPods returns what follows from what a device says of its pods.
