@@ -18,7 +18,7 @@ const (
 	turnsPerSec  = 0.2
 	budgetEvents = 500
 	eventsPerSec = 0.5
-	budgetLines  = 20       // of the hub's log, and offences
+	budgetLines  = 20       // of the hub's log, offences, and other machines that say they are the node
 	linesPerSec  = 1. / 300 // a night of a thousand devices that all flap is 10 MB
 	changeBytes  = 1 << 10  // what a change costs at least
 )
@@ -74,6 +74,11 @@ func (p *liveness) take(a *allowance, at time.Duration, burst, perSecond float64
 	}
 	a.used++
 	return true
+}
+
+// clone takes a change of who is refused as the node's second machine, if there is one.
+func (p *liveness) clone(at time.Duration) bool {
+	return p.take(&p.clones, at, budgetLines, linesPerSec)
 }
 
 // line takes a line of the log, if there is one, and says how many there were not since.

@@ -128,8 +128,8 @@ func (d *Devices) atPeace(node string) bool {
 
 // noteConflict records that a second machine claims to be a node.
 func (d *Devices) noteConflict(node, machine string) error {
-	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict == orUnknown(machine) {
-		return nil // a clone tries for ever
+	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" && (rec.Conflict == orUnknown(machine) || !d.nodes.get(node).clone(d.Age())) {
+		return nil // a clone tries for ever, and of one card there may be many
 	}
 	ctx, cancel := bounded()
 	defer cancel()

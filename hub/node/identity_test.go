@@ -219,6 +219,37 @@ func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
 	})
 }
 
+// A card that was copied for a whole site: those that are refused are shown, and what is written of
+// that does not grow with how many they are and how often they try.
+func TestManyClonesOfOneNodeAreNotWrittenOfEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, book, stop := nodetest.Start(t, nil)
+		defer stop()
+		nodetest.Greet(t, l, "pi-1")
+		l.Connected("pi-1")
+		own := node.Caller{Node: "pi-1", Machine: machine, Boot: "b"}
+		before, _, _ := book.Counts()
+		var last string
+		for seq := uint64(2); seq < 362; seq++ { // an hour
+			for i := range 39 {
+				last = fmt.Sprintf("%016x", i+1)
+				if err := l.Connect(node.Caller{Node: "pi-1", Machine: last, Boot: last}); !errors.Is(err, node.ErrConflict) {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(10 * time.Second)
+			l.Lease(own, wire.Lease{Boot: "b", Seq: seq, Status: 1})
+		}
+		after, _, _ := book.Counts()
+		if n := after - before; n < 1 || n > 100 {
+			t.Errorf("39 clones are written of %d times in an hour", n)
+		}
+		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict); c == nil || c.Status != corev1.ConditionTrue {
+			t.Errorf("the conflict shown is %+v", c)
+		}
+	})
+}
+
 // What was said once is not said again: neither by a past boot, nor with an old number, nor
 // of what is another's.
 func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {

@@ -49,6 +49,7 @@ type liveness struct {
 	turns  allowance
 	events allowance
 	lines  allowance
+	clones allowance
 
 	reports allowance
 	unsaid  int // lines since the last one
