@@ -12,7 +12,7 @@ func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
 	for kind, want := range map[string][]string{
 		"mosquitto": {"pattern write our/fleet/nodes/%u/lease\n", "pattern read our/fleet/nodes/%u/request/+\n", "topic read our/fleet/nodes/+/status\n", "listener 8884\n"},
 		"nats":      {`"our.fleet.nodes.pi-1//room.lease"`, `"our.fleet.nodes.pi-1//room.request.*"`, `"our.fleet.nodes.*.reply.*"`, `"nats://flotilla:s3cret@b.example:6222"`, "CN=pi-1.room,O=flotilla:devices"},
-		"emqx":      {`"our/fleet/nodes/${username}/lease"`, `{eq, "our/fleet/nodes/${username}/request/+"}`, "{deny, all}."},
+		"emqx":      {`bind = "0.0.0.0:8883"`, `bind = "0.0.0.0:8884"`, `"our/fleet/nodes/${username}/lease"`, `{eq, "our/fleet/nodes/${username}/request/+"}`, "{deny, all}."},
 	} {
 		files, err := Files(kind, o)
 		if err != nil {
