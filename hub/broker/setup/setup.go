@@ -12,8 +12,11 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"regexp"
+	"strconv"
 	"strings"
 	"text/template"
+	"unicode"
 
 	"flotilla.dev/shared/wire"
 )
@@ -33,6 +36,23 @@ type Options struct {
 	Secret    string   // by which the members of a cluster know each other
 }
 
+// What is written stands in the files as it is, in the words of three languages, in access rules
+// and in commands for people: only what means nothing else in any of them is.
+var (
+	prefixForm = regexp.MustCompile(`^[A-Za-z0-9_:@-]+(/[A-Za-z0-9_:@-]+)*$`)
+	hostForm   = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+)
+
+func (o Options) check() error {
+	if !prefixForm.MatchString(o.Prefix) {
+		return fmt.Errorf("the topic prefix %.150q has characters that mean something else to brokers: use levels of letters, digits, - _ : and @ with single slashes between them, here and as --broker-prefix of the hub", o.Prefix)
+	}
+	if strings.ContainsFunc(o.Path, func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune("\"\\$`", r) }) {
+		return fmt.Errorf("the path %q has characters that mean something else to brokers: use one without quotes, \\, $ and line breaks", o.Path)
+	}
+	return nil
+}
+
 // A File is one file to write.
 type File struct {
 	Name, Text string
@@ -50,10 +70,13 @@ func Files(kind string, o Options) ([]File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the configuration of %s: there is none; choose one of %s", kind, strings.Join(Kinds, ", "))
 	}
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: %w", kind, err)
+	}
 	v := view{Options: o, From: []string{"lease", "status", "pods", "event", "presence", "reply/+"}, To: []string{"desired", "request/+"}, HubUser: HubUser, MaxPacket: wire.MaxToDevice + 64<<10}
 	for i, a := range o.Addresses {
 		host, port, err := net.SplitHostPort(a)
-		if err != nil || host == "" || port == "" {
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || !hostForm.MatchString(host) {
 			return nil, fmt.Errorf("write the configuration of %s: the address %q must be like broker.example:8883", kind, a)
 		}
 		v.Members = append(v.Members, member{Name: fmt.Sprintf("%s-%d", kind, i+1), Host: host, Port: port})

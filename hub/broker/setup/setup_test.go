@@ -71,3 +71,35 @@ func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
 		}
 	}
 }
+
+// What is written stands in the files as it is: what would be more than it says there is refused.
+func TestWhatIsWrittenMeansNothingElse(t *testing.T) {
+	good := Options{Addresses: []string{"a.example:8883"}, Path: "/etc/our broker", Prefix: "our-fleet/v1:a@b_c"}
+	for what, edit := range map[string]func(*Options){
+		"a rule more":                 func(o *Options) { o.Prefix = `a/nodes/x"]}.{allow,all}.%` },
+		"somebody's name in the rule": func(o *Options) { o.Prefix = "a/%u" },
+		"a placeholder":               func(o *Options) { o.Prefix = "a/${clientid}" },
+		"a level of NATS":             func(o *Options) { o.Prefix = "a/b.c" },
+		"every subject of NATS":       func(o *Options) { o.Prefix = "a/>" },
+		"a command":                   func(o *Options) { o.Prefix = "a`reboot`" },
+		"no level":                    func(o *Options) { o.Prefix = "a//b" },
+		"nothing":                     func(o *Options) { o.Prefix = "" },
+		"a path that ends":            func(o *Options) { o.Path = `/etc/a"b` },
+		"a path of two lines":         func(o *Options) { o.Path = "/etc/a\nallow_anonymous true" },
+		"a host that is a path":       func(o *Options) { o.Addresses = []string{"../../a:8883"} },
+		"a host with a quote":         func(o *Options) { o.Addresses = []string{`a"b:8883`} },
+		"a port with a word":          func(o *Options) { o.Addresses = []string{"a:8883 x"} },
+		"port 0":                      func(o *Options) { o.Addresses = []string{"a:0"} },
+	} {
+		for _, kind := range Kinds {
+			o := good
+			if _, err := Files(kind, o); err != nil {
+				t.Fatal(err)
+			}
+			edit(&o)
+			if _, err := Files(kind, o); err == nil {
+				t.Errorf("%s takes %s", kind, what)
+			}
+		}
+	}
+}
