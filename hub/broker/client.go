@@ -141,7 +141,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.run = ctx
 	c.mu.Unlock()
 	at, try := mathrand.N(len(c.cfg.Servers)), 0
-	go c.sweep(ctx)
+	go func() { _ = panics.Keep(ctx, "mqtt", c.sweep) }()
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := c.connectOnce(ctx, c.cfg.Servers[at])
@@ -173,8 +173,16 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		SetConnectTimeout(connectTimeout).SetKeepAlive(minKeepAlive * time.Second).
 		SetPingTimeout(time.Hour). // the connection sees silence earlier, and takes no slow packet for it
 		SetOrderMatters(true).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.arrived(m) }).
-		SetConnectionLostHandler(func(_ paho.Client, err error) { lost <- err })
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+			defer panics.Catch("mqtt") // one message's must not end the connection of all
+			c.arrived(m)
+		}).
+		SetConnectionLostHandler(func(_ paho.Client, err error) {
+			select {
+			case lost <- err:
+			default:
+			}
+		})
 	client := paho.NewClient(o)
 	if err := settled(ctx, client.Connect()); err != nil {
 		client.Disconnect(0)
@@ -204,7 +212,12 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		defer panics.CatchThen("mqtt", func(error) { client.Disconnect(0) })
+		defer panics.CatchThen("mqtt", func(err error) {
+			select {
+			case lost <- err:
+			default: // it is, already
+			}
+		})
 		c.out.drain(writing, c, client)
 	}()
 	defer func() { stop(); <-written }()
@@ -346,31 +359,35 @@ func (c *Client) age() int64                   { return int64(time.Since(c.began
 func (c *Client) since(at int64) time.Duration { return time.Duration(c.age() - at) }
 
 // sweep notes which nodes have fallen silent.
-func (c *Client) sweep(ctx context.Context) {
-	defer panics.Catch("mqtt")
+func (c *Client) sweep(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.Silence / 8)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
-		var gone []*remote
-		c.mu.Lock()
-		for node, r := range c.nodes {
-			if c.since(r.heard.Load()) <= c.cfg.Silence {
-				continue
-			}
+		for _, r := range c.silent() {
 			if r.online.Load() {
-				gone = append(gone, r)
-			} else if _, ok := c.cfg.Owner(node); !ok {
-				delete(c.nodes, node)
+				r.leave(c)
+			} else if _, ok := c.cfg.Owner(r.node); !ok {
+				c.mu.Lock()
+				delete(c.nodes, r.node)
+				c.mu.Unlock()
 			}
-		}
-		c.mu.Unlock()
-		for _, r := range gone {
-			r.leave(c)
 		}
 	}
+}
+
+// silent are the nodes that have said nothing for too long.
+func (c *Client) silent() (all []*remote) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, r := range c.nodes {
+		if c.since(r.heard.Load()) > c.cfg.Silence {
+			all = append(all, r)
+		}
+	}
+	return all
 }

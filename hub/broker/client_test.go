@@ -406,6 +406,44 @@ func TestBehindABrokerANodeComesAndGoes(t *testing.T) {
 	}
 }
 
+// mistaken makes a mistake with each thing that it is told once.
+type mistaken struct {
+	*recorder
+	lease, disconnected atomic.Bool
+}
+
+func (c *mistaken) Lease(p Peer, l wire.Lease) {
+	if !c.lease.Swap(true) {
+		panic("a lease that nobody was ready for")
+	}
+	c.recorder.Lease(p, l)
+}
+
+func (c *mistaken) Disconnected(p Peer) {
+	if !c.disconnected.Swap(true) {
+		panic("an end that nobody was ready for")
+	}
+	c.recorder.Disconnected(p)
+}
+
+// A mistake in the hub with one message, or with one node, is not the end of hearing the others.
+func TestBehindABrokerAMistakeEndsNothing(t *testing.T) {
+	var hub mistaken
+	h := behindBroker(t, func(c *ClientConfig) {
+		c.Silence = 400 * time.Millisecond
+		hub.recorder = c.Handler.(*recorder)
+		c.Handler = &hub
+	})
+	for seq := 1; h.heard.count("lease") == 0; seq++ {
+		h.say("lease", lease("b1", seq))
+	}
+	await(t, "the mistake with its end", hub.disconnected.Load)
+	h.say("lease", lease("b1", 1000))
+	await(t, "the next lease", func() bool { return h.Online("pi-1") })
+	await(t, "that it is silent again", func() bool { return !h.Online("pi-1") })
+	await(t, "that this is told", func() bool { return h.heard.count("disconnected") == 1 })
+}
+
 func TestTheHubGoesOnToTheNextMemberOfACluster(t *testing.T) {
 	first, stop := elsewhere(t)
 	second, _ := elsewhere(t)
