@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -190,9 +191,17 @@ func readFile(file string) (values []value, mistakes []error) {
 	if err != nil {
 		return nil, []error{fmt.Errorf("read configuration: %w; correct --config or leave it out", err)}
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(raw, &doc); err != nil {
+	var doc, second yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(raw))
+	err = documents.Decode(&doc)
+	if err == nil {
+		err = documents.Decode(&second)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, []error{fmt.Errorf("%s: %w; write one `name: value` per line", file, err)}
+	}
+	if len(second.Content) > 0 && second.Content[0].Tag != "!!null" {
+		return nil, []error{fmt.Errorf("%s:%d: here a second document begins; write all settings in one, without a line of --- between them", file, second.Content[0].Line)}
 	}
 	if len(doc.Content) == 0 { // empty, or only comments
 		return nil, nil
