@@ -41,6 +41,8 @@ type Member struct {
 	hub    atomic.Pointer[Hub]      // once it leads
 	up     chan struct{}
 	once   sync.Once
+
+	answering sync.WaitGroup // as a standby
 }
 
 // NewMember makes a member of the listeners in o.
@@ -82,6 +84,7 @@ func (m *Member) Run(ctx context.Context) (err error) {
 	}
 	at, err := m.stand(ctx, s)
 	if err != nil || at == nil {
+		m.answering.Wait()
 		return errors.Join(err, s.Close())
 	}
 	at.fleet = m.caughtUp(ctx, at.fleet)

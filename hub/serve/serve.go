@@ -102,6 +102,7 @@ type Hub struct {
 	standbys  standbys
 	mended    []state.Change
 	web       func() *web // made when it is first asked for
+	answering sync.WaitGroup
 	up        chan struct{}
 }
 
@@ -213,9 +214,11 @@ func (h *Hub) deviceTLS() *tls.Config {
 	})
 }
 
-// Run runs the hub until ctx ends or something of it fails. The store is closed last.
+// Run runs the hub until ctx ends or something of it fails. The store is closed last, when the last
+// request is answered.
 func (h *Hub) Run(ctx context.Context) (err error) {
 	defer func() {
+		h.answering.Wait()
 		h.log.Info("hub is down")
 		err = errors.Join(err, h.Store.Close())
 	}()
@@ -287,7 +290,7 @@ func (h *Hub) parts() []func(context.Context) error {
 	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
 	if h.o.HTTPS != nil {
 		w := h.web()
-		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, w.server, h.o.HTTPS) })
+		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, &h.answering, w.server, h.o.HTTPS) })
 	}
 	if h.o.Peer != nil {
 		all = append(all, h.runPeers)

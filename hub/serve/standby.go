@@ -83,7 +83,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	go m.watchAuthority(sub, s, files, end)
-	return runWeb(sub, &http.Server{
+	return runWeb(sub, &m.answering, &http.Server{
 		Handler: m.handler(server, m.reads(s, authority, f)), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}, m.https.open())
 }
@@ -159,5 +159,5 @@ func (h *Hub) runPeers(ctx context.Context) error {
 		Handler: peer.Accept(h.Handler(), h.standbys.hear), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	return serveUntil(ctx, s, func() error { return s.Serve(tls.NewListener(h.o.Peer, h.authority.Peers(h.server))) })
+	return serveUntil(ctx, &h.answering, s, func() error { return s.Serve(tls.NewListener(h.o.Peer, h.authority.Peers(h.server))) })
 }

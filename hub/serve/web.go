@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -218,14 +219,18 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 	})
 }
 
-// runWeb serves until ctx ends, and then gives open requests five seconds.
-func runWeb(ctx context.Context, s *http.Server, l net.Listener) error {
+// runWeb serves until ctx ends. open is done once requests that were open then have had five seconds.
+func runWeb(ctx context.Context, open *sync.WaitGroup, s *http.Server, l net.Listener) error {
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	return serveUntil(ctx, s, func() error { return listen.Serve(s, listen.New(l, listen.Limits{})) })
+	return serveUntil(ctx, open, s, func() error { return listen.Serve(s, listen.New(l, listen.Limits{})) })
 }
 
-func serveUntil(ctx context.Context, s *http.Server, serve func() error) error {
+// serveUntil returns when nobody can come any more, so that the next server may begin. Whoever ends what
+// requests need, or the process, waits for open.
+func serveUntil(ctx context.Context, open *sync.WaitGroup, s *http.Server, serve func() error) error {
+	open.Add(1)
 	stop := context.AfterFunc(ctx, func() {
+		defer open.Done()
 		defer panics.Catch("https")
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -233,7 +238,11 @@ func serveUntil(ctx context.Context, s *http.Server, serve func() error) error {
 			_ = s.Close()
 		}
 	})
-	defer stop()
+	defer func() {
+		if stop() {
+			open.Done()
+		}
+	}()
 	err := serve()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -1,0 +1,69 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/store"
+)
+
+// A hub that is told to end answers who is being answered, with its database open, and ends after that.
+func TestAHubEndsWhenItHasAnswered(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{HTTPS: l, Dev: pipe.New()}}
+	o.Config.DataDir = t.TempDir()
+	hub, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error, 1)
+	hub.web().routes.GET("/slow", func(c echo.Context) error {
+		c.Response().WriteHeader(http.StatusOK)
+		c.Response().Flush()
+		<-c.Request().Context().Done()
+		time.Sleep(200 * time.Millisecond) // as long as it takes to end what waits for nobody
+		_, err := hub.Store.Meta(context.Background(), store.MetaURL)
+		asked <- err
+		return c.String(http.StatusOK, "all of it")
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- hub.Run(ctx) }()
+	defer stop()
+	<-hub.Up()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("https://" + l.Addr().String() + "/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	stop()
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-asked:
+		if err != nil {
+			t.Errorf("while it answered: %v", err)
+		}
+	default:
+		t.Error("the hub has ended while it answered")
+	}
+	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
+		t.Errorf("the answer is %q, %v", text, err)
+	}
+}
