@@ -43,6 +43,31 @@ type debian struct{ head, tail []byte }
 
 func (d debian) size(program int64) int64 { return int64(len(d.head)) + program + int64(len(d.tail)) }
 
+// A pack is the package of an agent.
+type pack struct {
+	of Agent
+	debian
+}
+
+// pack lays an agent out as a package, once: strangers may ask for it as often as they like, and each
+// time all of the program would be read and summed.
+func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
+	d.packing.Lock()
+	defer d.packing.Unlock()
+	if have, ok := d.packs[a.Arch]; ok && have.of == a {
+		return have.debian, nil
+	}
+	made, err := packed(program, a, d.Version)
+	if err != nil {
+		return debian{}, err
+	}
+	if d.packs == nil {
+		d.packs = map[string]pack{}
+	}
+	d.packs[a.Arch] = pack{a, made}
+	return made, nil
+}
+
 // packed lays a program, which is read once for its sum, out as a package. A package is
 // an ar archive of two tars (deb(5)).
 func packed(program io.Reader, a Agent, version string) (d debian, err error) {

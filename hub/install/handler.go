@@ -91,7 +91,10 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 		http.ServeContent(w, r, name, a.when, f)
 		return nil
 	}
-	p, err := packed(io.LimitReader(f, a.Size), a, d.Version)
+	if info, err := f.Stat(); err == nil { // another may have come in the place of the one that was seen
+		a.Size, a.when = info.Size(), info.ModTime()
+	}
+	p, err := d.pack(io.LimitReader(f, a.Size), a)
 	if err != nil {
 		return err
 	}

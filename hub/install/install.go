@@ -51,6 +51,9 @@ type Depot struct {
 	mu    sync.Mutex
 	known map[string]Agent // by file; Arch "": no agent
 
+	packing sync.Mutex
+	packs   map[string]pack // by processor
+
 	gate gate
 }
 

@@ -225,6 +225,49 @@ func TestThePackageIsOneToDebian(t *testing.T) {
 	}
 }
 
+// reads counts what is read of a program.
+type reads struct {
+	io.Reader
+	bytes int
+}
+
+func (r *reads) Read(p []byte) (n int, err error) {
+	n, err = r.Reader.Read(p)
+	r.bytes += n
+	return n, err
+}
+
+// Who asks for a package again and again has the hub read the program once.
+func TestAPackageIsLaidOutOnce(t *testing.T) {
+	d := depot(t)
+	a := d.Agents()[0]
+	ask := func(a Agent) int {
+		t.Helper()
+		f, err := os.Open(a.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r := &reads{Reader: f}
+		if p, err := d.pack(r, a); err != nil || len(p.head) == 0 {
+			t.Fatal(err)
+		}
+		return r.bytes
+	}
+	if n := ask(a); int64(n) != a.Size {
+		t.Errorf("%d bytes of %d are summed", n, a.Size)
+	}
+	for range 3 {
+		if n := ask(a); n != 0 {
+			t.Errorf("%d bytes are read again", n)
+		}
+	}
+	a.when = a.when.Add(time.Second)
+	if n := ask(a); int64(n) != a.Size {
+		t.Errorf("of another program %d bytes of %d are summed", n, a.Size)
+	}
+}
+
 func TestAVersionIsOneToDebian(t *testing.T) {
 	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~", "dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
 		if got := debianVersion(v); got != want {
