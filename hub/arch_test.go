@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"hub/rollout":        {"shared/fleet", "hub/state", "firmware-configs"},
 	"hub/approval":       {"hub/state"},
 	"hub/address":        {"shared/fleet", "hub/state"},
-	"hub/install":        {"firmware-configs"},
+	"hub/install":        {"firmware-configs", "hub/listen"},
 	"hub/inventory":      {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/volume":         {"hub/state"},
 	"hub/publish":        {"hub/state"},

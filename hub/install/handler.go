@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/listen"
 )
 
 // Path is where all of it is.
@@ -59,11 +60,8 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("the hub has no %.60q: there are agents for %s in its --agents-dir", r.PathValue("file"), have), http.StatusNotFound)
 		return
 	}
-	source, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		source = r.RemoteAddr
-	}
-	leave, ok := d.gate.enter(source)
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // what has none is a test's
+	leave, ok := d.gate.enter(listen.Whose(at.Addr()))
 	if !ok {
 		w.Header().Set("Retry-After", "15")
 		http.Error(w, "too many devices fetch their agent now; try again in 15 s", http.StatusServiceUnavailable)
@@ -117,17 +115,17 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 type gate struct {
 	mu  sync.Mutex
 	all int
-	of  map[string]int
+	of  map[netip.Addr]int
 }
 
-func (g *gate) enter(source string) (leave func(), ok bool) {
+func (g *gate) enter(source netip.Addr) (leave func(), ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all >= downloads || g.of[source] >= downloadsEach {
 		return nil, false
 	}
 	if g.of == nil {
-		g.of = map[string]int{}
+		g.of = map[netip.Addr]int{}
 	}
 	g.all++
 	g.of[source]++

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/hub/listen"
 )
 
 // agents builds the agent for some processors, once for all tests.
@@ -279,33 +281,51 @@ func TestAVersionIsOneToDebian(t *testing.T) {
 // Whoever downloads slowly, or again and again, keeps neither the hub nor others busy for ever.
 func TestDownloadsAreCounted(t *testing.T) {
 	d := depot(t)
-	g := &d.gate
 	var leave []func()
+	enter := func(from string) bool {
+		t.Helper()
+		l, ok := d.gate.enter(listen.Whose(netip.MustParseAddr(from)))
+		leave = append(leave, l)
+		return ok
+	}
 	for i := range downloadsEach {
-		l, ok := g.enter("10.0.0.1")
-		if !ok {
+		if !enter("10.0.0.1") {
 			t.Fatalf("download %d of one address is refused", i+1)
 		}
-		leave = append(leave, l)
 	}
-	if _, ok := g.enter("10.0.0.1"); ok {
+	if enter("10.0.0.1") || enter("::ffff:10.0.0.1") {
 		t.Error("an address has more downloads than it may")
 	}
-	for i := len(leave); i < downloads; i++ {
-		if _, ok := g.enter(fmt.Sprint("10.0.1.", i)); !ok {
+	ask := func(from string) *httptest.ResponseRecorder {
+		r, w := httptest.NewRequest(http.MethodHead, "/install/flotilla-device-armv6", nil), httptest.NewRecorder()
+		r.RemoteAddr = from
+		d.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for i := range downloadsEach {
+		if !enter(fmt.Sprint("fd00:0:0:1::", i+1)) {
+			t.Fatalf("download %d of a network of IPv6 is refused", i+1)
+		}
+	}
+	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("somebody with a network of IPv6 has as many downloads as addresses: %d", w.Code)
+	}
+	if w := ask("[fd00:0:0:2::1]:40000"); w.Code != http.StatusOK {
+		t.Errorf("another network: %d", w.Code)
+	}
+	for i := 2 * downloadsEach; i < downloads; i++ {
+		if !enter(fmt.Sprint("10.0.1.", i)) {
 			t.Fatalf("download %d is refused", i+1)
 		}
 	}
-	if _, ok := g.enter("10.0.2.1"); ok {
+	if enter("10.0.2.1") {
 		t.Error("there are more downloads than there may be")
 	}
 	leave[0]()
-	if _, ok := g.enter("10.0.2.1"); !ok {
+	if !enter("10.0.2.1") {
 		t.Error("who has ended makes no room")
 	}
-	w := httptest.NewRecorder()
-	d.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6", nil))
-	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+	if w := ask("10.0.3.1:40000"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("one too many: %d", w.Code)
 	}
 }

@@ -52,15 +52,19 @@ func (a *Addresses) forgotten(v *visits, now time.Time) bool {
 // of which each device has its own leaves in one moment.
 const sweepAgain = time.Second
 
-// IP is the other end's address, invalid where it does not count. An IPv6 customer has
-// a whole /64, which counts as one.
+// IP is the other end's address, invalid where it does not count.
 func IP(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || a.IP.IsLoopback() {
 		return netip.Addr{}
 	}
 	ip, _ := netip.AddrFromSlice(a.IP)
-	if ip = ip.Unmap(); ip.Is6() {
+	return Whose(ip)
+}
+
+// Whose is what an address counts as. An IPv6 customer has a whole /64, which counts as one.
+func Whose(ip netip.Addr) netip.Addr {
+	if ip = ip.Unmap().WithZone(""); ip.Is6() {
 		p, _ := ip.Prefix(64)
 		return p.Addr()
 	}
