@@ -17,8 +17,11 @@ type Limits struct {
 	Rate        float64 // new ones of an address per second, loopback excepted; default 200, with a burst of ten seconds
 	Asks        float64 // requests per second of strangers at one address, loopback excepted; default 50, with a burst of forty seconds
 	User        int     // connections of one user that keep their place; default a quarter of all
-	Requests    int     // of one user at once, over all connections; default 1000
+	Requests    int     // of one user at once, over all connections; default UserRequests
 }
+
+// UserRequests is how many requests one user has under way at once.
+const UserRequests = 1000
 
 const (
 	// settled is how long somebody unknown has to say who they are, or what they want,
@@ -75,7 +78,7 @@ func New(l net.Listener, limits Limits) *Listener {
 		limits.User = max(limits.Connections/4, 1)
 	}
 	if limits.Requests <= 0 {
-		limits.Requests = 1000
+		limits.Requests = UserRequests
 	}
 	return &Listener{
 		Listener: l, limits: limits, addresses: Addresses{Most: limits.Address, Rate: limits.Rate, Burst: int(10 * limits.Rate), Asks: limits.Asks, Asked: int(40 * limits.Asks)},

@@ -3,16 +3,22 @@ package serve
 import (
 	"bufio"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
@@ -120,4 +126,47 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 			t.Fatal("a stream goes on")
 		}
 	}
+}
+
+// Who asks at a standby has as many requests under way at the hub that leads as who asks there.
+func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
+	hub, people := wholeHub(t)
+	comes, release := make(chan bool), make(chan struct{})
+	leads := peer.Accept(tied(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := hub.Guard.Authenticate(r)
+		if comes <- err == nil; err != nil {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		<-release
+	})), func(leader.Standing) {})
+	var all sync.WaitGroup
+	ask := func(who string) (ok bool) {
+		all.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, "/api/v1/pods?watch=1", nil)
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "hub-b"}}}}
+			r.Header.Set("X-Forwarded-For", "192.0.2.7")
+			people[who](r)
+			leads.ServeHTTP(httptest.NewRecorder(), r)
+		})
+		return <-comes
+	}
+	for i := range listen.UserRequests {
+		if !ask("viewer") {
+			t.Fatalf("request %d is refused", i+1)
+		}
+	}
+	if ask("viewer") {
+		t.Error("one has more requests than one may have")
+	}
+	if !ask("operator") {
+		t.Error("another user pays for it")
+	}
+	close(release)
+	all.Wait()
+	if release = make(chan struct{}); !ask("viewer") {
+		t.Error("requests that have ended are held against their sender")
+	}
+	close(release)
+	all.Wait()
 }

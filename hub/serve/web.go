@@ -126,10 +126,21 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 func (h *Hub) tied(next http.Handler) http.Handler { return tied(h.Guard, next) }
 
 func tied(guard *access.Guard, next http.Handler) http.Handler {
+	passed := listen.Shares{Most: listen.UserRequests} // over the connections of other hubs, which are nobody's
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave := func() {}
+		defer func() { leave() }()
 		r, end := guard.Tie(r, func(u access.User) error {
 			peer.Known(r.Context(), w, u.Name)
 			if u.Role == access.Device { // has no business here but its renewals
+				return nil
+			}
+			if peer.Passed(r.Context()) != "" {
+				mine, ok := passed.Enter(u.Name)
+				if !ok {
+					return fmt.Errorf("%w: %w", access.ErrTooMany, listen.ErrBusy)
+				}
+				leave = mine
 				return nil
 			}
 			if err := listen.Known(r.Context(), u.Name); err != nil {
