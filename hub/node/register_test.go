@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -324,5 +325,42 @@ func TestWhatADeviceMayGiveItself(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// That a device has become the Node that somebody made by hand is told once: also where it joined with
+// a token, which says what machine it is before it reports, and where nobody knows its machine.
+func TestADeviceBecomesANodeMadeByHandOnce(t *testing.T) {
+	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef", "a machine that is not known": ""} {
+		for _, joined := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, joined: %t", name, joined), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l, _, stop := nodetest.Start(t, nil)
+					defer stop()
+					apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}})
+					who := node.Caller{Node: "pi-1", Machine: machine}
+					if joined {
+						who.Key = "k1"
+						apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", MachineID: machine, Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
+					}
+					for _, boot := range []string{"b", "c", "d"} { // the agent is restarted twice
+						st := nodetest.Report(boot, 1, "True")
+						st.MachineID = machine
+						if err := l.Status(t.Context(), who, st); err != nil {
+							t.Fatal(err)
+						}
+					}
+					said, times := events(l, "RegisteredNode"), int32(0)
+					for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
+						if e.Reason == "RegisteredNode" {
+							times += e.Count
+						}
+					}
+					if times != 1 || len(said) != 1 || !strings.Contains(said[0], "made by hand") {
+						t.Errorf("it is told %d times, %q", times, said)
+					}
+				})
+			})
+		}
 	}
 }

@@ -221,7 +221,7 @@ func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Sta
 	}
 	was, is := have.Status.NodeInfo.BootID, st.Status.NodeInfo.BootID
 	switch {
-	case old == nil || old.MachineID == "":
+	case old == nil || old.Boot == "" && len(old.PastBoots) == 0:
 		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have), about(st))
 		c = c.Event("RegisteredNode")
 	case was != "" && is != "" && was != is:
