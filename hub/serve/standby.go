@@ -159,5 +159,5 @@ func (h *Hub) runPeers(ctx context.Context) error {
 		Handler: peer.Accept(h.Handler(), h.standbys.hear), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	return serveUntil(ctx, &h.answering, s, func() error { return s.Serve(tls.NewListener(h.o.Peer, h.authority.Peers(h.server))) })
+	return serveUntil(ctx, &h.answering, s, func() error { return s.Serve(peer.Listen(h.o.Peer, h.authority.Peers(h.server))) })
 }

@@ -1,0 +1,100 @@
+package peer
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/leader"
+)
+
+// counted counts the connections of a listener that are open.
+type counted struct {
+	net.Listener
+	mu         sync.Mutex
+	open, most int
+}
+
+type countedConn struct {
+	net.Conn
+	of   *counted
+	once sync.Once
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open++
+	l.most = max(l.most, l.open)
+	return &countedConn{Conn: c, of: l}, nil
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
+		c.of.open--
+	})
+	return c.Conn.Close()
+}
+
+func (l *counted) counts() (open, most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open, l.most
+}
+
+// TestStrangersHoldFewOfAHubsConnections: who has shown no hub's certificate takes no file from those
+// that devices and the database need, and keeps no hub out.
+func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
+	h := newHubs(t)
+	server, err := h.authority.NewServer(func() []string { return []string{"127.0.0.1"} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &counted{Listener: raw}
+	s := &http.Server{Handler: Accept(http.HandlerFunc(h.answer), func(leader.Standing) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	over := make(chan error, 1)
+	go func() { over <- s.Serve(Listen(l, h.authority.Peers(server))) }()
+	defer func() { _ = s.Close(); <-over }()
+	var strangers []net.Conn
+	for range 2 * greeting {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		strangers = append(strangers, c)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if open, _ := l.counts(); open >= greeting {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody comes")
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // in which all would have come
+	if _, most := l.counts(); most > greeting {
+		t.Errorf("%d strangers have a connection, want %d at most", most, greeting)
+	}
+	for _, c := range strangers {
+		_ = c.Close()
+	}
+	h.passer.Lead("hub-a", raw.Addr().String())
+	if code, text, _ := ask(t, h.client(t, "", false), h.standby.URL+"/nodes", nil); code != http.StatusOK || !strings.Contains(text, "by hub-b") {
+		t.Errorf("a hub is told %d %s", code, text)
+	}
+}
