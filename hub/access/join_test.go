@@ -2,6 +2,7 @@ package access
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -457,6 +459,21 @@ func TestTheHandlers(t *testing.T) {
 		var no wire.JoinRefusal
 		if code != c.code || json.Unmarshal([]byte(body), &no) != nil || no.Error == "" {
 			t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+}
+
+// Whoever is told nothing believes that it went well.
+func TestARequestThatBreaksOffIsRefused(t *testing.T) {
+	g := guard(t, t.TempDir())
+	for _, path := range []string{wire.PathJoin, wire.PathRenew} {
+		r := httptest.NewRequest(http.MethodPost, path, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(`{"token":"x"}`))))
+		r.TLS = &tls.ConnectionState{}
+		w := httptest.NewRecorder()
+		g.Handler().ServeHTTP(w, r)
+		var no wire.JoinRefusal
+		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusRequestTimeout || err != nil || no.Error == "" {
+			t.Errorf("%s: %d %q", path, w.Code, w.Body)
 		}
 	}
 }
