@@ -209,14 +209,11 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	return c, nil
 }
 
-const (
-	loginsKey = "logins " // and a name, in the store's meta: networks, the newest last
-	maxLogins = 8         // of a person
-)
+const maxLogins = 8 // networks of a person
 
-// addressesOf are the networks from which a person has logged in.
+// addressesOf are the networks from which a person has logged in, the newest last.
 func (g *Guard) addressesOf(ctx context.Context, name string) ([]string, error) {
-	text, err := g.Store.Meta(ctx, loginsKey+name)
+	text, err := g.Store.Meta(ctx, store.LoginsOf(name))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
@@ -224,7 +221,7 @@ func (g *Guard) addressesOf(ctx context.Context, name string) ([]string, error) 
 }
 
 func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) error {
-	return g.Store.SetMeta(ctx, loginsKey+name, strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
+	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
 // knows tells whether somebody knows a person's password. For an unknown person it takes as long.

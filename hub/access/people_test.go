@@ -207,6 +207,24 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 	})
 }
 
+// The next person of a name has been nowhere yet: from where the former one came, too, a
+// guesser is locked out.
+func TestTheNextPersonOfANameHasLoggedInFromNowhere(t *testing.T) {
+	g := guard(t, t.TempDir())
+	ctx := t.Context()
+	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
+	_, err := g.Login(ctx, "anna", goodPassword, "192.0.2.1")
+	must(t, err)
+	if at, err := g.addressesOf(ctx, "anna"); err != nil || len(at) != 1 {
+		t.Fatal(at, err)
+	}
+	must(t, g.DeleteUser(ctx, "anna"))
+	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
+	if at, err := g.addressesOf(ctx, "anna"); err != nil || len(at) > 0 {
+		t.Errorf("she has logged in from %v: %v", at, err)
+	}
+}
+
 func TestAFloodOfAddressesCostsNoMemory(t *testing.T) {
 	var l lockout
 	now := time.Now()

@@ -137,7 +137,7 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 		if n, err := r.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
 		}
-		if _, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key = ?", viewsOf(name)); err != nil {
+		if _, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key IN (?, ?)", viewsOf(name), LoginsOf(name)); err != nil {
 			return err
 		}
 		return revokeClients(ctx, c, name, now)

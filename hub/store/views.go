@@ -17,6 +17,9 @@ type View struct {
 // viewsOf is the key in meta of a person's views.
 func viewsOf(user string) string { return "views of " + user }
 
+// LoginsOf is the key in meta of the networks from which a person has logged in.
+func LoginsOf(user string) string { return "logins " + user }
+
 // Views lists a person's saved views, as ChangeViews left them.
 func (s *Store) Views(ctx context.Context, user string) (views []View, err error) {
 	text, err := s.Meta(ctx, viewsOf(user))
