@@ -2,7 +2,7 @@ package agent
 
 import (
 	"fmt"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -74,6 +74,6 @@ func (s sources) secretValues(c *corev1.Container) (all []secretValue) {
 			add(m.Name, r.Key, secretData(m)[r.Key])
 		}
 	}
-	slices.SortFunc(all, func(a, b secretValue) int { return len(b.text) - len(a.text) })
+	sort.Slice(all, func(i, j int) bool { return len(all[i].text) > len(all[j].text) })
 	return all
 }

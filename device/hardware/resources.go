@@ -3,7 +3,7 @@ package hardware
 import (
 	"path"
 	"slices"
-	"strings"
+	"sort"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -52,7 +52,7 @@ func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []R
 			add(d.Resource, d)
 		}
 	}
-	slices.SortFunc(list, func(a, b Resource) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	sort.Slice(list, func(i, j int) bool { return list[i].Name < list[j].Name })
 	return list
 }
 

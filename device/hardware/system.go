@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 	"path"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -139,7 +139,7 @@ func numa(t tree) (list []NUMANode) {
 		}
 		list = append(list, n)
 	}
-	slices.SortFunc(list, func(a, b NUMANode) int { return a.ID - b.ID })
+	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
 	if len(list) < 2 {
 		return nil
 	}

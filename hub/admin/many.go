@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -234,7 +235,10 @@ func (c *call) askMany(code int, ch choice, form url.Values, problem string) err
 	for name, n := range counts {
 		d.Sites = append(d.Sites, siteCount{name, n})
 	}
-	slices.SortFunc(d.Sites, func(x, y siteCount) int { return cmp.Or(cmp.Compare(y.Count, x.Count), cmp.Compare(x.Name, y.Name)) })
+	sort.Slice(d.Sites, func(i, j int) bool {
+		x, y := d.Sites[i], d.Sites[j]
+		return cmp.Or(cmp.Compare(y.Count, x.Count), cmp.Compare(x.Name, y.Name)) < 0
+	})
 	d.MoreSites = max(0, len(d.Sites)-firstShown)
 	d.Sites = d.Sites[:len(d.Sites)-d.MoreSites]
 	if a.notes != nil {

@@ -1,10 +1,10 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -76,7 +76,7 @@ func (c *call) usage() error {
 			}
 		}
 	}
-	slices.SortFunc(list.Items, func(a, b metricsv1beta1.PodMetrics) int { return byName(&a.ObjectMeta, &b.ObjectMeta) })
+	sort.Slice(list.Items, func(i, j int) bool { return byName(&list.Items[i].ObjectMeta, &list.Items[j].ObjectMeta) < 0 })
 	if f.as == "Table" {
 		return c.write(http.StatusOK, usageTable(usageRows(list.Items, podRow), m, f), f.media)
 	}
@@ -172,7 +172,7 @@ func (c *call) measure(nodes []string) (list []measurement) {
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(list, func(a, b measurement) int { return cmp.Compare(a.node, b.node) })
+	sort.Slice(list, func(i, j int) bool { return list[i].node < list[j].node })
 	return list
 }
 

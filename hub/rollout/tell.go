@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -94,8 +95,9 @@ func (p *pass) count(w *work) {
 	for _, d := range diffs {
 		st.Changes = append(st.Changes, *d)
 	}
-	slices.SortFunc(st.Changes, func(a, b fleet.FirmwareChange) int {
-		return cmp.Or(int(b.Nodes-a.Nodes), strings.Compare(a.First, b.First))
+	sort.Slice(st.Changes, func(i, j int) bool {
+		a, b := &st.Changes[i], &st.Changes[j]
+		return cmp.Or(int(b.Nodes-a.Nodes), strings.Compare(a.First, b.First)) < 0
 	})
 	st.Changes = slices.Clone(st.Changes[:min(len(st.Changes), fleet.MaxFirmwareChanges)])
 }
