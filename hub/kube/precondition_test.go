@@ -32,3 +32,30 @@ func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
 	s, pod := newServer(f), f.Snapshot().Pod("default", "kiosk-2")
 	send(t, s, "POST", ns+"/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"`+string(pod.UID)+`","resourceVersion":"`+pod.ResourceVersion+`"},"target":{"name":"pi-2"}}`, 201, nil)
 }
+
+// No object is of the version 0: who sends it does not say which one he means.
+func TestVersionZeroIsNone(t *testing.T) {
+	for _, c := range []struct {
+		name, method, path, contentType, body string
+		code                                  int
+	}{
+		{"an object is replaced", "PUT", ns + "/configmaps/c", "", `{"metadata":{"name":"c","resourceVersion":"0"},"data":{"a":"2"}}`, 200},
+		{"an object is patched", "PATCH", ns + "/configmaps/c", mp, `{"metadata":{"resourceVersion":"0"},"data":{"a":"2"}}`, 200},
+		{"an object is applied", "PATCH", ns + "/configmaps/c?fieldManager=m&force=true", ssa, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","resourceVersion":"0"},"data":{"a":"2"}}`, 200},
+		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
+		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
+		{"an object is created", "POST", ns + "/configmaps", "", `{"metadata":{"name":"d","resourceVersion":"0"}}`, 201},
+		{"a kind that wants to know which is not replaced", "PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "", `{"metadata":{"name":"l","resourceVersion":"0"}}`, 422},
+		{"nor patched", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"holderIdentity":"h"}}`, 422},
+		{"but it is patched as it is", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"spec":{"holderIdentity":"h"}}`, 200},
+		{"and applied", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l?fieldManager=m&force=true", ssa, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"h"}}`, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := seeded()
+			s := newServer(f)
+			send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"c"},"data":{"a":"1"}}`, 201, nil)
+			send(t, s, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "", `{"metadata":{"name":"l"}}`, 201, nil)
+			send(t, s, c.method, c.path, c.contentType, c.body, c.code, nil)
+		})
+	}
+}

@@ -122,7 +122,7 @@ func (c *call) scale() error {
 		if err := c.otherThan(live, want.UID); err != nil {
 			return step{}, err
 		}
-		if rv := want.ResourceVersion; rv != "" && rv != live.GetResourceVersion() {
+		if rv := want.ResourceVersion; !anyVersion(rv) && rv != live.GetResourceVersion() {
 			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
 		}
 		if want.Spec.Replicas < 0 {

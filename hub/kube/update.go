@@ -20,6 +20,10 @@ import (
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
+// anyVersion tells whether the resourceVersion of an object that is sent asks for none: Kubernetes
+// reads it as a number, and none of an object is 0.
+func anyVersion(rv string) bool { return rv == "" || rv == "0" }
+
 func (c *call) update() error {
 	w, f, err := c.changing("")
 	if err != nil {
@@ -40,8 +44,6 @@ func (c *call) update() error {
 			return step{}, c.missing()
 		case c.otherThan(live, next.GetUID()) != nil:
 			return step{}, c.otherThan(live, next.GetUID())
-		case next.GetResourceVersion() == "" && c.res.row.Conditional:
-			return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
 		}
 		admission.Default(next, c.Settings)
 		if err := c.apply.update(c.res, live, next, w.manager, c.target.sub); err != nil {
@@ -77,7 +79,10 @@ func (c *call) invalid(errs ...*field.Error) error {
 // path allows: the main resource leaves the status alone, /status all but that.
 // next's managedFields are settled already.
 func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.Time) (step, error) {
-	if rv := next.GetResourceVersion(); rv != "" && rv != live.GetResourceVersion() {
+	switch rv := next.GetResourceVersion(); {
+	case anyVersion(rv) && c.res.row.Conditional:
+		return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
+	case !anyVersion(rv) && rv != live.GetResourceVersion():
 		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
 	}
 	if uid := next.GetUID(); uid != "" && uid != live.GetUID() {

@@ -269,7 +269,7 @@ func generated(base string) string {
 
 // creation is the step that creates an object.
 func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time) (step, error) {
-	if o.GetResourceVersion() != "" {
+	if !anyVersion(o.GetResourceVersion()) {
 		return step{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 	}
 	if o.GetName() == "" {
