@@ -12,10 +12,10 @@ import (
 // ours are the names that the hub gives in its data directory. What else lies there has one
 // that somebody gave it, which may be anything.
 var ours = regexp.MustCompile(`^(` + strings.Join([]string{
-	`hub\.(db(-wal|-shm|-journal)?|lock|rev|sock)`, `hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(-wal|-shm|-journal)?`,
+	`hub\.(lock|rev|sock)`, `hub\.db(\.(migrate|restore))?(-wal|-shm|-journal)?`, `hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(\.part|\.restore)?(-wal|-shm|-journal)?`,
 	`ballast`, `database`, `secrets\.key`, `(hub|policy)\.yaml`, `lost\+found`,
 	`pki`, `pki/(next(\.part)?/)?(lock|remove|revoked|of-database|((former-)?root|intermediate|server|firmware|former|cross|peer|client|ca)\.(crt|key))`, `pki/next(\.part)?`,
-	`backups`, `backups/(hub|before-schema-[0-9]+)-[0-9TZ.-]+\.db`,
+	`backups`, `backups/(hub|before-schema-[0-9]+)-[0-9TZ.-]+\.db(\.part(-journal)?)?`,
 	`history`, `history/[0-9-]+\.samples`,
 }, "|") + `)$`)
 

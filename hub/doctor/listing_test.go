@@ -1,0 +1,25 @@
+package doctor
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestTheListingKnowsWhatTheHubLeaves when it is killed: who reads it is to see what was cut off.
+func TestTheListingKnowsWhatTheHubLeaves(t *testing.T) {
+	for _, name := range []string{
+		"hub.db", "hub.db-wal", "hub.db.migrate", "hub.db.migrate-wal", "hub.db.restore", "hub.db.restore-journal",
+		"hub.db.before-migrate-20260102T030405Z", "hub.db.before-restore-20260102T030405Z-2",
+		"hub.db.before-restore-20260102T030405Z.part", "hub.db.before-restore-20260102T030405Z.restore-wal",
+		"backups/hub-20260102T030405Z.db.part", "backups/before-schema-7-20260102T030405Z.db.part-journal",
+	} {
+		if got := named("/data", filepath.Join("/data", name)); got != filepath.Join("/data", name) {
+			t.Errorf("%s is shown as %s", name, got)
+		}
+	}
+	for _, name := range []string{"hub.db.of-anna", "hub.db.migrate-anna", "backups/anna.db.part"} {
+		if got := named("/data", filepath.Join("/data", name)); got == filepath.Join("/data", name) {
+			t.Errorf("%s is shown", name)
+		}
+	}
+}
