@@ -268,7 +268,7 @@ func (p Patient) paused(e *store.Examination) (all []Finding) {
 }
 
 func (p Patient) backups() []Finding {
-	at, err := store.NewestBackup(p.Config.DataDir)
+	at, err := store.NewestBackup(p.Config.DataDir, p.Now)
 	switch {
 	case p.Standing != nil && err == nil:
 		return []Finding{{OK, "backups", "the hub that leads makes them, in its own data directory", ""}}

@@ -117,6 +117,15 @@ func TestEveryDamageIsFound(t *testing.T) {
 			}
 		}},
 		{"no backup for three days", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
+		{"no backup for three days but one of a clock that was ahead", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) {
+			p.Now = p.Now.Add(72 * time.Hour)
+			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
+		}},
+		{"no backup but one of a clock that was ahead", Warn, "backups", "none yet", func(p *Patient, in func(string) string) {
+			do(os.RemoveAll(in("backups")))
+			do(os.MkdirAll(in("backups"), 0o700))
+			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
+		}},
 		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
 		{"no root", Fail, "certificates", "pki/root.crt is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
 		{"an empty certificate", Fail, "certificates", "pki/root.crt holds none", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},

@@ -181,8 +181,8 @@ func (m metrics) sendKeeping(send sender) {
 		send(metricDatabase, gauge, float64(taken))
 		send(metricFree, gauge, float64(free))
 	}
-	if copies, _, err := m.store.Copies(); err == nil && len(copies) > 0 {
-		send(metricBackup, gauge, float64(copies[0].At.Unix()))
+	if last, err := m.store.LastBackup(); err == nil && !last.IsZero() {
+		send(metricBackup, gauge, float64(last.Unix()))
 	}
 	st := m.authority.Status()
 	send(metricExpiry, gauge, float64(st.Root.NotAfter.Unix()), "root")

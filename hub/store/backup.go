@@ -140,8 +140,8 @@ type Copy struct {
 	Bytes int64
 }
 
-// Copies lists the backups in the data directory, newest first, and tells when the
-// next one is due.
+// Copies lists the backups in the data directory, newest first as their names are, and tells
+// when the next one is due.
 func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
 	files, err := backups(s.dir)
 	for _, file := range files {
@@ -191,17 +191,16 @@ func (s *Store) RunBackups(ctx context.Context) error {
 	}
 }
 
-// nextBackup is 24 hours after the last one. One from the future, made while the
-// clock was wrong, does not count.
+// LastBackup is when the newest backup was made; zero: there is none.
+func (s *Store) LastBackup() (time.Time, error) { return NewestBackup(s.dir, s.now()) }
+
+// nextBackup is 24 hours after the last one.
 func (s *Store) nextBackup() time.Time {
-	list, _ := backups(s.dir)
-	for _, file := range list {
-		last, err := time.Parse(backupForm, filepath.Base(file))
-		if err == nil && !last.After(s.now()) {
-			return last.Add(backupEvery)
-		}
+	last, _ := s.LastBackup()
+	if last.IsZero() {
+		return last
 	}
-	return time.Time{}
+	return last.Add(backupEvery)
 }
 
 func (s *Store) backupNow(ctx context.Context, now time.Time) error {

@@ -149,11 +149,12 @@ func running(dir string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// NewestBackup is when the newest backup of a data directory was made; zero: there is none.
-func NewestBackup(dir string) (time.Time, error) {
+// NewestBackup is when the newest backup of a data directory was made; zero: there is none. One from
+// the future, made while the clock was wrong, does not count: nobody knows how old it is.
+func NewestBackup(dir string, now time.Time) (time.Time, error) {
 	files, err := backups(dir)
 	for _, file := range files {
-		if at, err := time.Parse(backupForm, filepath.Base(file)); err == nil {
+		if at, err := time.Parse(backupForm, filepath.Base(file)); err == nil && !at.After(now) {
 			return at, nil
 		}
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -62,5 +63,19 @@ func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
 	copies, next, err := s.Copies()
 	if err != nil || len(copies) != 1 || copies[0].File != file || copies[0].Bytes == 0 || time.Until(next) < 23*time.Hour {
 		t.Errorf("%+v, next %s, %v", copies, next, err)
+	}
+}
+
+// TestABackupOfAClockThatWasAheadIsNotTheNewest: nobody knows how old it is, and it may be there for years.
+func TestABackupOfAClockThatWasAheadIsNotTheNewest(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	if at, err := s.LastBackup(); !at.IsZero() || err != nil {
+		t.Fatal(at, err)
+	}
+	file, err := s.BackUpNow(t.Context())
+	must(t, err)
+	must(t, copyFile(file, filepath.Join(filepath.Dir(file), "hub-20990101T000000Z.db")))
+	if at, err := s.LastBackup(); err != nil || at.After(time.Now()) || time.Since(at) > time.Hour {
+		t.Errorf("the newest is of %s, %v", at, err)
 	}
 }
