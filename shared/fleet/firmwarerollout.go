@@ -181,11 +181,12 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	}
 	y, m, d := now.Date()
 	for day := -1; day <= 8; day++ {
-		start := time.Date(y, m, d+day, from/60, from%60, 0, 0, now.Location())
-		end := time.Date(y, m, d+day, to/60, to%60, 0, 0, now.Location())
+		start := firstAt(time.Date(y, m, d+day, from/60, from%60, 0, 0, time.UTC), now.Location())
+		last := d + day
 		if to <= from {
-			end = time.Date(y, m, d+day+1, to/60, to%60, 0, 0, now.Location())
+			last++
 		}
+		end := firstAt(time.Date(y, m, last, to/60, to%60, 0, 0, time.UTC), now.Location())
 		// At noon no clock changes: the day is meant, not the moment.
 		weekday := time.Date(y, m, d+day, 12, 0, 0, 0, now.Location()).Weekday()
 		if len(w.Days) > 0 && !slices.Contains(w.Days, WindowDays[weekday]) || !start.Before(end) {
@@ -199,6 +200,27 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 		}
 	}
 	return false, time.Time{}
+}
+
+// firstAt is the first moment at which the clock of a place shows what another shows in UTC, or more: it may skip that,
+// or show it twice, where time.Date promises neither moment.
+func firstAt(clock time.Time, place *time.Location) time.Time {
+	t := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), 0, 0, place)
+	_, offset := t.Zone()
+	since, until := t.ZoneBounds()
+	switch shown := t.Unix() + int64(offset); {
+	case shown < clock.Unix():
+		return until
+	case shown > clock.Unix():
+		return since
+	}
+	if !since.IsZero() {
+		_, before := since.Add(-1).Zone()
+		if first := t.Add(time.Duration(offset-before) * time.Second); first.Before(since) {
+			return first
+		}
+	}
+	return t
 }
 
 // DeepCopy returns a copy that shares nothing.
