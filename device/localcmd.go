@@ -180,7 +180,7 @@ func logsCommand() *cobra.Command {
 			if err := checkEngine(choice); err != nil {
 				return err
 			}
-			e, err := engine.Find(cmd.Context(), choice)
+			e, err := findEngine(cmd.Context(), choice, dir)
 			if err != nil {
 				return err
 			}
@@ -333,7 +333,7 @@ func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error
 	if choice == "none" {
 		return oldWorkloads{}, nil
 	}
-	e, err := engine.Find(ctx, choice)
+	e, err := findEngine(ctx, choice, dir)
 	if err != nil {
 		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
 	}

@@ -172,7 +172,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	board := &machine{stateDir: stateDir, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
-		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return engine.Find(ctx, f.engine) },
+		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return openEngine(ctx, f.engine, stateDir, log) },
 		Watch:        hardware.Watch,
 		Policy:       o.policy,
 		Seccomp:      f.seccomp,

@@ -214,18 +214,18 @@ func TestAnUpgradedEngineIsSpokenToInItsNewVersion(t *testing.T) {
 func TestFindTellsWhatItTried(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if _, err := engine.Find(ctx, "none"); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := engine.Find(ctx, "none", ""); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("none: %v", err)
 	}
-	if _, err := engine.Find(ctx, "rocket"); !errors.Is(err, engine.ErrUnsupported) {
+	if _, err := engine.Find(ctx, "rocket", ""); !errors.Is(err, engine.ErrUnsupported) {
 		t.Errorf("rocket: %v", err)
 	}
 	missing := filepath.Join(t.TempDir(), "no.sock")
-	if _, err := engine.Find(ctx, missing); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), missing) {
+	if _, err := engine.Find(ctx, missing, ""); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), missing) {
 		t.Errorf("%s: %v", missing, err)
 	}
 	socket := pretend(t, func() string { return "1.41" }, map[string]any{"Os": "linux", "Arch": "arm64"})
-	if e, err := engine.Find(ctx, "unix://"+socket); err != nil {
+	if e, err := engine.Find(ctx, "unix://"+socket, ""); err != nil {
 		t.Error(err)
 	} else if info, _ := e.Info(ctx); info.Socket != socket {
 		t.Errorf("it is at %s", info.Socket)
