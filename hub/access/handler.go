@@ -65,8 +65,8 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			write(w, http.StatusRequestEntityTooLarge, wire.JoinRefusal{Error: "the request is too large"})
-		} else { // it broke off, or took too long
-			write(w, http.StatusRequestTimeout, wire.JoinRefusal{Error: "the request did not come whole; try again"})
+		} else { // it broke off, or took too long: devices try again where it is the hub that could not
+			write(w, http.StatusServiceUnavailable, wire.JoinRefusal{Error: "the request did not come whole; try again"})
 		}
 		return
 	}

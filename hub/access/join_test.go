@@ -472,7 +472,7 @@ func TestARequestThatBreaksOffIsRefused(t *testing.T) {
 		w := httptest.NewRecorder()
 		g.Handler().ServeHTTP(w, r)
 		var no wire.JoinRefusal
-		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusRequestTimeout || err != nil || no.Error == "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusServiceUnavailable || err != nil || no.Error == "" {
 			t.Errorf("%s: %d %q", path, w.Code, w.Body)
 		}
 	}
