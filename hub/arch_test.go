@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"hub/broker/parking": {"hub/panics"},
 	"hub/broker/setup":   {"shared/wire"},
 	"hub/store":          {"hub/leader", "shared/bound", "hub/state", "hub/panics"},
-	"hub/pki":            {"shared/wire"},
+	"hub/pki":            {"shared/clock", "shared/wire"},
 	"hub/access":         {"shared/clock", "shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":         {"shared/fleet", "shared/bound", "shared/policy"},
 	"hub/history":        {"hub/state"},

@@ -73,7 +73,7 @@ func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	leaf, by, err := a.signServer("Flotilla broker", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, names, key, time.Now())
+	leaf, by, err := a.signServer("Flotilla broker", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, names, key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign the certificate of a broker: %w", err)
 	}

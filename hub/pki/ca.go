@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+
+	"flotilla.dev/shared/clock"
 )
 
 // Lives of certificates. An intermediate is replaced while it still outlives
@@ -144,9 +146,20 @@ func middleName(now time.Time) pkix.Name {
 	return pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
 }
 
-// fresh tells whether the intermediate still outlives what it signs.
+// fresh tells whether the intermediate is good already, and still outlives what it signs, or
+// ends with its root: another one would not end later.
 func (a *Authority) fresh(now time.Time) bool {
-	return a.middle.cert != nil && now.Add(LeafLife+30*24*time.Hour).Before(a.middle.cert.NotAfter)
+	c := a.middle.cert
+	return c != nil && !early(c) && (now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
+}
+
+// early tells whether a certificate is not good yet by a clock that is kept right, as those of
+// devices are: it was made while the machine's stood in the future.
+func early(c *x509.Certificate) bool { return time.Now().Before(c.NotBefore) && kept() }
+
+var kept = func() bool {
+	is, _ := clock.Kept()
+	return is
 }
 
 // begin makes the first intermediate, or replaces one whose time has come, while

@@ -54,7 +54,7 @@ func (p *PeerClient) certificate() (*tls.Certificate, error) {
 		Subject:   pkix.Name{Organization: []string{organizations[Peer]}, CommonName: p.name},
 		NotBefore: from, NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, key.Public(), now)
+	}, key.Public(), p.authority.now())
 	if err != nil {
 		return nil, fmt.Errorf("sign this hub's certificate for its peers: %w", err)
 	}

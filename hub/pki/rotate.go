@@ -195,10 +195,12 @@ type Status struct {
 }
 
 // Outdated tells whether a device's newest certificate, by its end, is of a former
-// intermediate: the present one has signed for a whole life from its first day on, and for no
-// longer, which one may have that was made while a clock stood in the future.
+// intermediate: the present one has signed for a whole life from its first day on, or until
+// its own end, and for no longer, which one may have that was made while a clock stood in
+// the future.
 func (s Status) Outdated(end time.Time) bool {
-	return s.Olds > 0 && (!end.After(s.Signed.Add(LeafLife)) || end.After(s.now.Add(LeafLife+2*backdated)))
+	first := s.Signed.Add(LeafLife)
+	return s.Olds > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) || end.After(s.now.Add(LeafLife+2*backdated)))
 }
 
 // Status tells what the authority consists of.

@@ -27,12 +27,15 @@ type Server struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	looked  time.Time // when names were last compared
+	renewed time.Time // when the newest one was made for the time
 	turn    int       // of the authority, when current was made
+	tried   int       // that of the newest look
 }
 
 const (
 	serverRenew = LeafLife / 3 // left of its life when it is renewed
 	lookEvery   = time.Minute  // an address that DHCP gave is served this soon
+	renewPause  = 24 * time.Hour
 	maxNames    = 100
 )
 
@@ -65,27 +68,27 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now() // by the machine's time: it is others who judge it, by their clocks
-	if chain, by, turn := s.authority.issuers(); s.current != nil && turn != s.turn {
-		if s.turn = turn; s.current.Leaf.CheckSignatureFrom(by) == nil {
-			s.current = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey))
-		} else if fresh, err := s.issue(s.names(), now); err != nil {
-			s.log.Error("the hub's certificate cannot be made anew after a rotation", "err", err)
-		} else {
-			s.current = fresh
-		}
+	chain, by, turn := s.authority.issuers()
+	former := s.current != nil && turn != s.turn && s.current.Leaf.CheckSignatureFrom(by) != nil
+	if s.current != nil && turn != s.turn && !former {
+		s.current, s.turn = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey)), turn
 	}
-	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) {
+	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) && (!former || turn == s.tried) {
 		return s.current, nil
 	}
-	s.looked = now
+	s.looked, s.tried = now, turn
 	names := s.names()
-	if s.current != nil && now.Before(s.current.Leaf.NotAfter.Add(-serverRenew)) && covers(s.current.Leaf, names) {
+	due := s.current != nil && s.due(now)
+	if s.current != nil && !former && !due && covers(s.current.Leaf, names) {
 		return s.current, nil
 	}
-	fresh, err := s.issue(names, now)
+	fresh, err := s.issue(names)
 	switch {
 	case err == nil:
 		s.current = fresh
+		if due {
+			s.renewed = now
+		}
 		s.log.Info("the hub has a new certificate", "names", strings.Join(names, " "), "until", fresh.Leaf.NotAfter.UTC().Format(time.DateOnly))
 	case s.current == nil:
 		return nil, err
@@ -95,12 +98,20 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return s.current, nil
 }
 
-func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) {
+// due tells whether it is time for another certificate: the one that is served ends soon, or is
+// not good yet. Another one may be no better, in the last months of the root or by a clock that
+// is years off, so it is one a day.
+func (s *Server) due(now time.Time) bool {
+	leaf := s.current.Leaf
+	return (now.After(leaf.NotAfter.Add(-serverRenew)) || early(leaf)) && now.Sub(s.renewed).Abs() >= renewPause
+}
+
+func (s *Server) issue(names []string) (*tls.Certificate, error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, err
 	}
-	leaf, _, err := s.authority.signServer("Flotilla hub", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names, key, now)
+	leaf, _, err := s.authority.signServer("Flotilla hub", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names, key)
 	if err != nil {
 		return nil, fmt.Errorf("sign the hub's certificate: %w", err)
 	}
@@ -113,7 +124,7 @@ func (s *Server) issue(names []string, now time.Time) (*tls.Certificate, error) 
 }
 
 // signServer signs the certificate of a server that answers to these names and addresses.
-func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey, now time.Time) (leaf, by *x509.Certificate, err error) {
+func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey) (leaf, by *x509.Certificate, err error) {
 	from, until := a.span(LeafLife)
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},
@@ -129,7 +140,7 @@ func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []strin
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
-	return a.sign(t, key.Public(), now)
+	return a.sign(t, key.Public(), a.now())
 }
 
 // Names are those in the certificate that is served now.

@@ -254,7 +254,8 @@ func TestWhoseCertificateIsOutdated(t *testing.T) {
 		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
 		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the present one was made in 1970
 	} {
-		if got := (Status{Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
+		middle := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
+		if got := (Status{Intermediate: middle, Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}

@@ -1,0 +1,159 @@
+package pki
+
+import (
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func keep(t *testing.T, is bool) {
+	was := kept
+	kept = func() bool { return is }
+	t.Cleanup(func() { kept = was })
+}
+
+// In the last year of a root nothing that is signed can end later than what there is: neither
+// the intermediate nor the hub's certificate is made again and again, for which a fleet would
+// renew without end.
+func TestTheLastYearOfARoot(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, dir)
+		time.Sleep(rootLife - 390*24*time.Hour)
+		_, _ = device(t, a, "pi-1")
+		time.Sleep(time.Hour)
+		first := a.Status()
+		server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
+		made, last := 0, server.current.Leaf
+		for left := 380; left > 0; left-- {
+			for range 3 {
+				certs, _ := device(t, a, "pi-1")
+				if _, err := a.Verify(certs); err != nil {
+					t.Fatalf("%d days before the end: %v", left, err)
+				}
+				if a.Status().Outdated(certs[0].NotAfter) {
+					t.Fatalf("%d days before the end a new certificate is outdated", left)
+				}
+				if now := must(server.GetCertificate(nil))(t).Leaf; !now.Equal(last) {
+					made, last = made+1, now
+				}
+				time.Sleep(8 * time.Hour)
+			}
+		}
+		if now := a.Status(); now.Olds != first.Olds || now.Turn != first.Turn {
+			t.Errorf("%d intermediates were made in the last year", now.Olds-first.Olds)
+		}
+		if made > int(serverRenew/renewPause)+4 {
+			t.Errorf("the hub had %d certificates in the last year", made)
+		}
+		if err := a.RotateIntermediate(); err != nil {
+			t.Fatal(err)
+		}
+		if certs, _ := device(t, a, "pi-1"); a.Status().Outdated(certs[0].NotAfter) {
+			t.Error("after a rotation by hand a new certificate is outdated")
+		}
+	})
+}
+
+// A clock of the hub's machine that stood in the future, and is set right by a time service.
+func TestWhatWasMadeInTheFutureIsMadeAnew(t *testing.T) {
+	dir := t.TempDir()
+	names := func() []string { return []string{"hub"} }
+	var ahead *x509.Certificate
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, dir)
+		time.Sleep(400 * 24 * time.Hour) // more than what an intermediate has beyond its leaves
+		ahead = must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t).current.Leaf
+	})
+	for _, c := range []struct{ kept, anew bool }{{false, false}, {true, true}} {
+		keep(t, c.kept)
+		synctest.Test(t, func(t *testing.T) {
+			a := open(t, dir)
+			a.Now = func() time.Time { return time.Now().Add(400 * 24 * time.Hour) } // it goes on from when it was there last
+			s := must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t)
+			leaf := s.current.Leaf
+			if leaf.Equal(ahead) == c.anew {
+				t.Fatalf("kept %v: the hub's certificate of the future is made anew: %v", c.kept, !c.anew)
+			}
+			if !c.anew {
+				return
+			}
+			roots, between := x509.NewCertPool(), x509.NewCertPool()
+			roots.AddCert(a.root.cert)
+			between.AddCert(a.middle.cert)
+			for clock, now := range map[string]time.Time{"a device": time.Now(), "the hub": a.Now()} {
+				if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub", CurrentTime: now}); err != nil {
+					t.Errorf("by the time of %s: %v", clock, err)
+				}
+			}
+			certs, _ := device(t, a, "pi-1")
+			if turn := a.Status().Turn; turn != 1 {
+				t.Errorf("%d rotations", turn)
+			}
+			if now := time.Now(); now.Before(certs[0].NotBefore) {
+				t.Error("a device's certificate is not good yet")
+			}
+		})
+	}
+}
+
+// A clock that is years ahead of the hub's own time, which nobody believes.
+func TestAClockYearsAheadMakesNoIntermediates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, t.TempDir())
+		began := time.Now()
+		time.Sleep(5 * 365 * 24 * time.Hour)
+		moved := time.Now()
+		a.Now = func() time.Time { return began.Add(time.Since(moved)) }
+		s := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
+		peer := a.NewPeerClient("hub-b")
+		made, last := 0, s.current.Leaf
+		for range 72 {
+			if now := must(s.GetCertificate(nil))(t).Leaf; !now.Equal(last) {
+				made, last = made+1, now
+			}
+			if _, err := peer.certificate(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+		}
+		if turn := a.Status().Turn; turn != 0 {
+			t.Errorf("%d intermediates in three days", turn)
+		}
+		if made > 3 {
+			t.Errorf("%d certificates of the hub in three days", made)
+		}
+	})
+}
+
+// A rotation that the hub's certificate could not follow is followed a minute later.
+func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := open(t, dir)
+		s := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
+		if err := a.RotateRoot(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(a.path("server.key")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(a.path("server.key/full"), 0o700); err != nil { // nothing takes its place
+			t.Fatal(err)
+		}
+		before := must(s.GetCertificate(nil))(t)
+		if before.Leaf.CheckSignatureFrom(a.middle.cert) == nil {
+			t.Fatal("it was written after all")
+		}
+		if err := os.RemoveAll(a.path("server.key")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lookEvery + time.Second)
+		if now := must(s.GetCertificate(nil))(t); now.Leaf.CheckSignatureFrom(a.middle.cert) != nil {
+			t.Error("the hub's certificate is still of the former intermediate")
+		}
+	})
+}
