@@ -125,6 +125,11 @@ var rows = []row{
 			of("hub/store", "TestAFullDiskLeavesReadingAndDeletingAndHealsItself", "TestWhatAFullDiskDidNotTakeIsSaidLater"),
 			of("hub/sim", "TestFleetADiskThatFailsSilencesNobody", "TestFleetAFullDiskLetsPeopleMakeRoom", "TestFleetAHubStartsOnAFullDisk", "TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife"),
 			of("hub/serve", "TestAFullDiskIsToldAsThat"))},
+	{id: "F12b", fault: "the hub's disk fails, or its file system becomes read-only; its database is moved or removed while it runs",
+		criterion: "it reads and shows, leases count, writes are answered 503 and the log says what to do; it goes on by itself, and nothing acknowledged is lost",
+		tests: all(
+			of("hub/e2e", "TestADiskOfTheHubThatFails"),
+			of("hub/store", "TestADatabaseThatIsMovedTakesNothingUntilItIsBack", "TestADatabaseThatIsRemovedIsBackAtTheNextStart", "TestTheLogOfADatabaseThatIsGoneIsKept"))},
 	{id: "F13", fault: "a device's disk is full, or read-only",
 		criterion: "the node says so, keeps its lease and its pods; images in use are never deleted",
 		tests: all(

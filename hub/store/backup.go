@@ -34,7 +34,15 @@ func (s *Store) beside(why string, at time.Time) string {
 
 // Backup writes a consistent copy of the database to a new file of SQLite, mode 0600,
 // while the hub works on, wherever the database is. Secrets in it stay sealed; their key is not in it.
-func (s *Store) Backup(ctx context.Context, file string) (err error) {
+func (s *Store) Backup(ctx context.Context, file string) error {
+	if s.pg != nil {
+		return s.backup(file, func(part string) error { return s.export(ctx, part) })
+	}
+	return s.backup(file, func(part string) error { return s.vacuumInto(ctx, part) })
+}
+
+// backup makes a file of what write fills, whole or not at all.
+func (s *Store) backup(file string, write func(part string) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back up to %s: %w", file, s.explain(err))
@@ -45,7 +53,7 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 	}
 	dir := filepath.Dir(file)
 	if dir == filepath.Join(s.dir, "backups") {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -59,12 +67,7 @@ func (s *Store) Backup(ctx context.Context, file string) (err error) {
 		return err
 	}
 	defer f.Close()
-	if s.pg != nil {
-		err = s.export(ctx, part)
-	} else {
-		err = s.vacuumInto(ctx, part)
-	}
-	if err != nil {
+	if err := write(part); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -93,13 +96,18 @@ func (s *Store) forgetHalves() {
 	}
 }
 
+const vacuumInto = "VACUUM INTO ?"
+
 func (s *Store) vacuumInto(ctx context.Context, file string) error {
+	if !s.isHere() {
+		return fmt.Errorf("%w: %s was moved or removed", ErrUnavailable, s.file)
+	}
 	db, err := sql.Open("sqlite", dsn(s.file))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	_, err = db.ExecContext(ctx, "VACUUM INTO ?", file)
+	_, err = db.ExecContext(ctx, vacuumInto, file)
 	return err
 }
 

@@ -16,20 +16,25 @@ import (
 // dsn says how every connection is made: durable commits, enforced references, and a bounded log.
 // That space which deletes free goes back to the disk is said to a database once, while it is
 // empty: SQLite writes for it each time, for which a command that only reads would have to wait.
+// It makes no file: an empty one in the place of one that was moved would cost the log its life.
 func dsn(file string, pragmas ...string) string {
 	all := []string{"busy_timeout(5000)"}
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		all = append(all, "auto_vacuum(2)")
 	}
 	all = append(all, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)")
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
+	q := url.Values{"mode": {"rw"}, "_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 
 // connect makes the writer's connection and the readers' pool. SQLite gives its
 // log and index the mode of the database file, so that is created first, 0600.
 func (s *Store) connect(ctx context.Context) error {
-	f, err := os.OpenFile(s.file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	flags := os.O_CREATE | os.O_RDWR | unix.O_NOFOLLOW
+	if s.shared {
+		flags &^= os.O_CREATE
+	}
+	f, err := os.OpenFile(s.file, flags, 0o600)
 	if err != nil {
 		return err
 	}

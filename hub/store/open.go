@@ -22,11 +22,19 @@ var errCorrupt = errors.New("database is corrupt")
 
 // SQLite's primary result codes that the store tells apart.
 const (
-	sqliteBusy    = 5
-	sqliteIOErr   = 10
-	sqliteCorrupt = 11
-	sqliteFull    = 13
-	sqliteNotADB  = 26
+	sqliteBusy     = 5
+	sqliteReadOnly = 8
+	sqliteIOErr    = 10
+	sqliteCorrupt  = 11
+	sqliteFull     = 13
+	sqliteCantOpen = 14
+	sqliteNotADB   = 26
+)
+
+// SQLite's extended result codes of an I/O error in reading.
+const (
+	sqliteIOErrRead      = sqliteIOErr | 1<<8
+	sqliteIOErrShortRead = sqliteIOErr | 2<<8
 )
 
 // explain gives SQLite's errors the sentinel that says what to do about them.
@@ -50,10 +58,26 @@ func (s *Store) explain(err error) error {
 		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
+		if code := e.Code(); code == sqliteIOErrRead || code == sqliteIOErrShortRead {
+			return fmt.Errorf("the disk cannot read all of %s (see `dmesg`): replace it, and `flotilla-hub restore` the newest backup on the new one: %w", s.file, err)
+		}
+		return s.takesNoWrites(err)
+	case sqliteReadOnly, sqliteCantOpen:
+		return s.takesNoWrites(err)
 	case sqliteCorrupt, sqliteNotADB:
 		return fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	return err
+}
+
+// takesNoWrites is an error of a disk that fails, or of a file system that has become read-only
+// for that. It may be over soon, and the hub reads and shows meanwhile.
+func (s *Store) takesNoWrites(err error) error {
+	err = fmt.Errorf("the disk with %s takes no writes (see `dmesg`: one that fails or is worn out becomes read-only): copy %s to another one if that does not end: %w", s.file, s.dir, err)
+	if s.shared {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 func (s *Store) open(ctx context.Context, o Options) error {

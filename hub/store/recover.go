@@ -57,8 +57,10 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	defer used.Close()
 	salvaged := salvageRevision(ctx, s.file)
 	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
-	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		r.Aside = s.beside("corrupt", r.At)
+	for _, end := range []string{"", "-wal"} { // the log of one that was moved may have all that is new
+		if info, err := os.Stat(s.file + end); err == nil && info.Size() > 0 {
+			r.Aside = s.beside("corrupt", r.At)
+		}
 	}
 	list, err := backups(s.dir)
 	if err != nil {
@@ -212,7 +214,7 @@ func salvageChain(ctx context.Context, file string) (e chainEnd) {
 // there is a hub.db: whoever is killed here begins again.
 func (s *Store) replace(aside string) error {
 	if aside != "" {
-		if err := os.Link(s.file, aside); err != nil {
+		if err := os.Link(s.file, aside); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

@@ -79,6 +79,7 @@ type Store struct {
 	pg     *postgres // nil: the database is SQLite's
 
 	ahead     *os.File // the database's file, where a hub reads it ahead
+	displaced bool     // somebody has moved or removed it; changed under mu
 	readAhead sync.WaitGroup
 
 	audits                auditor
@@ -204,6 +205,9 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	}
 	if s.pg != nil {
 		return s.transact(ctx, fn)
+	}
+	if err := s.inPlace(ctx); err != nil {
+		return err
 	}
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return s.explain(err)

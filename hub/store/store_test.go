@@ -200,6 +200,9 @@ func fromDump(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, database), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	db, err := sql.Open("sqlite", dsn(filepath.Join(dir, database)))
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The disk of the hub takes no writes for a while, as one that fails or has become
+// read-only; then somebody moves its database. It reads, shows and hears leases, says 503 and
+// what to do to what would be remembered, and goes on by itself.
+func TestADiskOfTheHubThatFails(t *testing.T) {
+	t.Parallel()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		need(t, "strace is needed to let the writes of a hub fail: %v", err)
+	}
+	h := newHub(t)
+	h.simulate(2, 1)
+	create := func(name string) error {
+		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1"}})
+		_, err := h.ask(context.Background(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", b)
+		return err
+	}
+	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	keep := func(name string) {
+		t.Helper()
+		await(t, name+" is taken", patience, func() error { return create(name) })
+		n.note(name, 1)
+	}
+	refused := func(when, name string) {
+		t.Helper()
+		var r refusal
+		if err := create(name); !errors.As(err, &r) || r.code != http.StatusServiceUnavailable {
+			t.Errorf("%s: a new object is answered with %v, wants 503", when, err)
+		}
+	}
+	alive := func(when string) {
+		t.Helper()
+		for end := time.Now().Add(grace + 2*time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			for node := 1; node <= 2; node++ {
+				if err := h.ready(fmt.Sprintf("sim-%04d", node), corev1.ConditionTrue); err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+		}
+		h.checkNotes(n)
+		if _, err := h.get("/healthz"); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	keep("before")
+	file := filepath.Join(h.dir, "hub.db")
+	for i, fault := range []string{"pwrite64:error=EROFS", "pwrite64:error=EIO", "fsync,fdatasync:error=EIO"} {
+		said := len(h.said.String())
+		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync", "-e", "inject="+fault,
+			"-P", file, "-P", file+"-wal", "-p", strconv.Itoa(h.cmd.Process.Pid))
+		await(t, "strace holds the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
+		refused(fault, "during")
+		alive(fault)
+		refused(fault, "still")
+		told := h.said.String()[said:]
+		if i == 0 && (!strings.Contains(told, "takes no writes") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it says so once a minute
+			t.Errorf("%s: the log says\n%s", fault, told)
+		}
+		if lines := strings.Count(told, "\n"); lines > 20 {
+			t.Errorf("%s: %d lines of log in %s:\n%s", fault, lines, grace, tail(told, 30))
+		}
+		tracer.end(syscall.SIGTERM)
+		keep("after-" + strings.ToLower(strings.NewReplacer(":", "-", "=", "-", ",", "-").Replace(fault)))
+	}
+	if err := os.Rename(file, file+".bak"); err != nil {
+		t.Fatal(err)
+	}
+	refused("its database was moved", "moved")
+	alive("its database was moved")
+	if said := h.said.String(); !strings.Contains(said, "MOVED OR REMOVED") {
+		t.Errorf("of a database that was moved the log says\n%s", tail(said, 5))
+	}
+	if err := os.Rename(file+".bak", file); err != nil {
+		t.Fatal(err)
+	}
+	keep("back")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	refused("its database was removed", "removed")
+	h.kill()
+	h.start()
+	h.allReady(2)
+	h.checkNotes(n)
+	keep("new")
+	h.kill()
+	sound(t, h.dir)
+	seen(t, "answered 503 while writes and syncs failed and while its database was away; 2 nodes stayed ready, nothing acknowledged is lost")
+}
+
+// traced is nil for a process of which each thread has a tracer.
+func traced(pid int) error {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		return fmt.Errorf("it has no threads: %v", err)
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err == nil && strings.Contains(string(text), "TracerPid:\t0\n") {
+			return errors.New("a thread is not traced yet")
+		}
+	}
+	return nil
+}

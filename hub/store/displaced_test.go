@@ -1,0 +1,116 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Somebody moves the database of a running hub, and puts it back.
+func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	file := filepath.Join(dir, database)
+	mustCommit(t, s, 1, pod("a", 1))
+	for round := range 2 {
+		rename(t, file, file+".bak")
+		rev := uint64(2 + round)
+		if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "moved or removed") {
+			t.Fatalf("a commit into a database that was moved: %v", err)
+		}
+		if err := s.SetMeta(t.Context(), "k", "v"); !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("a note into a database that was moved: %v", err)
+		}
+		if err := s.Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db")); err == nil {
+			t.Fatal("a backup of it was made from its name")
+		}
+		if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("a command on it: %v", err)
+		}
+		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("another one was made in its place: %v", err)
+		}
+		if round == 1 { // a copy is another file: what is written into one of them is not in the other
+			if err := copyFile(file+".bak", file); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) {
+				t.Fatalf("a commit beside a copy: %v", err)
+			}
+		}
+		rename(t, file+".bak", file)
+		mustCommit(t, s, rev, pod("b", rev))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := openIn(t, dir)
+	expect(t, contents(t, again), contents(t, again)...)
+	if got := strings.Join(contents(t, again), " "); strings.Contains(got, "lost") || !strings.Contains(got, "b") {
+		t.Fatalf("it has %s", got)
+	}
+	if r, err := again.Recovered(t.Context()); err != nil || r != nil {
+		t.Fatalf("it was replaced: %+v, %v", r, err)
+	}
+}
+
+// Somebody removes it: the next start has all that was acknowledged.
+func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	file := filepath.Join(dir, database)
+	mustCommit(t, s, 1, pod("a", 1), pod("b", 1))
+	if err := s.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: s.now()}); err != nil {
+		t.Fatal(err)
+	}
+	want := contents(t, s)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("lost", 2)}}); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("a commit into a database that was removed: %v", err)
+	}
+	expect(t, contents(t, s), want...)
+	_ = s.Close()
+	again := openIn(t, dir)
+	expect(t, contents(t, again), want...)
+	if _, err := again.User(t.Context(), "anna"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := again.Recovered(t.Context()); err != nil || r == nil {
+		t.Fatalf("nobody is told that it was replaced: %v", err)
+	}
+}
+
+// Of one that was moved while its hub was killed the log is left, in which everything new may be.
+func TestTheLogOfADatabaseThatIsGoneIsKept(t *testing.T) {
+	dir, killed, kept := t.TempDir(), t.TempDir(), t.TempDir()
+	s := openIn(t, dir)
+	mustCommit(t, s, 1, pod("a", 1))
+	want := contents(t, s)
+	for _, name := range []string{database, database + "-wal", "secrets.key", witnessFile} {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join(killed, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(t, filepath.Join(killed, database), filepath.Join(kept, database))
+	empty := openIn(t, killed)
+	r, err := empty.Recovered(t.Context())
+	if err != nil || r == nil || r.Aside == "" {
+		t.Fatalf("the log is not kept: %+v, %v", r, err)
+	}
+	rename(t, r.Aside+"-wal", filepath.Join(kept, database+"-wal"))
+	if err := copyFile(filepath.Join(dir, "secrets.key"), filepath.Join(kept, "secrets.key")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, contents(t, openIn(t, kept)), want...)
+}
