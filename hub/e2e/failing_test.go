@@ -72,7 +72,7 @@ func TestADiskOfTheHubThatFails(t *testing.T) {
 		alive(fault)
 		refused(fault, "still")
 		told := h.said.String()[said:]
-		if i == 0 && (!strings.Contains(told, "takes no writes") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it says so once a minute
+		if i == 0 && (!strings.Contains(told, "fails (see") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it says so once a minute
 			t.Errorf("%s: the log says\n%s", fault, told)
 		}
 		if lines := strings.Count(told, "\n"); lines > 20 {

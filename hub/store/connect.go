@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 
@@ -36,7 +37,7 @@ func (s *Store) connect(ctx context.Context) error {
 	}
 	f, err := os.OpenFile(s.file, flags, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; %s", err, mend(err))
 	}
 	if s.lock != nil {
 		s.ahead = f

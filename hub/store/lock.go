@@ -31,7 +31,7 @@ func takeLock(dir string) (*dirLock, error) {
 	file := filepath.Join(dir, "hub.lock")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock data directory %s: %w; run the hub as the owner of that directory", dir, err)
+		return nil, fmt.Errorf("lock data directory %s: %w; %s", dir, err, mend(err))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 32))
@@ -49,6 +49,14 @@ func takeLock(dir string) (*dirLock, error) {
 		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only for the message above
 	}
 	return &dirLock{f}, nil
+}
+
+// mend is what to do where a file of the data directory cannot be opened.
+func mend(err error) string {
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO) {
+		return "its disk fails, or is worn out: see `dmesg`, and copy the directory to another one"
+	}
+	return "run this as the owner of that directory"
 }
 
 // Lock takes the lock of a stopped hub's data directory for a command that must not

@@ -58,23 +58,21 @@ func (s *Store) explain(err error) error {
 		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
-		if code := e.Code(); code == sqliteIOErrRead || code == sqliteIOErrShortRead {
-			return fmt.Errorf("the disk cannot read all of %s (see `dmesg`): replace it, and `flotilla-hub restore` the newest backup on the new one: %w", s.file, err)
-		}
-		return s.takesNoWrites(err)
+		code := e.Code()
+		return s.failing(err, code == sqliteIOErrRead || code == sqliteIOErrShortRead)
 	case sqliteReadOnly, sqliteCantOpen:
-		return s.takesNoWrites(err)
+		return s.failing(err, false)
 	case sqliteCorrupt, sqliteNotADB:
 		return fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	return err
 }
 
-// takesNoWrites is an error of a disk that fails, or of a file system that has become read-only
-// for that. It may be over soon, and the hub reads and shows meanwhile.
-func (s *Store) takesNoWrites(err error) error {
-	err = fmt.Errorf("the disk with %s takes no writes (see `dmesg`: one that fails or is worn out becomes read-only): copy %s to another one if that does not end: %w", s.file, s.dir, err)
-	if s.shared {
+// failing is an error of a disk, or of a file system that has become read-only. In writing it may be
+// over soon, and the hub reads and shows meanwhile; what cannot be read will not be there later either.
+func (s *Store) failing(err error, reading bool) error {
+	err = fmt.Errorf("the disk with %s fails (see `dmesg`; one that is worn out becomes read-only): if that does not end copy %s to another one, or restore a backup there: %w", s.file, s.dir, err)
+	if s.shared || reading {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
