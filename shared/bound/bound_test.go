@@ -19,6 +19,7 @@ import (
 var bombs = []string{
 	"1e999999999", "1e-999999999", "-1E+999999999", "0e999999999", ".1e-00999999999", "1e9999999999999999999",
 	"1e4294967277", strings.Repeat("9", 65), "0." + strings.Repeat("0", 100) + "1",
+	" 1e999999999", "1e-999999999 ", "1e999999999\u00a0", // the decoder of JSON takes the blanks away
 }
 
 func TestQuantityText(t *testing.T) {
@@ -77,6 +78,7 @@ func TestText(t *testing.T) {
 		{"a divisor of an env", `{"spec":{"containers":[{"env":[{"valueFrom":{"resourceFieldRef":{"divisor":"1e-999999999"}}}]}]}}`, &corev1.Pod{}, false},
 		{"a divisor of a volume", `{"spec":{"volumes":[{"downwardAPI":{"items":[{"resourceFieldRef":{"divisor":"1e-999999999"}}]}}]}}`, &corev1.Pod{}, false},
 		{"allocated resources of a status", `{"status":{"containerStatuses":[{"allocatedResources":{"cpu":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
+		{"a capacity before a blank", `{"status":{"capacity":{"cpu":"1e-999999999 "}}}`, &corev1.Node{}, false},
 		{"a limit after a newline", `{"spec":{"overhead":{"cpu":"\n` + bomb + `"}}}`, &corev1.Pod{}, false},
 		{"a limit after a word", `{"metadata":{"name":"cpu-1e99-a"},"spec":{"overhead":{"cpu":"` + bomb + `"}}}`, &corev1.Pod{}, false},
 		{"an environment variable", `{"spec":{"containers":[{"env":[{"name":"X","value":"` + bomb + `"}]}]}}`, &corev1.Pod{}, true},

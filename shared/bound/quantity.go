@@ -31,8 +31,10 @@ func ParseQuantity(s string) (resource.Quantity, error) {
 }
 
 // QuantityText tells whether a text can be read as a quantity in bounded time. One that
-// is none at all can: that is for the one who reads it to say.
+// is none at all can: that is for the one who reads it to say. Blanks around it count for
+// nothing, as in JSON.
 func QuantityText(s string) error {
+	s = strings.TrimSpace(s)
 	if len(s) > MaxNumber {
 		return fmt.Errorf("quantity %.20s… has %d characters, at most %d are read", s, len(s), MaxNumber)
 	}
