@@ -405,7 +405,7 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 		p.leave(dismissed{Dismissed: d}, a, l, log)
 	}
 	c.Dismissed = ended
-	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node, Dismissed: ended}
+	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node, Asked: renew, Dismissed: ended}
 	changed := func(id join.Identity) {
 		live.Store(&id)
 		if <-ready; l != nil {
@@ -422,23 +422,6 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, rene
 	}
 	identity := *p.identity
 	g.Go(func() error { return join.Run(ctx, identity, o, changed) })
-	g.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-renew:
-			}
-			id, err := join.Renew(ctx, *live.Load(), o)
-			if no := (*join.Dismissal)(nil); errors.As(err, &no) {
-				ended(no.Dismissed)
-			} else if err != nil {
-				log.Warn("the hub asked for a renewal of the certificate, and it failed", "err", err)
-			} else {
-				changed(id)
-			}
-		}
-	})
 	l, err = link.New(c)
 	close(ready)
 	if err == nil {

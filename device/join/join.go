@@ -58,6 +58,8 @@ type Options struct {
 	// Waits hears once that the join waits until an administrator approves of the
 	// request of that name; until then it goes on asking, whatever becomes of the link.
 	Waits func(request string)
+	// Asked asks Run for a renewal now; nil: nobody does.
+	Asked <-chan struct{}
 	// Dismissed hears, instead of a renewal, that the device's enrolment has ended.
 	Dismissed func(wire.Dismissed)
 	Log       *slog.Logger

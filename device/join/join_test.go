@@ -49,6 +49,7 @@ type hub struct {
 	drop     bool // the answer to /join gets lost
 	brokers  []string
 	hubs     []string
+	shown    [][]byte // client certificates of renewals
 }
 
 type hubOptions struct {
@@ -92,6 +93,9 @@ func newHub(t *testing.T, o hubOptions) *hub {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		h.mu.Lock()
+		h.shown = append(h.shown, r.TLS.PeerCertificates[0].Raw)
+		h.mu.Unlock()
 		h.answer(t, w, q.CSR)
 	})
 	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -571,6 +575,41 @@ func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
 	if took := time.Since(begin); took > 8*time.Second {
 		t.Fatalf("two renewals of 2 s certificates took %v", took)
 	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After a change of the hub's authority, or of its addresses, the one before is good for nothing.
+func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked, renewed, done := make(chan struct{}), make(chan Identity), make(chan error)
+	go func() { done <- Run(ctx, id, Options{Asked: asked}, func(id Identity) { renewed <- id }) }()
+	for i := range 2 {
+		asked <- struct{}{}
+		fresh := <-renewed
+		leaf, err := id.Leaf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		if shown := h.shown[len(h.shown)-1]; !bytes.Equal(shown, leaf.Raw) {
+			t.Errorf("renewal %d was not asked for with the certificate of the one before", i+1)
+		}
+		h.mu.Unlock()
+		id = fresh
+	}
+	h.mu.Lock()
+	h.refuse = &refusal{code: http.StatusServiceUnavailable, text: "not now"}
+	h.mu.Unlock()
+	asked <- struct{}{} // fails, and the next one is taken all the same
+	asked <- struct{}{}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

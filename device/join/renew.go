@@ -124,11 +124,11 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 }
 
 // Run renews the identity at half of the life of its certificate, ±10 %, so
-// that a fleet that joined together does not renew together, and tells changed
-// of each new one. A failure is logged and tried again in an hour, every half minute
-// once the certificate has ended, or when the hub says: it stops nothing. By a clock that is
-// adrift it is renewed at the start, which is tried again ever later, and then after that part
-// of its life has passed. It returns when ctx ends, or when the hub says that the device's
+// that a fleet that joined together does not renew together, and whenever somebody asks for
+// it, and tells changed of each new one. A failure is logged and tried again in an hour, every
+// half minute once the certificate has ended, or when the hub says: it stops nothing. By a clock
+// that is adrift it is renewed at the start, which is tried again ever later, and then after that
+// part of its life has passed. It returns when ctx ends, or when the hub says that the device's
 // enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
@@ -139,11 +139,15 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 			return fmt.Errorf("read identity of node %s: %w; join again", id.Node, err)
 		}
 		now := Clock(later(o.LastKnown, id.HubTime))
-		for wait, failures := due(leaf, now(), fraction, renewed), 0; ; failures++ {
+		next := time.NewTimer(due(leaf, now(), fraction, renewed))
+		for failures := 0; ; {
+			asked := false
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(wait):
+			case <-next.C:
+			case <-o.Asked:
+				asked = true
 			}
 			fresh, err := Renew(ctx, id, o)
 			if err == nil {
@@ -155,10 +159,16 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				o.Dismissed(d.Dismissed)
 				return nil
 			}
-			wait = cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
-			wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
+			args := []any{"node", id.Node, "until", leaf.NotAfter, "err", err}
+			if !asked { // one that was asked for is made again when it is asked for again
+				wait := cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
+				wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
+				next.Reset(wait)
+				failures++
+				args = append(args, "again", wait.Round(time.Second))
+			}
 			if ctx.Err() == nil && o.Log != nil {
-				o.Log.Warn("the certificate is not renewed", "node", id.Node, "until", leaf.NotAfter, "again", wait.Round(time.Second), "err", err)
+				o.Log.Warn("the certificate is not renewed", args...)
 			}
 		}
 	}
