@@ -616,6 +616,44 @@ func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 	}
 }
 
+// A disk that is full, or that the kernel has made read-only, cuts nobody off.
+func TestARenewedIdentityThatCannotBeKeptIsUsed(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(full, nil, 0o600); err != nil { // no directory
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log bytes.Buffer
+	asked, renewed, done := make(chan struct{}), make(chan Identity, 1), make(chan error)
+	o := Options{StateDir: full, Asked: asked, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	go func() { done <- Run(ctx, id, o, func(id Identity) { renewed <- id }) }()
+	asked <- struct{}{}
+	fresh := <-renewed
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	asked <- struct{}{}
+	kept := <-renewed
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if fresh.Certificate == id.Certificate || kept.Certificate == fresh.Certificate {
+		t.Error("the certificate is the one before")
+	}
+	if stored, err := Load(full); err != nil || stored.Certificate != kept.Certificate {
+		t.Error("the second one is not kept:", err)
+	}
+	if !strings.Contains(log.String(), "writable") || strings.Count(log.String(), "\n") != 1 {
+		t.Error("the log says", log.String())
+	}
+}
+
 func TestABrokenIdentityIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Load(dir); !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "flotilla-device join") {

@@ -17,7 +17,8 @@ import (
 // Renew asks the hub for a new certificate for the same key: the one that has answered last,
 // and where that does not, each other hub of its database in turn. It works with a
 // certificate that has ended, for 90 days. Of o it uses Dial, LastKnown and
-// StateDir: the renewed identity is kept there before it is returned.
+// StateDir: the renewed identity is kept there before it is returned. One that cannot be kept
+// comes with the error: it is good as long as the program runs.
 func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	base, err := url.Parse(id.HubURL)
 	if err != nil {
@@ -32,7 +33,10 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	for _, at := range all {
 		fresh, rerr := renewAt(ctx, id, at, o)
 		if rerr == nil {
-			return fresh, nil
+			if o.StateDir != "" {
+				rerr = Save(o.StateDir, fresh)
+			}
+			return fresh, rerr
 		}
 		if err == nil || errors.As(rerr, new(*Dismissal)) || comeAgain(rerr) > 0 {
 			err = rerr // of those that failed alike the first one is his own
@@ -51,7 +55,7 @@ func elsewhere(err error) bool {
 	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) && (!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
 }
 
-// renewAt is Renew at one hub.
+// renewAt is Renew at one hub; nothing is kept.
 func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identity, error) {
 	t, err := id.TLS(o.LastKnown)
 	if err != nil {
@@ -80,11 +84,6 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub answered with one for %s; see its log", id.Node, fresh.Node)
 	}
 	fresh.MachineID = id.MachineID
-	if o.StateDir != "" {
-		if err := Save(o.StateDir, fresh); err != nil {
-			return Identity{}, err
-		}
-	}
 	return fresh, nil
 }
 
@@ -128,18 +127,23 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 // it, and tells changed of each new one. A failure is logged and tried again in an hour, every
 // half minute once the certificate has ended, or when the hub says: it stops nothing. By a clock
 // that is adrift it is renewed at the start, which is tried again ever later, and then after that
-// part of its life has passed. It returns when ctx ends, or when the hub says that the device's
+// part of its life has passed. One that cannot be kept is used, and another one asked for in an
+// hour. It returns when ctx ends, or when the hub says that the device's
 // enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
-	renewed := false
+	renewed, kept := false, true
 	for {
 		leaf, err := id.Leaf()
 		if err != nil {
 			return fmt.Errorf("read identity of node %s: %w; join again", id.Node, err)
 		}
 		now := Clock(later(o.LastKnown, id.HubTime))
-		next := time.NewTimer(due(leaf, now(), fraction, renewed))
+		wait := due(leaf, now(), fraction, renewed)
+		if !kept {
+			wait = min(wait, retryRenewal)
+		}
+		next := time.NewTimer(wait)
 		for failures := 0; ; {
 			asked := false
 			select {
@@ -150,9 +154,12 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				asked = true
 			}
 			fresh, err := Renew(ctx, id, o)
-			if err == nil {
-				id, renewed = fresh, true
+			if fresh.Node != "" {
+				id, renewed, kept = fresh, true, err == nil
 				changed(id)
+				if err != nil && o.Log != nil {
+					o.Log.Warn("the renewed certificate is used, but not kept", "node", id.Node, "again", retryRenewal, "err", err)
+				}
 				break
 			}
 			if d := (*Dismissal)(nil); errors.As(err, &d) && o.Dismissed != nil {
@@ -161,7 +168,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 			}
 			args := []any{"node", id.Node, "until", leaf.NotAfter, "err", err}
 			if !asked { // one that was asked for is made again when it is asked for again
-				wait := cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
+				wait = cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
 				wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 				next.Reset(wait)
 				failures++
