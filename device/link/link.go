@@ -86,7 +86,7 @@ const (
 	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
 	maxUnacked    = 3                // lost in a row: then the connection counts as broken
 	longPause     = time.Second      // after a list of pods that is longer as text than a message
-	steady        = 30 * time.Second // a session of this length ends the back-off
+	steady        = 30 * time.Second // a session of this length in which the hub answered ends the back-off
 	newCause      = time.Minute      // between two lines of the log about one outage
 	maxEvents     = 256
 	maxRequests   = 1024    // that wait: more than the agent has room for, with their ends, as it is the one to refuse
@@ -138,6 +138,7 @@ type Link struct {
 	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
 	known    atomic.Bool              // the hub has heard a status of this connection; without a broker it let the device in
 	unheard  atomic.Bool              // an external broker is there, and its hub has not acknowledged what was sent last
+	acked    bool                     // the hub has acknowledged something in the session that is, or was last
 	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
 }
 
@@ -227,7 +228,7 @@ func (l *Link) Run(ctx context.Context) error {
 			saidAt = time.Time{}
 		}
 		lastly, _ := l.route.now()
-		good := time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
+		good := l.acked && time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
 		if deaf := unacked(0); errors.As(err, &deaf) {
 			good = false // whoever answers there, it is not the hub
 		}

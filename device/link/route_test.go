@@ -19,7 +19,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"flotilla.dev/shared/line"
+	"flotilla.dev/shared/wire"
 )
 
 // An address of a hub of several: a listener with a certificate of its own, which can be closed
@@ -292,6 +295,58 @@ func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// A path that loses what is long, or a hub that stands still behind its kernel, answers when a line
+// is made and then says nothing; how long that takes to see grows with what was sent.
+func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
+	for _, external := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mute := &hub{t: t, external: external, lose: func(what string) bool { return what != "suback" && what != "connack" && what != "dial" }}
+			good := &hub{t: t, external: external}
+			a := &agent{load: "x", pod: "x"}
+			for i := range 300 {
+				a.others = append(a.others, wire.PodStatus{UID: types.UID(rand.Text()), Namespace: rand.Text(), Name: fmt.Sprint(i, rand.Text())})
+			}
+			var l *Link
+			l, err := New(Config{
+				Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", External: external,
+				Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Dial: func(ctx context.Context) (net.Conn, error) {
+					if to, _ := l.route.now(); strings.HasSuffix(to.url, ":1") {
+						return mute.dial(ctx)
+					}
+					return good.dial(ctx)
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.link = l
+			for to, _ := l.route.now(); !strings.HasSuffix(to.url, ":1"); to, _ = l.route.now() {
+				l.route.next()
+			}
+			l.route.failed = 0
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- l.Run(ctx) }()
+			time.Sleep(3 * time.Minute)
+			if n := with(mute, func(h *hub) int { return h.connects }); n != 1 {
+				t.Errorf("behind a broker %v: connected %d times to the address that acknowledges nothing", external, n)
+			}
+			agree(t, good, a, "at the other address")
+			cancel()
+			<-done
+			for _, h := range []*hub{mute, good} {
+				h.mu.Lock()
+				if h.conn != nil {
+					h.conn.Close()
+				}
+				h.mu.Unlock()
+			}
+			time.Sleep(time.Minute)
+		})
+	}
 }
 
 // The library leaves an IP address out of what VerifyConnection gets; join.Live needs it.

@@ -55,6 +55,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.inFlight.Store(0)
 	l.numbers.connection++
 	l.known.Store(!s.external)
+	l.acked = false
 	s.client = paho.NewClient(s.options(ctx, several))
 	if err := wait(ctx, s.lost, 2*connectTimeout, s.client.Connect); err != nil {
 		s.client.Disconnect(0)

@@ -59,7 +59,7 @@ func (s *session) settle(now time.Time) error {
 			err := t.token.Error()
 			t.token = nil
 			if err == nil {
-				s.unacked, s.l.deaf = 0, 0
+				s.unacked, s.l.deaf, s.l.acked = 0, 0, true
 				s.l.unheard.Store(false)
 			}
 			switch {
