@@ -10,8 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
-	"strings"
 	"syscall"
 	"time"
 
@@ -61,7 +59,7 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 	if err != nil {
 		return nil, err
 	}
-	return &source{repository, &http.Client{Transport: t, CheckRedirect: onlyOutward}}, nil
+	return &source{repository, &http.Client{Transport: t}}, nil
 }
 
 // passes tells whether an error may be gone a moment later.
@@ -69,27 +67,6 @@ func passes(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary() && !errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
-}
-
-// onlyOutward follows a registry to another host, but not to an address of the device's
-// own networks: a registry may not make the agent ask in there.
-func onlyOutward(to *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("stopped after 10 redirects")
-	}
-	host := to.URL.Hostname()
-	if host == via[0].URL.Hostname() {
-		return nil
-	}
-	host, _, _ = strings.Cut(host, "%")
-	addr, err := netip.ParseAddr(host)
-	last := host[strings.LastIndexByte(host, '.')+1:]
-	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // 127.1, 0x7f000001: no name of a host ends so
-	addr = addr.Unmap()
-	if numeric || err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast()) {
-		return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", via[0].URL.Hostname(), host)
-	}
-	return nil
 }
 
 // get reads something of the repository, at most so many bytes.

@@ -1,9 +1,13 @@
 package signature
 
 import (
+	"errors"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -16,14 +20,53 @@ func TestARedirectLeadsOutOnly(t *testing.T) {
 		"https://registry.test/x": false, "https://cdn.test/x": false, "https://8.8.8.8/x": false, "https://[2001:4860::1]/x": false,
 		"https://169.254.169.254/x": true, "https://10.1.2.3/x": true, "https://127.1/x": true, "https://0x7f000001/x": true,
 		"https://2130706433/x": true, "https://[::1]/x": true, "https://[::ffff:192.168.1.1]/x": true, "https://[fe80::1%25eth0]/x": true, "https://0.0.0.0/x": true,
+		"http://localhost:631/x": true, "http://LOCALHOST./x": true, "http://a.localhost/x": true, "https://localhost.test/x": false,
 	} {
 		u, err := url.Parse(to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		from := &http.Request{URL: &url.URL{Scheme: "https", Host: "registry.test"}}
-		if err := onlyOutward(&http.Request{URL: u}, []*http.Request{from}); (err != nil) != refused {
+		if err := outward("registry.test:5000", u); (err != nil) != refused {
 			t.Errorf("to %s: %v", to, err)
+		}
+	}
+}
+
+// Whatever of a registry's it is that redirects, the first question included.
+func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
+	inside, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "what only the device can read", http.StatusTeapot)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = inside
+	server.Start()
+	t.Cleanup(server.Close)
+	for _, of := range []string{"/v2/", "/manifests/1", ".sig", "/blobs/"} {
+		leads := false
+		host := aRegistry(t, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if leads && (strings.HasSuffix(r.URL.Path, of) || of == "/blobs/" && strings.Contains(r.URL.Path, of)) {
+					http.Redirect(w, r, server.URL+"/secret", http.StatusTemporaryRedirect)
+					return
+				}
+				h.ServeHTTP(w, r)
+			})
+		})
+		tag, err := name.NewTag(host + "/web:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, ours := push(t, tag), ecdsaSigner(t)
+		attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
+		leads = true
+		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || asked.Load() > 0 {
+			t.Errorf("%s redirects: asked inside %d times, %v", of, asked.Load(), err)
 		}
 	}
 }

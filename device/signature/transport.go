@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -42,22 +45,48 @@ func transportTo(host string) http.RoundTripper {
 		}
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	return bounded{t}
+	return bounded{t, host}
 }
 
-// bounded takes no answer that is larger than any that is asked for here. The library
-// reads a manifest of up to 100 MiB, which is more than an agent may have.
-type bounded struct{ http.RoundTripper }
+// bounded asks nobody whom a registry may not name, and takes no answer that is larger than any
+// that is asked for here. The library reads a manifest of up to 100 MiB, which is more than an
+// agent may have, and follows wherever the first answer leads.
+type bounded struct {
+	http.RoundTripper
+	registry string // host, or host:port
+}
 
 // maxAnswer is what registries themselves take of a manifest at most.
 const maxAnswer = 4 << 20
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := outward(b.registry, r.URL); err != nil {
+		return nil, err
+	}
 	answer, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
 		answer.Body = &boundedBody{answer.Body, maxAnswer}
 	}
 	return answer, err
+}
+
+// outward lets a registry send the agent to another host, but not to an address of the device's
+// own networks: a registry may not make it ask in there.
+func outward(registry string, to *url.URL) error {
+	host := to.Hostname()
+	if host == (&url.URL{Host: registry}).Hostname() {
+		return nil
+	}
+	host, _, _ = strings.Cut(host, "%")
+	addr, err := netip.ParseAddr(host)
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // 127.1, 0x7f000001: no name of a host ends so
+	addr = addr.Unmap()
+	name := "." + strings.TrimSuffix(strings.ToLower(host), ".")
+	if numeric || strings.HasSuffix(name, ".localhost") || err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast()) {
+		return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", registry, host)
+	}
+	return nil
 }
 
 type boundedBody struct {
