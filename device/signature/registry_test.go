@@ -71,6 +71,35 @@ func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
 	}
 }
 
+// One signature of several that cannot be read says nothing of the others; where none of those counts, it may be the one.
+func TestASignatureThatCannotBeReadHidesNoOther(t *testing.T) {
+	lost, ours, stranger := "", ecdsaSigner(t), ecdsaSigner(t)
+	host := aRegistry(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if lost != "" && strings.HasSuffix(r.URL.Path, "/blobs/"+lost) {
+				http.NotFound(w, r)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	tag, err := name.NewTag(host + "/web:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := push(t, tag)
+	first, second := payload(digest.String()), append(payload(digest.String()), '\n')
+	attach(t, tag.Context(), digest, layer{first, stranger.sign(t, first)}, layer{second, ours.sign(t, second)})
+	lost = sum(first)
+	if v, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil || v.Key != ours.keys[0].ID {
+		t.Errorf("%+v, %v", v, err)
+	}
+	lost = sum(second)
+	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "404") {
+		t.Errorf("without the one that counts: %v", err)
+	}
+}
+
 // What a registry gives out as a payload is held to its digest, and what it asks for a
 // login with is followed: a token for reading this repository.
 func TestAPayloadIsHeldToItsDigestAndATokenIsFetched(t *testing.T) {

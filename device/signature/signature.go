@@ -11,6 +11,7 @@
 package signature
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -92,6 +93,7 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 // signer finds the first signature by one of the keys over the digest.
 func (r *source) signer(ctx context.Context, signed manifest, digest string, keys []policy.Key) (string, error) {
 	var looked, other int
+	var unread error // of the first signature that cannot be read
 	for _, layer := range signed.Layers {
 		text := layer.Annotations[annotation]
 		if layer.MediaType != payloadType || text == "" || layer.Size > maxPayload {
@@ -106,7 +108,8 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 		}
 		payload, err := r.blob(ctx, layer.Digest)
 		if err != nil {
-			return "", fmt.Errorf("read its signatures: %s", cause(err))
+			unread = cmp.Or(unread, fmt.Errorf("read its signatures: %s", cause(err)))
+			continue
 		}
 		for _, k := range keys {
 			if !k.Signed(payload, signature) {
@@ -119,6 +122,8 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 		}
 	}
 	switch {
+	case unread != nil:
+		return "", unread
 	case other > 0:
 		return "", fmt.Errorf("%w: it carries a signature for another image", ErrUntrusted)
 	case looked == 0:
