@@ -1,6 +1,8 @@
 package link
 
 import (
+	"slices"
+
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"flotilla.dev/shared/wire"
@@ -15,10 +17,16 @@ func (l *Link) arrived(m paho.Message) {
 	case m.Retained():
 		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
 	case a.Channel == wire.ChannelDesired:
+		head, known := wire.DesiredHead(m.Payload())
 		l.mu.Lock()
 		switch {
+		case known: // it takes the place of what goes to another one, and of itself
+			l.desired = slices.DeleteFunc(l.desired, func(waits []byte) bool {
+				had, known := wire.DesiredHead(waits)
+				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts || had.Part == head.Part
+			})
 		case !wire.Packed(m.Payload()):
-			l.desired = nil // a whole one takes the place of what waits
+			l.desired = nil
 		case len(l.desired) >= wire.MaxParts:
 			l.desired = l.desired[1:]
 		}

@@ -378,7 +378,11 @@ func (h *hub) send(topic, what string, v any) {
 	}
 	p := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
 	p.TopicName = topic
-	p.Payload, _ = json.Marshal(v)
+	if raw, is := v.([]byte); is {
+		p.Payload = raw
+	} else {
+		p.Payload, _ = json.Marshal(v)
+	}
 	c := h.conn
 	if !h.frozen.Load() {
 		go func() { _ = p.Write(c) }()

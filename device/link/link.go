@@ -128,7 +128,7 @@ type Link struct {
 	events   []queued
 	queued   uint64   // number of the newest event
 	skipped  int      // events that had no room, not told yet
-	desired  [][]byte // payloads that wait: a whole one, or parts
+	desired  [][]byte // payloads that wait: a whole one, or parts of one
 	requests []addressedRequest
 	waiting  int // bytes of requests
 	streams  map[string]*Stream
@@ -309,7 +309,7 @@ func (l *Link) Online() (bool, error) {
 }
 
 // deliverAll hands over what arrived, one after the other. A desired state that would
-// be too much waits, and a newer one takes its place.
+// be too much waits as it came, and a newer one takes its place.
 func (l *Link) deliverAll(ctx context.Context) {
 	budget := rate.NewLimiter(desiredRate, desiredBurst)
 	var parts wire.DesiredParts
@@ -324,22 +324,26 @@ func (l *Link) deliverAll(ctx context.Context) {
 		}
 		for {
 			l.mu.Lock()
-			var desired []byte
+			var desired [][]byte
 			requests := l.requests
 			if len(l.desired) > 0 && l.heeds() {
-				if next := l.desired[0]; budget.AllowN(time.Now(), wire.TextSize(next)) {
-					desired, l.desired = next, l.desired[1:]
+				size := 0 // of all: a part of one is worth nothing
+				for _, payload := range l.desired {
+					size += wire.TextSize(payload)
+				}
+				if budget.AllowN(time.Now(), min(size, desiredBurst)) {
+					desired, l.desired = l.desired, nil
 				} else {
 					again.Reset(time.Second)
 				}
 			}
 			l.requests, l.waiting = nil, 0
 			l.mu.Unlock()
-			if desired == nil && len(requests) == 0 {
+			if len(desired) == 0 && len(requests) == 0 {
 				break
 			}
-			if desired != nil {
-				l.deliverDesired(desired, &parts)
+			for _, payload := range desired {
+				l.deliverDesired(payload, &parts)
 			}
 			for _, r := range requests {
 				l.cfg.Sink.Request(r.id, r.r)

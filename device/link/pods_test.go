@@ -1,6 +1,9 @@
 package link
 
 import (
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -162,4 +165,54 @@ func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {
 			t.Errorf("generation %d is stored, want 3", g)
 		}
 	})
+}
+
+// A hub packs each desired state that is longer than a device's messages.
+func TestOfDesiredStatesThatAreHeldBackTheNewestIsTaken(t *testing.T) {
+	for _, parts := range []int{1, 2} {
+		h := &hub{}
+		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
+			synctest.Wait()
+			blank := strings.Repeat(" ", (4<<20-200)/parts)
+			send := func(generation int64) {
+				for part := 1; part <= parts; part++ {
+					of := ""
+					if parts > 1 {
+						of = fmt.Sprintf(`,"part":%d,"parts":%d`, part, parts)
+					}
+					var b bytes.Buffer
+					w := gzip.NewWriter(&b)
+					_, err := fmt.Fprintf(w, `{"generation":%d,"hub":"h1"%s%s}`, generation, of, blank)
+					if err = errors.Join(err, w.Close()); err != nil {
+						t.Fatal(err)
+					}
+					h.mu.Lock()
+					h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", b.Bytes())
+					h.mu.Unlock()
+				}
+			}
+			taken := 0
+			for generation := int64(1); generation <= 60; generation++ {
+				was := a.StoredGeneration()
+				send(generation)
+				time.Sleep(10 * time.Second)
+				if now := a.StoredGeneration(); now != was {
+					taken++
+					if now < generation-1 {
+						t.Errorf("in %d parts: generation %d is taken when %d is wanted", parts, now, generation)
+					}
+				}
+			}
+			if taken < 8 || taken > 10 {
+				t.Errorf("in %d parts: of 60 desired states of 4 MiB in 600 s %d were taken, want 9", parts, taken)
+			}
+			h.mu.Lock()
+			h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}})
+			h.mu.Unlock()
+			time.Sleep(2 * time.Second)
+			if text := h.log.String(); !strings.Contains(text, "enrolment has ended") {
+				t.Errorf("in %d parts: the end of the enrolment waits behind them", parts)
+			}
+		})
+	}
 }

@@ -1,8 +1,11 @@
 package wire
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -48,6 +51,44 @@ func PackDesired(d Desired) ([][]byte, error) {
 		err = fmt.Errorf("it has %d bytes, at most %d are read", total, MaxDesired)
 	}
 	return payloads, err
+}
+
+// headBytes of a desired state's text are read to know what it goes to.
+const headBytes = 1 << 10
+
+// DesiredHead tells what a payload goes to, by its first fields alone: hub, generation, part and
+// parts. False: it begins with others, as no hub of ours writes it.
+func DesiredHead(payload []byte) (head Desired, known bool) {
+	var text io.Reader = bytes.NewReader(payload)
+	if Packed(payload) {
+		var err error
+		if text, err = gzip.NewReader(text); err != nil {
+			return Desired{}, false
+		}
+	}
+	d := json.NewDecoder(io.LimitReader(text, headBytes))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
+		return Desired{}, false
+	}
+	for {
+		name, err := d.Token()
+		switch {
+		case err != nil:
+		case name == "generation":
+			err = d.Decode(&head.Generation)
+		case name == "hub":
+			err = d.Decode(&head.Hub)
+		case name == "part":
+			err = d.Decode(&head.Part)
+		case name == "parts":
+			err = d.Decode(&head.Parts)
+		default:
+			return head, head.Hub != ""
+		}
+		if err != nil {
+			return Desired{}, false
+		}
+	}
 }
 
 // within returns what of a list lies between two places that may be outside of it.

@@ -124,6 +124,30 @@ func TestPartsOfAnotherDesiredStateAreNotMixed(t *testing.T) {
 	}
 }
 
+func TestWhatADesiredStateGoesToStandsAtItsHead(t *testing.T) {
+	d := largeDesired()
+	d.Hub, d.Generation = "h", 31
+	payloads, err := PackDesired(d)
+	if err != nil || len(payloads) < 2 {
+		t.Fatal(len(payloads), err)
+	}
+	text, err := json.Marshal(Desired{Hub: "h", Generation: 31})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range append(payloads, text) {
+		head, known := DesiredHead(p)
+		if whole := i == len(payloads); !known || head.Hub != "h" || head.Generation != 31 || !whole && (head.Part != i+1 || head.Parts != len(payloads)) || whole && head.Parts != 0 {
+			t.Errorf("payload %d of %d goes to %+v, known %v", i+1, len(payloads), head, known)
+		}
+	}
+	for _, p := range []string{"", "{}", "[]", "x", "\x1f\x8b", `{"generation":1e999}`, `{"hub":"h"`, `{"pods":[],"hub":"h"}`, `{"generation":1,"hub":"` + strings.Repeat("h", headBytes) + `"}`} {
+		if head, known := DesiredHead([]byte(p)); known {
+			t.Errorf("%.40s goes to %+v", p, head)
+		}
+	}
+}
+
 func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
 	d := largeDesired()
 	for range 8 {
