@@ -53,7 +53,8 @@ func TestAClockFarAheadIsJudgedByWhenTheHubWasHeard(t *testing.T) {
 	}
 }
 
-// A clock that stands beyond the end of each certificate would have each renewed as soon as it is there.
+// A clock that stands beyond the end of each certificate, or beyond the half of its life, would have each renewed as soon
+// as it is there.
 func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 	now := time.Now()
 	leaf := func(from, until time.Duration) *x509.Certificate {
@@ -68,7 +69,10 @@ func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 	}{
 		{"good", leaf(-time.Hour, 3*time.Hour), false, false, time.Hour, time.Hour, time.Hour, time.Hour},
 		{"half of it is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
-		{"ended, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, true, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
+		{"renewed by a clock that is ahead", leaf(-4*time.Hour, 2*time.Hour), false, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
+		{"renewed by one that is kept, at a hub that is behind", leaf(-4*time.Hour, 2*time.Hour), true, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
+		{"ended, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, false, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
+		{"ended at once, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, true, time.Hour, time.Hour, 30 * time.Second, 30 * time.Second},
 		{"ended by a clock that is adrift", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
 		{"renewed by one", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
 	} {

@@ -98,15 +98,16 @@ const (
 // any time, and the certificate have ended or not.
 func adrift(now time.Time, leaf *x509.Certificate) bool { return now.After(leaf.NotAfter) && !kept() }
 
-// due is in how long a certificate is renewed: after a part of its life, or at once where the
-// clock is adrift, unless that has been done.
+// due is in how long a certificate is renewed: one that was renewed just now after a part of its
+// life has passed, whatever the clock says; another one when that has passed by the clock, or at
+// once where that is adrift.
 func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) time.Duration {
 	part := time.Duration(fraction * float64(leaf.NotAfter.Sub(leaf.NotBefore)))
 	switch {
-	case !adrift(now, leaf):
-		return leaf.NotBefore.Add(part).Sub(now)
 	case renewed:
 		return part
+	case !adrift(now, leaf):
+		return leaf.NotBefore.Add(part).Sub(now)
 	}
 	return rand.N(retryEnded)
 }
@@ -126,10 +127,9 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 // that a fleet that joined together does not renew together, and whenever somebody asks for
 // it, and tells changed of each new one. A failure is logged and tried again in an hour, every
 // half minute once the certificate has ended, or when the hub says: it stops nothing. By a clock
-// that is adrift it is renewed at the start, which is tried again ever later, and then after that
-// part of its life has passed. One that cannot be kept is used, and another one asked for in an
-// hour. It returns when ctx ends, or when the hub says that the device's
-// enrolment has ended.
+// that is adrift it is renewed at the start, which is tried again ever later. One that cannot be
+// kept is used, and another one asked for in an hour. It returns when ctx ends, or when the hub
+// says that the device's enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed, kept := false, true
