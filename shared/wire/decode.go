@@ -36,7 +36,8 @@ func decode(p payload, into any) error {
 	case *desiredApart, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
 		apart = true
 	}
-	err := scan(p.data, apart)
+	t, tames := into.(tamed)
+	err := scan(p.data, apart || tames)
 	if err == nil {
 		err = bound.JSON(p.data, into)
 	}
@@ -53,7 +54,7 @@ func decode(p payload, into any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %s", p.name, plainWords(err))
 	}
-	if t, ok := into.(tamed); ok {
+	if tames {
 		t.tame()
 	}
 	if apart {
@@ -66,7 +67,7 @@ func decode(p payload, into any) error {
 }
 
 // A payload that is tamed says more than is kept of it, or what people cannot read: that
-// is no reason not to hear the rest of it.
+// is no reason not to hear the rest of it. A NUL that it leaves is refused by bound.Object.
 type tamed interface{ tame() }
 
 var nulEscape = []byte(`\u0000`)
@@ -81,16 +82,24 @@ func scan(data []byte, nul bool) error {
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return errors.New("payload is not a JSON object")
 	}
-	for i := 0; i < len(data) && !nul; i++ {
+	if !nul && hasNUL(data) {
+		return errors.New("payload has a NUL character in a string")
+	}
+	return nil
+}
+
+// hasNUL tells whether JSON has a NUL character in a string.
+func hasNUL(data []byte) bool {
+	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' {
 			continue
 		}
 		if bytes.HasPrefix(data[i:], nulEscape) {
-			return errors.New("payload has a NUL character in a string")
+			return true
 		}
 		i++ // outside of strings there is no backslash
 	}
-	return nil
+	return false
 }
 
 // plainWords turns a decoder's error into words for the one who wrote the

@@ -16,7 +16,7 @@ func TestEveryParserRefusesInOneSentence(t *testing.T) {
 		{"null", `null`, "not a JSON object"},
 		{"cut off", `{"boot":"b`, "unexpected end"},
 		{"invalid UTF-8", "{\"boot\":\"\xff\"}", "UTF-8"},
-		{"a NUL in a string", `{"x":"a\u0000"}`, "NUL"},
+		{"a NUL in a string", `{"boot":"a\u0000"}`, "NUL"},
 		{"nesting of a hundred", `{"x":` + deep + `}`, "nested deeper"},
 		{"trailing bytes", `{} {}`, "after top-level value"},
 	} {

@@ -18,9 +18,13 @@ const (
 // tame keeps of a status what the hub shows, and makes every character of it show. A
 // device with three hundred images or a chatty driver is still a node.
 func (s *Status) tame() {
-	if n := len(s.Hardware); n > bound.MaxHardware {
+	switch n := len(s.Hardware); {
+	case n > bound.MaxHardware:
 		s.Hardware = nil
 		s.TooMuch = fmt.Sprintf("its hardware report has %d bytes, at most %d are kept", n, bound.MaxHardware)
+	case hasNUL(s.Hardware):
+		s.Hardware = nil
+		s.TooMuch = "its hardware report has a NUL character"
 	}
 	s.AgentVersion = bound.Text(s.AgentVersion, maxVersion)
 	if v := s.Vitals; v != nil {

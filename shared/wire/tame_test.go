@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-const hiding = "a\u202eb\u200b\x1b[31m"
+const hiding = "a\u202eb\u200b\x1b[31m\x00"
 
 // hides tells whether somewhere in a text there is a character that does not show.
 func hides(t *testing.T, o any) bool {
@@ -72,7 +72,9 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 			Phase: hiding, Conditions: []corev1.NodeCondition{{Type: hiding, Reason: hiding, Message: hiding}}, Addresses: []corev1.NodeAddress{{Type: hiding, Address: hiding}},
 			NodeInfo: corev1.NodeSystemInfo{OSImage: hiding, KernelVersion: hiding}, Images: []corev1.ContainerImage{{Names: []string{hiding}}},
 			Capacity: corev1.ResourceList{hiding: resource.MustParse("1")}, Allocatable: corev1.ResourceList{hiding: resource.MustParse("1")},
-		}}, func(s Status) bool { return !hides(t, s) && s.AgentVersion == `a\u202eb\u200b\u001b[31m` }, ""},
+		}}, func(s Status) bool { return !hides(t, s) && s.AgentVersion == `a\u202eb\u200b\u001b[31m\u0000` }, ""},
+		{"a report of hardware with a NUL", Status{Hardware: json.RawMessage(`{"x":"a\u0000"}`)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has a NUL character"},
+		{"one with a word that looks like it", Status{Hardware: json.RawMessage(`{"x":"a\\u0000"}`)}, func(s Status) bool { return s.Hardware != nil }, ""},
 	} {
 		c.status.Boot, c.status.MachineID = "b", "00000000000000aa"
 		if s := read(t, ParseStatus, c.status); !c.right(s) || !strings.Contains(s.TooMuch, c.tooMuch) || c.tooMuch == "" && s.TooMuch != "" {
