@@ -59,7 +59,8 @@ func ParseKeys(text string) (keys []Key, err error) {
 		sum := sha256.Sum256(block.Bytes)
 		keys = append(keys, Key{ID: hex.EncodeToString(sum[:]), public: public})
 	}
-	if len(keys) == 0 || strings.TrimSpace(string(rest)) != "" {
+	// Decode passes over a block that it cannot read.
+	if len(keys) == 0 || strings.TrimSpace(string(rest)) != "" || strings.Count(text, "-----BEGIN") != len(keys) {
 		return nil, errors.New("there is something that is no public key in PEM (-----BEGIN PUBLIC KEY-----)")
 	}
 	return keys, nil
