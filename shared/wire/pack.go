@@ -59,24 +59,39 @@ func pack(text []byte, most, packed int) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// inParts encodes n objects in as few messages as hold them, each of at most so many bytes
-// as gzip; those grow where MaxParts are too few. encode returns the text of the objects
-// from lo to hi as one part of so many; of one part there is no word in it.
-func inParts(n, most, packed int, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
+// A packing is how objects become messages.
+type packing struct {
+	most   int // bytes of text in a message
+	packed int // of it as gzip; of a list they grow where MaxParts are too few
+	plain  int // of the text of one object, which goes as it is where gzip makes it no shorter
+}
+
+// pack is the text of so many objects as a message.
+func (p packing) pack(text []byte, objects int) ([]byte, error) {
+	b, err := pack(text, p.most, p.packed)
+	if errors.Is(err, errTooLong) && objects == 1 && len(text) <= p.plain {
+		return text, nil
+	}
+	return b, err
+}
+
+// inParts encodes n objects in as few messages as hold them. encode returns the text of the
+// objects from lo to hi as one part of so many; of one part there is no word in it.
+func inParts(n int, how packing, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
 	text, err := encode(0, n, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := pack(text, most, packed)
+	whole, err := how.pack(text, n)
 	if err == nil {
 		return [][]byte{whole}, nil
 	}
 	var fit []span
-	for ; errors.Is(err, errTooLong) && packed <= MaxFromDevice; packed *= 2 {
+	for ; errors.Is(err, errTooLong) && how.packed <= MaxFromDevice; how.packed *= 2 {
 		fit, err = spans(n, func(s span) error {
 			text, err := encode(s.lo, s.hi, MaxParts, MaxParts)
 			if err == nil {
-				_, err = pack(text, most, packed)
+				_, err = how.pack(text, s.hi-s.lo)
 			}
 			return err
 		})
@@ -84,11 +99,12 @@ func inParts(n, most, packed int, encode func(lo, hi, part, parts int) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
+	how.packed = MaxFromDevice
 	parts := make([][]byte, len(fit))
 	for i, s := range fit {
 		text, err := encode(s.lo, s.hi, i+1, len(fit))
 		if err == nil {
-			parts[i], err = pack(text, most, MaxFromDevice)
+			parts[i], err = how.pack(text, s.hi-s.lo)
 		}
 		if err != nil {
 			return nil, err

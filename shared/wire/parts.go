@@ -29,15 +29,16 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 	if err != nil || len(text) <= worthwhile {
 		return [][]byte{text}, err
 	}
-	return inParts(len(entries), MaxUnpacked, smallPart, encode)
+	return inParts(len(entries), packing{most: MaxUnpacked, packed: smallPart}, encode)
 }
 
 // PackDesired encodes a desired state for a device that does not fit into MaxFromDevice
-// bytes as it is: as gzip, in parts where even that is longer.
+// bytes as it is: as gzip, in parts where even that is longer. An object of its own part that
+// gzip makes no shorter goes as it is.
 func PackDesired(d Desired) ([][]byte, error) {
 	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
 	total := 0
-	payloads, err := inParts(pods+maps+secrets, MaxToDevice, MaxFromDevice, func(lo, hi, part, parts int) ([]byte, error) {
+	payloads, err := inParts(pods+maps+secrets, packing{MaxToDevice, MaxFromDevice, MaxToDevice}, func(lo, hi, part, parts int) ([]byte, error) {
 		p := d
 		p.Part, p.Parts = part, parts
 		p.Pods = within(d.Pods, lo, hi)

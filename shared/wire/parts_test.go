@@ -107,6 +107,34 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 	}
 }
 
+// A secret of a MiB of noise, as Kubernetes takes one, is longer as gzip than a packed payload may be.
+func TestAnObjectThatCannotBePackedComesAsItIs(t *testing.T) {
+	data := make([]byte, 1<<20)
+	for i := range data {
+		data[i] = byte(rand.Uint32())
+	}
+	secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "model"}, Data: map[string][]byte{"x": data}}
+	one := Desired{Hub: "h", Generation: 7, Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{secret}}
+	for name, want := range map[string]Desired{"alone": one, "among others": func() Desired { d := largeDesired(); d.Secrets = append(d.Secrets, secret); return d }()} {
+		payloads, err := PackDesired(want)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var parts DesiredParts
+		for i, p := range payloads {
+			d, err := ParseDesired(p)
+			if err != nil {
+				t.Fatalf("%s: part %d of %d bytes: %v", name, i+1, len(p), err)
+			}
+			got, whole, err := parts.Add(d, p)
+			if err != nil || whole != (i == len(payloads)-1) || whole && !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: after %d of %d parts: whole %v, %v", name, i+1, len(payloads), whole, err)
+			}
+		}
+	}
+}
+
 func TestPartsOfAnotherDesiredStateAreNotMixed(t *testing.T) {
 	var parts DesiredParts
 	a, b := Desired{Hub: "h", Generation: 1, Part: 1, Parts: 2}, Desired{Hub: "h", Generation: 2, Part: 2, Parts: 2}
