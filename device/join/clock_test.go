@@ -71,6 +71,7 @@ func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 		{"half of it is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
 		{"renewed by a clock that is ahead", leaf(-4*time.Hour, 2*time.Hour), false, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
 		{"renewed by one that is kept, at a hub that is behind", leaf(-4*time.Hour, 2*time.Hour), true, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
+		{"about to end", leaf(-350*time.Minute, 10*time.Minute), true, false, -170 * time.Minute, -170 * time.Minute, 10 * time.Minute, 10 * time.Minute},
 		{"ended, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, false, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
 		{"ended at once, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, true, time.Hour, time.Hour, 30 * time.Second, 30 * time.Second},
 		{"ended by a clock that is adrift", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},

@@ -116,7 +116,7 @@ func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) 
 func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Duration {
 	switch {
 	case !now.After(leaf.NotAfter):
-		return retryRenewal
+		return min(retryRenewal, max(leaf.NotAfter.Sub(now), retryEnded))
 	case adrift(now, leaf):
 		return min(retryEnded<<min(failures, 10), retryRenewal)
 	}
@@ -125,11 +125,11 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 
 // Run renews the identity at half of the life of its certificate, ±10 %, so
 // that a fleet that joined together does not renew together, and whenever somebody asks for
-// it, and tells changed of each new one. A failure is logged and tried again in an hour, every
-// half minute once the certificate has ended, or when the hub says: it stops nothing. By a clock
-// that is adrift it is renewed at the start, which is tried again ever later. One that cannot be
-// kept is used, and another one asked for in an hour. It returns when ctx ends, or when the hub
-// says that the device's enrolment has ended.
+// it, and tells changed of each new one. A failure is logged and tried again in an hour or when
+// the certificate ends, every half minute once it has, or when the hub says: it stops nothing. By
+// a clock that is adrift it is renewed at the start, which is tried again ever later. One that
+// cannot be kept is used, and another one asked for in an hour. It returns when ctx ends, or when
+// the hub says that the device's enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed, kept := false, true
