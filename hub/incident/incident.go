@@ -405,7 +405,7 @@ func (p *pass) forget() {
 
 // awaited tells whether somebody who was told of an incident has still to be told that it is over.
 func awaited(i *fleet.Incident) bool {
-	return slices.ContainsFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Closed == nil })
+	return slices.ContainsFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Closed == nil || len(t.Missed) > 0 })
 }
 
 func earliest(a, b time.Time) time.Time {

@@ -62,6 +62,9 @@ type Message struct {
 	Hub      string          `json:"hub,omitempty"` // address of the page
 	At       metav1.Time     `json:"at"`
 	Incident *fleet.Incident `json:"incident,omitempty"`
+
+	// Only is those of the target whom it is for: those whom it did not reach at first. nil: all.
+	Only []string `json:"-"`
 }
 
 // ID tells a message from others: one that comes twice, as the hub ended before it could remember
@@ -102,6 +105,7 @@ type teller struct {
 // An attempt is one that its incident does not say yet.
 type attempt struct {
 	event Event
+	only  []string
 	err   error
 }
 
@@ -154,7 +158,7 @@ func (t *teller) tell(ctx context.Context) {
 			t.remember(ctx, i.Name, a)
 			continue
 		}
-		event := due(i, t.Name(), t.Now())
+		event, only := due(i, t.Name(), t.Now())
 		if event == "" {
 			continue
 		}
@@ -164,7 +168,7 @@ func (t *teller) tell(ctx context.Context) {
 		about := i.DeepCopy()
 		about.Told, about.ManagedFields = nil, nil
 		within, cancel := context.WithTimeout(ctx, timeout)
-		err := t.Send(within, Message{Event: event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Incident: about})
+		err := t.Send(within, Message{Event: event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Incident: about, Only: only})
 		cancel()
 		switch {
 		case errors.As(err, new(partly)):
@@ -172,27 +176,32 @@ func (t *teller) tell(ctx context.Context) {
 		case err != nil:
 			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
 		}
-		t.remember(ctx, i.Name, attempt{event, err})
+		t.remember(ctx, i.Name, attempt{event, only, err})
 	}
 }
 
-// due returns what a target is to be told of an incident now, "" for nothing. One that only
-// follows from another, or is for information, is told to nobody; nor is one that was over
-// before it was told.
-func due(i *fleet.Incident, whom string, now time.Time) Event {
+// due returns what a target is to be told of an incident now, "" for nothing, and who of it; nil for
+// all. One that only follows from another, or is for information, is told to nobody; nor is one that
+// was over before it was told. Who missed the opening is told of the end with the others.
+func due(i *fleet.Incident, whom string, now time.Time) (event Event, only []string) {
 	var told fleet.IncidentTold
 	if at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == whom }); at >= 0 {
 		told = i.Told[at]
 	}
+	waits := told.Next != nil && told.Next.After(now)
 	switch {
-	case told.Next != nil && told.Next.After(now):
-		return ""
+	case waits && len(told.Missed) == 0:
+		return "", nil
 	case i.State == fleet.IncidentOpen && told.Opened == nil && i.PartOf == "" && i.Severity != fleet.SeverityInfo && !now.Before(i.Opened.Add(settles)):
-		return Opened
+		return Opened, nil
 	case i.State == fleet.IncidentClosed && told.Whom != "" && told.Closed == nil:
-		return Closed
+		return Closed, nil
+	case waits || len(told.Missed) == 0:
+		return "", nil
+	case i.State == fleet.IncidentClosed:
+		return Closed, told.Missed
 	}
-	return ""
+	return Opened, told.Missed
 }
 
 // remember writes down what came of an attempt. Where that cannot be it is tried again, and the
@@ -208,7 +217,7 @@ func (t *teller) remember(ctx context.Context, incident string, a attempt) {
 		if at < 0 {
 			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: t.Name()}), len(i.Told)
 		}
-		outcome(&i.Told[at], a.event, a.err, now)
+		outcome(&i.Told[at], a, now)
 		return []state.Change{state.Put(i, "")}, nil
 	})
 	if err == nil {
@@ -222,20 +231,28 @@ func (t *teller) remember(ctx context.Context, incident string, a attempt) {
 }
 
 // outcome notes what came of an attempt.
-func outcome(t *fleet.IncidentTold, event Event, sent error, now time.Time) {
+func outcome(t *fleet.IncidentTold, a attempt, now time.Time) {
 	at := metav1.NewTime(now)
 	t.Error = ""
-	if sent != nil {
-		t.Error = short(sent.Error())
+	if a.err != nil {
+		t.Error = short(a.err.Error())
 	}
-	if sent != nil && !errors.As(sent, new(partly)) {
+	var some partly
+	nobody := a.err != nil && !errors.As(a.err, &some)
+	if !nobody || a.only == nil {
+		t.Missed = some.later
+	}
+	if nobody || len(t.Missed) > 0 {
 		wait := min(leastRetry<<min(t.Failed, 10), mostRetry)
 		t.Failed++
 		t.Next = new(metav1.NewTime(now.Add(wait)))
+	} else {
+		t.Failed, t.Next = 0, nil
+	}
+	if nobody {
 		return
 	}
-	t.Failed, t.Next = 0, nil
-	if event == Closed {
+	if a.event == Closed {
 		t.Closed = &at
 	}
 	if t.Opened == nil {

@@ -381,6 +381,8 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 // A server is a mail server that takes letters of who says who he is, as RFC 5321 (4.1.4) has it.
 type server struct {
 	refuses string // whom it does not know
+	waits   string // whom it refuses for the moment, the first few times
+	moments int    // how often
 	leaves  bool   // it ends the connection once it has a letter
 	longest int    // line that it takes; 0: any
 	letter  chan string
@@ -426,6 +428,9 @@ func (s *server) talk(conn net.Conn) {
 			say("250 hello")
 		case verb == "RCPT" && s.refuses != "" && strings.Contains(what, s.refuses):
 			say("550 nobody here has that name")
+		case verb == "RCPT" && s.moments > 0 && strings.Contains(what, s.waits):
+			s.moments--
+			say("450 come again later")
 		case verb == "DATA":
 			say("354 go on")
 			var b strings.Builder
@@ -501,6 +506,74 @@ func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 	n.Targets, to.Whom = []Target{to}, to.Whom[:1]
 	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") || len(s.letter) != 1 {
 		t.Errorf("of somebody whom nobody knows alone: %v", err)
+	}
+}
+
+// TestWhoIsRefusedForTheMomentGetsTheMailLater: a server that makes strangers wait does so for each whom it is for,
+// and one may be at a server that is full. The others have it, and do not get it again.
+func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
+	s := serve(t, server{waits: "ola", moments: 2, refuses: "per"})
+	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org", "per@example.org"}}
+	m := &memory{s: state.Empty("x", time.Now())}
+	now := time.Now()
+	m.put(incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	// Each look is by a hub that has just begun: what is to be done stands in the incident.
+	look := func(after time.Duration, letters int, missed string) {
+		t.Helper()
+		now = now.Add(after)
+		n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)}
+		(&teller{Notifier: n, Target: to, pending: map[string]attempt{}}).tell(t.Context())
+		got := 0
+		for ; len(s.letter) > 0; got++ {
+			<-s.letter
+		}
+		told := m.get("a").Told
+		if len(told) != 1 || got != letters || strings.Join(told[0].Missed, " ") != missed || (told[0].Next == nil) != (missed == "") {
+			t.Fatalf("%d letters, want %d; it remembers %+v, want %q missed", got, letters, told, missed)
+		}
+	}
+	look(0, 1, "ola@example.org")
+	look(time.Second, 0, "ola@example.org")
+	look(time.Minute, 0, "ola@example.org") // the server lets him wait once more
+	look(time.Minute, 1, "")
+	look(time.Hour, 0, "")
+
+	s.moments = 1 // what the server does with it happens before it answers
+	closed := m.get("a").DeepCopy()
+	over(closed)
+	m.put(closed)
+	look(time.Minute, 1, "ola@example.org")
+	to.Server = "smtp://127.0.0.1:1"
+	look(time.Minute, 0, "ola@example.org")
+	look(time.Second, 0, "ola@example.org")
+	to.Server = "smtp://" + s.address
+	look(time.Hour, 1, "")
+	look(time.Hour, 0, "")
+
+	// He is still waiting when it is over: then it is that which he is told, with the others, and at once.
+	s.moments = 1
+	m.put(incident("b", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	b := func() *fleet.IncidentTold { return &m.get("b").Told[0] }
+	look(0, 1, "")
+	if b().Opened == nil || len(b().Missed) != 1 {
+		t.Fatalf("it remembers %+v", b())
+	}
+	closed = m.get("b").DeepCopy()
+	over(closed)
+	m.put(closed)
+	look(time.Second, 1, "")
+	if b().Closed == nil || len(b().Missed) != 0 {
+		t.Fatalf("it remembers %+v", b())
+	}
+
+	// Whom nobody tells any more is not waited for.
+	s.moments = 1
+	m.put(incident("c", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	look(0, 1, "")
+	to.Whom = to.Whom[1:2]
+	look(time.Hour, 0, "")
+	if told := m.get("c").Told[0]; len(told.Missed) != 0 || told.Next != nil {
+		t.Errorf("it remembers %+v", told)
 	}
 }
 

@@ -17,16 +17,21 @@ import (
 	"net/http"
 	"net/netip"
 	"net/smtp"
+	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
 
 var errNobody = errors.New("nobody is told: name a webhook or a mail server in the hub's configuration")
 
-// partly is why some of those whom a message was for did not get it. The others have, so it is not
-// sent again.
-type partly struct{ error }
+// partly is why some of those whom a message was for did not get it. The others have, so it is sent
+// again to those only whom the server refused for the moment: later.
+type partly struct {
+	error
+	later []string
+}
 
 // A Webhook is told by a POST of the message as JSON. Any answer of 2xx means that it was heard.
 type Webhook struct {
@@ -120,6 +125,10 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 			err = fmt.Errorf("send mail through %s: %w", m.Server, err)
 		}
 	}()
+	whom := m.whom(msg)
+	if len(whom) == 0 {
+		return nil
+	}
 	u, err := url.Parse(m.Server)
 	if err != nil {
 		return err
@@ -162,13 +171,22 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		return err
 	}
 	var refused []error
-	for _, to := range m.Whom {
+	var later []string
+	for _, to := range whom {
 		if err := c.Rcpt(to); err != nil {
 			refused = append(refused, fmt.Errorf("%s: %w", to, err))
+			if passes(err) {
+				later = append(later, to)
+			}
 		}
 	}
-	if len(refused) == len(m.Whom) {
+	switch {
+	case len(refused) < len(whom):
+	case msg.Only == nil:
 		return errors.Join(refused...)
+	default: // the others have it
+		_ = c.Quit()
+		return partly{errors.Join(refused...), later}
 	}
 	w, err := c.Data()
 	if err != nil {
@@ -182,9 +200,24 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	}
 	_ = c.Quit() // it has the letter, whatever it says now
 	if len(refused) > 0 {
-		return partly{errors.Join(refused...)}
+		return partly{errors.Join(refused...), later}
 	}
 	return nil
+}
+
+// whom returns whom a message is for, of those who are told now.
+func (m *Mail) whom(msg Message) []string {
+	if msg.Only == nil {
+		return m.Whom
+	}
+	return slices.DeleteFunc(slices.Clone(m.Whom), func(to string) bool { return !slices.Contains(msg.Only, to) })
+}
+
+// passes tells whether a mail server's refusal is one for the moment: its codes of 4xx. One that lets
+// strangers wait, to see whether they come again, says so to each of them at first.
+func passes(err error) bool {
+	var said *textproto.Error
+	return errors.As(err, &said) && said.Code/100 == 4
 }
 
 // literal is what one who has no name that a mail server could look up says to it: RFC 5321, 4.1.3. Some
@@ -220,7 +253,7 @@ func (m *Mail) letter(msg Message) []byte {
 		b.WriteString("\r\n")
 	}
 	head("From", m.From)
-	head("To", strings.Join(m.Whom, ", "))
+	head("To", strings.Join(m.Whom, ", ")) // all, whoever of them gets this one
 	head("Subject", mime.QEncoding.Encode("utf-8", short("[Flotilla] "+strings.Join(strings.Fields(msg.Line()), " "))))
 	head("Date", msg.At.UTC().Format(time.RFC1123Z))
 	head("Message-ID", "<"+msg.ID()+"@flotilla-hub>")

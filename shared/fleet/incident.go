@@ -99,6 +99,7 @@ type IncidentTold struct {
 	Failed int32        `json:"failed,omitempty"` // attempts in a row
 	Next   *metav1.Time `json:"next,omitempty"`   // when it is tried again
 	Error  string       `json:"error,omitempty"`  // of the last attempt
+	Missed []string     `json:"missed,omitempty"` // of them: whom the last did not reach, and who are tried again
 }
 
 // DeepCopy returns a copy that shares nothing that anyone changes.
@@ -114,6 +115,7 @@ func (i *Incident) DeepCopy() *Incident {
 	for n := range out.Told {
 		t := &out.Told[n]
 		t.Opened, t.Closed, t.Next = t.Opened.DeepCopy(), t.Closed.DeepCopy(), t.Next.DeepCopy()
+		t.Missed = slices.Clone(t.Missed)
 	}
 	return &out
 }
