@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"sort"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,7 @@ func bounded() (context.Context, context.CancelFunc) {
 // so that nothing of such a device is heard in between, and of what deciders delete;
 // a record that is newer than the deletion is of a device that has joined since.
 func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
+	var ended []*state.Dismissal
 	for _, a := range log {
 		if a.Key.Kind != state.Nodes || a.New != nil {
 			continue
@@ -37,37 +39,38 @@ func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []stat
 			continue
 		}
 		changes = append(changes, state.Remove(rec, ""))
-		if d := Dismiss(rec, a.Change.By, "Node "+rec.Name+" was deleted", now); d != nil {
-			if why := a.Change.Why; a.Change.By == "" && why != "" {
-				d.Reason += ": " + why
-			}
-			changes = append(changes, state.Put(d, ""))
-			changes = append(changes, forgotten(s, now)...)
+		reason := "Node " + rec.Name + " was deleted"
+		if why := a.Change.Why; a.Change.By == "" && why != "" {
+			reason += ": " + why
 		}
+		ended = append(ended, dismissal(rec, a.Change.By, reason, now)...)
 	}
-	return changes
+	return append(changes, dismiss(s, ended, now)...)
 }
 
 // maxDismissals bounds how many devices can still be told.
 const maxDismissals = 10_000
 
-// forgotten returns the end of the dismissals that nobody can be told of any more,
-// and of the oldest where there are too many. It is asked when there is one more.
-func forgotten(s state.Snapshot, now time.Time) (changes []state.Change) {
-	var oldest *state.Dismissal
-	count := 0
+// dismiss returns what follows from the end of enrolments: that their devices can be told, and the
+// end of the dismissals that nobody can be told of any more, and of the oldest of too many.
+func dismiss(s state.Snapshot, ended []*state.Dismissal, now time.Time) (changes []state.Change) {
+	if len(ended) == 0 {
+		return nil
+	}
+	var live []*state.Dismissal
 	for d := range state.Each[*state.Dismissal](s, state.Dismissals, "") {
 		if now.After(d.Until.Time) {
 			changes = append(changes, state.Remove(d, ""))
-			continue
-		}
-		count++
-		if oldest == nil || d.Time.Before(&oldest.Time) {
-			oldest = d
+		} else {
+			live = append(live, d)
 		}
 	}
-	if count >= maxDismissals {
-		changes = append(changes, state.Remove(oldest, ""))
+	sort.SliceStable(live, func(i, j int) bool { return live[i].Time.Before(&live[j].Time) })
+	for _, d := range live[:min(len(live), max(0, len(live)+len(ended)-maxDismissals))] {
+		changes = append(changes, state.Remove(d, ""))
+	}
+	for _, d := range ended {
+		changes = append(changes, state.Put(d, ""))
 	}
 	return changes
 }
@@ -77,9 +80,14 @@ func revision(o state.Object) (rev uint64) {
 	return rev
 }
 
-// Dismiss returns what the device of a record is told that speaks for its node no
-// more, nil where none has joined.
-func Dismiss(rec *state.Record, by, reason string, now time.Time) *state.Dismissal {
+// Dismiss returns what ends the right of the device of a record that speaks for its node no more:
+// that it is told so. Nothing where none has joined.
+func Dismiss(s state.Snapshot, rec *state.Record, by, reason string, now time.Time) []state.Change {
+	return dismiss(s, dismissal(rec, by, reason, now), now)
+}
+
+// dismissal is what the device of a record is told; none where none has joined.
+func dismissal(rec *state.Record, by, reason string, now time.Time) []*state.Dismissal {
 	if rec.Key == "" {
 		return nil
 	}
@@ -87,10 +95,22 @@ func Dismiss(rec *state.Record, by, reason string, now time.Time) *state.Dismiss
 	if until.Before(now.Add(told)) {
 		until = now.Add(told)
 	}
-	return &state.Dismissal{
+	return []*state.Dismissal{{
 		ObjectMeta: metav1.ObjectMeta{Name: rec.Key, CreationTimestamp: metav1.NewTime(now)},
 		Node:       rec.Name, Time: metav1.NewTime(now), By: by, Reason: reason, Until: metav1.NewTime(until),
+	}}
+}
+
+// Retire makes the boot of a record's device a past one: another device takes its place.
+func Retire(rec *state.Record) {
+	if rec.Boot == "" {
+		return
 	}
+	rec.PastBoots = append(rec.PastBoots, rec.Boot)
+	if extra := len(rec.PastBoots) - keptBoots; extra > 0 {
+		rec.PastBoots = rec.PastBoots[extra:]
+	}
+	rec.Boot = ""
 }
 
 // Dismissed returns what the holder of a key is to be told, nil for nothing.

@@ -394,7 +394,7 @@ func TestThoseWhoAreDismissedAreBounded(t *testing.T) {
 	if put == nil || put.Name != "mine" || put.Until.Sub(now) < 90*24*time.Hour-time.Minute {
 		t.Errorf("it is told %+v", put)
 	}
-	if len(gone) != 1 || !gone["k0"] {
+	if len(gone) != 51 || !gone["k0"] || !gone["k50"] {
 		t.Errorf("%d others are told no more; the oldest: %t", len(gone), gone["k0"])
 	}
 }

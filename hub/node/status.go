@@ -138,13 +138,8 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 		case d.incumbent(s, old) && rec.MachineID != "" && rec.MachineID != st.MachineID:
 			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID, st.MachineID)
 		}
-		if rec.Boot != "" {
-			rec.PastBoots = append(rec.PastBoots, rec.Boot)
-			if extra := len(rec.PastBoots) - keptBoots; extra > 0 {
-				rec.PastBoots = rec.PastBoots[extra:]
-			}
-		}
 		rec.Unmet = rec.Unmet || rec.Boot == ""
+		Retire(rec)
 		rec.Boot, rec.Conflict = st.Boot, ""
 	} else if rec.Conflict != "" && d.atPeace(node) {
 		rec.Conflict = ""

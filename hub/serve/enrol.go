@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,13 +47,9 @@ func (e enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 			return nil, fmt.Errorf("%w: the enrolment of its key has just ended: %s", access.ErrRefused, d.Reason)
 		}
 		if rec.Key != en.Key { // another device: the old one's boot has no say any more
-			if d := node.Dismiss(rec, "join token "+en.Token, fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now); d != nil {
-				changes = append(changes, state.Put(d, ""))
-			}
-			if rec.Boot != "" && !slices.Contains(rec.PastBoots, rec.Boot) {
-				rec.PastBoots = append(rec.PastBoots, rec.Boot)
-			}
-			rec.Boot, rec.MachineID, rec.Conflict = "", en.MachineID, ""
+			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token, fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
+			node.Retire(rec)
+			rec.MachineID, rec.Conflict = en.MachineID, ""
 		}
 		rec.Enrolled, rec.Key, rec.Token, rec.Expires = metav1.NewTime(now), en.Key, en.Token, metav1.NewTime(en.Expires)
 		rec.Site, rec.Labels = en.Site, en.Labels
@@ -109,7 +104,7 @@ func moveEnrolments(ctx context.Context, loop *node.Devices, st *store.Store, lo
 			}
 			with.Key, with.Token, with.Expires = e.Key, e.Token, metav1.NewTime(e.Expires)
 			if rec == nil {
-				changes = append(changes, state.Put(node.Dismiss(with, "", "Node "+e.Node+" was deleted", now), ""))
+				changes = append(changes, node.Dismiss(s, with, "", "Node "+e.Node+" was deleted", now)...)
 				continue
 			}
 			changes = append(changes, state.Put(with, ""))

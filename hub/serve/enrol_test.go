@@ -2,16 +2,19 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/wire"
 )
 
 func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
@@ -59,5 +62,52 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	}
 	if err := moveEnrolments(t.Context(), loop, st, log); err != nil || loop.Dismissed("k9") != nil {
 		t.Errorf("%v, %+v", err, loop.Dismissed("k9"))
+	}
+}
+
+// TestAFleetThatOnlyJoinsAgainIsBounded: a device that keeps nothing over a reboot joins anew after each, with a
+// key of its own, and nobody ever deletes its Node.
+func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	now := time.Now()
+	var before []state.Object
+	for i := range 10_000 {
+		until := now.Add(time.Hour)
+		if i < 100 { // no certificate of these is good for anything
+			until = now.Add(-time.Hour)
+		}
+		before = append(before, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("k%05d", i), ResourceVersion: "1"}, Node: "n", Time: metav1.NewTime(now.Add(time.Duration(i-20_000) * time.Second)), Until: metav1.NewTime(until)})
+	}
+	loop := newLoop(config.Default(), state.Load(state.Empty("test", now), before, 1), memory{st}, nil, log)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- loop.Run(ctx) }()
+	defer func() { cancel(); <-over }()
+	const joins = 120
+	if err := st.AddJoinToken(t.Context(), store.JoinToken{ID: "tok", Hash: []byte{1}, Site: "oslo", Uses: joins, Created: now, Expires: now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range joins {
+		key := fmt.Sprint("key ", i)
+		if err := (enrolments{loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: key, MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := loop.Status(t.Context(), node.Caller{Node: "pi-1", Key: key}, wire.Status{Boot: fmt.Sprint("boot ", i), Seq: 1, MachineID: "m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := loop.Snapshot().Len(state.Dismissals); n != 10_000 {
+		t.Errorf("%d devices can still be told that they are a node no more", n)
+	}
+	if loop.Dismissed("k00000") != nil || loop.Dismissed("key 0") == nil || loop.Dismissed(fmt.Sprint("key ", joins-2)) == nil {
+		t.Error("it is not the oldest who can be told no more")
+	}
+	if boots := loop.Snapshot().Record("pi-1").PastBoots; len(boots) != 8 || boots[7] != fmt.Sprint("boot ", joins-2) {
+		t.Errorf("it remembers the boots %q", boots)
 	}
 }
