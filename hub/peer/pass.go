@@ -145,7 +145,11 @@ func (p *Passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Unavailable(w, r, "no hub leads at the moment: the others wait a few seconds before one takes over")
 		return
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), leadKey{}, to))
+	ctx := r.Context()
+	if changes(r) {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, leadKey{}, to))
 	defer cancel()
 	defer context.AfterFunc(to.ends, func() {
 		defer panics.Catch("peer")
@@ -153,6 +157,13 @@ func (p *Passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})()
 	w.Header().Set(StandbyHeader, to.name)
 	p.proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// changes tells whether a request is one that the leader has done or has not, and its sender is to
+// know: neither that this hub ends nor that the sender leaves takes it back. A read can be asked
+// again, and a stream ends with the hub that passes it on.
+func changes(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get("Upgrade") == ""
 }
 
 // introduce says what this hub is.

@@ -1,11 +1,13 @@
 package peer
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -273,6 +275,72 @@ func TestWhatWasPassedOnToAFormerLeaderEnds(t *testing.T) {
 	}()
 	if code, _, _ := ask(t, h.client(t, "", false), h.standby.URL, nil); code != 503 {
 		t.Errorf("%d", code)
+	}
+}
+
+// TestAHubThatEndsPassesOnWhatTheLeaderSays of a change: it is done, and nobody is to wonder. A stream ends.
+func TestAHubThatEndsPassesOnWhatTheLeaderSays(t *testing.T) {
+	for _, c := range []struct {
+		method, upgrade string
+		ends            bool
+	}{
+		{http.MethodPost, "", false},
+		{http.MethodDelete, "", false},
+		{http.MethodGet, "", true},
+		{http.MethodPost, "SPDY/3.1", true},
+	} {
+		t.Run(c.method+c.upgrade, func(t *testing.T) {
+			h := newHubs(t)
+			asked, gone := make(chan bool), make(chan bool)
+			h.answer = func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // so that the server looks whether the other one goes
+				asked <- true
+				select {
+				case <-r.Context().Done():
+					gone <- true
+				case gone <- false:
+					w.WriteHeader(http.StatusCreated)
+				}
+			}
+			life, end := context.WithCancel(t.Context())
+			standby := httptest.NewUnstartedServer(h.passer)
+			standby.Config.BaseContext = func(net.Listener) context.Context { return life }
+			standby.Start()
+			defer standby.Close()
+			code := make(chan int)
+			go func() {
+				r, _ := http.NewRequestWithContext(t.Context(), c.method, standby.URL+"/api/v1/pods", nil)
+				if c.upgrade != "" {
+					r.Header.Set("Connection", "Upgrade")
+					r.Header.Set("Upgrade", c.upgrade)
+				}
+				answer, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					close(code)
+					return
+				}
+				_ = answer.Body.Close()
+				code <- answer.StatusCode
+			}()
+			<-asked
+			end()
+			if !c.ends {
+				if <-gone {
+					t.Error("the leader was left alone with it")
+				}
+				if got := <-code; got != http.StatusCreated {
+					t.Errorf("it is answered %d", got)
+				}
+				return
+			}
+			if got := <-code; got < 500 {
+				t.Errorf("it is answered %d", got)
+			}
+			if !<-gone {
+				t.Error("the leader goes on with it")
+			}
+		})
 	}
 }
 

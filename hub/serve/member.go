@@ -276,6 +276,7 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lea
 			cancel()
 			if err == nil {
 				at.member.Token = token
+				m.passer.Lead("", "") // what was passed on to another hub ends
 				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
 			}
