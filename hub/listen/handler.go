@@ -200,6 +200,10 @@ func Known(ctx context.Context, name string) error {
 
 // Cut ends a request's answer, and where the connection is the answer's alone that.
 func Cut(ctx context.Context) {
+	if c, ok := ctx.Value(key{}).(net.Conn); ok {
+		_ = c.Close()
+		return
+	}
 	q, _ := ctx.Value(key{}).(*request)
 	switch {
 	case q == nil:
@@ -209,6 +213,10 @@ func Cut(ctx context.Context) {
 		_ = http.NewResponseController(q.w).SetWriteDeadline(time.Unix(1, 0))
 	}
 }
+
+// One is for the ConnContext of a server without the limits of this package, whose connections carry
+// one request at a time: Cut ends it with its connection.
+func One(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
 
 // isOne tells whether an answer has a connection of its own, as in HTTP/1.1.
 func isOne(w http.ResponseWriter) bool { _, many := w.(*answer); return !many }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
@@ -155,9 +156,12 @@ func (o Options) names() []string {
 
 // runPeers serves what standbys pass on.
 func (h *Hub) runPeers(ctx context.Context) error {
-	s := &http.Server{
-		Handler: peer.Accept(h.Handler(), h.standbys.hear), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
-		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
-	}
+	s := peerServer(peer.Accept(h.Handler(), h.standbys.hear))
+	s.ErrorLog, s.BaseContext = slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), func(net.Listener) context.Context { return ctx }
 	return serveUntil(ctx, &h.answering, s, func() error { return s.Serve(peer.Listen(h.o.Peer, h.authority.Peers(h.server))) })
+}
+
+// peerServer serves other hubs, which bound their clients themselves.
+func peerServer(next http.Handler) *http.Server {
+	return &http.Server{Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10, ConnContext: listen.One}
 }

@@ -45,7 +45,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	over := make(chan string, 10)
-	web := &http.Server{TLSConfig: authority.HTTPS(server), Handler: h.tied(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := h.tied(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { over <- r.URL.Path }()
 		if _, err := h.Guard.Authenticate(r); err != nil {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -75,7 +75,8 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 				return
 			}
 		}
-	}))}
+	}))
+	web := &http.Server{TLSConfig: authority.HTTPS(server), Handler: handler}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +87,21 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/quiet", "/flood", "/upgraded"} {
-		c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	// The same as it comes from a hub that stands by, whose own client does not read either.
+	passed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := peerServer(peer.Accept(handler, func(leader.Standing) {}))
+	go func() { _ = peers.Serve(peer.Listen(passed, authority.Peers(server))) }()
+	defer peers.Close()
+	paths := []string{"/quiet", "/flood", "/upgraded"}
+	for i := range 2 * len(paths) {
+		path, to, config := paths[i%len(paths)], l, &tls.Config{InsecureSkipVerify: true}
+		if i >= len(paths) {
+			to, config = passed, authority.NewPeerClient("hub-b").Config("127.0.0.1")
+		}
+		c, err := tls.Dial("tcp", to.Addr().String(), config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +110,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 		if path == "/upgraded" {
 			upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 		}
-		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer %s\r\n%s\r\n", path, token, upgrade)
+		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: 192.0.2.7\r\nAuthorization: Bearer %s\r\n%s\r\n", path, token, upgrade)
 		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // and no more
 			t.Fatal(line, err)
 		}
@@ -118,7 +132,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	for range 4 {
+	for range 2*len(paths) + 1 {
 		select {
 		case path := <-over:
 			t.Logf("%s ended after %s", path, time.Since(began).Round(time.Millisecond))
