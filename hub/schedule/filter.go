@@ -75,10 +75,15 @@ func (t try) crowded(n *info) []reason {
 	if reasons := t.short(n.node, usage); len(reasons) > 0 {
 		return reasons
 	}
+	kind := nothing
 	if t.links != nil {
-		if kind := t.links.against(n.node); kind != nothing {
-			return t.because(reason{kind: kind})
-		}
+		kind = t.links.against(n.node)
+	}
+	if kind == nothing {
+		t.withComing(n.node, func(l *links) { kind = l.against(n.node) })
+	}
+	if kind != nothing {
+		return t.because(reason{kind: kind})
 	}
 	return nil
 }
@@ -119,22 +124,31 @@ func freeOf(node *corev1.Node, usage state.Usage, name corev1.ResourceName) (qua
 	return free, true
 }
 
-// withNominated adds to a node's usage the pods, of this priority or above, for
-// which room is being made there.
-func (t try) withNominated(n *info) state.Usage {
+// coming returns the pods, of this priority or above, for which room is being made on a node, as
+// they will be there.
+func (t try) coming(node string) (pods []*corev1.Pod) {
 	if t.nominated == nil {
 		t.pass.nominated = map[string][]*corev1.Pod{}
 		for pod := range t.s.PodsOn("") {
 			if at := pod.Status.NominatedNodeName; at != "" && waits(pod) {
-				t.nominated[at] = append(t.nominated[at], pod)
+				there := *pod
+				there.Spec.NodeName = at
+				t.nominated[at] = append(t.nominated[at], &there)
 			}
 		}
 	}
-	usage := n.usage
-	for _, pod := range t.nominated[n.node.Name] {
-		if pod.UID == t.pod.UID && pod.Name == t.pod.Name || schedcorev1.PodPriority(pod) < t.priority {
-			continue
+	for _, pod := range t.nominated[node] {
+		if (pod.UID != t.pod.UID || pod.Name != t.pod.Name) && schedcorev1.PodPriority(pod) >= t.priority {
+			pods = append(pods, pod)
 		}
+	}
+	return pods
+}
+
+// withNominated adds to a node's usage the pods that are coming to it.
+func (t try) withNominated(n *info) state.Usage {
+	usage := n.usage
+	for _, pod := range t.coming(n.node.Name) {
 		sum := maps.Clone(usage.Requests)
 		if sum == nil {
 			sum = corev1.ResourceList{}
@@ -147,6 +161,27 @@ func (t try) withNominated(n *info) state.Usage {
 		usage = state.Usage{Pods: usage.Pods + 1, Requests: sum, Ports: append(slices.Clone(usage.Ports), state.HostPorts(pod)...)}
 	}
 	return usage
+}
+
+// withComing shows what the links will be once the pods have come that are coming to a node. That a
+// pod may go there both with them and without is Kubernetes' rule: they may take long, or not come at
+// all, and so nobody is near to them yet.
+func (t try) withComing(node *corev1.Node, show func(*links)) {
+	pods := t.coming(node.Name)
+	if len(pods) == 0 {
+		return
+	}
+	l := t.links
+	if l == nil {
+		l = newLinks()
+	}
+	for _, pod := range pods {
+		l.count(t.class, pod, node, 1)
+	}
+	show(l)
+	for _, pod := range pods {
+		l.count(t.class, pod, node, -1)
+	}
 }
 
 // clash tells whether a port that is wanted is taken: the same number and

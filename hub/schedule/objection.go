@@ -145,8 +145,12 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 		}
 	}
 	all = t.shortages(node, usage, all)
+	before := len(all)
 	if t.links != nil {
 		all = t.links.objections(node, all)
+	}
+	if len(all) == before {
+		t.withComing(node, func(l *links) { all = l.objections(node, all) })
 	}
 	if t.claims.taken[node.Name] {
 		all = append(all, Objection{Kind: VolumeInUse})

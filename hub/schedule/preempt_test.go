@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -199,4 +200,76 @@ func TestAPromiseIsAsGoodAsTheRoom(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRoomIsMadeForThoseWhoMayStayTogether: who waits for the room that is being made for it counts as if it were
+// there already. Its like that must be elsewhere would else have somebody leave for nothing, and a pod
+// that it keeps away would take its place.
+func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
+	spread := func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "vip"}}}}
+	}
+	for _, c := range []struct {
+		name  string
+		apart func(*corev1.Pod)
+	}{
+		{"they keep away from each other", awayFrom("vip", corev1.LabelHostname)},
+		{"they are spread", spread},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("a", "x"), node("b", "x"))
+			for _, name := range []string{"a-1", "a-2", "b-1", "b-2"} {
+				f.put(pod(name, asks("2", ""), onNode(name[:1])))
+			}
+			f.put(pod("p-1", asks("1", ""), app("vip"), priority(10), c.apart), pod("p-2", asks("1", ""), app("vip"), priority(10), c.apart)).settle().quiet()
+			one, two := f.s.Pod("default", "p-1").Status.NominatedNodeName, f.s.Pod("default", "p-2").Status.NominatedNodeName
+			if one == "" || two == "" || one == two {
+				t.Errorf("they are promised room on %q and %q", one, two)
+			}
+			for range 3 {
+				for p := range f.s.Pods("") {
+					if p.DeletionTimestamp != nil {
+						f.removePod(p.Name)
+					}
+				}
+				f.settle()
+			}
+			if f.quiet(); f.on("p-1") == "" || f.on("p-2") == "" || f.s.Len(state.Pods) != 4 {
+				t.Errorf("they are on %q and %q, and %d of 4 others had to leave", f.on("p-1"), f.on("p-2"), 6-f.s.Len(state.Pods))
+			}
+		})
+	}
+	t.Run("who is kept away takes nobody's place", func(t *testing.T) {
+		f := newFleet(t).put(node("a", "x"), pod("low", asks("4", ""), onNode("a")))
+		f.put(pod("vip", asks("2", ""), app("vip"), priority(10), awayFrom("noisy", corev1.LabelHostname))).settle()
+		f.put(pod("noisy", asks("1", ""), app("noisy"), priority(10)), pod("thief", asks("1", ""), app("noisy"))).settle()
+		f.removePod("low").settle().quiet()
+		if f.on("vip") != "a" || f.on("noisy") != "" || f.on("thief") != "" {
+			t.Errorf("vip is on %q, noisy on %q, thief on %q", f.on("vip"), f.on("noisy"), f.on("thief"))
+		}
+		f = newFleet(t).put(node("a", "x"), node("b", "x", taint("k", "", corev1.TaintEffectNoSchedule)), pod("low", asks("3", ""), onNode("a")))
+		f.put(pod("vip", asks("2", ""), app("vip"), priority(10), awayFrom("noisy", corev1.LabelHostname))).settle()
+		if got := f.s.Pod("default", "vip").Status.NominatedNodeName; got != "a" {
+			t.Fatalf("promised room on %q", got)
+		}
+		f.put(pod("noisy", asks("1", ""), app("noisy"), priority(10))).settle().quiet()
+		if f.on("noisy") != "" {
+			t.Errorf("noisy is on %q while room is made there for one who cannot be with it", f.on("noisy"))
+		}
+		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles, func(o Obstacle) bool { return o.Kind == Repelled }) {
+			t.Errorf("it is explained by %+v", e.Obstacles)
+		}
+	})
+	t.Run("nobody is near to who has not come", func(t *testing.T) {
+		f := newFleet(t).put(node("a", "x"), pod("low", asks("3", ""), onNode("a")))
+		f.put(pod("vip", asks("2", ""), app("vip"), priority(10))).settle()
+		f.put(pod("friend", asks("1", ""), priority(10), nearTo("vip", corev1.LabelHostname))).settle().quiet()
+		if f.on("friend") != "" {
+			t.Errorf("friend is on %q", f.on("friend"))
+		}
+		f.removePod("low").rest().quiet()
+		if f.on("vip") != "a" || f.on("friend") != "a" {
+			t.Errorf("vip is on %q, friend on %q", f.on("vip"), f.on("friend"))
+		}
+	})
 }
