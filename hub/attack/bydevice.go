@@ -330,14 +330,17 @@ func topics(ctx context.Context, a *arena) (string, error) {
 	if !l.open() {
 		return "", errors.New("it was cut off: a real client would come again for ever")
 	}
-	select {
-	case p := <-l.packets:
-		if !strings.HasPrefix(p.topic, l.prefix) {
-			return "", fmt.Errorf("it heard %s", p.topic)
+	for {
+		select {
+		case p := <-l.packets:
+			if !strings.HasPrefix(p.topic, l.prefix) {
+				return "", fmt.Errorf("it heard %s", p.topic)
+			}
+			continue
+		default:
 		}
-	default:
+		return fmt.Sprintf("%d messages, none heard", sent), nil
 	}
-	return fmt.Sprintf("%d messages, none heard", sent), nil
 }
 
 func siteToken(ctx context.Context, a *arena) (string, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -92,5 +93,9 @@ func damaged(ctx context.Context, a *arena) (string, error) {
 			return "", fmt.Errorf("after damaged news on %s: %w", channel, err)
 		}
 	}
-	return fmt.Sprintf("%d sent over %d connections, %d of %d kinds answered for", sent, links, heard, len(whole)), nil
+	seen := fmt.Sprintf("%d sent over %d connections, %d of %d kinds answered for", sent, links, heard, len(whole))
+	if sent == 0 {
+		return seen, errors.New("the attack's own device sends nothing")
+	}
+	return seen, nil
 }

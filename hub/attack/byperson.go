@@ -303,8 +303,11 @@ func unreadLists(ctx context.Context, a *arena) (string, error) {
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
 	})
-	pause(ctx, 10*time.Second)
 	seen := fmt.Sprintf("%d answered, %d told to wait", in.Load(), told.Load())
+	if in.Load() == 0 {
+		return seen, errors.New("the attack's own lists are not answered")
+	}
+	pause(ctx, 10*time.Second)
 	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
@@ -318,18 +321,27 @@ func refusedWrites(ctx context.Context, a *arena) (string, error) {
 		return "", err
 	}
 	wrote := a.wrote()
-	var refused atomic.Int64
+	var refused, taken atomic.Int64
 	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	each(stop, 20_000, 16, func(i int) {
 		code, _, err := a.call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", pod(fmt.Sprintf("p%d", i), nil))
-		if err == nil && (code == http.StatusForbidden || code == http.StatusTooManyRequests) {
+		switch {
+		case err == nil && (code == http.StatusForbidden || code == http.StatusTooManyRequests):
 			refused.Add(1)
+		case err == nil && code/100 == 2:
+			taken.Add(1)
+			cancel()
 		}
 	})
 	cancel()
 	seen := fmt.Sprintf("%d refused, %d KiB written", refused.Load(), (a.wrote()-wrote)>>10)
-	if a.wrote()-wrote > 16<<20 {
+	switch {
+	case taken.Load() > 0:
+		return seen, errors.New("what a viewer writes is taken")
+	case refused.Load() == 0:
+		return seen, errors.New("nothing was refused")
+	case a.wrote()-wrote > 16<<20:
 		return seen, errors.New("refusals wear the disk out")
 	}
 	return seen, nil

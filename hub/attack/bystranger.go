@@ -181,21 +181,18 @@ func idleMQTT(ctx context.Context, a *arena) (string, error) {
 }
 
 func hugeMQTT(ctx context.Context, a *arena) (string, error) {
-	var closed atomic.Int64
-	each(ctx, 500, 64, func(int) {
+	const count = 500
+	open := many(ctx, count, func() (net.Conn, error) {
 		c, err := net.DialTimeout("tcp", a.dev, 5*time.Second)
-		if err != nil {
-			return
+		if err == nil {
+			_, _ = c.Write([]byte{0x10, 0xff, 0xff, 0xff, 0x7f})
 		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-		_, _ = c.Write([]byte{0x10, 0xff, 0xff, 0xff, 0x7f})
-		if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			closed.Add(1)
-		}
+		return c, err
 	})
-	if n := closed.Load(); n < 500 {
-		return "", fmt.Errorf("%d of 500 were not closed", 500-n)
+	defer closeAll(open)
+	left, _ := awaitClosed(ctx, open, 5*time.Second)
+	if left += count - len(open); left > 0 {
+		return "", fmt.Errorf("%d of %d were not closed, or did not get in", left, count)
 	}
 	return "all closed", nil
 }
@@ -215,7 +212,7 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 	}
 	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	var tries, limited atomic.Int64
+	var tries, limited, in atomic.Int64
 	var flood sync.WaitGroup
 	for i := range 16 {
 		flood.Go(func() {
@@ -225,7 +222,10 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 				if err == nil {
 					tries.Add(1)
 				}
-				if code == http.StatusTooManyRequests {
+				switch {
+				case code/100 == 2:
+					in.Add(1)
+				case code == http.StatusTooManyRequests:
 					limited.Add(1)
 				}
 			}
@@ -245,7 +245,12 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 	cancel()
 	flood.Wait()
 	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(), limited.Load(), let, (a.wrote()-wrote)>>10)
-	if let < 10 {
+	switch {
+	case in.Load() > 0:
+		return seen, fmt.Errorf("%d bad tokens are good ones", in.Load())
+	case tries.Load() == 0:
+		return seen, errors.New("nothing was tried")
+	case let < 10:
 		return seen, fmt.Errorf("good devices are refused: %w", last)
 	}
 	return seen, nil

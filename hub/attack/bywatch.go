@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -44,8 +45,11 @@ func unreadWatches(ctx context.Context, a *arena) (string, error) {
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
 	})
-	pause(ctx, 15*time.Second)
 	seen := fmt.Sprintf("%d let in, %d told to wait", in.Load(), told.Load())
+	if in.Load() == 0 {
+		return seen, errors.New("the attack's own watches do not open")
+	}
+	pause(ctx, 15*time.Second)
 	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
