@@ -155,7 +155,7 @@ func (m metrics) sendWork(s state.Snapshot, send sender) {
 			phase = corev1.PodPending
 		}
 		phases[phase]++
-		if p.Spec.NodeName == "" {
+		if p.Spec.NodeName == "" && !state.Terminated(p) && len(p.Spec.SchedulingGates) == 0 {
 			unplaced++
 		}
 	}

@@ -7,7 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual/manualtest"
 )
 
@@ -39,4 +45,26 @@ func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {
 		out = append(out, s)
 	}
 	return out
+}
+
+// TestWhoIsHeldBackWaitsForNoNode: an alert goes by this figure, and says that the events of such a pod tell what it
+// wants. One that somebody holds back by a gate has none, and may wait for days as it is meant to.
+func TestWhoIsHeldBackWaitsForNoNode(t *testing.T) {
+	var changes []state.Change
+	for name, change := range map[string]func(*corev1.Pod){
+		"waits":  func(*corev1.Pod) {},
+		"gated":  func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/queue"}} },
+		"ended":  func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"placed": func(p *corev1.Pod) { p.Spec.NodeName = "pi-1" },
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		change(p)
+		changes = append(changes, state.Put(p, ""))
+	}
+	s, _ := state.Apply(state.Empty("x", time.Now()), changes)
+	got := map[*prometheus.Desc]float64{}
+	metrics{}.sendWork(s, func(d *prometheus.Desc, _ prometheus.ValueType, v float64, _ ...string) { got[d] += v })
+	if got[metricUnplaced] != 1 || got[metricPods] != 4 {
+		t.Errorf("%v of %v pods wait for a node, want 1 of 4", got[metricUnplaced], got[metricPods])
+	}
 }
