@@ -64,7 +64,7 @@ var (
 	metricReach     = prometheus.NewDesc("flotilla_database_reachable", "1 if the database answered when it was asked last, 0 while the hub can remember nothing because its server does not.", nil, nil)
 	metricFree      = prometheus.NewDesc("flotilla_data_free_bytes", "What the disk of the data directory leaves to the hub.", nil, nil)
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
-	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made.", nil, nil)
+	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made; 0 while there is none.", nil, nil)
 	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
 	allMetrics      = []*prometheus.Desc{metricLeader, metricLag, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
 		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricReach, metricFree, metricDatabase, metricBackup}
@@ -181,7 +181,9 @@ func (m metrics) sendKeeping(send sender) {
 		send(metricDatabase, gauge, float64(taken))
 		send(metricFree, gauge, float64(free))
 	}
-	if last, err := m.store.LastBackup(); err == nil && !last.IsZero() {
+	if last, err := m.store.LastBackup(); err != nil || last.IsZero() { // what is not there rings no alert
+		send(metricBackup, gauge, 0)
+	} else {
 		send(metricBackup, gauge, float64(last.Unix()))
 	}
 	st := m.authority.Status()

@@ -3,6 +3,8 @@ package serve
 import (
 	"flag"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -66,5 +68,24 @@ func TestWhoIsHeldBackWaitsForNoNode(t *testing.T) {
 	metrics{}.sendWork(s, func(d *prometheus.Desc, _ prometheus.ValueType, v float64, _ ...string) { got[d] += v })
 	if got[metricUnplaced] != 1 || got[metricPods] != 4 {
 		t.Errorf("%v of %v pods wait for a node, want 1 of 4", got[metricUnplaced], got[metricPods])
+	}
+}
+
+// TestAHubWithoutABackupSaysSo: FlotillaBackupOld goes by when the newest was made, and what is not there rings nothing.
+func TestAHubWithoutABackupSaysSo(t *testing.T) {
+	hub, _ := wholeHub(t)
+	newest := func() string {
+		w := httptest.NewRecorder()
+		hub.metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return regexp.MustCompile(`(?m)^flotilla_backup_timestamp_seconds .*$`).FindString(w.Body.String())
+	}
+	if got := newest(); got != "flotilla_backup_timestamp_seconds 0" {
+		t.Errorf("it says %q", got)
+	}
+	if _, err := hub.Store.BackUpNow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := newest(); got == "" || strings.HasSuffix(got, " 0") {
+		t.Errorf("with a backup it says %q", got)
 	}
 }
