@@ -67,10 +67,13 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 func (c *channels) listen() {
 	defer panics.Catch("stream")
 	defer c.leave()
-	defer c.input.close()
+	defer c.input.lose()
 	buf := make([]byte, 32<<10)
 	for {
 		_, message, err := c.conn.NextReader()
+		if websocket.IsCloseError(err, websocket.CloseNormalClosure) && !c.v5 { // which could not say otherwise that this was all
+			c.input.close()
+		}
 		if err != nil {
 			return
 		}

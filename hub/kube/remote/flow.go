@@ -256,3 +256,11 @@ func (s flowing) over() bool {
 	defer s.flow.mu.Unlock()
 	return s.flow.ended || s.flow.streams[s.Identifier()] == nil
 }
+
+// whole tells whether the client has said that nothing more comes, and all was read.
+func (s flowing) whole() bool {
+	s.flow.mu.Lock()
+	defer s.flow.mu.Unlock()
+	w := s.flow.streams[s.Identifier()]
+	return w != nil && w.fin && len(w.in) == 0
+}

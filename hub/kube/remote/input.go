@@ -2,6 +2,7 @@ package remote
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 
 	"flotilla.dev/hub/ask"
@@ -14,6 +15,8 @@ type input struct {
 	in    *io.PipeWriter
 	sizes chan ask.Size
 }
+
+var errGone = errors.New("the client has gone before the end of its input")
 
 func newInput() *input {
 	i := &input{sizes: make(chan ask.Size, 1)}
@@ -42,6 +45,10 @@ func (i *input) resize(d *json.Decoder) error {
 
 // close ends what the client types.
 func (i *input) close() { _ = i.in.Close() }
+
+// lose ends it where the client has gone before it has said that this was all, if it has not: the
+// command must not take half of a file for the whole.
+func (i *input) lose() { _ = i.in.CloseWithError(errGone) }
 
 // over says that the command reads no more.
 func (i *input) over() { _ = i.stdin.Close() }

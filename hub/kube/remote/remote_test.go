@@ -239,6 +239,27 @@ func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 	})
 }
 
+// A command that was told the end of its input where its client was lost would take half of a file for all of it.
+func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
+	ends := make(chan error)
+	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
+		if _, err := io.ReadFull(s.Stdin, make([]byte, 4)); err != nil {
+			return err
+		}
+		_, _ = io.WriteString(s.Stdout, "hi")
+		_, err := io.ReadAll(s.Stdin)
+		ends <- err
+		return err
+	}, func(t *testing.T, c client) {
+		c.send(corev1.StreamTypeStdin, []byte("half"))
+		_ = c.read(corev1.StreamTypeStdout, 2)
+		c.vanish()
+		if err := <-ends; err == nil {
+			t.Error("its input has come to its end")
+		}
+	})
+}
+
 // The end of the server is told as such, whatever else it makes fail.
 func TestTheServersEndIsTold(t *testing.T) {
 	for _, p := range protocols {

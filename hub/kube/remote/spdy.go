@@ -178,12 +178,15 @@ func (c *streams) accept(s flowing) {
 
 func (c *streams) listen(s *flowing) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
-	defer c.input.close()
+	defer c.input.lose()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := s.Read(buf)
 		if n > 0 {
 			c.input.write(buf[:n])
+		}
+		if err != nil && s.whole() {
+			c.input.close()
 		}
 		if err != nil {
 			return
