@@ -107,10 +107,13 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 		o.SinceTime = &since
 	}
 	if v := q.Get("stream"); v != "" {
-		if v != corev1.LogStreamAll && v != corev1.LogStreamStdout && v != corev1.LogStreamStderr {
-			errs = append(errs, field.NotSupported(field.NewPath("stream"), v, []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}))
+		switch v {
+		case corev1.LogStreamAll:
+		case corev1.LogStreamStdout, corev1.LogStreamStderr: // in Kubernetes' words, where it does not take them apart either
+			errs = append(errs, field.Forbidden(field.NewPath("stream"), "may not be specified"))
+		default:
+			errs = append(errs, field.NotSupported(field.NewPath("stream"), v, []string{corev1.LogStreamAll}))
 		}
-		o.Stream = &v
 	}
 	return o, errs
 }
