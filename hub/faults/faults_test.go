@@ -159,7 +159,16 @@ not JSON
 			t.Errorf("of %d tests it held %q, want %q", n, got, want)
 		}
 	}
-	if got := (result{outcomes: []*outcome{known["TestA"], known["TestC"]}}).held(); got != part {
-		t.Errorf("with a skipped test it held %q", got)
+	for _, c := range []struct {
+		tests []string
+		held  string
+	}{{[]string{"TestA", "TestC"}, part}, {[]string{"TestD"}, part}, {[]string{"TestC"}, none}, {[]string{"TestC", "TestC"}, none}} {
+		var r result
+		for _, name := range c.tests {
+			r.outcomes = append(r.outcomes, known[name])
+		}
+		if got := r.held(); got != c.held {
+			t.Errorf("with %v it held %q, want %q", c.tests, got, c.held)
+		}
 	}
 }
