@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -73,41 +74,55 @@ func Victim(all []Candidate) (Candidate, bool) {
 // relieve frees what is short at this very moment: memory by evicting one pod at a
 // time; disk by removing dead containers, then unused images, then pods; heat by
 // evicting one pod at a time. What is short by a hard threshold comes first, and its
-// pods go at once; for a soft one they have their grace.
+// pods go at once; for a soft one they have their grace. Where nothing can go for it, as
+// for memory that is not the pods', what else is short has its turn.
 func (a *Agent) relieve(now time.Time) {
 	l := &a.loop
 	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || now.Before(l.evictAt) {
 		return
 	}
-	h := l.heldP
-	due := max(h.Memory.Due, h.Disk.Due, h.Heat.Due)
-	if due == hardware.NotDue {
+	var short []relief
+	for _, r := range []relief{{l.heldP.Memory.Due, a.evictForMemory}, {l.heldP.Disk.Due, a.freeDisk}, {l.heldP.Heat.Due, a.evictForHeat}} {
+		if r.due != hardware.NotDue {
+			short = append(short, r)
+		}
+	}
+	if len(short) == 0 {
+		return
+	}
+	sort.SliceStable(short, func(i, j int) bool { return short[i].due > short[j].due })
+	l.evictAt = now.Add(evictPause)
+	a.relieveFirst(short)
+}
+
+// A relief makes room for one thing; otherwise is called in the loop where it finds nothing that could go.
+type relief struct {
+	due hardware.Due
+	do  func(within *time.Duration, otherwise func())
+}
+
+// relieveFirst relieves the first that can be.
+func (a *Agent) relieveFirst(short []relief) {
+	if len(short) == 0 {
 		return
 	}
 	within := new(time.Duration)
-	if due == hardware.SoftDue {
+	if short[0].due == hardware.SoftDue {
 		if within = nil; a.limits().MaxGrace > 0 {
 			most := a.limits().MaxGrace
 			within = &most
 		}
 	}
-	l.evictAt = now.Add(evictPause)
-	switch due {
-	case h.Memory.Due:
-		a.evictForMemory(within)
-	case h.Disk.Due:
-		a.freeDisk(within)
-	case h.Heat.Due:
-		a.evictForHeat(within)
-	}
+	short[0].do(within, func() { a.relieveFirst(short[1:]) })
 }
 
 // evictForHeat evicts the pod that matters least: which one warms the processor most
 // nobody measures, and every pod that goes cools it.
-func (a *Agent) evictForHeat(within *time.Duration) {
+func (a *Agent) evictForHeat(within *time.Duration, otherwise func()) {
 	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
 	if len(pods) == 0 {
 		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The processor is too hot, and this device runs no pod whose eviction would help")
+		otherwise()
 		return
 	}
 	rank := func(p *corev1.Pod) int {
@@ -135,7 +150,7 @@ func (l *loop) living() []*corev1.Pod {
 	return out
 }
 
-func (a *Agent) evictForMemory(within *time.Duration) {
+func (a *Agent) evictForMemory(within *time.Duration, otherwise func()) {
 	l := &a.loop
 	pods, containers, e := l.living(), slices.Clone(l.o.Containers), l.engine
 	a.async(askTimeout, func(ctx context.Context) func() {
@@ -157,6 +172,7 @@ func (a *Agent) evictForMemory(within *time.Duration) {
 			v, ok := Victim(all)
 			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "Memory is short on this device, and it runs no pod whose eviction would help")
+				otherwise()
 				return
 			}
 			a.evict(v.Pod, v.low(corev1.ResourceMemory), within)
@@ -175,7 +191,7 @@ func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 
 // freeDisk removes what nobody needs, and evicts a pod where there is no such thing. Of
 // images only those go that we have pulled: the kubelet has an engine for itself.
-func (a *Agent) freeDisk(within *time.Duration) {
+func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
 	l := &a.loop
 	var dead []string
 	for i, in := range l.o.Containers {
@@ -232,6 +248,7 @@ func (a *Agent) freeDisk(within *time.Duration) {
 			v, ok := Victim(all)
 			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
+				otherwise()
 				return
 			}
 			a.evict(v.Pod, v.low(corev1.ResourceEphemeralStorage), within)

@@ -157,3 +157,46 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 		})
 	}
 }
+
+// What finds nobody to go for it leaves its turn to what else is short.
+func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
+	const mi = 1 << 20
+	for _, c := range []struct {
+		rule    string
+		stats   func(*hardware.Stats)
+		message string
+	}{
+		{"soft disk after memory", func(s *hardware.Stats) { s.NodeFs = hardware.Amount{Available: 1, Capacity: 1 << 30} }, "low on resource: ephemeral-storage"},
+		{"hard heat after memory", func(s *hardware.Stats) { s.Temperature = hardware.Amount{Available: 89_000, Capacity: 1} }, "too hot"},
+		{"soft heat after memory", func(s *hardware.Stats) { s.Temperature = hardware.Amount{Available: 83_000, Capacity: 1} }, "too hot"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.twin.AddImage("small", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: mi} })
+				p := makePod("app", "")
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "small", corev1.PullNever
+				profile := &fleet.BoardProfile{}
+				profile.Spec.Resources = fleet.BoardResources{
+					EvictionHard: map[string]string{fleet.SignalTemperature: "88"},
+					EvictionSoft: map[string]fleet.SoftThreshold{
+						fleet.SignalTemperature:     {Value: "82", For: metav1.Duration{Duration: time.Second}},
+						fleet.SignalNodeFsAvailable: {Value: "10%", For: metav1.Duration{Duration: time.Second}},
+					},
+				}
+				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p}, Profile: profile}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Second)
+				d.wantPhase("app", corev1.PodRunning, "")
+				d.board.set(func(b *board) {
+					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // by programs that are no pods
+					c.stats(&b.stats)
+				})
+				time.Sleep(90 * time.Second)
+				if st := d.wantPhase("app", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, c.message) {
+					t.Errorf("it was evicted with %q", st.Message)
+				}
+			})
+		})
+	}
+}
