@@ -29,7 +29,7 @@ const systemCritical = 2_000_000_000
 // A Candidate is a pod that could be evicted to free memory or disk.
 type Candidate struct {
 	Pod     *corev1.Pod
-	Usage   int64 // bytes
+	Usage   int64 // bytes, or inodes
 	Request int64
 }
 
@@ -45,9 +45,16 @@ func candidate(pod *corev1.Pod, name corev1.ResourceName, usage int64) Candidate
 	return c
 }
 
+// inodes are no resource that a pod can ask for; the kubelet calls them so.
+const inodes corev1.ResourceName = "inodes"
+
 func (c Candidate) low(name corev1.ResourceName) string {
+	format := resource.BinarySI
+	if name == inodes {
+		format = resource.DecimalSI
+	}
 	return fmt.Sprintf("The node was low on resource: %s. The pod was using %s, request is %s. ",
-		name, resource.NewQuantity(c.Usage, resource.BinarySI), resource.NewQuantity(c.Request, resource.BinarySI))
+		name, resource.NewQuantity(c.Usage, format), resource.NewQuantity(c.Request, format))
 }
 
 // Victim says which pod has to go when memory or disk runs short, as the kubelet does: first
@@ -193,6 +200,10 @@ func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 // images only those go that we have pulled: the kubelet has an engine for itself.
 func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
 	l := &a.loop
+	name := corev1.ResourceEphemeralStorage
+	if s := l.heldP.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
+		name = inodes
+	}
 	var dead []string
 	for i, in := range l.o.Containers {
 		r := l.o.Pods[in.Place.Pod]
@@ -235,7 +246,13 @@ func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
 		for i, p := range pods {
 			if removed+gone == 0 { // what cannot be measured in time counts as far as it was
 				ctx, cancel := context.WithTimeout(ctx, storageMost/time.Duration(len(pods)))
-				all = append(all, candidate(p, corev1.ResourceEphemeralStorage, a.measure(ctx, e, p, running[i]).disk))
+				usage := int64(0)
+				if name == inodes {
+					usage = a.files(ctx, e, p, running[i])
+				} else {
+					usage = a.measure(ctx, e, p, running[i]).disk
+				}
+				all = append(all, candidate(p, name, usage))
 				cancel()
 			}
 		}
@@ -251,7 +268,7 @@ func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
 				otherwise()
 				return
 			}
-			a.evict(v.Pod, v.low(corev1.ResourceEphemeralStorage), within)
+			a.evict(v.Pod, v.low(name), within)
 		}
 	})
 }

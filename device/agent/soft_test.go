@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -199,4 +202,29 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where inodes are short, the pod with the most files goes, and not the one with the biggest.
+func TestWhereInodesAreShortThePodWithTheMostFilesGoes(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
+		big, many := storagePod("", ""), storagePod("", "")
+		big.Name, big.UID, many.Name, many.UID = "big", "uid-big", "many", "uid-many"
+		d.desire(1, big, many)
+		time.Sleep(20 * time.Second)
+		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-big", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-many", "data", strconv.Itoa(i)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.board.set(func(b *board) { b.stats.NodeFsInodes = hardware.Amount{Available: 10, Capacity: 10_000} })
+		time.Sleep(25 * time.Second)
+		if st := d.wantPhase("many", corev1.PodFailed, "Evicted"); !strings.HasPrefix(st.Message, "The node was low on resource: inodes. The pod was using 5") {
+			t.Errorf("it says %q", st.Message)
+		}
+		d.wantPhase("big", corev1.PodRunning, "")
+	})
 }

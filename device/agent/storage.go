@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"time"
@@ -33,7 +34,7 @@ type Stored struct {
 // disk is how much of it lies on the disk.
 func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
+		if v := &pod.Spec.Volumes[i]; liesOnDisk(v) {
 			sum += s.Volumes[v.Name]
 		}
 	}
@@ -41,6 +42,10 @@ func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 		sum += n
 	}
 	return sum
+}
+
+func liesOnDisk(v *corev1.Volume) bool {
+	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory
 }
 
 // limitsStorage tells whether a pod has a limit that only measuring enforces.
@@ -169,8 +174,8 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("measure a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "err", err)
 		}
-		s.Volumes[v.Name] = n
-		m.sum += n
+		s.Volumes[v.Name] = n.Bytes
+		m.sum += n.Bytes
 		if errors.Is(err, engine.ErrDeep) { // or nobody would ever know what it holds
 			m.why = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
 		}
@@ -184,12 +189,27 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 			continue
 		}
 		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.root, messageName(Place{p.UID, name}, c.Attempt)))
-		s.Containers[name] = n + said
-		m.sum += n + said
+		s.Containers[name] = n + said.Bytes
+		m.sum += n + said.Bytes
 	}
 	m.whole, m.took = !errors.Is(ctx.Err(), context.DeadlineExceeded), time.Since(began)
 	m.disk, m.why = s.disk(p), cmp.Or(TooMuch(p, s), m.why)
 	return m
+}
+
+// files counts the inodes of what a pod has written on the disk. What cannot be counted in time counts as far as it was.
+func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*ContainerRecord) (sum int64) {
+	for j := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[j]; liesOnDisk(v) && a.disk.root != "" {
+			n, _ := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
+			sum += int64(math.Ceil(n.Inodes))
+		}
+	}
+	for _, c := range running {
+		n, _ := e.Files(ctx, c.ID)
+		sum += n
+	}
+	return sum
 }
 
 // judgeStorage evicts a pod that has written too much, and says when it is measured again.

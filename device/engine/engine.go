@@ -254,6 +254,8 @@ type Engine interface {
 	// Written measures what a container has written outside of the mounts that it was given, with its log where that is a
 	// file, in bytes; ErrDeep where that cannot be said. It costs the engine a walk through all of it.
 	Written(ctx context.Context, id string) (int64, error)
+	// Files counts the inodes of the same, with as much as the engine lets us see of it; ErrDeep as there.
+	Files(ctx context.Context, id string) (int64, error)
 	// EnsureNetwork sees to it that the network is there with its addresses. One of that name with other addresses is
 	// replaced if it carries the labels and nothing uses it; otherwise, and where the addresses overlap what the device
 	// reaches by other ways, it is an error.

@@ -17,14 +17,25 @@ const MaxDepth = 256
 // ErrDeep says that what is deeper was not measured.
 var ErrDeep = fmt.Errorf("its directories are nested deeper than %d", MaxDepth)
 
+// An Extent is what something takes on a disk.
+type Extent struct {
+	Bytes  int64
+	Inodes float64 // what has several names counts at each of them for its share
+}
+
+func (e *Extent) add(x Extent) {
+	e.Bytes += x.Bytes
+	e.Inodes += x.Inodes
+}
+
 // SizeOf is what a directory, or a file, takes on the disk. Who writes there may change it
 // meanwhile, and wish that the measurement never ends or is never complete: nothing is
 // followed out of it, what goes away counts for nothing, what has several names counts in
 // equal shares, and no directory is held in memory as a whole.
-func SizeOf(ctx context.Context, name string) (int64, error) {
+func SizeOf(ctx context.Context, name string) (Extent, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
-		return 0, gone(err)
+		return Extent{}, gone(err)
 	}
 	sum := share(&st)
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -35,10 +46,11 @@ func SizeOf(ctx context.Context, name string) (int64, error) {
 		return sum, gone(err)
 	}
 	inside, err := sizeIn(ctx, os.NewFile(uintptr(fd), name), MaxDepth)
-	return sum + inside, err
+	sum.add(inside)
+	return sum, err
 }
 
-func sizeIn(ctx context.Context, dir *os.File, room int) (sum int64, err error) {
+func sizeIn(ctx context.Context, dir *os.File, room int) (sum Extent, err error) {
 	defer dir.Close()
 	for {
 		names, end := dir.Readdirnames(256)
@@ -47,7 +59,7 @@ func sizeIn(ctx context.Context, dir *os.File, room int) (sum int64, err error) 
 			if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 				continue
 			}
-			sum += share(&st)
+			sum.add(share(&st))
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				continue
 			}
@@ -59,7 +71,7 @@ func sizeIn(ctx context.Context, dir *os.File, room int) (sum int64, err error) 
 				continue
 			}
 			n, err := sizeIn(ctx, os.NewFile(uintptr(fd), name), room-1)
-			if sum += n; err != nil {
+			if sum.add(n); err != nil {
 				return sum, err
 			}
 		}
@@ -75,12 +87,13 @@ func sizeIn(ctx context.Context, dir *os.File, room int) (sum int64, err error) 
 }
 
 // share is what one of the names of a file counts.
-func share(st *unix.Stat_t) int64 {
-	n := st.Blocks * 512
+func share(st *unix.Stat_t) Extent {
+	e := Extent{st.Blocks * 512, 1}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {
-		n /= int64(st.Nlink)
+		e.Bytes /= int64(st.Nlink)
+		e.Inodes /= float64(st.Nlink)
 	}
-	return n
+	return e
 }
 
 func gone(err error) error {

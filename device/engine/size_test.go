@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -29,15 +30,15 @@ func TestSizeOf(t *testing.T) {
 	if err := os.Symlink(other, filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := SizeOf(t.Context(), dir); err != nil || n-before < 64<<10-3 || n-before > 100<<10 {
-		t.Errorf("%d bytes more, %v; want 64 KiB", n-before, err)
+	if n, err := SizeOf(t.Context(), dir); err != nil || n.Bytes-before.Bytes < 64<<10-3 || n.Bytes-before.Bytes > 100<<10 || math.Round(n.Inodes-before.Inodes) != 2 {
+		t.Errorf("%d bytes and %g inodes more, %v; want 64 KiB, and a file and a link", n.Bytes-before.Bytes, n.Inodes-before.Inodes, err)
 	}
-	if n, err := SizeOf(t.Context(), filepath.Join(other, "far")); err != nil || n < 1<<20 {
-		t.Errorf("a file: %d, %v", n, err)
+	if n, err := SizeOf(t.Context(), filepath.Join(other, "far")); err != nil || n.Bytes < 1<<20 {
+		t.Errorf("a file: %v, %v", n, err)
 	}
 	for what, path := range map[string]string{"what is not there": "none", "a link": "out"} {
-		if n, err := SizeOf(t.Context(), filepath.Join(dir, path)); n > 4096 || err != nil {
-			t.Errorf("%s: %d, %v", what, n, err)
+		if n, err := SizeOf(t.Context(), filepath.Join(dir, path)); n.Bytes > 4096 || err != nil {
+			t.Errorf("%s: %v, %v", what, n, err)
 		}
 	}
 	over, end := context.WithCancel(t.Context())
@@ -66,8 +67,8 @@ func TestWhatIsNestedTooDeepHasNoSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := SizeOf(t.Context(), dir); !errors.Is(err, want) || err == nil && n < 1<<20 {
-			t.Errorf("%d deep: %d, %v; want %v", depth, n, err, want)
+		if n, err := SizeOf(t.Context(), dir); !errors.Is(err, want) || err == nil && n.Bytes < 1<<20 {
+			t.Errorf("%d deep: %v, %v; want %v", depth, n, err, want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -62,22 +63,49 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 			}
 		}
 	}
-	c := found.Container
-	more := []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}
+	beside, err := sizesOf(ctx, mounted(found.Container))
+	if err != nil {
+		return 0, err
+	}
+	return sum + beside.Bytes, nil
+}
+
+// Files counts a container's own files where the engine says in which directory they are: with overlay, as is the rule.
+func (a *api) Files(ctx context.Context, id string) (int64, error) {
+	found, err := a.look(ctx, id)
+	if err != nil {
+		return 0, explain(err, "count the files of container", id)
+	}
+	paths := mounted(found.Container)
+	if d := found.Container.GraphDriver; d != nil {
+		paths = append(paths, d.Data["UpperDir"])
+	}
+	all, err := sizesOf(ctx, paths)
+	return int64(math.Ceil(all.Inodes)), err
+}
+
+// mounted are the files and directories that the engine has mounted into a container by itself.
+func mounted(c container.InspectResponse) []string {
+	paths := []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}
 	for _, m := range c.Mounts {
 		if m.Type == mount.TypeVolume {
-			more = append(more, m.Source)
+			paths = append(paths, m.Source)
 		}
 	}
-	for _, path := range more {
+	return paths
+}
+
+// sizesOf is what all of them take; ErrDeep where that cannot be said.
+func sizesOf(ctx context.Context, paths []string) (sum Extent, err error) {
+	for _, path := range paths {
 		if path == "" {
 			continue
 		}
-		n, err := SizeOf(ctx, path)
+		e, err := SizeOf(ctx, path)
 		if errors.Is(err, ErrDeep) {
-			return 0, err
+			return Extent{}, err
 		}
-		sum += n
+		sum.add(e)
 	}
 	return sum, nil
 }

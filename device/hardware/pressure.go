@@ -30,6 +30,7 @@ type Hold struct {
 	Seen    time.Time // pressure was last seen; zero: never
 	Changed time.Time // Status last changed
 	Due     Due       // whether something must go now
+	For     string    // the signal for which it is due; the first of those for which it is most
 }
 
 // lasts tells whether pressure that was seen stays.
@@ -127,7 +128,12 @@ type decider struct {
 func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeCondition {
 	var beyond, problems []string
 	now := d.now
-	h.Due = NotDue
+	h.Due, h.For = NotDue, ""
+	need := func(due Due, signal string) {
+		if due > h.Due {
+			h.Due, h.For = due, signal
+		}
+	}
 	for _, x := range watches {
 		hard, on := d.l.Hard.of(x.signal)
 		soft, softly := d.l.softOf(x.signal)
@@ -150,12 +156,12 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 			}
 			d.soft[x.signal] = since
 			if now.Sub(since) >= soft.For {
-				h.Due = max(h.Due, SoftDue)
+				need(SoftDue, x.signal)
 			}
 		}
 		switch _, softly = d.soft[x.signal]; {
 		case on && hard.Crossed(x.amount.Available, x.amount.Capacity):
-			h.Due = HardDue
+			need(HardDue, x.signal)
 			beyond = append(beyond, crossing(hard))
 		case softly:
 			beyond = append(beyond, crossing(soft.Threshold)+" (soft)")

@@ -393,3 +393,16 @@ func (t *Twin) Written(ctx context.Context, id string) (int64, error) {
 	}
 	return c.play.Written, nil
 }
+
+// Files implements engine.Engine.
+func (t *Twin) Files(ctx context.Context, id string) (int64, error) {
+	if err := t.enter(ctx, "Files", id); err != nil {
+		return 0, err
+	}
+	defer t.mu.Unlock()
+	c := t.find(id)
+	if c == nil {
+		return 0, fmt.Errorf("count the files of container %s: %w", id, engine.ErrNotFound)
+	}
+	return c.play.Files, nil
+}

@@ -372,6 +372,13 @@ var streamCases = []conformanceCase{
 		}
 		_, err := k.Written(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)
+		n, err = k.Files(k.ctx, id)
+		k.must(err)
+		if n > 100 { // none where its root is out of sight
+			k.Fatalf("it has written %d files", n)
+		}
+		_, err = k.Files(k.ctx, "flotilla-test-nothing")
+		k.mustBe(err, engine.ErrNotFound)
 	}},
 	{"what does not run uses nothing", func(k *kit) {
 		used, err := k.Usage(k.ctx, k.create(k.spec("wait")))

@@ -185,6 +185,7 @@ func toolPlay(s engine.Spec, words []string) Play {
 			now += pause
 		case "write":
 			play.Written += int64(max(len(text)-len(args[0])-1, 0))
+			play.Files++
 		case "print":
 			say(false, text)
 		case "complain":

@@ -35,7 +35,8 @@ type Play struct {
 	StopCode    int           // exit code after the stop signal
 	MemoryBytes uint64        // working set; beyond the container's limit it is killed at once
 	MilliCPU    uint64
-	Written     int64                             // bytes outside of its mounts
+	Written     int64                             // bytes outside of its mounts,
+	Files       int64                             // in so many files
 	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
 
 	// Attached plays the first process towards one who attaches; nil: it prints its lines as they come. Dial is what is
