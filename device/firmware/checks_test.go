@@ -109,4 +109,23 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			w.check(st, j, h, c.want)
 		})
 	}
+	// Nobody knows how the board fared while its agent stood still, and what it says first is from before.
+	t.Run("well for a moment, and then not looked at", func(t *testing.T) {
+		b := trialProfile()
+		b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 20 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}}
+		w, f := newWorld(t, b)
+		looks := 0
+		st, j, h := w.live(f, func(w *world) Fares {
+			now := before()
+			if w.runs.like(w.new) && w.trying {
+				if looks++; looks == 4 {
+					w.uptime += 5 * time.Minute
+				} else if looks > 4 {
+					now.Engine = "it does not answer"
+				}
+			}
+			return now
+		})
+		w.check(st, j, h, wire.FirmwareRolledBack)
+	})
 }

@@ -81,6 +81,7 @@ type Runner struct {
 	loaded      bool
 	facts       Facts // what stays between two steps
 	holding     bool
+	lookedAt    time.Duration // uptime of the last look at how the device fares
 	inspectedAt time.Time
 	asked       question // when the helper was asked last
 	askedAt     time.Time
@@ -98,6 +99,7 @@ type question struct {
 const (
 	restTime  = 5 * time.Second  // between two looks at what the hub wants
 	trialTime = 5 * time.Second  // between two steps
+	blindTime = 30 * time.Second // without a look, after which what held before it counts no more
 	askTime   = 5 * time.Minute  // between two questions to the helper while nothing is under way
 	lookTime  = 10 * time.Minute // between two looks at what a configuration would change
 	retryTime = time.Minute      // and where something speaks against it
@@ -168,10 +170,12 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	if r.journal.Phase != Idle {
 		f.Failing = failing(r.journal.Checks, r.journal.Was, fares)
 	}
+	blind := f.Helper.Uptime-r.lookedAt > blindTime // the agent stood still, or the helper did not answer
+	r.lookedAt = f.Helper.Uptime
 	switch {
 	case r.journal.Phase != Verifying || len(f.Failing) > 0:
 		r.holding = false
-	case !r.holding:
+	case !r.holding || blind:
 		r.holding, f.Holding = true, f.Helper.Uptime
 	}
 	if !r.holding {
