@@ -16,6 +16,7 @@ const (
 	pingTime    = 10 * time.Second      // between two questions to a silent engine whether it is there
 	settle      = 50 * time.Millisecond // events come in bunches
 	askTimeout  = 10 * time.Second      // for questions to the engine
+	listTimeout = 5 * time.Minute       // for those about all containers, one after the other
 	holdFailed  = 5 * time.Second       // before a step that failed is tried again
 	measureTime = 10 * time.Second      // between two looks at memory and disk
 	reportTime  = 5 * time.Minute       // between two looks at the hardware

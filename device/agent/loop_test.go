@@ -685,10 +685,50 @@ func (h *hung) Ping(ctx context.Context) error {
 
 func (h *hung) Containers(ctx context.Context, label string) ([]engine.Container, error) {
 	if h.hangs.Load() {
+		ctx, cancel := context.WithTimeout(ctx, engine.AnswerTime)
+		defer cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	return h.Engine.Containers(ctx, label)
+}
+
+// A board with many containers and a slow card answers one question after the other, and takes long for all of them.
+type slowly struct{ engine.Engine }
+
+func (s slowly) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+	select {
+	case <-time.After(45 * time.Second):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.Engine.Containers(ctx, label)
+}
+
+func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.engine = slowly{d.twin}
+		d.start()
+		defer func() { d.end() }()
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(5 * time.Minute)
+		d.wantPhase("web", corev1.PodRunning, "")
+		turns, last := 0, time.Time{}
+		for range 3000 {
+			time.Sleep(100 * time.Millisecond)
+			if at := d.agent.Turned(); at != last {
+				turns, last = turns+1, at
+			}
+			cs := d.agent.Status().Status.Conditions
+			if c := cs[len(cs)-1]; c.Status != corev1.ConditionTrue {
+				t.Fatalf("Ready is %s (%s), want True", c.Status, c.Message)
+			}
+		}
+		if turns > 200 {
+			t.Errorf("the loop turned in %d of 3000 tenths of a second, though nothing happened", turns)
+		}
+	})
 }
 
 // An engine that hangs ends no connection and sends no event: it is asked.

@@ -41,8 +41,8 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 		l.listing, l.dirty = true, false
 		l.listAt = now.Add(relist)
 		e, node, ofLog, messages := l.engine, l.o.Node, l.logSpeaks(), l.messages
-		a.async(askTimeout+messagesAtOnce, func(ctx context.Context) func() {
-			asking, cancel := context.WithTimeout(ctx, askTimeout)
+		a.async(listTimeout+messagesAtOnce, func(ctx context.Context) func() {
+			asking, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			list, err := e.Containers(asking, LabelAgent+"="+a.c.Node)
 			if err == nil {
@@ -61,6 +61,9 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 			err := e.Ping(ctx)
 			return func() { a.pinged(now, err) }
 		})
+	}
+	if l.listing { // how it ends is news
+		return now.Add(maxIdle)
 	}
 	if l.pingAt.Before(l.listAt) && !l.pinging && l.engineErr == nil {
 		return l.pingAt

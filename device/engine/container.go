@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,18 +15,22 @@ import (
 )
 
 func (a *api) Containers(ctx context.Context, label string) ([]Container, error) {
-	list, err := a.list(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
+	asking, cancel := context.WithTimeout(ctx, a.patience)
+	list, err := a.list(asking, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
+	cancel()
 	if err != nil {
 		return nil, explain(err, "list the containers with label", label)
 	}
 	found := make([]Container, 0, len(list.Items))
 	for _, item := range list.Items {
 		// The list tells neither exit codes nor times.
-		c, err := a.look(ctx, item.ID)
+		asking, cancel := context.WithTimeout(ctx, a.patience)
+		c, err := a.look(asking, item.ID)
+		cancel()
 		switch {
 		case errdefs.IsNotFound(err):
 			continue // gone since the list was made
-		case err != nil && (lost(err) || ctx.Err() != nil):
+		case err != nil && (lost(err) || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
 			// A broken container can be listed but not looked at. Hiding it would leave it there for ever, and failing

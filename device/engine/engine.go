@@ -198,13 +198,17 @@ type Streams struct {
 // A Size is that of a terminal, in characters.
 type Size struct{ Width, Height uint16 }
 
+// AnswerTime is how long an engine that has not hung takes at most for one question about containers.
+const AnswerTime = 10 * time.Second
+
 // An Engine is what package agent asks of a container engine. Every call gives up with its context.
 type Engine interface {
 	// Info asks the engine who it is; ErrUnavailable where it does not answer.
 	Info(ctx context.Context) (Info, error)
 	// Ping asks whether the engine answers at all, which costs it next to nothing.
 	Ping(ctx context.Context) error
-	// Containers lists every container, running or not, that carries the label.
+	// Containers lists every container, running or not, that carries the label. It asks for each of them, and waits AnswerTime
+	// for an answer: how long all of it takes goes by how many there are.
 	Containers(ctx context.Context, label string) ([]Container, error)
 	// Create makes a container and returns its id. ErrNoImage when the image is not there.
 	// A container of the same name that is left over and not running is replaced.

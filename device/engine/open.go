@@ -20,12 +20,13 @@ import (
 // api is an engine behind the Docker Engine API. It survives restarts and upgrades of the engine: every call dials when
 // it has to, and Info negotiates the API version anew when the engine speaks another one than before.
 type api struct {
-	socket  string
-	current atomic.Pointer[session]
-	making  sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
-	killed  killed     // see there
-	stall   time.Duration
-	silence time.Duration // of a log
+	socket   string
+	current  atomic.Pointer[session]
+	making   sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
+	killed   killed     // see there
+	stall    time.Duration
+	silence  time.Duration // of a log
+	patience time.Duration // for one answer about containers
 }
 
 // A session is what holds as long as the engine stays the same program.
@@ -38,7 +39,7 @@ type session struct {
 // Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable when it does not answer,
 // ErrUnsupported when its API is not one that we speak.
 func Open(ctx context.Context, socket string) (Engine, error) {
-	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence}
+	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, patience: AnswerTime}
 	if _, err := a.Info(ctx); err != nil {
 		return nil, err
 	}

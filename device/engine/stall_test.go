@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,9 +32,34 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &api{socket: socket, stall: pullStall, silence: 50 * time.Millisecond}
+	a := &api{socket: socket, stall: pullStall, patience: AnswerTime, silence: 50 * time.Millisecond}
 	a.current.Store(&session{client: moby})
 	return a
+}
+
+// The list asks for one container after the other, for as long as that takes; for one that is never answered nobody waits.
+func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
+	hangs := ""
+	a := served(t, func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case strings.HasSuffix(path, hangs):
+			<-r.Context().Done()
+		case strings.HasSuffix(path, "/containers/json"):
+			fmt.Fprint(w, `[{"Id":"c0"},{"Id":"c1"},{"Id":"c2"},{"Id":"c3"},{"Id":"c4"}]`)
+		default:
+			fmt.Fprint(w, `{"Id":"c","State":{"Status":"running"},"Config":{}}`)
+		}
+	})
+	hangs = "none"
+	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
+		t.Fatalf("it lists %d, %v", len(list), err)
+	}
+	a.patience = 50 * time.Millisecond
+	for _, hangs = range []string{"/c3/json", "/containers/json"} {
+		if _, err := a.Containers(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
+			t.Errorf("%s is not answered: %v", hangs, err)
+		}
+	}
 }
 
 // Two registries that stop in the middle of an answer would keep every other image from the device.
