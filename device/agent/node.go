@@ -80,8 +80,8 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			}
 		})
 	}
-	next = l.reportAt
-	for _, t := range []time.Time{l.statsAt, l.imagesAt} {
+	next = now.Add(maxIdle)
+	for _, t := range []time.Time{l.reportAt, l.statsAt, l.imagesAt} { // what is past is under way, and its end is news
 		if t.After(now) && t.Before(next) {
 			next = t
 		}
