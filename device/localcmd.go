@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -346,8 +347,9 @@ func (o oldWorkloads) close() {
 	}
 }
 
-// remove stops and removes every container of the agent, those that hold a network
-// last, whatever the node was called when they were made.
+// remove stops and removes every container of the agent, before those whose network they
+// are in: what somebody has added to a pod first, what holds only a network last. What the
+// node was called when they were made does not matter.
 func (o oldWorkloads) remove(ctx context.Context) error {
 	if o.engine == nil {
 		return nil
@@ -357,22 +359,21 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		return err
 	}
 	list = slices.DeleteFunc(list, func(c engine.Container) bool { return !agent.Made(c) })
+	turn := map[string]int{agent.KindInit: 1, agent.KindApp: 1, agent.KindSandbox: 2}
+	sort.SliceStable(list, func(i, j int) bool {
+		return turn[list[i].Labels[agent.LabelKind]] < turn[list[j].Labels[agent.LabelKind]]
+	})
 	var errs []error
-	for _, kind := range []string{agent.KindApp, agent.KindInit, agent.KindSandbox} {
-		for _, c := range list {
-			if c.Labels[agent.LabelKind] != kind {
-				continue
-			}
-			err := o.engine.Stop(ctx, c.ID, 10*time.Second)
-			if err == nil {
-				err = o.engine.Remove(ctx, c.ID)
-			}
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			fmt.Println("removed", c.Name)
+	for _, c := range list {
+		err := o.engine.Stop(ctx, c.ID, 10*time.Second)
+		if err == nil {
+			err = o.engine.Remove(ctx, c.ID)
 		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Println("removed", c.Name)
 	}
 	errs = append(errs, agent.RemoveReaders(ctx, o.engine, o.id))
 	nodes := map[string]bool{}

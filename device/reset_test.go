@@ -1,0 +1,50 @@
+package main
+
+import (
+	"testing"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// Who leaves a fleet leaves nothing that runs, also not what somebody has added to a pod to look at it, which has the
+// network of another container.
+func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
+	twin := enginetest.New()
+	twin.AddImage(enginetest.ToolImage, 1, enginetest.ToolProgram)
+	ids := map[string]string{}
+	for _, c := range []struct{ pod, name, kind, owner string }{
+		{"alone", "app", agent.KindApp, ""}, {"alone", "look", agent.KindEphemeral, "alone app"},
+		{"many", "", agent.KindSandbox, ""}, {"many", "init", agent.KindInit, "many "}, {"many", "app", agent.KindApp, "many "}, {"many", "look", agent.KindEphemeral, "many "},
+	} {
+		shown := c.name
+		if shown == "" {
+			shown = "POD"
+		}
+		id, err := twin.Create(t.Context(), engine.Spec{
+			Name: "flotilla_" + shown + "_" + c.pod + "_default_uid-" + c.pod + "_0", Image: enginetest.ToolImage, Args: []string{"wait"}, NetworkOf: ids[c.owner],
+			Labels: map[string]string{
+				agent.LabelAgent: "pi-1", agent.LabelStateDir: "here", agent.LabelPodUID: "uid-" + c.pod, agent.LabelPodName: c.pod,
+				agent.LabelNamespace: "default", agent.LabelContainer: c.name, agent.LabelKind: c.kind, agent.LabelRestarts: "0",
+			},
+		})
+		if err == nil {
+			err = twin.Start(t.Context(), id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[c.pod+" "+c.name] = id
+	}
+	if err := (oldWorkloads{twin, "here"}).remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	list, err := twin.Containers(t.Context(), agent.LabelStateDir+"=here")
+	if err != nil || len(list) != 0 {
+		t.Errorf("there are still %d, %v", len(list), err)
+	}
+	for _, c := range list {
+		t.Log(c.Name, c.State)
+	}
+}
