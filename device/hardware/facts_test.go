@@ -1,11 +1,16 @@
 package hardware
 
 import (
+	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const meminfo = "MemTotal: 4000000 kB\nMemFree: 1000000 kB\nMemAvailable: 3000000 kB\nCached: 500000 kB\n"
@@ -44,6 +49,38 @@ func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// A driver may wait for its chip or its disk for minutes, or for ever. What it is asked through is a pipe here, into which
+// nobody writes: the other files are read, and it is not asked again before it has answered.
+func TestADriverThatHangsIsNotWaitedFor(t *testing.T) {
+	zone, monitor := "sys/class/thermal/thermal_zone", "sys/class/hwmon/hwmon0/"
+	root := rootOf(t, map[string]string{
+		"proc/meminfo": meminfo, "proc/sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555\n",
+		zone + "0/type": "cpu-thermal\n", zone + "1/type": "cpu-thermal\n", zone + "1/temp": "48000\n", monitor + "name": "drivetemp\n",
+	})
+	pipes := []string{zone + "0/temp", monitor + "temp1_input"}
+	for _, pipe := range pipes {
+		if err := unix.Mkfifo(filepath.Join(root, pipe), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		r, err := Probe(t.Context(), Options{Root: root})
+		if err != nil || r.Host.BootID == "" {
+			t.Errorf("it finds %+v, %v", r.Host, err)
+		}
+		Measure(t.Context(), Options{Root: root})
+	}
+	for _, pipe := range pipes { // they answer
+		f, err := os.OpenFile(filepath.Join(root, pipe), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString("35000\n")
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -11,7 +11,10 @@ import (
 func heat(t tree) Amount {
 	a := Amount{Problem: "this board does not tell how warm its processor is"}
 	take := func(name, file string) {
-		if milli, err := t.number(file); err == nil && isProcessor(name) && milli > -100_000 && milli < 250_000 && (a.Capacity == 0 || milli > a.Available) {
+		if !isProcessor(name) {
+			return
+		}
+		if milli, err := t.number(file); err == nil && milli > -100_000 && milli < 250_000 && (a.Capacity == 0 || milli > a.Available) {
 			a = Amount{Available: milli, Capacity: 250_000}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/shirou/gopsutil/v4/common"
 )
@@ -37,12 +39,67 @@ func (t tree) path(p string) string { return filepath.Join(string(t), p) }
 func (t tree) exists(p string) bool { _, err := os.Stat(t.path(p)); return err == nil }
 
 func (t tree) read(p string) ([]byte, error) {
-	f, err := os.Open(t.path(p))
+	if strings.HasPrefix(p, "/sys/") {
+		return readDriver(t.path(p))
+	}
+	return read(t.path(p))
+}
+
+func read(name string) ([]byte, error) {
+	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// patience is for a driver that asks its chip when its file is read: a 1-wire sensor takes most of a second.
+const patience = 2 * time.Second
+
+// reads are the files of /sys that are being read. A driver whose bus or disk hangs may answer in minutes, or never, and
+// nothing can end the read: nobody waits for it, and it is not asked again meanwhile.
+var reads = struct {
+	sync.Mutex
+	due map[string]*driverRead
+}{due: map[string]*driverRead{}}
+
+// A driverRead is one of them.
+type driverRead struct {
+	asked time.Time
+	there chan struct{} // closed when the rest is
+	text  []byte
+	err   error
+}
+
+// readDriver reads a file that a driver answers for.
+func readDriver(name string) ([]byte, error) {
+	reads.Lock()
+	a := reads.due[name]
+	if a == nil {
+		a = &driverRead{asked: time.Now(), there: make(chan struct{})}
+		reads.due[name] = a
+		go func() {
+			a.text, a.err = read(name)
+			reads.Lock()
+			delete(reads.due, name)
+			reads.Unlock()
+			close(a.there)
+		}()
+	}
+	reads.Unlock()
+	late := time.NewTimer(max(patience-time.Since(a.asked), 0))
+	defer late.Stop()
+	select {
+	case <-a.there:
+	case <-late.C:
+		select {
+		case <-a.there: // it is we who stood still
+		default:
+			return nil, fmt.Errorf("read %s: its driver does not answer", name)
+		}
+	}
+	return a.text, a.err
 }
 
 // text is a file's content as one short line; empty when it cannot be read.
