@@ -159,15 +159,18 @@ func (l *loop) living() []*corev1.Pod {
 
 func (a *Agent) evictForMemory(within *time.Duration, otherwise func()) {
 	l := &a.loop
-	pods, containers, e := l.living(), slices.Clone(l.o.Containers), l.engine
+	pods, e := l.living(), l.engine
+	var ids []string
+	of := map[string]types.UID{}
+	for _, in := range l.o.Containers {
+		if in.State == engine.Running {
+			ids, of[in.ID] = append(ids, in.ID), in.Place.Pod
+		}
+	}
 	a.async(askTimeout, func(ctx context.Context) func() {
 		use := map[types.UID]int64{}
-		for _, in := range containers {
-			if in.State == engine.Running {
-				if u, err := e.Usage(ctx, in.ID); err == nil { // what cannot be measured cannot be blamed
-					use[in.Place.Pod] += int64(u.MemoryBytes)
-				}
-			}
+		for id, u := range countersOf(ctx, e, ids) { // what cannot be measured cannot be blamed
+			use[of[id]] += int64(u.MemoryBytes)
 		}
 		return func() {
 			var all []Candidate

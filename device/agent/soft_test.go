@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -202,6 +203,35 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An engine is slow where memory is short, and who is measured last may have it all.
+func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
+	const mi = 1 << 20
+	bubble(t, func(t *testing.T, d *device) {
+		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+			if s.Labels[LabelPodName] == "pod-39" {
+				return enginetest.Play{MemoryBytes: 500 * mi}
+			}
+			return enginetest.Play{MemoryBytes: 10 * mi}
+		})
+		var pods []corev1.Pod
+		for i := range 40 {
+			p := makePod(fmt.Sprintf("pod-%02d", i), "")
+			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+			pods = append(pods, p)
+		}
+		d.desire(1, pods...)
+		time.Sleep(time.Minute)
+		d.wantPhase("pod-39", corev1.PodRunning, "")
+		d.twin.SetLatency(500 * time.Millisecond)
+		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} })
+		time.Sleep(25 * time.Second)
+		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 1 << 30, Capacity: 2 << 30} })
+		time.Sleep(20 * time.Second)
+		d.wantPhase("pod-39", corev1.PodFailed, "Evicted")
+		d.wantPhase("pod-00", corev1.PodRunning, "")
+	})
 }
 
 // Where inodes are short, the pod with the most files goes, and not the one with the biggest.

@@ -68,24 +68,11 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 	}
 	read := func() reading {
 		s := a.c.Hardware.Measure(ctx, root)
-		r := reading{at: time.Now(), busy: s.Busy, memory: s.Memory.Capacity - s.Memory.Available, containers: map[string]counted{}}
-		var (
-			mu sync.Mutex
-			g  errgroup.Group
-		)
-		g.SetLimit(atOnce)
-		for _, c := range all {
-			g.Go(func() error {
-				if u, err := e.Usage(ctx, c.id); err == nil { // it may have ended by now
-					mu.Lock()
-					defer mu.Unlock()
-					r.containers[c.id] = counted{u, time.Now()}
-				}
-				return nil
-			})
+		ids := make([]string, len(all))
+		for i, c := range all {
+			ids[i] = c.id
 		}
-		_ = g.Wait()
-		return r
+		return reading{time.Now(), s.Busy, s.Memory.Capacity - s.Memory.Available, countersOf(ctx, e, ids)}
 	}
 	a.usages.Lock()
 	defer a.usages.Unlock()
@@ -110,6 +97,28 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 		return err
 	}
 	return answer.Send(ctx, wire.Reply{Data: payload})
+}
+
+// countersOf asks for those of many containers. What cannot be measured, such as one that has ended by now, is not among them.
+func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]counted {
+	out := make(map[string]counted, len(ids))
+	var (
+		mu sync.Mutex
+		g  errgroup.Group
+	)
+	g.SetLimit(atOnce)
+	for _, id := range ids {
+		g.Go(func() error {
+			if u, err := e.Usage(ctx, id); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				out[id] = counted{u, time.Now()}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return out
 }
 
 // measurables are the running containers, pod by pod. An engine that does not answer
