@@ -170,6 +170,7 @@ type loop struct {
 	conditions []corev1.NodeCondition
 	health     []corev1.NodeCondition
 	evictAt    time.Time
+	relieving  bool // what has to go is being found out
 
 	peripherals peripherals
 	podTimes    map[types.UID][]corev1.PodCondition

@@ -85,7 +85,7 @@ func Victim(all []Candidate) (Candidate, bool) {
 // for memory that is not the pods', what else is short has its turn.
 func (a *Agent) relieve(now time.Time) {
 	l := &a.loop
-	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || now.Before(l.evictAt) {
+	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || l.relieving || now.Before(l.evictAt) {
 		return
 	}
 	var short []relief
@@ -98,19 +98,20 @@ func (a *Agent) relieve(now time.Time) {
 		return
 	}
 	sort.SliceStable(short, func(i, j int) bool { return short[i].due > short[j].due })
-	l.evictAt = now.Add(evictPause)
+	l.relieving = true
 	a.relieveFirst(short)
 }
 
-// A relief makes room for one thing; otherwise is called in the loop where it finds nothing that could go.
+// A relief makes room for one thing; done is called in the loop, and told whether it has found something that could go.
 type relief struct {
 	due hardware.Due
-	do  func(within *time.Duration, otherwise func())
+	do  func(within *time.Duration, done func(found bool))
 }
 
 // relieveFirst relieves the first that can be.
 func (a *Agent) relieveFirst(short []relief) {
 	if len(short) == 0 {
+		a.loop.relieving, a.loop.evictAt = false, time.Now().Add(evictPause)
 		return
 	}
 	within := new(time.Duration)
@@ -120,16 +121,21 @@ func (a *Agent) relieveFirst(short []relief) {
 			within = &most
 		}
 	}
-	short[0].do(within, func() { a.relieveFirst(short[1:]) })
+	short[0].do(within, func(found bool) {
+		if short = short[1:]; found {
+			short = nil
+		}
+		a.relieveFirst(short)
+	})
 }
 
 // evictForHeat evicts the pod that matters least: which one warms the processor most
 // nobody measures, and every pod that goes cools it.
-func (a *Agent) evictForHeat(within *time.Duration, otherwise func()) {
+func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
 	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
 	if len(pods) == 0 {
 		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The processor is too hot, and this device runs no pod whose eviction would help")
-		otherwise()
+		done(false)
 		return
 	}
 	rank := func(p *corev1.Pod) int {
@@ -142,6 +148,7 @@ func (a *Agent) evictForHeat(within *time.Duration, otherwise func()) {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
 	})
 	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", within)
+	done(true)
 }
 
 // living are the pods that run and may be evicted.
@@ -157,7 +164,7 @@ func (l *loop) living() []*corev1.Pod {
 	return out
 }
 
-func (a *Agent) evictForMemory(within *time.Duration, otherwise func()) {
+func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	l := &a.loop
 	pods, e := l.living(), l.engine
 	var ids []string
@@ -182,10 +189,11 @@ func (a *Agent) evictForMemory(within *time.Duration, otherwise func()) {
 			v, ok := Victim(all)
 			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "Memory is short on this device, and it runs no pod whose eviction would help")
-				otherwise()
+				done(false)
 				return
 			}
 			a.evict(v.Pod, v.low(corev1.ResourceMemory), within)
+			done(true)
 		}
 	})
 }
@@ -201,7 +209,7 @@ func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 
 // freeDisk removes what nobody needs, and evicts a pod where there is no such thing. Of
 // images only those go that we have pulled: the kubelet has an engine for itself.
-func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
+func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	l := &a.loop
 	name := corev1.ResourceEphemeralStorage
 	if s := l.heldP.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
@@ -263,15 +271,17 @@ func (a *Agent) freeDisk(within *time.Duration, otherwise func()) {
 			l.dirty, l.imagesAt = true, time.Time{}
 			if removed+gone > 0 {
 				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
+				done(true)
 				return
 			}
 			v, ok := Victim(all)
 			if !ok {
 				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
-				otherwise()
+				done(false)
 				return
 			}
 			a.evict(v.Pod, v.low(name), within)
+			done(true)
 		}
 	})
 }

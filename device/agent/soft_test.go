@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -231,6 +234,39 @@ func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		d.wantPhase("pod-39", corev1.PodFailed, "Evicted")
 		d.wantPhase("pod-00", corev1.PodRunning, "")
+	})
+}
+
+// A busy engine is still at it while it is asked what a container has written.
+type busy struct {
+	engine.Engine
+	now, most atomic.Int32
+}
+
+func (b *busy) Written(ctx context.Context, id string) (int64, error) {
+	if n := b.now.Add(1); n > b.most.Load() {
+		b.most.Store(n)
+	}
+	defer b.now.Add(-1)
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// What is slow to be measured is not measured over and over at one time, and one that goes is waited for before the next.
+func TestADiskIsRelievedOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		b := &busy{Engine: d.twin}
+		d.engine = b
+		d.start()
+		defer func() { d.end() }()
+		d.desire(1, makePod("a", "wait"), makePod("b", "wait"))
+		time.Sleep(20 * time.Second)
+		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1, Capacity: 1 << 30} })
+		time.Sleep(5 * time.Minute)
+		if b.most.Load() != 1 {
+			t.Errorf("%d were measured at one time", b.most.Load())
+		}
 	})
 }
 
