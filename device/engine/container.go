@@ -175,10 +175,31 @@ func (a *api) Remove(ctx context.Context, id string) error {
 
 func (a *api) remove(ctx context.Context, id string) error {
 	_, err := a.client().ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsNotFound(err) || err != nil && strings.Contains(err.Error(), "already in progress") {
+	if err != nil && strings.Contains(err.Error(), "already in progress") {
+		err = a.awaitGone(ctx, id, err)
+	}
+	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	return err
+}
+
+// awaitGone waits until somebody else has removed a container; underWay is the error where that takes too long.
+func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
+	began := time.Now()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if _, err := a.look(ctx, id); err != nil {
+			return err
+		}
+		if time.Since(began) >= a.patience {
+			return underWay
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // removeDependents removes the containers that share the network of a container and have ended. Running ones are an

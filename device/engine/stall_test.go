@@ -62,6 +62,45 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 	}
 }
 
+// Docker says of a container that somebody else is removing that this is in progress, for as long as that takes, and where
+// a mount of it is busy that is for ever. Who took that for its end would ask again as fast as it can.
+func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		looks int // after which it is gone; < 0: never
+		want  string
+	}{
+		"soon":   {3, ""},
+		"never":  {-1, "removal of container c is already in progress"},
+		"at all": {0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			looks := 0
+			a := served(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Method == http.MethodDelete:
+					w.WriteHeader(http.StatusConflict)
+					fmt.Fprint(w, `{"message":"removal of container c is already in progress"}`)
+				case looks == c.looks:
+					w.WriteHeader(http.StatusNotFound)
+					fmt.Fprint(w, `{"message":"No such container: c"}`)
+				default:
+					looks++
+					fmt.Fprint(w, `{"Id":"c","State":{"Status":"removing"},"Config":{}}`)
+				}
+			})
+			if c.looks < 0 {
+				a.patience = 50 * time.Millisecond
+			}
+			switch err := a.Remove(t.Context(), "c"); {
+			case err == nil && (c.want != "" || looks != c.looks):
+				t.Errorf("it counts as removed after %d looks, of %d", looks, c.looks)
+			case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Two registries that stop in the middle of an answer would keep every other image from the device.
 func TestAPullWithoutProgressEnds(t *testing.T) {
 	const lines = 8
