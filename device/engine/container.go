@@ -144,6 +144,11 @@ func (a *api) Start(ctx context.Context, id string) error {
 // Stop's grace has whole seconds in the API; it is rounded up, so nobody is killed too early.
 func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
+	if a.podman() { // Docker lets one that is paused go on to hear its signal, Podman waits for it and then refuses
+		if now, err := a.look(ctx, id); err == nil && now.Container.State != nil && now.Container.State.Paused {
+			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{}) // what speaks against it, the stop says
+		}
+	}
 	_, err := a.client().ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
