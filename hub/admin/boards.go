@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -55,18 +56,23 @@ func boards(a *request) (page, error) {
 	for _, name := range slices.Sorted(maps.Keys(without)) {
 		b := boardOf{Name: cmp.Or(name, "unknown"), Nodes: without[name]}
 		if name != "" {
-			b.Href = "/nodes?" + url.Values{"q": {fleet.LabelBoard + ":" + name}}.Encode()
+			b.Href = nodesFound(search.Term{Key: "label", Value: fleet.LabelBoard + "=" + name}, search.Term{Not: true, Key: "label", Value: fleet.LabelProfile})
 		}
 		d.Without = append(d.Without, b)
 	}
 	return page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
 }
 
+// nodesFound is the list of the nodes that the terms find.
+func nodesFound(terms ...search.Term) string {
+	return "/nodes?" + url.Values{"q": {search.Query{Terms: terms}.String()}}.Encode()
+}
+
 func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 	r := boardRow{
 		Name: p.Name, Title: cmp.Or(p.Spec.Title, p.Name), Nodes: nodes,
 		YAML: objectPath{path: "/apis/" + fleet.Group + "/" + fleet.Version + "/boardprofiles/" + p.Name}.editor(),
-		Href: "/nodes?" + url.Values{"q": {fleet.LabelProfile + ":" + p.Name}}.Encode(),
+		Href: nodesFound(search.Term{Key: "label", Value: fleet.LabelProfile + "=" + p.Name}),
 	}
 	m, res := p.Spec.Match, p.Spec.Resources
 	if len(m.Compatible) > 0 {

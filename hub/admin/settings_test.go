@@ -2,6 +2,7 @@ package admin
 
 import (
 	"errors"
+	"html"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,6 +47,29 @@ func TestTheHubsOwnViews(t *testing.T) {
 	k.open("/boards")
 	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "bone"}, Spec: fleet.BoardProfileSpec{Title: "BeagleBone Black"}})
 	k.awaits("BeagleBone Black") // live
+}
+
+// What the page of boards counts is what its links lead to.
+func TestABoardsLinkLeadsToItsNodes(t *testing.T) {
+	m := newMemory(sample()...)
+	m.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberry-pi-4"}},
+		testNode("pi-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberry-pi-4" }),
+		testNode("bone-8", "oslo", func(n *corev1.Node) {
+			n.Labels[fleet.LabelBoard], n.Labels[fleet.LabelProfile] = "beaglebone-x15", "another"
+		}),
+		testNode("bone-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = "beaglebone-x15" }))
+	srv := start(t, configOf(m))
+	_, body := srv.ask(t, "viewer", "GET", "/boards", nil)
+	for _, c := range []struct{ link, leads string }{{">1 node</a>", "pi-7"}, {">beaglebone-x15</a>", "bone-7"}} {
+		before, _, ok := strings.Cut(body, c.link)
+		if !ok {
+			t.Fatalf("there is no link %s: %s", c.link, mainOf(body))
+		}
+		href := html.UnescapeString(strings.TrimSuffix(before[strings.LastIndex(before, `href="`)+len(`href="`):], `"`))
+		if _, list := srv.ask(t, "viewer", "GET", href, nil); !strings.Contains(list, "1 node found") || !strings.Contains(list, ">"+c.leads+"</a>") || strings.Contains(list, "That part is left out") {
+			t.Errorf("%s leads to %s: %.900s", c.link, href, mainOf(list))
+		}
+	}
 }
 
 func TestSettingsAreChanged(t *testing.T) {
