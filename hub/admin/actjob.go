@@ -196,7 +196,7 @@ func rowMenu(a *request, o state.Object) menu {
 	return m
 }
 
-// jobHref is where a Job or a CronJob is shown: in the list of workloads, alone.
-func jobHref(i item) string {
+// listedHref is where a workload is shown that has no page: in the list of workloads, alone.
+func listedHref(i item) string {
 	return "/workloads?" + url.Values{"namespace": {i.Namespace}, "q": {i.Name}}.Encode()
 }

@@ -177,14 +177,10 @@ func aboutHref(i *fleet.Incident) string {
 		return "/sites"
 	case k == state.Sites:
 		return "/nodes?" + url.Values{"site": {i.About.Name}, "status": {"attention"}}.Encode()
-	case k == state.FirmwareRollouts:
-		return rolloutHref(i.About.Name)
-	case k == state.Pods:
-		return "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(i.About.Name)
 	case k == "":
 		return "/pods?status=attention"
 	default:
-		return ownerHref(i.About.Namespace, i.About.Kind, i.About.Name)
+		return objectHref(k, item{Namespace: i.About.Namespace, Name: i.About.Name})
 	}
 }
 

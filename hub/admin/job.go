@@ -325,8 +325,8 @@ func objectHref(kind state.Kind, i item) string {
 		return podPath(i.Namespace, i.Name)
 	case state.Deployments, state.DaemonSets, state.StatefulSets:
 		return workloadHref(kind, i.Namespace, i.Name)
-	case state.Jobs, state.CronJobs:
-		return jobHref(i)
+	case state.Jobs, state.CronJobs, state.ReplicaSets:
+		return listedHref(i)
 	case state.Sites:
 		return siteHref(i.Name)
 	case state.JoinRequests:

@@ -2,10 +2,14 @@ package admin
 
 import (
 	"fmt"
+	"html"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -92,5 +96,33 @@ func TestANightOnTheOverview(t *testing.T) {
 	b.string(frames)
 	if b.eval("window.shifted <= 0.02") {
 		t.Error("what moves by 300 pixels does not move: the test cannot fail")
+	}
+}
+
+// A card leads to what it is about, whichever kind of workload that is.
+func TestACardLeadsToItsWorkload(t *testing.T) {
+	m := worksample(t)
+	bare := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)
+	m.end(t, bare)
+	m.end(t, m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"}))
+	bare.Name, bare.UID, bare.OwnerReferences = "nobodys", "", nil
+	m.put(t, bare)
+	srv := acting(t, m)
+	for _, kind := range []state.Kind{state.Deployments, state.DaemonSets, state.StatefulSets, state.ReplicaSets, state.CronJobs} {
+		for o := range m.Snapshot().All(kind, "default") {
+			i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "stuck-" + o.GetName()}, State: fleet.IncidentOpen, Severity: fleet.SeverityWarning, Message: "Stuck: " + o.GetName(),
+				About: fleet.IncidentObject{Kind: kind.Row().Name, Namespace: "default", Name: o.GetName()}}
+			m.put(t, i)
+			_, body := srv.ask(t, "viewer", "GET", "/", nil)
+			before, _, ok := strings.Cut(body, ">"+i.Message+"</a>")
+			if !ok {
+				t.Fatalf("there is no card of %s: %s", o.GetName(), mainOf(body))
+			}
+			href := html.UnescapeString(strings.TrimSuffix(before[strings.LastIndex(before, `href="`)+len(`href="`):], `"`))
+			resp, there := srv.ask(t, "viewer", "GET", href, nil)
+			if resp.StatusCode != http.StatusOK || strings.Contains(there, "is like that") || !strings.Contains(there, o.GetName()) {
+				t.Errorf("the card of %s %s leads to %s: %d %.900s", kind, o.GetName(), href, resp.StatusCode, mainOf(there))
+			}
+		}
 	}
 }
