@@ -201,6 +201,28 @@ func TestTheLogOfAnAgent(t *testing.T) {
 	k.await(`location.pathname === "/nodes/pi-1"`)
 }
 
+// Whoever follows the log of what is removed meanwhile is told so, and asks no more: an
+// answer that is no stream would look like a hub that is lost.
+func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
+	srv := start(t, configOf(newMemory(append(sample(), toolObjects()...)...)))
+	for path, says := range map[string]string{
+		"/pods/default/nobody/logs/stream":                          "There is no pod nobody in namespace default.",
+		"/pods/default/kiosk-7d9f-abcde/logs/stream?container=gone": "Pod kiosk-7d9f-abcde has no container gone.",
+		"/nodes/nobody/logs/stream":                                 "There is no node nobody.",
+	} {
+		l := srv.listen(t, "viewer", path)
+		var told string
+		for e := range l.events {
+			if e[0] == "over" {
+				told = e[2]
+			}
+		}
+		if want := fmt.Sprintf("{\"again\":false,\"text\":%q}\n", says); told != want {
+			t.Errorf("%s ends with %q, want %q", path, told, want)
+		}
+	}
+}
+
 func TestALogIsBoundedInTheBrowser(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)

@@ -24,9 +24,6 @@ const (
 // page has shown last, as server-sent events.
 func (c *call) logStream() error {
 	q, err := c.logAsk()
-	if err != nil {
-		return c.refuse("Not found", err)
-	}
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
@@ -34,6 +31,10 @@ func (c *call) logStream() error {
 	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, from: c.lastSeen()}
 	if s.say("hello", "", "") != nil {
 		return nil
+	}
+	if err != nil { // it has gone since the page was opened: a page that says so is for nobody to read
+		_, why := c.explain(err)
+		return s.over(why, false)
 	}
 	leave, ok := c.tools.logs.enter(c.user.Name)
 	switch {
