@@ -54,17 +54,18 @@ func asTree(v any) (t tree, err error) {
 		err = json.Unmarshal(b, &t)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read a site's settings: %w", err)
+		return nil, fmt.Errorf("read what is set now: %w", err)
 	}
 	return t, nil
 }
 
-// setSpec changes fields of a site's spec; to take them back it puts those that were.
+// setSpec changes fields of an object's spec; to take them back it puts those that were.
 func setSpec(ctx context.Context, w *worker, o state.Object, fields tree) (undo, error) {
-	was, err := asTree(o.(*fleet.Site).Spec)
+	all, err := asTree(o)
 	if err != nil {
 		return nil, err
 	}
+	was, _ := all["spec"].(tree)
 	before := tree{}
 	for name := range fields {
 		before[name] = was[name] // nil: it was not set

@@ -212,10 +212,7 @@ func idlePaused(is bool) func(state.Object) string {
 
 func pause(is bool) func(context.Context, *worker, state.Object) (undo, error) {
 	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-		set := func(ctx context.Context, w *worker, is bool) error {
-			return w.patch(ctx, o, tree{"spec": tree{"paused": is}})
-		}
-		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
+		return setSpec(ctx, w, o, tree{"paused": is})
 	}
 }
 

@@ -175,3 +175,37 @@ func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
 		t.Errorf("a viewer is shown the form: %d", resp.StatusCode)
 	}
 }
+
+// What is taken back leaves things as they were before it was done: by a tab that was opened
+// before somebody else did the same, too.
+func TestWhatIsTakenBackIsAsItWas(t *testing.T) {
+	m := newMemory(rolloutSample()...)
+	shop := worksample(t).Snapshot().Deployment("default", "shop").DeepCopy()
+	shop.Spec.Paused = true
+	m.put(t, shop)
+	srv := acting(t, m)
+	for _, c := range []struct {
+		name, do     string
+		undo, paused bool // before
+	}{
+		{"undoing a rollout that stands still", "undo", false, true}, {"undoing one that goes on", "undo", false, false},
+		{"rolling out again what stands still", "redo", true, true}, {"rolling out again what goes on", "redo", true, false},
+		{"stopping what is stopped already", "stop", false, true}, {"resuming what is not stopped", "resume", false, false},
+		{"stopping what goes on", "stop", false, false}, {"resuming what is stopped", "resume", false, true},
+	} {
+		r := m.Snapshot().Rollout("cgroup-waiting").DeepCopy()
+		r.Spec.Undo, r.Spec.Paused = c.undo, c.paused
+		m.put(t, r)
+		_, body := srv.do(t, "admin", "/actions/firmwarerollouts/"+c.do, url.Values{"item": {m.form(state.FirmwareRollouts, "", r.Name)}})
+		if id := undoButton.FindStringSubmatch(body); strings.Contains(body, "Undo</button>") {
+			srv.do(t, "admin", "/actions/"+id[1], url.Values{"action": {"undo"}})
+		}
+		if now := m.Snapshot().Rollout(r.Name).Spec; now.Undo != c.undo || now.Paused != c.paused {
+			t.Errorf("%s, taken back: undo %v, paused %v; want %v, %v", c.name, now.Undo, now.Paused, c.undo, c.paused)
+		}
+	}
+	_, body := srv.do(t, "admin", "/actions/deployments/pause", url.Values{"item": {m.form(state.Deployments, "default", "shop")}})
+	if srv.do(t, "admin", "/actions/"+undoButton.FindStringSubmatch(body)[1], url.Values{"action": {"undo"}}); !m.Snapshot().Deployment("default", "shop").Spec.Paused {
+		t.Error("pausing a deployment that was paused already, taken back, has resumed it")
+	}
+}

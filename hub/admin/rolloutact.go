@@ -20,9 +20,9 @@ func rolloutActions() []*action {
 	}
 	all := []*action{
 		{Name: "stop", quick: true, Label: "Stop", Done: "is stopped", Means: "No node begins any more. Those that have their turn end it.",
-			idle: func(o state.Object) string { return yes(spec(o).Paused || over(o), "does nothing") }, do: setRollout(tree{"paused": true}, tree{"paused": false})},
+			idle: func(o state.Object) string { return yes(spec(o).Paused || over(o), "does nothing") }, do: setRollout(tree{"paused": true})},
 		{Name: "resume", quick: true, Label: "Resume", Done: "goes on", Means: "Nodes begin again, as windows, sites and budgets allow.",
-			idle: func(o state.Object) string { return yes(!spec(o).Paused, "is not stopped") }, do: setRollout(tree{"paused": false}, tree{"paused": true})},
+			idle: func(o state.Object) string { return yes(!spec(o).Paused, "is not stopped") }, do: setRollout(tree{"paused": false})},
 		{Name: "retry", Label: "Try again", Done: "tries again", Means: "Lets nodes that failed have another turn with the same configuration.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.FirmwareRollout).Status.Bad == 0, "has no node that failed")
@@ -39,9 +39,9 @@ func rolloutActions() []*action {
 				return nil, w.patch(ctx, o, tree{"spec": tree{"retry": spec(o).Retry + 1, "paused": false}})
 			}},
 		{Name: "undo", Label: "Undo", Done: "is being undone", Destroy: true, Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at a time, each drained before it reboots.",
-			idle: func(o state.Object) string { return yes(spec(o).Undo || !kept(o), "has nothing to undo") }, notes: undoNotes, do: setRollout(tree{"undo": true, "paused": false}, tree{"undo": false})},
+			idle: func(o state.Object) string { return yes(spec(o).Undo || !kept(o), "has nothing to undo") }, notes: undoNotes, do: setRollout(tree{"undo": true, "paused": false})},
 		{Name: "redo", Label: "Roll out again", Done: "goes forward again", Means: "Nodes get the configuration again, in turns as the first time.",
-			idle: func(o state.Object) string { return yes(!spec(o).Undo, "is not undone") }, do: setRollout(tree{"undo": false, "paused": false}, tree{"undo": true})},
+			idle: func(o state.Object) string { return yes(!spec(o).Undo, "is not undone") }, do: setRollout(tree{"undo": false, "paused": false})},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.", do: remove},
 	}
 	for _, a := range all {
@@ -52,10 +52,10 @@ func rolloutActions() []*action {
 	return all
 }
 
-// setRollout changes fields of a rollout's spec; back is what takes that back.
-func setRollout(fields, back tree) func(context.Context, *worker, state.Object) (undo, error) {
+// setRollout changes fields of a rollout's spec.
+func setRollout(fields tree) func(context.Context, *worker, state.Object) (undo, error) {
 	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-		return func(ctx context.Context, w *worker) error { return w.patch(ctx, o, tree{"spec": back}) }, w.patch(ctx, o, tree{"spec": fields})
+		return setSpec(ctx, w, o, fields)
 	}
 }
 
