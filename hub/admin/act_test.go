@@ -379,7 +379,7 @@ func TestADrainCanBeStopped(t *testing.T) {
 }
 
 func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
-	js := newJobs(newLive(newMemory()), time.Now)
+	js := newJobs(newLive(newMemory(), time.Now), time.Now)
 	defer js.end()
 	endless := &action{all: func(ctx context.Context, _ *job) { <-ctx.Done() }}
 	for i := range remembered {

@@ -208,8 +208,8 @@ func New(c Config) *Server {
 	if c.Agents == nil {
 		c.Agents = func() []string { return nil }
 	}
-	l := newLive(c.Fleet)
-	return &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(), live: l, actions: actions(c.Now), jobs: newJobs(l, c.Now)}
+	l := newLive(c.Fleet, c.Now)
+	return &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(c.Now), live: l, actions: actions(c.Now), jobs: newJobs(l, c.Now)}
 }
 
 // Run keeps the open pages up to date until ctx is done; then it ends their

@@ -62,6 +62,7 @@ const (
 
 // A cache lets everybody who looks at one view cost one rendering of it.
 type cache struct {
+	now     func() time.Time
 	mu      sync.Mutex
 	entries map[string]*entry
 }
@@ -71,7 +72,9 @@ type entry struct {
 	rendered
 }
 
-func newCache() *cache { return &cache{entries: map[string]*entry{}} }
+func newCache(now func() time.Time) *cache {
+	return &cache{now: now, entries: map[string]*entry{}}
+}
 
 // get returns what a key's view shows, made by make unless what was made last shows
 // this revision, or a later one, and is fresh.
@@ -88,7 +91,7 @@ func (c *cache) get(key string, rev, touched uint64, make func() rendered) rende
 	c.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.rev < rev || e.touched < touched || time.Since(e.at) >= fresh {
+	if e.rev < rev || e.touched < touched || c.now().Sub(e.at) >= fresh {
 		e.rendered = make()
 	}
 	return e.rendered

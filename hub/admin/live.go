@@ -32,9 +32,10 @@ const everything = "*"
 // and wakes those pages when it shows something else.
 type live struct {
 	fleet   Fleet
-	touched atomic.Uint64 // counts what changed that is not of the fleet
-	over    chan struct{} // closed when Run has ended
-	again   chan struct{} // something is due, or a view is open that was not
+	now     func() time.Time // the hub's time, as what is rendered carries it
+	touched atomic.Uint64    // counts what changed that is not of the fleet
+	over    chan struct{}    // closed when Run has ended
+	again   chan struct{}    // something is due, or a view is open that was not
 
 	mu            sync.Mutex
 	due           map[string]bool // topics that are not of the fleet
@@ -56,8 +57,8 @@ type sub struct {
 	wake chan struct{}
 }
 
-func newLive(f Fleet) *live {
-	return &live{fleet: f, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, subscriptions: map[string]*subscription{}}
+func newLive(f Fleet, now func() time.Time) *live {
+	return &live{fleet: f, now: now, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, subscriptions: map[string]*subscription{}}
 }
 
 // Run reads the feed until ctx is done.
@@ -70,7 +71,7 @@ func (l *live) run(ctx context.Context) error {
 	l.touch(everything)
 	rev := l.fleet.Snapshot().Revision
 	for {
-		begin, hit := time.Now(), l.takeDue()
+		begin, hit := l.now(), l.takeDue()
 		changes, more, err := l.fleet.Since(rev)
 		switch {
 		case err != nil: // fell behind: whatever they show may be old
@@ -85,7 +86,7 @@ func (l *live) run(ctx context.Context) error {
 			for _, s := range stale {
 				l.refresh(s)
 			}
-			wait, more = max(together, rest*time.Since(begin)), nil
+			wait, more = max(together, rest*l.now().Sub(begin)), nil
 		}
 		var enough <-chan time.Time
 		if wait > 0 {

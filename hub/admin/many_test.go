@@ -383,7 +383,7 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 }
 
 func TestMemoryOfActionsIsBounded(t *testing.T) {
-	js := newJobs(newLive(newMemory()), time.Now)
+	js := newJobs(newLive(newMemory(), time.Now), time.Now)
 	defer js.end()
 	done := make(chan struct{})
 	close(done)

@@ -267,7 +267,7 @@ func (c *call) plain(code int, p page) error {
 		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
 		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
 	}
-	return c.wrap(code, rendered{page: p, whole: func() []byte { return whole }, at: time.Now()})
+	return c.wrap(code, rendered{page: p, whole: func() []byte { return whole }, at: c.Now()})
 }
 
 type messageData struct{ Title, Text string }

@@ -39,7 +39,7 @@ func (c *call) stream(key string, look func() rendered) error {
 	h.Set("Content-Type", eventStream)
 	h.Set("X-Accel-Buffering", "no")
 	h.Set("Vary", "Accept, Accept-Encoding")
-	out := sender{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}
+	out := sender{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer), now: c.Now}
 	out.small = strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip")
 	if out.small {
 		h.Set("Content-Encoding", "gzip")
@@ -77,6 +77,7 @@ func (c *call) stream(key string, look func() rendered) error {
 type sender struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
+	now   func() time.Time
 	small bool
 }
 
@@ -93,7 +94,7 @@ func (s *sender) begin() error {
 // HTTP/2 ends one whose deadline comes, even one that is only quiet.
 func (s *sender) beat() error {
 	_ = s.rc.SetWriteDeadline(time.Now().Add(beat + patience)) // without deadlines, as in tests, a writer blocks nobody but itself
-	return s.send(newEvent("beat", "", []byte(iso(time.Now()))))
+	return s.send(newEvent("beat", "", []byte(iso(s.now()))))
 }
 
 func (s *sender) send(e *event) error {
