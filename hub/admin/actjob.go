@@ -89,7 +89,7 @@ func suspend(is bool) func(context.Context, *worker, state.Object) (undo, error)
 // manualName is a name for a Job of a CronJob that nothing has yet.
 func manualName(cron string) string {
 	end := "-manual-" + strings.ToLower(rand.Text()[:5])
-	return cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))] + end
+	return strings.TrimRight(cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))], ".-") + end
 }
 
 func runFields(_ state.Snapshot, with []state.Object) []field {
@@ -101,8 +101,11 @@ func runFields(_ state.Snapshot, with []state.Object) []field {
 
 func parseRun(form url.Values) (any, error) {
 	name := strings.TrimSpace(form.Get("name"))
-	if errs := validation.IsDNS1123Label(name); name != "" && len(errs) > 0 {
+	if errs := validation.IsDNS1123Subdomain(name); name != "" && len(errs) > 0 {
 		return nil, fmt.Errorf("%q cannot be the name of a job: %s", name, errs[0])
+	}
+	if len(name) > validation.DNS1123LabelMaxLength {
+		return nil, fmt.Errorf("%q cannot be the name of a job: its pods carry it in a label, of %d letters at most", name, validation.DNS1123LabelMaxLength)
 	}
 	if len(form["item"]) > 1 {
 		name = "" // they cannot all have it

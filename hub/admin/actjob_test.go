@@ -102,3 +102,24 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a cron job may be called, the name that the page offers for a job of it is one,
+// and so is the one that a job gets beside others.
+func TestACronJobOfAnyNameRunsNow(t *testing.T) {
+	m := nightly(t)
+	srv := acting(t, m)
+	for i, name := range []string{"nightly.backup", strings.Repeat("a", 49) + ".b", strings.Repeat("a", 49) + "-b", "7"} {
+		c := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly"}).DeepCopyObject().(*batchv1.CronJob)
+		c.Name, c.UID = name, ""
+		m.put(t, c)
+		item := m.form(state.CronJobs, "default", name)
+		_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/run?"+url.Values{"item": {item}}.Encode(), nil)
+		_, rest, _ := strings.Cut(body, `name="name" value="`)
+		offered, _, _ := strings.Cut(rest, `"`)
+		for n, form := range []url.Values{{"item": {item}, "name": {offered}}, {"item": {item}}} {
+			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || m.manual() != 2*i+n+1 {
+				t.Errorf("%s is not run as %q: %d %s", name, form.Get("name"), code, mainOf(body))
+			}
+		}
+	}
+}
