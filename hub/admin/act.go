@@ -290,7 +290,7 @@ func (c *call) begin(j *job) error {
 		return c.message(http.StatusServiceUnavailable, "Too busy", "Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
 	}
 	quick := time.NewTimer(quickly)
-	if j.act.all != nil && j.Undoes == "" {
+	if j.act.all != nil && j.Undoes == nil {
 		quick.Reset(slowly)
 	}
 	defer quick.Stop()
@@ -308,7 +308,7 @@ func (c *call) after(j *job) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	here := "/actions/" + j.ID
-	if j.Ended.IsZero() || len(j.Items) != 1 || j.Items[0].State != "done" || j.act.all != nil && j.Undoes == "" {
+	if j.Ended.IsZero() || len(j.Items) != 1 || j.Items[0].State != "done" || j.act.all != nil && j.Undoes == nil {
 		return here
 	}
 	i := j.Items[0].item

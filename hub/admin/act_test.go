@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -395,5 +396,48 @@ func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
 	<-first.over
 	if !js.begin(&job{act: endless}) || js.get(first.ID) != nil {
 		t.Error("one that has ended keeps its place")
+	}
+}
+
+// What could not be taken back can be taken back later, and nothing is that was already.
+func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
+	m := newMemory(sample()...)
+	c := configOf(m)
+	equip(&c)
+	api := kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Version: "test", Log: c.Log})
+	var broken atomic.Pointer[string] // what the database does not answer for
+	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name := broken.Load(); name != nil && strings.HasSuffix(r.URL.Path, *name) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
+	srv := start(t, c)
+	cordoned := func() (is [2]bool) {
+		return [2]bool{m.Snapshot().Node("pi-1").Spec.Unschedulable, m.Snapshot().Node("pi-2").Spec.Unschedulable}
+	}
+	_, body := srv.do(t, "admin", "/actions/nodes/cordon", url.Values{"item": {m.form(state.Nodes, "", "pi-1"), m.form(state.Nodes, "", "pi-2")}})
+	at := "/actions/" + undoButton.FindStringSubmatch(body)[1]
+	undo := url.Values{"action": {"undo"}}
+
+	for _, step := range []struct {
+		what, broken string
+		code         int
+		want         [2]bool
+		offers       bool
+	}{
+		{"while the database does not answer for one", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
+		{"while it still does not", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
+		{"when it answers", "/none", http.StatusOK, [2]bool{}, false},
+		{"once more", "/none", http.StatusConflict, [2]bool{}, false},
+	} {
+		broken.Store(&step.broken)
+		if code, body := srv.do(t, "admin", at, undo); code != step.code || cordoned() != step.want {
+			t.Errorf("taken back %s: %d, cordoned are %v, want %v: %s", step.what, code, cordoned(), step.want, mainOf(body))
+		}
+		if _, body := srv.ask(t, "admin", "GET", at, nil); strings.Contains(body, "Undo</button>") != step.offers {
+			t.Errorf("taken back %s, it can be taken back: %v, want %v", step.what, !step.offers, step.offers)
+		}
 	}
 }

@@ -33,7 +33,9 @@ type progress struct {
 	Why   failure // of one that has failed
 	Parts []part  // what it waits for
 	Share float64 // of it that is done, from 0 to 1, while it is being done
-	undo  undo
+	undo  undo    // takes back what was done; nil: nothing does, or it is being taken back
+	back  undo    // what an action that takes another one back does to it
+	of    int     // where it stands in that other one
 }
 
 // A failure is why something was not done, in a word.
@@ -70,7 +72,7 @@ type job struct {
 	worker
 	ID, By  string
 	Began   time.Time
-	Undoes  string // the ID of the one that it takes back
+	Undoes  *job // the one that it takes back
 	act     *action
 	notify  func()
 	cancel  context.CancelFunc
@@ -79,7 +81,6 @@ type job struct {
 	Items   []progress
 	Ended   time.Time
 	Stopped bool // by somebody
-	undone  bool
 }
 
 // set changes the progress of the i-th thing.
@@ -102,7 +103,7 @@ func (j *job) finish(i int, undo undo, err error) {
 // run does the action to every thing, a few at a time.
 func (j *job) run(ctx context.Context) {
 	defer panics.Catch("page job")
-	if j.act.all != nil && j.Undoes == "" {
+	if j.act.all != nil && j.Undoes == nil {
 		j.act.all(ctx, j)
 		return
 	}
@@ -138,8 +139,8 @@ func (j *job) each(ctx context.Context, n int, do func(i int)) {
 }
 
 func (j *job) one(ctx context.Context, i int) (undo, error) {
-	if back := j.Items[i].undo; j.Undoes != "" {
-		return nil, back(ctx, &j.worker)
+	if j.Undoes != nil {
+		return nil, j.Items[i].back(ctx, &j.worker)
 	}
 	o, err := j.find(j.act.kind, j.Items[i].item)
 	if err != nil {
@@ -189,26 +190,47 @@ func (j *job) sum() (s sum) {
 	return s
 }
 
-// takeBack returns what can be taken back, once.
+// takeBack returns what can be taken back, each thing once.
 func (j *job) takeBack() []progress {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	items := j.undoable()
-	j.undone = true
+	for _, p := range items {
+		j.Items[p.of].undo = nil
+	}
 	return items
 }
 
 // undoable is what can be taken back of what has been done. The caller holds mu.
 func (j *job) undoable() (items []progress) {
-	if j.undone || j.Ended.IsZero() {
+	if j.Ended.IsZero() {
 		return nil
 	}
-	for _, p := range j.Items {
+	for i, p := range j.Items {
 		if p.undo != nil {
-			items = append(items, progress{item: p.item, State: "waiting", undo: p.undo})
+			items = append(items, progress{item: p.item, State: "waiting", back: p.undo, of: i})
 		}
 	}
 	return items
+}
+
+// giveBack lets be taken back again what this action was to take back and has not: the
+// database may not have answered, or somebody has stopped it. What has gone is not.
+func (j *job) giveBack() {
+	if j.Undoes == nil {
+		return
+	}
+	j.mu.Lock()
+	items := slices.Clone(j.Items)
+	j.mu.Unlock()
+	j.Undoes.mu.Lock()
+	for _, p := range items {
+		if p.State != "done" && p.Why != wasGone {
+			j.Undoes.Items[p.of].undo = p.back
+		}
+	}
+	j.Undoes.mu.Unlock()
+	j.Undoes.notify()
 }
 
 // jobs are the actions of this life of the hub.
@@ -250,12 +272,14 @@ func (js *jobs) begin(j *job) (ok bool) {
 	js.mu.Unlock()
 	if !ok {
 		cancel()
+		j.giveBack()
 		return false
 	}
 	js.wg.Go(func() {
 		defer panics.Catch("page job")
 		defer cancel()
 		j.run(ctx)
+		j.giveBack()
 		j.mu.Lock()
 		j.Ended = js.now()
 		for i := range j.Items {

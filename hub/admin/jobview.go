@@ -30,7 +30,7 @@ func justDone(a *request) *done {
 // title says what is done: "Cordon 3 nodes", or once it is over and for one "pi-1: cordoned".
 func (j *job) title() string {
 	switch {
-	case j.Undoes != "":
+	case j.Undoes != nil:
 		return "Undone: " + j.act.Label + " " + j.what()
 	case !j.Ended.IsZero() && len(j.Items) == 1 && j.Items[0].State == "done":
 		return j.Items[0].String() + " " + j.act.Done
@@ -197,7 +197,7 @@ func (c *call) jobAction() error {
 			return c.message(http.StatusConflict, "Nothing to undo", "This action has been undone already, or cannot be.")
 		}
 		j.notify()
-		return c.begin(&job{worker: worker{caller: c.caller(), fleet: c.Fleet}, By: c.user.Name, Undoes: j.ID, act: j.act, Items: items})
+		return c.begin(&job{worker: worker{caller: c.caller(), fleet: c.Fleet}, By: c.user.Name, Undoes: j, act: j.act, Items: items})
 	}
 	return c.message(http.StatusBadRequest, "Do what?", "An action can be stopped and undone.")
 }
