@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -438,6 +439,36 @@ func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 		}
 		if _, body := srv.ask(t, "admin", "GET", at, nil); strings.Contains(body, "Undo</button>") != step.offers {
 			t.Errorf("taken back %s, it can be taken back: %v, want %v", step.what, !step.offers, step.offers)
+		}
+	}
+}
+
+// A page before an action that is shown again, as something is filled in wrong, leads back to
+// where the first one did.
+func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	one := url.Values{"item": {m.form(state.Nodes, "", "pi-1")}}
+	for _, c := range []struct {
+		path, query, back string
+		wrong             url.Values
+	}{
+		{"/actions/nodes/label", "site=oslo&sort=-pods&status=ready", "/nodes?site=oslo&sort=-pods&status=ready", url.Values{"key": {"no label"}}},
+		{"/actions/nodes/label", one.Encode(), "/nodes/pi-1", url.Values{"key": {"no label"}}},
+		{"/actions/nodes/drain", one.Encode(), "/nodes/pi-1", url.Values{"look": {"yes"}}},
+		{"/actions/nodes/drain", one.Encode(), "/nodes/pi-1", url.Values{"until": {"tomorrow"}}},
+	} {
+		_, body := srv.ask(t, "admin", "GET", c.path+"?"+c.query, nil)
+		for _, form := range []url.Values{nil, c.wrong, c.wrong} {
+			if form != nil {
+				form.Set("csrf", csrf)
+				form.Set("back", html.UnescapeString(valueOf(body, "back")))
+				form["item"] = one["item"]
+				_, body = srv.ask(t, "admin", "POST", c.path, form)
+			}
+			if !strings.Contains(body, `<a href="`+html.EscapeString(c.back)+`">Back</a>`) || !strings.Contains(body, `href="`+html.EscapeString(c.back)+`">Cancel</a>`) {
+				t.Errorf("%s?%s with %v does not lead back to %s: %.400s", c.path, c.query, form, c.back, mainOf(body))
+			}
 		}
 	}
 }
