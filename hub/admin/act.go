@@ -185,6 +185,12 @@ func (f *field) keep(form url.Values) {
 		}
 		return
 	}
+	if f.Changes && leftAlone(form, f.Name) {
+		return // others may have changed it since
+	}
+	if form.Has(wasOf(f.Name)) {
+		f.Was = form.Get(wasOf(f.Name))
+	}
 	f.Value = form.Get(f.Name)
 	for i := range f.Options {
 		f.Options[i].Chosen = f.Options[i].Value == f.Value

@@ -472,3 +472,56 @@ func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
 		}
 	}
 }
+
+// fieldsOf are the fields of a page before an action as a browser sends them, untouched.
+func fieldsOf(body string) url.Values {
+	form := url.Values{}
+	for _, tag := range regexp.MustCompile(`<input form="act" [^>]*>|<input type="hidden" form="act" [^>]*>`).FindAllString(body, -1) {
+		name := regexp.MustCompile(` name="([^"]*)"`).FindStringSubmatch(tag)
+		value := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(tag)
+		form.Add(name[1], html.UnescapeString(value[1]))
+	}
+	for _, s := range regexp.MustCompile(`(?s)<select form="act" name="([^"]*)">.*?<option value="([^"]*)" selected>`).FindAllStringSubmatch(body, -1) {
+		form.Set(s[1], html.UnescapeString(s[2]))
+	}
+	return form
+}
+
+// Two people have the settings of a site open: each changes what they have changed, and
+// leaves alone what the other one has changed meanwhile.
+func TestSettingsOfASiteInTwoTabs(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	at := "/actions/sites/settings?" + url.Values{"item": {m.form(state.Sites, "", "oslo")}}.Encode()
+	spec := func() string {
+		s := m.Snapshot().Site("oslo").Spec
+		return strings.Join([]string{s.Description, s.Location, durationText(s.LeaseInterval), numberText(s.NodeEvictionRate), string(s.DisruptionPolicy)}, "|")
+	}
+	open := func() url.Values {
+		_, body := srv.ask(t, "admin", "GET", at, nil)
+		return fieldsOf(body)
+	}
+	send := func(form url.Values, changes ...string) (body string) {
+		for i := 0; i < len(changes); i += 2 {
+			form.Set(changes[i], changes[i+1])
+		}
+		_, body = srv.do(t, "admin", "/actions/sites/settings", form)
+		return body
+	}
+	send(open(), "description", "the shop", "location", "Quay 1", "leaseInterval", "20s", "disruptionPolicy", "")
+	first, second, third := open(), open(), open()
+	send(first, "leaseInterval", "60s", "disruptionPolicy", "Hold", "description", "")
+	send(second, "location", "Quay 7")
+	if got := spec(); got != "|Quay 7|1m0s||Hold" {
+		t.Errorf("after both have saved: %s", got)
+	}
+	// A form that is shown again has what others have changed, and still what somebody has typed.
+	again := fieldsOf(send(third, "nodeEvictionRate", "fast", "leaseInterval", "30s"))
+	if again.Get("location") != "Quay 7" || again.Get("description") != "" || again.Get("nodeEvictionRate") != "fast" || again.Get("leaseInterval") != "30s" {
+		t.Errorf("shown again, the form has %v", again)
+	}
+	send(again, "nodeEvictionRate", "0.5")
+	if got := spec(); got != "|Quay 7|30s|0.5|Hold" {
+		t.Errorf("after the third has saved: %s", got)
+	}
+}

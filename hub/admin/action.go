@@ -76,6 +76,18 @@ type field struct {
 	Required          bool
 	Min, Max          string
 	Pattern           string
+	// Was is what it was when the form was made, which goes with it: whoever has left it so
+	// wants nothing changed. Only where Changes is set.
+	Was     string
+	Changes bool
+}
+
+// wasOf is the name under which a form has what a field was.
+func wasOf(field string) string { return "was-" + field }
+
+// leftAlone tells whether a form says of a field that it was left as it was.
+func leftAlone(form url.Values, field string) bool {
+	return form.Has(wasOf(field)) && form.Get(field) == form.Get(wasOf(field))
 }
 
 // actions lists everything that can be done, in the order of menus.

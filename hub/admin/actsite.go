@@ -195,24 +195,35 @@ func siteFields(_ state.Snapshot, with []state.Object) []field {
 	fields := []field{
 		{Name: "description", Label: "Description", Type: "text", Value: s.Description},
 		{Name: "location", Label: "Location", Type: "text", Value: s.Location},
-		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Options: options(string(s.DisruptionPolicy),
+		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Value: string(s.DisruptionPolicy), Options: options(string(s.DisruptionPolicy),
 			[2]string{"", "as the hub is set"}, [2]string{string(fleet.Evict), "Evict: its pods move to other sites"}, [2]string{string(fleet.Hold), "Hold: its pods stay"})},
 	}
 	for _, x := range siteSettings {
 		fields = append(fields, field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
 	}
+	for i := range fields {
+		fields[i].Was, fields[i].Changes = fields[i].Value, true
+	}
 	return fields
 }
 
+// parseSite returns the fields that somebody has changed: two who have the settings open do
+// not undo each other's.
 func parseSite(form url.Values) (any, error) {
 	spec := tree{}
 	for _, name := range []string{"description", "location", "disruptionPolicy"} {
+		if leftAlone(form, name) {
+			continue
+		}
 		spec[name] = nil
 		if v := strings.TrimSpace(form.Get(name)); v != "" {
 			spec[name] = v
 		}
 	}
 	for _, x := range siteSettings {
+		if leftAlone(form, x.name) {
+			continue
+		}
 		spec[x.name] = nil
 		if text := strings.TrimSpace(form.Get(x.name)); text != "" {
 			v, err := x.parse(text)
