@@ -319,15 +319,15 @@ func (c *call) after(j *job) string {
 	}
 	i := j.Items[0].item
 	href := objectHref(j.act.kind, i)
-	if c.Fleet.Snapshot().Get(state.Key{Kind: j.act.kind, Namespace: i.Namespace, Name: i.Name}) == nil || href == "" || strings.Contains(href, "?") {
+	u, err := url.Parse(href)
+	if err != nil || href == "" || c.Fleet.Snapshot().Get(state.Key{Kind: j.act.kind, Namespace: i.Namespace, Name: i.Name}) == nil {
 		return here
 	}
-	at, anchor, _ := strings.Cut(href, "#")
-	if strings.Contains(at, "?") || strings.HasPrefix(at, "/yaml/") {
+	if u.Path == "/workloads" || strings.HasPrefix(u.Path, "/yaml/") {
 		return here // which tells nothing of what was done
 	}
-	if anchor != "" {
-		anchor = "#" + anchor
-	}
-	return at + "?did=" + j.ID + anchor
+	q := u.Query()
+	q.Set("did", j.ID)
+	u.RawQuery = q.Encode()
+	return u.String()
 }

@@ -827,3 +827,35 @@ func TestSitesTheWorstFirst(t *testing.T) {
 		}
 	}
 }
+
+// A link to a site leads to the page of the list on which it is.
+func TestALinkToASiteLeadsToIt(t *testing.T) {
+	var objects []state.Object
+	for i := range 250 {
+		objects = append(objects, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("z-%03d", i)}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
+	}
+	m := newMemory(objects...)
+	e := testEvent("Site", "z-205", "Tested", "said of z-205", 0)
+	m.put(t, e, testNode("pi-1", "z-249", nil))
+	srv := acting(t, m)
+	for _, name := range []string{"z-000", "z-099", "z-100", "z-249"} {
+		if _, body := srv.ask(t, "viewer", "GET", siteHref(name), nil); !strings.Contains(body, `<li id="`+name+`"`) {
+			t.Errorf("%s leads to a page without that site", siteHref(name))
+		}
+	}
+	if _, body := srv.ask(t, "viewer", "GET", siteHref("nobody"), nil); !strings.Contains(body, `<li id="z-000"`) {
+		t.Error("a link to a site that has gone leads to no list")
+	}
+	_, body := srv.ask(t, "viewer", "GET", "/events", nil)
+	if want := `href="` + template.HTMLEscapeString(siteHref("z-205")) + `"`; !strings.Contains(body, want) {
+		t.Errorf("an event of a site does not lead there: %s", mainOf(body))
+	}
+	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.form(state.Sites, "", "z-249")}})
+	if !strings.Contains(body, `<li id="z-249"`) || !strings.Contains(body, "z-249 holds its pods") || !strings.Contains(body, "Undo</button>") {
+		t.Errorf("after something was done to a site: %.900s", mainOf(body))
+	}
+	next := regexp.MustCompile(`rel="prev" href="([^"]*)"`).FindStringSubmatch(body)
+	if _, body := srv.ask(t, "viewer", "GET", strings.ReplaceAll(next[1], "&amp;", "&"), nil); !strings.Contains(body, `<li id="z-150"`) {
+		t.Errorf("the page before that one is %s", next[1])
+	}
+}

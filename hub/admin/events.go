@@ -79,7 +79,7 @@ func eventRowOf(a *request, e *corev1.Event) eventRow {
 	case "Job":
 		r.Href = ownerHref(about.Namespace, strings.ToLower(about.Kind), about.Name)
 	case "Site":
-		r.Href = "/sites#" + url.PathEscape(about.Name)
+		r.Href = siteHref(about.Name)
 	}
 	return r
 }

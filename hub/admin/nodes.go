@@ -25,10 +25,20 @@ type pager struct {
 
 // pageOf cuts the page that is asked for out of n rows.
 func pageOf(a *request, n int, filter url.Values) (from, to int, p pager) {
+	return pageAt(a, pageNumber(a), n, filter)
+}
+
+// pageNumber is the page that is asked for, from 1.
+func pageNumber(a *request) int {
 	number, err := strconv.Atoi(a.query("page"))
 	if err != nil || number < 1 {
-		number = 1
+		return 1
 	}
+	return number
+}
+
+// pageAt cuts a page out of n rows, the last one where there are not so many.
+func pageAt(a *request, number, n int, filter url.Values) (from, to int, p pager) {
 	last := max((n+perPage-1)/perPage, 1)
 	number = min(number, last)
 	from, to = (number-1)*perPage, min(number*perPage, n)

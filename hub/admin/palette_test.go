@@ -83,7 +83,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 	for _, c := range []struct{ question, first, href string }{
 		{"pi-2", "Node pi-2", "/nodes/pi-2"},
 		{"PI-2 ", "Node pi-2", "/nodes/pi-2"},
-		{"oslo", "Site oslo", "/sites#oslo"},
+		{"oslo", "Site oslo", siteHref("oslo")},
 		{"kiosk", "Deployment kiosk", "/workloads/deployments/default/kiosk"},
 		{"pod crash", "Pod kiosk-7d9f-crash", "/pods/default/kiosk-7d9f-crash"},
 		{"kiosk-set", "ConfigMap kiosk-settings", "/yaml/api/v1/namespaces/default/configmaps/kiosk-settings"},

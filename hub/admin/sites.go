@@ -52,7 +52,10 @@ type sitesData struct {
 	HubURL   string
 }
 
-func siteHref(name string) string { return "/sites#" + url.PathEscape(name) }
+// siteHref is the page of the list on which a site is, wherever that is by now.
+func siteHref(name string) string {
+	return "/sites?" + url.Values{"at": {name}}.Encode() + "#" + url.PathEscape(name)
+}
 
 func sitePill(s *fleet.Site) pill {
 	switch s.Status.State {
@@ -95,7 +98,11 @@ func sites(a *request) (page, error) {
 		MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
 	}
 	found := findSites(a)
-	from, to, pager := pageOf(a, len(found), url.Values{"q": {text}, "state": {wanted}})
+	number := pageNumber(a)
+	if at := slices.IndexFunc(found, func(s *fleet.Site) bool { return s.Name == a.query("at") }); at >= 0 {
+		number = at/perPage + 1
+	}
+	from, to, pager := pageAt(a, number, len(found), url.Values{"q": {text}, "state": {wanted}})
 	d.Pager = pager
 	for _, s := range found[from:to] {
 		r := siteRowOf(a, s)
