@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
 
 const someConfig = "/yaml/api/v1/namespaces/default/configmaps/colours"
@@ -276,5 +277,30 @@ func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
 	only := manifest{"metadata": map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}}
 	if got := only.compared().yaml(); strings.Contains(got, "annotations") {
 		t.Errorf("nothing is left but the annotation, and it is compared as %s", got)
+	}
+}
+
+// The YAML of an object leads back to where that is shown, of whichever kind it is.
+func TestTheYAMLLeadsBackToTheObjectsPage(t *testing.T) {
+	m := worksample(t)
+	nightly := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly-report"})
+	for _, c := range []struct {
+		kind            state.Kind
+		namespace, name string
+	}{
+		{state.Nodes, "", "pi-1"}, {state.Sites, "", "oslo"}, {state.Pods, "default", "db-0"}, {state.Deployments, "default", "shop"}, {state.DaemonSets, "default", "watch"},
+		{state.StatefulSets, "default", "db"}, {state.CronJobs, "default", nightly.GetName()}, {state.FirmwareRollouts, "", "cgroup"},
+	} {
+		o, ok := parseObjectPath(objectURL(c.kind, c.namespace, c.name))
+		if want := objectHref(c.kind, item{Namespace: c.namespace, Name: c.name}); !ok || o.page() != want {
+			t.Errorf("the YAML of %s %s leads back to %q, want %q", c.kind, c.name, o.page(), want)
+		}
+	}
+	for path, want := range map[string]string{
+		"/apis/metrics.k8s.io/v1beta1/nodes/pi-1": "", "/api/v1/namespaces/default/configmaps/a": "", "/apis/" + fleet.Group + "/" + fleet.Version + "/boardprofiles/pi": "/boards",
+	} {
+		if o, _ := parseObjectPath(path); o.page() != want {
+			t.Errorf("%s leads back to %q, want %q", path, o.page(), want)
+		}
 	}
 }

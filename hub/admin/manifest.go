@@ -227,19 +227,14 @@ func parseObjectPath(path string) (o objectPath, ok bool) {
 
 // page is where the page shows an object; "": only here.
 func (o objectPath) page() string {
-	switch {
-	case o.resource == "nodes" && o.namespace == "":
-		return nodeHref(o.name)
-	case o.resource == "sites" && o.namespace == "":
-		return siteHref(o.name)
-	case o.resource == "boardprofiles":
+	switch kind := state.Kind(o.resource); {
+	case o.path != objectURL(kind, o.namespace, o.name): // another group's, such as a node's metrics
+		return ""
+	case kind == state.BoardProfiles:
 		return "/boards"
-	case o.resource == "pods" && o.namespace != "":
-		return podPath(o.namespace, o.name)
-	case o.resource == "deployments", o.resource == "daemonsets":
-		return workloadHref(state.Kind(o.resource), o.namespace, o.name)
+	default:
+		return objectHref(kind, item{Namespace: o.namespace, Name: o.name})
 	}
-	return ""
 }
 
 // editor is the address of an object's YAML in the page.
