@@ -257,6 +257,9 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 			t.Errorf("the result does not say %q: %s", want, mainOf(body))
 		}
 	}
+	if strings.Count(body, ">Gone<") != 2 {
+		t.Errorf("what is not there any more has failed otherwise: %s", mainOf(body))
+	}
 	for _, form := range []url.Values{{}, {"item": {"nonsense"}}, {"items": {strings.Join(numbered("/node-%d", maxItems+1), " ")}}} {
 		if code, _ := srv.do(t, "admin", "/actions/nodes/cordon", form); code != http.StatusBadRequest {
 			t.Errorf("a form with %d items: %d, want 400", len(form["item"]), code)

@@ -152,19 +152,19 @@ type worker struct {
 	given any // what parse made of the form
 }
 
-// errGone is an item that is not there any more.
-type errGone struct{ item }
+// errGone is an item that is not there any more; its text says what is there instead.
+type errGone string
 
-func (e errGone) Error() string { return "it is gone" }
+func (e errGone) Error() string { return string(e) }
 
 // find returns the object that an item means, as it is now.
 func (w *worker) find(kind state.Kind, i item) (state.Object, error) {
 	o := w.fleet.Snapshot().Get(state.Key{Kind: cmp.Or(i.Kind, kind), Namespace: i.Namespace, Name: i.Name})
 	switch {
 	case o == nil:
-		return nil, errGone{i}
+		return nil, errGone("it is gone")
 	case i.UID != "" && o.GetUID() != i.UID:
-		return nil, fmt.Errorf("it has gone, and another of its name has come: look at that one first")
+		return nil, errGone("it has gone, and another of its name has come: look at that one first")
 	}
 	return o, nil
 }
