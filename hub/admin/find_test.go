@@ -347,3 +347,18 @@ func TestAListOnAPhone(t *testing.T) {
 		t.Error("two ways to sort, side by side")
 	}
 }
+
+// What a list is filtered by stays chosen in its menu, though nothing is of it any more: the
+// next filter that somebody adds would take it away otherwise.
+func TestAFilterThatNothingIsOfStaysChosen(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := start(t, configOf(m))
+	for path, chosen := range map[string]string{
+		"/nodes?site=narvik": "narvik", "/nodes?site=oslo": "oslo", "/pods?namespace=gone": "gone", "/workloads?namespace=gone": "gone", "/pods?namespace=default": "default",
+	} {
+		_, body := srv.ask(t, "viewer", "GET", path, nil)
+		if !strings.Contains(body, `<option value="`+chosen+`" selected>`) || strings.Count(body, `<option value="`+chosen+`"`) != 1 {
+			t.Errorf("%s: the menu does not say %s: %.1500s", path, chosen, mainOf(body))
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -232,6 +233,15 @@ func siteOptions(a *request, chosen string) []option {
 	o := []option{{"", "All sites", chosen == ""}}
 	for name, c := range a.Counts() {
 		o = append(o, option{name, fmt.Sprintf("%s (%d)", name, c.Nodes), name == chosen})
+	}
+	return withChosen(o, chosen)
+}
+
+// withChosen are options with the one that is chosen, which may be of nothing any more: a
+// menu without it would choose another one.
+func withChosen(o []option, chosen string) []option {
+	if !slices.ContainsFunc(o, func(x option) bool { return x.Chosen }) {
+		o = append(o, option{chosen, chosen, true})
 	}
 	return o
 }

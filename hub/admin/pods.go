@@ -200,5 +200,5 @@ func namespaceOptions(a *request, chosen string) []option {
 	for ns := range a.All(state.Namespaces, "") {
 		o = append(o, option{ns.GetName(), ns.GetName(), ns.GetName() == chosen})
 	}
-	return o
+	return withChosen(o, chosen)
 }
