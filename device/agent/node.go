@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -187,7 +188,10 @@ func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondit
 
 func imagesOf(images []engine.Image) []corev1.ContainerImage {
 	sorted := slices.Clone(images)
-	slices.SortFunc(sorted, func(a, b engine.Image) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.ID, b.ID)) })
+	sort.Slice(sorted, func(i, j int) bool {
+		a, b := sorted[i], sorted[j]
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.ID, b.ID)) < 0
+	})
 	var out []corev1.ContainerImage
 	for _, im := range sorted[:min(len(sorted), maxImages)] {
 		names := im.Tags

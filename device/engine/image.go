@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -42,7 +43,7 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 		slices.Sort(image.Tags)
 		images = append(images, image)
 	}
-	slices.SortFunc(images, func(x, y Image) int { return strings.Compare(x.ID, y.ID) })
+	sort.Slice(images, func(i, j int) bool { return images[i].ID < images[j].ID })
 	return images, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -205,7 +206,7 @@ func (m *Memory) Notes() []Note {
 // SetNotes replaces the notes durably; the same notes again write nothing.
 func (m *Memory) SetNotes(notes []Note) error {
 	notes = slices.Clone(notes)
-	slices.SortFunc(notes, func(a, b Note) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	sort.Slice(notes, func(i, j int) bool { return notes[i].UID < notes[j].UID })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(notes) == 0 && len(m.notes) == 0 {

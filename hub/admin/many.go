@@ -306,8 +306,9 @@ func (c *call) picked() error {
 	case len(items) > maxItems:
 		return c.message(http.StatusBadRequest, "Too many", tooMany)
 	default:
-		slices.SortFunc(items, func(x, y item) int {
-			return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+		sort.Slice(items, func(i, j int) bool {
+			x, y := items[i], items[j]
+			return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name)) < 0
 		})
 		for _, i := range items {
 			if !slices.ContainsFunc(c.actions, func(a *action) bool { return a.kind == i.Kind }) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,9 +67,7 @@ func before(x, y find) bool {
 }
 
 func (f *finds) best() []find {
-	slices.SortStableFunc(f.list, func(x, y find) int {
-		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where))
-	})
+	sort.SliceStable(f.list, func(i, j int) bool { return before(f.list[i], f.list[j]) })
 	return f.list[:min(len(f.list), mostFinds)]
 }
 

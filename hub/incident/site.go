@@ -1,9 +1,9 @@
 package incident
 
 import (
-	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -142,7 +142,7 @@ func (p *pass) site(name string) (f findings) {
 			Cause: g.cause, Site: name, About: fleet.IncidentObject{Kind: state.Sites.Row().Name, Name: name},
 			Since: metav1.NewTime(g.since), Latest: metav1.NewMicroTime(g.latest.Truncate(time.Microsecond)),
 		}
-		slices.SortFunc(g.members, func(a, b member) int { return cmp.Compare(a.node.Name, b.node.Name) })
+		sort.Slice(g.members, func(i, j int) bool { return g.members[i].node.Name < g.members[j].node.Name })
 		out := found{rule: g.rule, old: g.old}
 		i.Count.Nodes = int32(len(g.members)) //nolint:gosec // a site has no more nodes than that
 		i.Detail = g.members[0].why
