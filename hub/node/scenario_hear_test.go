@@ -237,6 +237,21 @@ func TestScenarioRegistration(t *testing.T) {
 			h.t.Errorf("events %q", got)
 		}
 	})
+	listening(t, "S11.setters.6 another machine in its place has not rebooted", func(h *listener) {
+		machine := func(boot, id string) func(*wire.Status) {
+			return func(st *wire.Status) {
+				st.Boot, st.Status.NodeInfo.BootID, st.Status.NodeInfo.MachineID = boot, "boot of "+id, id
+			}
+		}
+		h.hear(machine("b", "old"))
+		h.hear(machine("c", "new"))
+		if got := h.events("Rebooted"); len(got) != 0 {
+			h.t.Errorf("events %q", got)
+		}
+		if got := h.events("RegisteredNode"); len(got) != 2 || !strings.Contains(got[1], "node pi-1 is machine new now, which has taken the place of machine old: ") {
+			h.t.Errorf("events %q", got)
+		}
+	})
 }
 
 func TestScenarioWhatADeviceMay(t *testing.T) {

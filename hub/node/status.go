@@ -209,15 +209,20 @@ func (d *Devices) doubt(s state.Snapshot, n *corev1.Node, what string, now time.
 }
 
 // introduce tells, with the change of a node's record, what of its device nobody
-// else tells: that it is now the Node that somebody made by hand, or has rebooted.
+// else tells: that it is now the Node that somebody made by hand, or in place of another
+// machine, or has rebooted.
 func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
 	if have == nil {
 		return c
 	}
 	was, is := have.Status.NodeInfo.BootID, st.Status.NodeInfo.BootID
+	before, machine := have.Status.NodeInfo.MachineID, st.Status.NodeInfo.MachineID
 	switch {
 	case old == nil || old.Boot == "" && len(old.PastBoots) == 0:
 		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have), about(st))
+		c = c.Event("RegisteredNode")
+	case before != "" && machine != "" && before != machine:
+		c.Why = fmt.Sprintf("node %s is machine %s now, which has taken the place of machine %s: %s", have.Name, machine, before, about(st))
 		c = c.Event("RegisteredNode")
 	case was != "" && is != "" && was != is:
 		c.Why = fmt.Sprintf("node %s has been rebooted, boot id: %s", have.Name, is)
