@@ -344,6 +344,7 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) Fares) (st *wire.
 				Desired: func() (*wire.Firmware, []byte) { return want, hubsKey },
 				Fares:   func(context.Context) Fares { return fares(w) },
 				Tell:    func(s *wire.FirmwareStatus) { st = s },
+				Uptime:  w.Uptime,
 			}
 			for quiet = 0; quiet < 5; {
 				now := time.Unix(int64(w.boot)*1e6, 0).Add(w.uptime)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -75,13 +77,14 @@ type Runner struct {
 	Fares   func(context.Context) Fares     //
 	Tell    func(*wire.FirmwareStatus)      // it has changed
 	Log     *slog.Logger
+	Uptime  func() time.Duration // since the boot, with the time for which the device was suspended; nil: the system's
 
 	slots       *Slots
 	journal     Journal
 	loaded      bool
 	facts       Facts // what stays between two steps
 	holding     bool
-	lookedAt    time.Duration // uptime of the last look at how the device fares
+	lookedAt    time.Duration // at how the device fares, the last time, by Uptime
 	inspectedAt time.Time
 	asked       question // when the helper was asked last
 	askedAt     time.Time
@@ -121,6 +124,15 @@ func (r *Runner) Run(ctx context.Context) error {
 		case <-time.After(every):
 		}
 	}
+}
+
+func (r *Runner) uptime() time.Duration {
+	if r.Uptime != nil {
+		return r.Uptime()
+	}
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it never fails
+	return time.Duration(t.Nano())
 }
 
 // Step takes one step: it looks, remembers, and does one thing. It tells whether something
@@ -170,8 +182,9 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	if r.journal.Phase != Idle {
 		f.Failing = failing(r.journal.Checks, r.journal.Was, fares)
 	}
-	blind := f.Helper.Uptime-r.lookedAt > blindTime // the agent stood still, or the helper did not answer
-	r.lookedAt = f.Helper.Uptime
+	at := r.uptime()
+	blind := at-r.lookedAt > blindTime // the agent stood still, alone or with the device, or waited for one of those whom it asks
+	r.lookedAt = at
 	switch {
 	case r.journal.Phase != Verifying || len(f.Failing) > 0:
 		r.holding = false
