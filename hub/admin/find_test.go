@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
 
@@ -359,6 +360,34 @@ func TestAFilterThatNothingIsOfStaysChosen(t *testing.T) {
 		_, body := srv.ask(t, "viewer", "GET", path, nil)
 		if !strings.Contains(body, `<option value="`+chosen+`" selected>`) || strings.Count(body, `<option value="`+chosen+`"`) != 1 {
 			t.Errorf("%s: the menu does not say %s: %.1500s", path, chosen, mainOf(body))
+		}
+	}
+}
+
+// A * stands for any text in a status and in a condition, too: what no status is like finds
+// nothing, and not all that there is.
+func TestAStatusMayBeAPattern(t *testing.T) {
+	m := newMemory(sample()...)
+	list := func(path, q string) string {
+		t.Helper()
+		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		var names []string
+		for _, o := range shownUnder(a, state.Kind(strings.TrimPrefix(path, "/"))) {
+			names = append(names, o.GetName())
+		}
+		return strings.Join(names, " ")
+	}
+	for _, c := range []struct{ path, pattern, same string }{
+		{"/nodes", "status:not*", "status:notready"}, {"/nodes", "status:UN*n", "status:unknown"}, {"/nodes", "-status:*ready", "-status:ready -status:notready"},
+		{"/nodes", "status:nothing*", "pi -pi"}, {"/nodes", "-status:nothing*", ""}, {"/nodes", "status:r*", "status:ready"},
+		{"/pods", "status:run*", "status:running"}, {"/pods", "status:nothing*", "pi -pi"}, {"/pods", "status:crash*", "status:CrashLoopBackOff"},
+		{"/deployments", "status:comp*", "status:complete"}, {"/deployments", "status:nothing*", "pi -pi"},
+		{"/sites", "status:norm*", "status:normal"}, {"/sites", "status:nothing*", "pi -pi"},
+		{"/nodes", "condition:rea*", "condition:Ready"}, {"/nodes", "condition:Ready=F*", "condition:Ready=False"}, {"/nodes", "-condition:*ead*=True", "-condition:Ready"},
+		{"/pods", "condition:*led=True", "condition:PodScheduled"},
+	} {
+		if got, want := list(c.path, c.pattern), list(c.path, c.same); got != want {
+			t.Errorf("%s %s finds %q, want what %s finds, %q", c.path, c.pattern, got, c.same, want)
 		}
 	}
 }

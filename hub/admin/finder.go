@@ -84,12 +84,14 @@ func nodesLike(a *request, has func(*corev1.Node) bool) map[string]bool {
 }
 
 var nodeFinder = finder[*corev1.Node]{search.Nodes, map[string]func(*request, search.Term) is[*corev1.Node]{
-	"":       of(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
-	"node":   of(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
-	"site":   of(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
-	"label":  of(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
-	"board":  of(func(n *corev1.Node, t search.Term) bool { return t.Is(boardName(n)) }),
-	"status": of(func(n *corev1.Node, t search.Term) bool { return hasStatus(n, t.Value) }),
+	"":      of(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
+	"node":  of(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
+	"site":  of(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+	"label": of(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
+	"board": of(func(n *corev1.Node, t search.Term) bool { return t.Is(boardName(n)) }),
+	"status": func(_ *request, t search.Term) is[*corev1.Node] {
+		return ofStatus(nodeStatuses, t, hasStatus)
+	},
 	"condition": of(func(n *corev1.Node, t search.Term) bool {
 		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return isCondition(t, string(c.Type), string(c.Status)) })
 	}),
@@ -120,7 +122,21 @@ func isCondition(t search.Term, name, status string) bool {
 	if !ok {
 		as = "true"
 	}
-	return strings.EqualFold(name, want) && strings.EqualFold(status, as)
+	return search.Term{Value: want}.Is(name) && search.Term{Value: as}.Is(status)
+}
+
+// ofStatus finds what has one of the statuses of a list's menu that a term is about: a
+// pattern may be like several, or like none.
+func ofStatus[T any](menu [][2]string, t search.Term, has func(o T, status string) bool) is[T] {
+	var like []string
+	for _, p := range menu {
+		if p[0] != "" && t.Is(p[0]) {
+			like = append(like, p[0])
+		}
+	}
+	return func(o T, _ search.Term) bool {
+		return slices.ContainsFunc(like, func(status string) bool { return has(o, status) })
+	}
 }
 
 func hasImage(t search.Term, s *corev1.PodSpec) bool {
@@ -146,10 +162,11 @@ var podFinder = finder[*corev1.Pod]{search.Pods, map[string]func(*request, searc
 		return func(p *corev1.Pod, t search.Term) bool { return isOwner(t, ownerOf(a.Snapshot, p)) }
 	},
 	"status": func(a *request, t search.Term) is[*corev1.Pod] {
+		menu := ofStatus(podStatuses, t, func(p *corev1.Pod, status string) bool { return podHasStatus(a, p, status) })
 		if hasOption(podStatuses, t.Value) {
-			return func(p *corev1.Pod, t search.Term) bool { return podHasStatus(a, p, t.Value) }
+			return menu
 		}
-		return func(p *corev1.Pod, t search.Term) bool { return t.Is(table.PodStatus(p)) }
+		return func(p *corev1.Pod, t search.Term) bool { return menu(p, t) || t.Is(table.PodStatus(p)) }
 	},
 }}
 
@@ -183,8 +200,8 @@ var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*req
 		ref := metav1.GetControllerOf(o)
 		return ref != nil && isOwner(t, strings.ToLower(ref.Kind)+"/"+ref.Name)
 	}),
-	"status": func(a *request, _ search.Term) is[state.Object] {
-		return func(o state.Object, t search.Term) bool { return workloadHasStatus(a, o, t.Value) }
+	"status": func(a *request, t search.Term) is[state.Object] {
+		return ofStatus(workloadStatuses, t, func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
 	},
 }}
 
@@ -261,8 +278,8 @@ var siteFinder = finder[*fleet.Site]{search.Sites, map[string]func(*request, sea
 	"":      of(func(s *fleet.Site, t search.Term) bool { return t.In(s.Name, s.Spec.Description, s.Spec.Location) }),
 	"site":  of(func(s *fleet.Site, t search.Term) bool { return t.Is(s.Name) }),
 	"label": of(func(s *fleet.Site, t search.Term) bool { return t.Has(s.Labels) }),
-	"status": func(a *request, _ search.Term) is[*fleet.Site] {
-		return func(s *fleet.Site, t search.Term) bool { return isSite(s, t.Value, a.now) }
+	"status": func(a *request, t search.Term) is[*fleet.Site] {
+		return ofStatus(siteStates, t, func(s *fleet.Site, status string) bool { return isSite(s, status, a.now) })
 	},
 }}
 
