@@ -22,6 +22,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,6 +87,17 @@ func Open(dir string) (*Authority, error) {
 	return a, a.locked(a.open)
 }
 
+// BeginAnew is a file of the directory by which somebody says that its authority is lost for good.
+const BeginAnew = "begin-anew"
+
+// Made tells whether a data directory has an authority, or some of it, or is to get a new one.
+func Made(dataDir string) bool {
+	return slices.ContainsFunc([]string{"root.crt", "intermediate.crt", nextDir, BeginAnew}, func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dataDir, "pki", name))
+		return err == nil
+	})
+}
+
 func (a *Authority) open() (err error) {
 	if err := a.carryOut(); err != nil {
 		return err
@@ -98,6 +110,7 @@ func (a *Authority) open() (err error) {
 		if a.root, err = a.newRoot(now); err == nil {
 			err = a.write("root", a.root.cert, a.root.key)
 		}
+		_ = os.Remove(a.path(BeginAnew))
 	}
 	if err != nil {
 		return err

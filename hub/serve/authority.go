@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
 
@@ -28,6 +30,40 @@ func authorityOf(ctx context.Context, from interface {
 		return nil, fmt.Errorf("read the database's certificate authority: %w", err)
 	}
 	return files, nil
+}
+
+// openAuthority opens that of the database's hubs, or the hub's own. A fleet's is made once: where it
+// is missing each device would have to join another one by hand.
+func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
+	shared, err := authorityOf(ctx, h.Store)
+	if err == nil && shared == nil && !pki.Made(h.cfg.DataDir) {
+		err = lostAuthority(h.cfg.DataDir, fleet)
+	}
+	switch {
+	case err != nil:
+	case shared != nil, h.Store.Leads(): // it may be alone now, and not have been
+		err = h.shareAuthority(ctx, shared)
+	default:
+		h.authority, err = pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile)
+	}
+	if err == nil && h.authority.Sealed() {
+		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
+	}
+	return err
+}
+
+func lostAuthority(dataDir string, fleet state.Snapshot) error {
+	joined := 0
+	for rec := range state.Each[*state.Record](fleet, state.Records, "") {
+		if rec.Key != "" {
+			joined++
+		}
+	}
+	if joined == 0 {
+		return nil
+	}
+	return fmt.Errorf("open the certificate authority: %w: %s is missing, through which the devices of this fleet (%d) have joined; put back your copy of it, as backups of the database do not hold it. "+
+		"To begin with a new one, which each of them has to join by hand, make an empty file %s", pki.ErrKey, filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
 }
 
 // shareAuthority opens the authority that the hubs of the database have, and has them know of

@@ -133,22 +133,15 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	} else if r != nil {
 		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
 	}
-	shared, err := authorityOf(ctx, h.Store)
-	switch {
-	case err != nil:
-	case shared != nil, h.Store.Leads(): // it may be alone now, and not have been
-		err = h.shareAuthority(ctx, shared)
-	default:
-		h.authority, err = pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
-	}
-	if err == nil && h.authority.Sealed() {
-		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
-	}
+	began, err := h.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	began, err := h.begin(ctx)
+	start, mended, err := h.remembered(ctx, began, &early)
 	if err != nil {
+		return nil, err
+	}
+	if err := h.openAuthority(ctx, start); err != nil {
 		return nil, err
 	}
 	h.authority.Now = func() time.Time { return began } // until there is a Loop
@@ -157,10 +150,6 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, mended, err := h.remembered(ctx, began, &early)
-	if err != nil {
-		return nil, err
-	}
 	start, h.mended = notBefore(start), mended
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
 		log.Warn("timelines do not show when the hub did not run", "err", err)

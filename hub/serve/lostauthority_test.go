@@ -1,0 +1,88 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/broker/pipe"
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/pki"
+)
+
+// A database that came to another machine without its authority, or whose authority somebody
+// has removed: with a new one every device would be shut out, and nobody told why.
+func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
+	cfg := config.Default()
+	cfg.DataDir = t.TempDir()
+	dir := filepath.Join(cfg.DataDir, "pki")
+	run := func(do func(*Hub)) (pin string, err error) {
+		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
+		if err != nil {
+			return "", err
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- hub.Run(ctx) }()
+		<-hub.Up()
+		if do != nil {
+			do(hub)
+		}
+		stop()
+		return hub.authority.Pin(), <-over
+	}
+	first, err := run(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	second, err := run(func(h *Hub) { // nobody has joined through it
+		if err := (enrolments{h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || second == first {
+		t.Fatalf("a fleet without devices: %v", err)
+	}
+	for _, lose := range []func() error{
+		func() error { return os.Rename(dir, dir+".kept") },
+		func() error { return os.Mkdir(dir, 0o700) }, // empty
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "(1) have joined") {
+			t.Fatalf("without the authority: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "root.crt")); err == nil {
+			t.Fatal("another one was made")
+		}
+	}
+	if err := errors.Join(os.Remove(dir), os.Rename(dir+".kept", dir)); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := run(nil); err != nil || again != second {
+		t.Fatalf("with what was put back: %v", err)
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, pki.BeginAnew), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	third, err := run(nil)
+	if err != nil || third == second {
+		t.Fatalf("somebody wants a new one: %v", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(nil); !errors.Is(err, pki.ErrKey) {
+		t.Fatalf("that was said once: %v", err)
+	}
+}
