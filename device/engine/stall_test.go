@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -39,10 +40,11 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 
 // The list asks for one container after the other, for as long as that takes; for one that is never answered nobody waits.
 func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
-	hangs := ""
+	var hangs atomic.Value // the end of a path
+	hangs.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case strings.HasSuffix(path, hangs):
+		case strings.HasSuffix(path, hangs.Load().(string)):
 			<-r.Context().Done()
 		case strings.HasSuffix(path, "/containers/json"):
 			fmt.Fprint(w, `[{"Id":"c0"},{"Id":"c1"},{"Id":"c2"},{"Id":"c3"},{"Id":"c4"}]`)
@@ -50,14 +52,14 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 			fmt.Fprint(w, `{"Id":"c","State":{"Status":"running"},"Config":{}}`)
 		}
 	})
-	hangs = "none"
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
 		t.Fatalf("it lists %d, %v", len(list), err)
 	}
 	a.patience = 50 * time.Millisecond
-	for _, hangs = range []string{"/c3/json", "/containers/json"} {
+	for _, path := range []string{"/c3/json", "/containers/json"} {
+		hangs.Store(path)
 		if _, err := a.Containers(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
-			t.Errorf("%s is not answered: %v", hangs, err)
+			t.Errorf("%s is not answered: %v", path, err)
 		}
 	}
 }
