@@ -17,6 +17,7 @@ import (
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/serve"
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/resident"
 )
 
@@ -74,7 +75,7 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 		if each.addr == "" || each.to == &at.MQTT && len(cfg.Brokers) > 0 { // devices connect to the broker
 			continue
 		}
-		l, err := net.Listen("tcp", each.addr)
+		l, err := line.Listener().Listen(context.Background(), "tcp", each.addr)
 		if err != nil {
 			at.Close()
 			return serve.Listeners{}, fmt.Errorf("listen on --%s %s: %w; end the program that uses it, or choose another address", each.flag, each.addr, listen.Cause(err))

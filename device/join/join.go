@@ -28,6 +28,7 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
 )
 
@@ -250,7 +251,9 @@ func wrongName(err x509.HostnameError, host string) error {
 func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	dial := o.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: timeout}).DialContext
+		dialer := line.Dialer()
+		dialer.Timeout = timeout
+		dial = dialer.DialContext
 	}
 	transport := &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout, DisableKeepAlives: true}
 	if t.RootCAs != nil {

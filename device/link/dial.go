@@ -77,7 +77,7 @@ func (c *Config) server(text string) (s server, err error) {
 	if s.dial == nil {
 		address := net.JoinHostPort(u.Hostname(), port)
 		s.dial = func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", address)
+			return line.Dialer().DialContext(ctx, "tcp", address)
 		}
 	}
 	if !secure {

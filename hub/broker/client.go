@@ -98,7 +98,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	if cfg.dial == nil {
 		cfg.dial = func(ctx context.Context, to string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", to)
+			return line.Dialer().DialContext(ctx, "tcp", to)
 		}
 	}
 	if cfg.Silence <= 0 {

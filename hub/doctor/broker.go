@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"flotilla.dev/shared/line"
 )
 
 // brokers looks at every address of --broker as a device does that connects there: it answers,
@@ -39,7 +41,7 @@ func (p Patient) broker(ctx context.Context, address string, roots *x509.CertPoo
 	defer cancel()
 	host, _, _ := net.SplitHostPort(address)
 	began := time.Now()
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	raw, err := line.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return Finding{Fail, "broker", fmt.Sprintf("%s: %v", address, err), "see that the broker runs, and that a firewall lets this machine and the devices through"}
 	}

@@ -92,6 +92,12 @@ var rows = []row{
 			of("hub/e2e", "TestALineOfTwentyKilobits"),
 			of("hub/sim", "TestALineOf20KilobitsCarriesBothWaysAtOnce"),
 			of("hub/broker", "TestAPacketThatComesSlowlyIsLife", "TestAReaderOfAHundredBytesASecondDoesNotStay", "TestALineThatDiesIsLeftInTime"))},
+	{id: "F7c", fault: "the network loses large packets without a word, as a tunnel or a mobile line may",
+		criterion: "devices, browsers and kubectl get through: no packet carries more than 1,024 bytes",
+		tests: all(
+			of("hub/e2e", "TestALineThatLosesLargePackets"),
+			of("shared/line", "TestPacketsAreSmallBothWays"),
+			of("device/link", "TestABrokerIsAskedForSmallPackets"))},
 	{id: "F8", fault: "a link flaps",
 		criterion: "nobody is evicted, nothing restarts, Ready does not follow every turn, the logs are bounded",
 		tests: all(

@@ -20,6 +20,7 @@ import (
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/shared/line"
 )
 
 // StandbyHeader says of an answer that a standby gave or passed it, and who leads.
@@ -61,7 +62,7 @@ func NewPasser(config func(host string) *tls.Config, stands func() leader.Standi
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, reachTime)
 			defer cancel()
-			raw, err := new(net.Dialer).DialContext(ctx, network, address)
+			raw, err := line.Dialer().DialContext(ctx, network, address)
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", errReach, err)
 			}

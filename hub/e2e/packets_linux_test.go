@@ -1,0 +1,29 @@
+package e2e
+
+import (
+	"net"
+	"slices"
+	"testing"
+
+	lines "flotilla.dev/shared/line"
+	"flotilla.dev/shared/line/linetest"
+)
+
+// A tunnel, or a mobile line, often loses what is larger than it carries, and says nothing: a
+// browser, a kubectl and a device of an earlier version get through because the hub asks for small
+// packets, and sends such.
+func TestALineThatLosesLargePackets(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	mqtt := h.args[slices.Index(h.args, "--mqtt-listen")+1]
+	for name, address := range map[string]string{"HTTPS": h.https, "MQTT": mqtt, "the development listener": h.dev} {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if size := linetest.Sends(t, c); size > lines.Packet {
+			t.Errorf("%s: packets of %d bytes are sent, more than %d", name, size, lines.Packet)
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package linetest
+
+import (
+	"net"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sends is how much of what is said on a connection of TCP a packet carries at most.
+func Sends(t testing.TB, c net.Conn) (size int) {
+	t.Helper()
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info *unix.TCPInfo
+	if e := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return int(info.Snd_mss)
+}

@@ -1,0 +1,49 @@
+package line_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"flotilla.dev/shared/line"
+	"flotilla.dev/shared/line/linetest"
+)
+
+// One end is enough: each end's packets are small, whichever of the two asked for it.
+func TestPacketsAreSmallBothWays(t *testing.T) {
+	plain := &net.ListenConfig{}
+	for _, each := range []struct {
+		name   string
+		listen *net.ListenConfig
+		dial   *net.Dialer
+	}{
+		{"who listens", line.Listener(), &net.Dialer{}},
+		{"who dials", plain, line.Dialer()},
+		{"both", line.Listener(), line.Dialer()},
+	} {
+		for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+			t.Run(each.name+" "+at, func(t *testing.T) {
+				l, err := each.listen.Listen(context.Background(), "tcp", at)
+				if err != nil {
+					t.Skip(err) // no IPv6
+				}
+				defer l.Close()
+				ours, err := each.dial.DialContext(t.Context(), "tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer ours.Close()
+				theirs, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer theirs.Close()
+				for end, c := range map[string]net.Conn{"dialled": ours, "accepted": theirs} {
+					if size := linetest.Sends(t, c); size > line.Packet {
+						t.Errorf("who %s sends packets of %d bytes, more than %d", end, size, line.Packet)
+					}
+				}
+			})
+		}
+	}
+}
