@@ -170,7 +170,8 @@ type loop struct {
 	conditions []corev1.NodeCondition
 	health     []corev1.NodeCondition
 	evictAt    time.Time
-	relieving  bool // what has to go is being found out
+	relieving  bool                 // what has to go is being found out
+	helplessAt map[string]time.Time // when each is told again, see helpless
 
 	peripherals peripherals
 	podTimes    map[types.UID][]corev1.PodCondition

@@ -199,6 +199,21 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 	})
 }
 
+// What is short, and stays so whatever goes, is told now and then: each word wears the flash, here and at the hub.
+func TestWhatNothingHereCanRelieveIsToldOnceAnHour(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1)
+		d.board.set(func(b *board) {
+			b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30}
+			b.stats.Memory = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30}
+		})
+		time.Sleep(10*time.Hour + time.Minute)
+		if told := d.told("EvictionThresholdMet"); len(told) != 2*11 {
+			t.Errorf("two things were short for ten hours, and that was told %d times: %q", len(told), slices.Compact(told))
+		}
+	})
+}
+
 // Where there is nothing else to remove, the pod goes that fills the disk.
 func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {

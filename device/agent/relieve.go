@@ -129,12 +129,29 @@ func (a *Agent) relieveFirst(short []relief) {
 	})
 }
 
+// sayHelpless is how often it is told that something is short for which nothing here can go, and
+// that stays so until somebody comes.
+const sayHelpless = time.Hour
+
+// helpless tells what is short, and that nothing here can go for it.
+func (a *Agent) helpless(what string) {
+	now := time.Now()
+	if now.Before(a.loop.helplessAt[what]) {
+		return
+	}
+	if a.loop.helplessAt == nil {
+		a.loop.helplessAt = map[string]time.Time{}
+	}
+	a.loop.helplessAt[what] = now.Add(sayHelpless)
+	a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "%s", what)
+}
+
 // evictForHeat evicts the pod that matters least: which one warms the processor most
 // nobody measures, and every pod that goes cools it.
 func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
 	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
 	if len(pods) == 0 {
-		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The processor is too hot, and this device runs no pod whose eviction would help")
+		a.helpless("The processor is too hot, and this device runs no pod whose eviction would help")
 		done(false)
 		return
 	}
@@ -188,7 +205,7 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 			}
 			v, ok := Victim(all)
 			if !ok {
-				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "Memory is short on this device, and it runs no pod whose eviction would help")
+				a.helpless("Memory is short on this device, and it runs no pod whose eviction would help")
 				done(false)
 				return
 			}
@@ -276,7 +293,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			}
 			v, ok := Victim(all)
 			if !ok {
-				a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
+				a.helpless("The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
 				done(false)
 				return
 			}
