@@ -158,7 +158,7 @@ func (c *call) kubeconfig() error {
 	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t store.APIToken) bool { return t.ID == parts[1] }) {
 		return c.showAccount(http.StatusConflict, accountData{Problem: errNotYour.Error()})
 	}
-	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.HubURLs, User: c.user.Name, CA: c.CA(), Token: token}.YAML()
+	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.hubURLs(c.Request().Host), User: c.user.Name, CA: c.CA(), Token: token}.YAML()
 	if err != nil {
 		return c.refuse("No kubeconfig", err)
 	}

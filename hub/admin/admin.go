@@ -159,10 +159,9 @@ type Config struct {
 	CA func() []byte
 	// Agents lists the processors that the hub has agents for; nil: none.
 	Agents func() []string
-	// HubURL is what devices join through, such as https://gateway:8443; "" is the
-	// address by which the page was reached.
-	HubURL  string
-	HubURLs []string // of every hub of the database, where there are several
+	// HubURLs are what devices join through, such as https://gateway:8443, of every hub of the
+	// database, this one's first; nil is the address by which the page was reached.
+	HubURLs func() []string
 	Version string
 	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
 	Pauses []store.Pause

@@ -127,6 +127,14 @@ func (c *call) looks(v view) (key string, look func() rendered) {
 	}
 }
 
+// hubURLs are what devices join through, for who has reached the page at a host.
+func (s *Server) hubURLs(host string) []string {
+	if s.HubURLs == nil {
+		return []string{"https://" + host}
+	}
+	return s.HubURLs()
+}
+
 // ask is what the request asks of a view.
 func (c *call) ask() *request { return c.asks()() }
 
@@ -135,13 +143,10 @@ func (c *call) asks() func() *request {
 	s, role, path, query := c.Server, c.user.Role, c.Request().URL.Path, c.QueryParams()
 	query.Del(shownQuery)
 	names, values := slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
-	hubURL := s.HubURL
-	if hubURL == "" {
-		hubURL = "https://" + c.Request().Host
-	}
+	host := c.Request().Host
 	return func() *request {
 		return &request{
-			Snapshot: s.Fleet.Snapshot(), now: s.Now(), path: path, query: query.Get, hubURL: hubURL,
+			Snapshot: s.Fleet.Snapshot(), now: s.Now(), path: path, query: query.Get, hubURL: s.hubURLs(host)[0],
 			param: func(name string) string {
 				if i := slices.Index(names, name); i >= 0 {
 					return values[i]

@@ -63,10 +63,6 @@ type tokenData struct {
 // token makes a join token, and leads to where its maker sees it. It stands there only:
 // not in an address, not in the log.
 func (c *call) token() error {
-	hubURL := c.HubURL
-	if hubURL == "" {
-		hubURL = "https://" + c.Request().Host
-	}
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
 	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name, Approval: c.FormValue("approval") != ""}
@@ -79,11 +75,11 @@ func (c *call) token() error {
 	}
 	c.did(act)
 	d := tokenData{
-		Line: access.JoinLine(append([]string{hubURL}, c.HubURLs...), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(), Waits: t.Approval,
+		Line: access.JoinLine(c.hubURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(), Waits: t.Approval,
 		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(), life: t.Life,
 	}
 	if d.Arches = c.Agents(); len(d.Arches) > 0 {
-		d.Install = install.Line(hubURL, c.CA(), token.Text())
+		d.Install = install.Line(c.hubURLs(c.Request().Host)[0], c.CA(), token.Text())
 	}
 	for _, l := range lives {
 		if l[0] == c.FormValue("life") {

@@ -28,6 +28,12 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 			if err := h.advertise(ctx); err != nil && ctx.Err() == nil {
 				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be old", "err", err)
 			}
+			if h.o.HTTPS == nil {
+				continue
+			}
+			if err := h.keepURL(ctx); err != nil && ctx.Err() == nil {
+				h.log.Warn("tokens and kubeconfigs that commands make may name an old address", "err", err)
+			}
 		}
 	}
 }
@@ -77,10 +83,26 @@ func advertised(configured string, at net.Addr, machine []string) (address strin
 	if a := bound.Addr().Unmap(); !a.IsUnspecified() {
 		return a.WithZone("").String(), port
 	}
-	for _, name := range machine {
-		if a, err := netip.ParseAddr(name); err == nil && !a.IsLoopback() {
-			return a.String(), port
-		}
+	if own := ownAddress(machine); own.IsValid() {
+		return own.String(), port
 	}
 	return "127.0.0.1", port
+}
+
+// ownAddress is the one of a machine's names at which others reach it: its first of IPv4, or of IPv6
+// where it has none; not valid where it has no address yet.
+func ownAddress(names []string) (own netip.Addr) {
+	for _, name := range names {
+		a, err := netip.ParseAddr(name)
+		if err != nil || a.IsLoopback() {
+			continue
+		}
+		if a.Is4() {
+			return a
+		}
+		if !own.IsValid() {
+			own = a
+		}
+	}
+	return own
 }

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -93,6 +94,8 @@ type Hub struct {
 	log       *slog.Logger
 	authority *pki.Authority
 	server    *pki.Server
+	reached   atomic.Pointer[string] // see url
+	keptURL   string                 // what commands are told of it
 	depot     *install.Depot
 	inventory *inventory.Reader // nil: there is none
 	renewals  *renewer

@@ -21,6 +21,7 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/listen"
@@ -261,21 +262,26 @@ func serveUntil(ctx context.Context, open *sync.WaitGroup, s *http.Server, serve
 	return fmt.Errorf("serve HTTPS: %w", err)
 }
 
-// url is the address to give to people.
+// url is the address to give to people, as it was when keepURL looked.
 func (h *Hub) url() string {
-	_, port, _ := net.SplitHostPort(addr(h.o.HTTPS))
-	host, _, _ := net.SplitHostPort(h.cfg.HTTPSListen)
+	if at := h.reached.Load(); at != nil {
+		return *at
+	}
+	return reachedAt(h.cfg, addr(h.o.HTTPS), h.o.names())
+}
+
+// reachedAt is the address to give to people where HTTPS listens at another, on a machine of so many names.
+func reachedAt(cfg config.Config, at string, machine []string) string {
+	_, port, _ := net.SplitHostPort(at)
+	host, _, _ := net.SplitHostPort(cfg.HTTPSListen)
 	ip, err := netip.ParseAddr(host)
 	switch {
-	case h.cfg.AdvertiseAddress != "":
-		host = h.cfg.AdvertiseAddress
+	case cfg.AdvertiseAddress != "":
+		host = cfg.AdvertiseAddress
 	case host == "" || err == nil && ip.IsUnspecified():
 		host = "localhost"
-		for _, name := range h.server.Names() {
-			if ip, err := netip.ParseAddr(name); err == nil && ip.Is4() && !ip.IsLoopback() {
-				host = name
-				break
-			}
+		if own := ownAddress(machine); own.IsValid() {
+			host = own.String()
 		}
 	}
 	return "https://" + net.JoinHostPort(host, port)
@@ -292,15 +298,33 @@ func (h *Hub) urls() []string {
 	return all
 }
 
+// keepURL remembers where the page is, for tokens and kubeconfigs that are made here and by commands:
+// a machine may get its address, or another one, long after its hub has started.
+func (h *Hub) keepURL(ctx context.Context) error {
+	url := reachedAt(h.cfg, addr(h.o.HTTPS), h.o.names())
+	former := h.reached.Swap(&url)
+	if former != nil && *former != url {
+		h.log.Info("the hub is reached at another address", "url", url, "former", *former)
+	}
+	if h.keptURL == url {
+		return nil
+	}
+	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url), h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
+		return err
+	}
+	h.keptURL = url
+	return nil
+}
+
 // tellURL says where the page is, and how the first administrator comes in.
 func (h *Hub) tellURL(ctx context.Context) error {
-	url := h.url()
-	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url), h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
+	if err := h.keepURL(ctx); err != nil {
 		return err
 	}
 	if h.o.Out == nil {
 		return nil
 	}
+	url := h.url()
 	secret, err := h.Guard.SetupSecret(ctx)
 	if err != nil || secret == "" {
 		return err
