@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -57,5 +58,19 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 				t.Errorf("it is held by %q, going since %v, want %q", left.GetFinalizers(), left.GetDeletionTimestamp(), c.want)
 			}
 		})
+	}
+}
+
+// Two who empty the same collection at once are both told that it is empty.
+func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const path = "/api/v1/namespaces/default/configmaps"
+	send(t, s, "POST", path, "application/json", `{"metadata":{"name":"one"}}`, 201, nil)
+	f.before = func() { send(t, s, "DELETE", path, "", "", 200, nil) }
+	var list corev1.ConfigMapList
+	send(t, s, "DELETE", path, "", "", 200, &list)
+	if len(list.Items) > 0 {
+		t.Errorf("what somebody else has deleted is answered as deleted: %v", list.Items)
 	}
 }

@@ -156,7 +156,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (ste
 			}
 			return st.changes, err
 		})
-		if err == nil {
+		if err == nil && len(applied) > 0 {
 			key := state.KeyOf(st.result)
 			for _, a := range applied {
 				switch {
