@@ -62,11 +62,7 @@ func (c *call) pretty(b []byte, media string) []byte {
 }
 
 func (c *call) wantsPretty() bool {
-	want := strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/")
-	if v, ok := c.r.URL.Query()["pretty"]; ok {
-		want = v[0] != "false" && v[0] != "0"
-	}
-	return want
+	return c.asks("pretty", strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/"))
 }
 
 // send answers with an encoded body.

@@ -30,3 +30,18 @@ func TestATimeoutIsADuration(t *testing.T) {
 		t.Errorf("a refused request has made an object: %d", w.Code)
 	}
 }
+
+// A list that is asked for with watch=False, as Python writes it, is a list.
+func TestAWatchIsNotAskedForByNo(t *testing.T) {
+	s := newServer(seeded())
+	for _, no := range []string{"false", "False", "FALSE", "0"} {
+		w := request{method: "GET", path: "/api/v1/nodes?timeoutSeconds=1&watch=" + no}.do(s)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"NodeList"`) {
+			t.Errorf("watch=%s: %d %.80s", no, w.Code, w.Body)
+		}
+		w = request{method: "GET", path: "/api/v1/nodes/pi-1?pretty=" + no}.do(s)
+		if strings.Contains(w.Body.String(), "\n  ") {
+			t.Errorf("pretty=%s is pretty", no)
+		}
+	}
+}
