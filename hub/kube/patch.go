@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -100,7 +101,7 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 	if err != nil {
 		return nil, nil, err
 	}
-	o, warnings, err := c.decodePatched(is)
+	o, warnings, err := c.decodePatched(is, c.res.GroupVersionKind)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -216,8 +217,7 @@ func isObject(patch []byte) error {
 
 // decodePatched reads a patched object. Unlike a body it cannot be of another
 // kind by mistake, and it has no fields unknown but those of the patch.
-func (c *call) decodePatched(b []byte) (runtime.Object, []string, error) {
-	kind := c.res.GroupVersionKind
+func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
 	if err := readable(b, mediaJSON, kind); err != nil {
 		return nil, nil, unprocessable(err.Error())
 	}

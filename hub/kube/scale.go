@@ -113,9 +113,10 @@ func (c *call) scale() error {
 		if live == nil {
 			return step{}, c.missing()
 		}
-		want := sent
+		want, warnings := sent, []string(nil)
 		if want == nil {
-			if want, err = patchedScale(scaleOf(live), body, kind); err != nil {
+			var err error
+			if want, warnings, err = c.patchedScale(scaleOf(live), body, kind); err != nil {
 				return step{}, err
 			}
 		}
@@ -137,7 +138,9 @@ func (c *call) scale() error {
 		if err := c.apply.update(c.res, live, next, w.manager, "scale"); err != nil {
 			return step{}, err
 		}
-		return c.replacement(s, live, next, now)
+		st, err := c.replacement(s, live, next, now)
+		st.warnings = append(warnings, st.warnings...)
+		return st, err
 	})
 	if err != nil {
 		return err
@@ -186,17 +189,18 @@ func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
 	return sc
 }
 
-func patchedScale(was *scalev1.Scale, patch []byte, kind types.PatchType) (*scalev1.Scale, error) {
+func (c *call) patchedScale(was *scalev1.Scale, patch []byte, kind types.PatchType) (*scalev1.Scale, []string, error) {
 	b, err := json.Marshal(was)
 	if err != nil {
-		return nil, fmt.Errorf("encode a scale for a patch: %w", err)
+		return nil, nil, fmt.Errorf("encode a scale for a patch: %w", err)
 	}
 	if b, err = patchJSON(b, patch, kind, &scalev1.Scale{}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	is := new(scalev1.Scale)
-	if err := json.Unmarshal(b, is); err != nil {
-		return nil, apierrors.NewBadRequest("patched scale: " + err.Error())
+	o, warnings, err := c.decodePatched(b, c.sub.kind)
+	if err != nil {
+		return nil, nil, err
 	}
-	return is, nil
+	is := o.(*scalev1.Scale)
+	return is, warnings, c.place(is)
 }

@@ -472,3 +472,29 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 		})
 	}
 }
+
+// A field that a scale does not have is refused, warned of or ignored, as in any other patch.
+func TestAPatchOfAScaleHasNoFieldsOfItsOwn(t *testing.T) {
+	s := newServer(seeded())
+	const path = apps + "/deployments/web/scale"
+	for _, c := range []struct {
+		kind, body, validation string
+		code                   int
+		warned                 bool
+	}{
+		{mp, `{"spec":{"replica":3}}`, "", 200, true},
+		{mp, `{"spec":{"replica":3}}`, "Warn", 200, true},
+		{mp, `{"spec":{"replica":3}}`, "Ignore", 200, false},
+		{mp, `{"spec":{"replica":3}}`, "Strict", 422, false},
+		{smp, `{"spec":{"replica":3}}`, "Strict", 422, false},
+		{"application/json-patch+json", `[{"op":"add","path":"/spec/replica","value":3}]`, "Strict", 422, false},
+		{mp, `{"spec":{"replicas":3}}`, "Strict", 200, false},
+		{mp, `{"spec":{"replicas":"three"}}`, "", 422, false},
+		{mp, `{"metadata":{"name":"other"}}`, "", 400, false},
+	} {
+		w := request{method: "PATCH", path: path + "?fieldValidation=" + c.validation, contentType: c.kind, body: c.body}.do(s)
+		if warned := w.Header().Get("Warning") != ""; w.Code != c.code || warned != c.warned {
+			t.Errorf("%s %s with %q: %d %s, warnings %q", c.kind, c.body, c.validation, w.Code, w.Body, w.Header()["Warning"])
+		}
+	}
+}
