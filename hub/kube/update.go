@@ -105,7 +105,7 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	resize := c.sub != nil && c.sub.name == "resize"
 	ephemeral := c.sub != nil && c.sub.name == "ephemeralcontainers"
 	switch {
-	case c.sub == nil && c.res.sub("status") != nil:
+	case c.sub == nil && c.res.sub("status") != nil, c.sub != nil && c.sub.name == "finalize":
 		state.SetStatus(next, live)
 	case c.sub != nil && c.sub.name == "status":
 		with := live.DeepCopyObject().(state.Object)

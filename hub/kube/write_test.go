@@ -498,3 +498,19 @@ func TestAPatchOfAScaleHasNoFieldsOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// Whoever takes the finalizers off a namespace says nothing of its status, as at a kube-apiserver.
+func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const path = "/api/v1/namespaces/going"
+	send(t, s, "POST", "/api/v1/namespaces", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 201, nil)
+	send(t, s, "DELETE", path, "", "", 200, nil)
+	var ns corev1.Namespace
+	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 200, &ns)
+	if ns.Status.Phase != corev1.NamespaceTerminating || len(ns.Spec.Finalizers) != 1 {
+		t.Errorf("it is %s, with %q", ns.Status.Phase, ns.Spec.Finalizers)
+	}
+	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":[]}}`, 200, nil)
+	send(t, s, "GET", path, "", "", 404, nil)
+}
