@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
@@ -111,8 +112,13 @@ func (p *pass) kept(o state.Object) bool {
 	})
 }
 
-// keeps tells whether a reference is to a kind that the hub keeps.
-func keeps(r metav1.OwnerReference) bool { return state.KindNamed(r.Kind) != "" }
+// keeps tells whether a reference is to a kind that the hub keeps: others have kinds of such
+// names, too, as the Service of Knative.
+func keeps(r metav1.OwnerReference) bool {
+	k := state.KindNamed(r.Kind)
+	gv, err := schema.ParseGroupVersion(r.APIVersion)
+	return k != "" && err == nil && gv.Group == k.GroupVersionKind().Group
+}
 
 // dependentsGone deletes what depends on an object that goes in the foreground,
 // and tells whether nothing is left of it that blocks. What another owner keeps is let go.

@@ -146,16 +146,17 @@ func TestOwners(t *testing.T) {
 	}
 	f := newFleet(t).put(cm("a"), cm("b"))
 	a, b := f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "a"}), f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "b"})
-	one, two, foreign, blocked := cm("one"), cm("two"), cm("foreign"), cm("blocked")
+	one, two, foreign, blocked, namesake := cm("one"), cm("two"), cm("foreign"), cm("blocked"), cm("namesake")
 	one.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap")}
 	two.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap"), owner(b, "ConfigMap")}
 	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Widget", Name: "w", UID: "w"}}
+	namesake.OwnerReferences = []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "s", UID: "s"}}
 	blocked.OwnerReferences, blocked.Finalizers = []metav1.OwnerReference{owner(a, "ConfigMap")}, []string{"example.com/wait"}
-	f.put(one, two, foreign, blocked).settle().quiet()
+	f.put(one, two, foreign, blocked, namesake).settle().quiet()
 	has := func(name string) bool {
 		return f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
 	}
-	if !has("one") || !has("two") || !has("foreign") || !has("blocked") {
+	if !has("one") || !has("two") || !has("foreign") || !has("blocked") || !has("namesake") {
 		t.Fatal("removed while the owner lives, or though the kind is not known")
 	}
 	f.remove(state.KeyOf(a)).settle().quiet()
