@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -57,9 +58,9 @@ func (r *rollout) status() {
 }
 
 // failure says of the Deployment what its ReplicaSets say of the pods that they may
-// not create.
+// not create: the current one before those of earlier templates.
 func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
-	for _, rs := range sets {
+	for _, rs := range slices.Backward(sets) {
 		for _, c := range rs.Status.Conditions {
 			if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
 				if have := r.condition(appsv1.DeploymentReplicaFailure); have != nil && have.Message != c.Message {

@@ -73,3 +73,28 @@ func TestRefusedPodsAreToldAndComeWhenTheirNamespaceAllowsThem(t *testing.T) {
 		t.Errorf("pods %v, want 3", got)
 	}
 }
+
+// Of two templates that may not run a Deployment tells why the one does not that it is to have.
+func TestADeploymentTellsOfItsNewTemplateFirst(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), deployment(4)).settle().run("pi-1").settle()
+	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return "no " + pod.Spec.Containers[0].Image }
+	for range 2 {
+		f.remove(state.KeyOf(f.livePods()[0])).settle()
+	}
+	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") })
+	f.settle().quiet()
+	var told []string
+	for _, rs := range f.sets("default") {
+		for _, c := range rs.Status.Conditions {
+			told = append(told, c.Message[strings.LastIndex(c.Message, ": ")+2:])
+		}
+	}
+	if slices.Sort(told); !slices.Equal(told, []string{"no kiosk:1", "no kiosk:2"}) {
+		t.Fatalf("the replica sets tell %q", told)
+	}
+	for _, c := range f.deploy().Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && !strings.HasSuffix(c.Message, ": no kiosk:2") {
+			t.Errorf("the deployment tells %q", c.Message)
+		}
+	}
+}
