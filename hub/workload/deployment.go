@@ -218,6 +218,9 @@ func (r *rollout) create(revision int64) {
 	}
 }
 
+// mostPast bounds the revisions that a ReplicaSet has had, in bytes of their list: Kubernetes' limit.
+const mostPast = 2000
+
 // annotate copies the Deployment's annotations, and the revision where it grows.
 func (r *rollout) annotate(rs *appsv1.ReplicaSet, revision int64) {
 	if rs.Annotations == nil {
@@ -232,11 +235,11 @@ func (r *rollout) annotate(rs *appsv1.ReplicaSet, revision int64) {
 	}
 	if had := revisionOf(rs); had < revision {
 		if had > 0 {
-			past := rs.Annotations[revisionHistoryAnnotation]
-			if past != "" {
-				past += ","
+			past := strings.TrimPrefix(rs.Annotations[revisionHistoryAnnotation]+","+strconv.FormatInt(had, 10), ",")
+			for len(past) > mostPast {
+				_, past, _ = strings.Cut(past, ",")
 			}
-			rs.Annotations[revisionHistoryAnnotation] = past + strconv.FormatInt(had, 10)
+			rs.Annotations[revisionHistoryAnnotation] = past
 		}
 		rs.Annotations[revisionAnnotation] = strconv.FormatInt(revision, 10)
 	}

@@ -127,6 +127,20 @@ func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
 	}
 }
 
+// The revisions that a ReplicaSet has had are as many as Kubernetes keeps, however often a
+// rollout goes back and forth.
+func TestPastRevisionsAreLimited(t *testing.T) {
+	f := newFleet(t).put(deployment(1)).settle().run("pi-1").settle()
+	f.edit(state.KeyOf(f.sets("default")[0]), func(o state.Object) {
+		o.GetAnnotations()[revisionHistoryAnnotation] = strings.Repeat("100,", 499) + "100"
+	})
+	f.roll("kiosk:2").roll("kiosk:1")
+	past := f.sets("default")[1].Annotations[revisionHistoryAnnotation]
+	if len(past) > 2000 || !strings.HasPrefix(past, "100,") || !strings.HasSuffix(past, ",100,1") {
+		t.Errorf("%d bytes: %.12s…%s", len(past), past, past[max(len(past)-12, 0):])
+	}
+}
+
 func TestHistoryIsLimited(t *testing.T) {
 	f := newFleet(t)
 	d := deployment(1)
