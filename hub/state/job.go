@@ -1,6 +1,7 @@
 package state
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/robfig/cron/v3"
@@ -14,6 +15,15 @@ const (
 	oldJobUID  = "controller-uid"
 	oldJobName = "job-name"
 )
+
+// bornJob makes a Job find its pods, and gives one without labels those of its pods, as
+// Kubernetes does: by them clients list it.
+func bornJob(j *batchv1.Job) {
+	selectOwnPods(j)
+	if len(j.Labels) == 0 {
+		j.Labels = maps.Clone(j.Spec.Template.Labels)
+	}
+}
 
 // selectOwnPods makes a Job find the pods that it makes, and no others: by its uid. One
 // with manualSelector says itself how.

@@ -159,7 +159,7 @@ var kinds = [...]Row{
 		Viewer: readOnly, Operator: write,
 		Orphans:  true,
 		New:      fresh[batchv1.Job],
-		Born:     func(o Object) { selectOwnPods(o.(*batchv1.Job)) },
+		Born:     func(o Object) { bornJob(o.(*batchv1.Job)) },
 		Spec:     of(func(j *batchv1.Job) any { return j.Spec }),
 		Status:   status(func(j *batchv1.Job) *batchv1.JobStatus { return &j.Status }),
 		Template: of(func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template }),

@@ -590,3 +590,20 @@ func TestTheLastMissedStartIsFound(t *testing.T) {
 		}
 	}
 }
+
+// A Job without labels of its own has those of its pods, by which clients list it.
+func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
+	bare, labelled := aJob(), aJob()
+	bare.Name, bare.Labels, bare.Spec.Template.Labels = "bare", nil, map[string]string{"app": "kiosk"}
+	labelled.Name, labelled.Labels = "labelled", map[string]string{"own": "yes"}
+	f := newFleet(t).put(bare, labelled).settle()
+	job := func(name string) *batchv1.Job {
+		return f.s.Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: name}).(*batchv1.Job)
+	}
+	if l := job("bare").Labels; l["app"] != "kiosk" || l[batchv1.JobNameLabel] != "bare" || l["job-name"] != "bare" || l[batchv1.ControllerUidLabel] != string(job("bare").UID) {
+		t.Errorf("labels of a job without: %v", l)
+	}
+	if l := job("labelled").Labels; len(l) != 1 {
+		t.Errorf("labels of a job with its own: %v", l)
+	}
+}
