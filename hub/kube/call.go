@@ -145,7 +145,7 @@ func (c *call) route() error {
 		c.verb = "get"
 		if !named {
 			c.verb = "list"
-			if c.asks("watch", false) {
+			if truthy(c.r.URL.Query(), "watch") {
 				c.verb = "watch"
 			}
 		}
@@ -195,16 +195,6 @@ func (c *call) route() error {
 		return e
 	}
 	return nil
-}
-
-// asks tells whether the query says yes to something, whatever stands there for it: a client
-// that is written in Python says True and False. Where it says nothing, so is it.
-func (c *call) asks(what string, otherwise bool) bool {
-	v, ok := c.r.URL.Query()[what]
-	if !ok {
-		return otherwise
-	}
-	return !strings.EqualFold(v[0], "false") && v[0] != "0"
 }
 
 // notServed is the answer to a subresource that this hub does not have. Tools

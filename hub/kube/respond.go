@@ -62,7 +62,10 @@ func (c *call) pretty(b []byte, media string) []byte {
 }
 
 func (c *call) wantsPretty() bool {
-	return c.asks("pretty", strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/"))
+	if q := c.r.URL.Query(); q.Has("pretty") {
+		return truthy(q, "pretty")
+	}
+	return strings.HasPrefix(c.r.UserAgent(), "curl/") || strings.HasPrefix(c.r.UserAgent(), "Wget/")
 }
 
 // send answers with an encoded body.

@@ -145,9 +145,11 @@ func streamOptions(q url.Values, sub string) (*corev1.PodExecOptions, error) {
 	return o, nil
 }
 
+// truthy tells whether a query says yes to something, as Kubernetes reads it: a client that is
+// written in Python says True and False.
 func truthy(q url.Values, name string) bool {
 	v := q.Get(name)
-	return q.Has(name) && v != "false" && v != "0"
+	return q.Has(name) && !strings.EqualFold(v, "false") && v != "0"
 }
 
 // containerOf is the container that a request means: the named one, or the only one.

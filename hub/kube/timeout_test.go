@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -42,6 +43,22 @@ func TestAWatchIsNotAskedForByNo(t *testing.T) {
 		w = request{method: "GET", path: "/api/v1/nodes/pi-1?pretty=" + no}.do(s)
 		if strings.Contains(w.Body.String(), "\n  ") {
 			t.Errorf("pretty=%s is pretty", no)
+		}
+	}
+}
+
+// What a log or a command is asked for with False, as Python writes it, is not done.
+func TestNoIsNoInEveryQuery(t *testing.T) {
+	for _, no := range []string{"false", "False", "0"} {
+		q := url.Values{"command": {"sh"}, "stdout": {"True"}}
+		for _, name := range []string{"follow", "previous", "timestamps", "stdin", "stderr", "tty"} {
+			q.Set(name, no)
+		}
+		if o, errs := logOptions(q); o.Follow || o.Previous || o.Timestamps || len(errs) > 0 {
+			t.Errorf("%s: %+v, %v", no, o, errs)
+		}
+		if o, err := streamOptions(q, "exec"); err != nil || !o.Stdout || o.Stdin || o.Stderr || o.TTY {
+			t.Errorf("%s: %+v, %v", no, o, err)
 		}
 	}
 }
