@@ -140,8 +140,8 @@ func (c *call) place(o state.Object) error {
 		default:
 			return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 		}
-	} else if o.GetNamespace() != "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("namespace is %q: leave it out, %s have none", o.GetNamespace(), c.res.plural))
+	} else {
+		o.SetNamespace("")
 	}
 	if c.name != "" {
 		switch o.GetName() {

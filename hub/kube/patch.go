@@ -109,6 +109,9 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 	if !ok {
 		return nil, nil, wrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
 	}
+	if !c.res.namespaced {
+		next.SetNamespace("")
+	}
 	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
 		return nil, nil, apierrors.NewBadRequest("the patch changes metadata.name or metadata.namespace: those are fixed; create another object instead")
 	}

@@ -514,3 +514,32 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":[]}}`, 200, nil)
 	send(t, s, "GET", path, "", "", 404, nil)
 }
+
+// What is in no namespace may name one, as much that is rendered for a namespace does: it
+// means nothing, as at a kube-apiserver.
+func TestWhatIsInNoNamespaceMayNameOne(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const all = "/apis/scheduling.k8s.io/v1/priorityclasses"
+	const body = `{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"%s","namespace":"default"},"value":%d}`
+	for _, c := range []struct {
+		method, path, kind, body string
+		code                     int
+	}{
+		{"POST", all, "application/json", fmt.Sprintf(body, "one", 5), 201},
+		{"PATCH", all + "/one", mp, `{"metadata":{"namespace":"default","labels":{"a":"b"}}}`, 200},
+		{"PATCH", all + "/one", smp, `{"metadata":{"namespace":"default","labels":{"a":"c"}}}`, 200},
+		{"PUT", all + "/one", "application/json", fmt.Sprintf(body, "one", 5), 200},
+		{"PATCH", all + "/two?fieldManager=me", "application/apply-patch+yaml", fmt.Sprintf(body, "two", 6), 201},
+		{"PATCH", all + "/two?fieldManager=me", "application/apply-patch+yaml", fmt.Sprintf(body, "two", 6), 200},
+	} {
+		var o metav1.PartialObjectMetadata
+		send(t, s, c.method, c.path, c.kind, c.body, c.code, &o)
+		if o.Namespace != "" {
+			t.Errorf("%s %s: it is in %q", c.method, c.path, o.Namespace)
+		}
+	}
+	if !strings.Contains(request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp, body: `{"metadata":{"namespace":"other"}}`}.do(s).Body.String(), "metadata.namespace") {
+		t.Error("a pod may go to another namespace")
+	}
+}
