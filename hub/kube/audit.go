@@ -56,7 +56,7 @@ func (c *call) auditWrite(dry bool, st step, err error) {
 		return // a refusal is kept as such
 	}
 	about := *c
-	if err == nil && st.result != nil && c.name == "" {
+	if err == nil && st.result != nil && c.verb == "create" && c.name == "" { // its name was made here
 		about = *c.named(st.result)
 	}
 	note := st.audit

@@ -63,3 +63,17 @@ func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
 		t.Errorf("kept %q of %s", kept.lines, name)
 	}
 }
+
+// Of a collection that was deleted no single object is named.
+func TestADeletedCollectionIsKeptAsOne(t *testing.T) {
+	s := newServer(seeded())
+	for _, name := range []string{"one", "two"} {
+		send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"`+name+`"}}`, 201, nil)
+	}
+	var kept auditing
+	s.Audit = &kept
+	send(t, s, "DELETE", ns+"/configmaps", "", "", 200, nil)
+	if got, want := strings.Join(kept.lines, "\n"), "admin deletecollection configmaps default/ done"; got != want {
+		t.Errorf("kept %q, want %q", got, want)
+	}
+}
