@@ -9,7 +9,8 @@ import (
 // placed, so that it makes them again ever more rarely. It belongs to the workload, goes with
 // it or after a time of peace, and is shown to nobody. Its name is the workload's uid, and for a
 // DaemonSet, whose pods belong to their nodes, behind that the node's name; for a Job that counts
-// the failures of each index, the index.
+// the failures of each index, the index. Of a CronJob it is that a quota had no room for its
+// next Job.
 type Loss struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

@@ -33,8 +33,11 @@ func (p *pass) cronJob(k state.Key) {
 			if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 				schedule = interval{lastStart(c), every.Delay}
 			}
-			p.startJob(c, schedule, active)
-			p.wake(k, schedule.Next(p.now))
+			next := schedule.Next(p.now)
+			if again := p.startJob(c, schedule, active); again.After(p.now) {
+				sooner(&next, again)
+			}
+			p.wake(k, next)
 		}
 	}
 	if !equality.Semantic.DeepEqual(was.Status, c.Status) {
@@ -106,22 +109,29 @@ func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
 }
 
 // startJob starts the Job whose time has come: of several that were missed, as while the
-// hub was off, the last one alone.
-func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) {
+// hub was off, the last one alone. One for which a quota has no room is tried again at the
+// moment that is returned.
+func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) (again time.Time) {
 	at, many := p.dueAt(c, schedule)
 	if at.IsZero() || c.Status.LastScheduleTime != nil && !at.After(c.Status.LastScheduleTime.Time) {
-		return
+		return again
+	}
+	refused := p.lossOf(c, "")
+	if refused != nil {
+		if again = refused.Last.Add(jobHold(refused.Strikes)); p.now.Before(again) {
+			return again
+		}
 	}
 	name := fmt.Sprintf("%s-%d", c.Name, at.Unix()/60)
 	if p.s.Get(state.Key{Kind: state.Jobs, Namespace: c.Namespace, Name: name}) != nil {
 		stamp := metav1.NewTime(at)
 		c.Status.LastScheduleTime = &stamp
-		return
+		return again
 	}
 	switch {
 	case len(active) == 0:
 	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent:
-		return // when that one has ended, unless it is too late then
+		return again // when that one has ended, unless it is too late then
 	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
 		for _, job := range active {
 			p.endJob(c, job, fmt.Sprintf("delete job %s of %s: the next one replaces it", state.Display(job), c.Name))
@@ -143,6 +153,14 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 		at = at.In(zone)
 	}
 	job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] = at.Format(time.RFC3339)
+	if p.Charge != nil {
+		if _, err := p.Charge(job, p.s, p.now); err != nil {
+			return p.refuseJob(c, job, refused, err)
+		}
+	}
+	if refused != nil {
+		p.do(state.Remove(refused, ""))
+	}
 	change := state.Put(job, fmt.Sprintf("create job %s for %s", state.Display(job), c.Name)).Event("SuccessfulCreate")
 	change.About, change.Message, change.Source = c, "Created job "+name, "cronjob-controller"
 	if many {
@@ -152,6 +170,29 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	p.do(change)
 	stamp := metav1.NewTime(at)
 	c.Status.LastScheduleTime = &stamp
+	return again
+}
+
+// refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried again.
+func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Loss, why error) time.Time {
+	l := &state.Loss{}
+	if was != nil {
+		l = was.DeepCopy()
+	} else {
+		k := lossKey(c, "")
+		l.ObjectMeta = metav1.ObjectMeta{
+			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
+		}
+	}
+	l.Strikes, l.Last = l.Strikes+1, metav1.NewMicroTime(p.now)
+	change := state.Put(l, "")
+	if was == nil {
+		change = state.Put(l, fmt.Sprintf("create no job for %s: %v", state.Display(c), why)).Warning(failedCreate)
+		change.Message = fmt.Sprintf("Error creating job: jobs.batch %q is forbidden: %v", job.Name, why)
+		change.About, change.Source = c, "cronjob-controller"
+	}
+	p.do(change)
+	return p.now.Add(jobHold(l.Strikes))
 }
 
 // An interval is the schedule "@every 1h": it counts from the last start, whenever anybody looks.

@@ -300,3 +300,52 @@ func TestAClaimsClassIsCounted(t *testing.T) {
 		claim.Spec.StorageClassName = new("local")
 	}
 }
+
+// A quota of Jobs holds CronJobs, too: what has no room is told once, and started when there is
+// some, if it is not too late then.
+func TestAQuotaOfJobsHoldsCronJobs(t *testing.T) {
+	const jobs = "count/jobs.batch"
+	for _, c := range []struct {
+		name string
+		edit func(*batchv1.CronJobSpec)
+		does func(*fleet)
+		want string
+		told int
+	}{
+		{"no more than it has room for", nil, func(f *fleet) { f.pass(45 * time.Minute) }, "[12:10 12:20]", 1},
+		{"the newest when there is room", nil, func(f *fleet) {
+			f.pass(45 * time.Minute)
+			f.raise(jobs, "3")
+			f.pass(6 * time.Minute) // it is tried each ten minutes at last
+		}, "[12:10 12:20 12:50]", 1},
+		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) }, func(f *fleet) {
+			f.pass(33 * time.Minute)
+			f.raise(jobs, "3")
+			f.pass(5 * time.Minute)
+		}, "[12:10 12:20]", 1},
+		{"one in the place of another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) {
+			f.raise(jobs, "1")
+			f.pass(21 * time.Minute)
+			f.raise(jobs, "1")
+			f.pass(time.Minute)
+		}, "[12:20]", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cron := aCronJob("*/10 * * * *")
+			if c.edit != nil {
+				c.edit(&cron.Spec)
+			}
+			f := limited(t, jobs, "2").put(cron)
+			c.does(f)
+			f.settle().quiet()
+			if got := fmt.Sprint(f.jobs()); got != c.want {
+				t.Errorf("jobs %s, want %s", got, c.want)
+			}
+			told := f.refusals()
+			if len(told) != c.told || !strings.HasPrefix(told[0], "cronjob-controller ") || !strings.Contains(told[0], `Error creating job: jobs.batch "nightly-`) ||
+				!strings.Contains(told[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
+				t.Errorf("told %q", told)
+			}
+		})
+	}
+}
