@@ -282,7 +282,8 @@ func (l *list) indexes(text string, completions int32, p *field.Path) (n int32) 
 }
 
 // jobUnchanged: of a Job only how much of it runs, for how long, and what becomes of it may
-// change; of its pods, while it is suspended and none has run, where they are placed.
+// change; of its pods, while it is suspended and none runs, where they are placed and what
+// their containers ask for (KEP-5440).
 func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	now, was := &o.Spec, &old.Spec
 	l.selectorUnchanged(now.Selector, was.Selector)
@@ -301,8 +302,22 @@ func (l *list) jobUnchanged(o, old *batchv1.Job) {
 		template.Labels, template.Annotations = was.Template.Labels, was.Template.Annotations
 		t.NodeSelector, t.Tolerations, t.SchedulingGates = b.NodeSelector, b.Tolerations, b.SchedulingGates
 		t.Affinity = withNodeAffinityOf(t.Affinity, b.Affinity)
+		withResourcesOf(t.Containers, b.Containers)
+		withResourcesOf(t.InitContainers, b.InitContainers)
 	}
 	l.same(*template, was.Template, spec.Child("template"))
+}
+
+// withResourcesOf gives containers the resources of others, if they are the same.
+func withResourcesOf(list, was []corev1.Container) {
+	if len(list) != len(was) {
+		return
+	}
+	for i := range list {
+		if list[i].Name == was[i].Name {
+			list[i].Resources = was[i].Resources
+		}
+	}
 }
 
 func (l *list) cronJob(s *batchv1.CronJobSpec, old state.Object) {

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const aJob = "metadata: {name: j, namespace: shop}\nspec:\n  template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'kiosk:1'}]}}\n"
@@ -70,6 +73,9 @@ func TestAJobsTemplateStands(t *testing.T) {
 		_, errs := Admit(next, old, normal)
 		return errs.ToAggregate()
 	}
+	more := func(j *batchv1.Job) {
+		j.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}
+	}
 	for name, f := range map[string]func(*batchv1.Job){
 		"parallelism": func(j *batchv1.Job) { *j.Spec.Parallelism = 3 },
 		"suspend":     func(j *batchv1.Job) { *j.Spec.Suspend = true },
@@ -83,6 +89,7 @@ func TestAJobsTemplateStands(t *testing.T) {
 		"image":       func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Image = "other:1" },
 		"completions": func(j *batchv1.Job) { *j.Spec.Completions = 3 },
 		"place":       func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} },
+		"resources":   more,
 	} {
 		if err := change(f); err == nil || !strings.Contains(err.Error(), "immutable") {
 			t.Errorf("%s: %v", name, err)
@@ -91,6 +98,20 @@ func TestAJobsTemplateStands(t *testing.T) {
 	*old.Spec.Suspend = true
 	if err := change(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} }); err != nil {
 		t.Error("suspended:", err)
+	}
+	if err := change(more); err != nil {
+		t.Error("suspended, other resources:", err)
+	}
+	if err := change(func(j *batchv1.Job) {
+		more(j)
+		j.Spec.Template.Spec.Containers[0].Image = "other:1"
+	}); err == nil {
+		t.Error("suspended, another image, too: it may change")
+	}
+	began := metav1.Now() // it has been suspended, and its pods have yet to be asked to leave
+	old.Status.StartTime = &began
+	if err := change(more); err == nil {
+		t.Error("suspended while its pods run: their resources may change")
 	}
 }
 
