@@ -364,35 +364,37 @@ func (d *stateful) shrink() bool {
 }
 
 // roll asks pods of an older revision to leave, the last first and none below the partition:
-// one at a time, each as soon as those after it serve, or as many as maxUnavailable leaves.
+// one at a time, each as soon as those after it serve, or as many as maxUnavailable leaves. Of
+// pods that come all at once those that do not serve leave before, whatever else is missing.
 func (d *stateful) roll() {
 	s := d.set.Spec.UpdateStrategy
 	if s.Type == appsv1.OnDeleteStatefulSetStrategyType || d.missing {
 		return
 	}
-	from, most := int64(0), int64(0)
+	old := func(pod *corev1.Pod) bool { return revisionLabel(pod) != d.update.Name && pod.DeletionTimestamp == nil }
+	from, most, bounded := int64(0), int64(1), false
 	if u := s.RollingUpdate; u != nil {
 		from = int64(max(ptr.Deref(u.Partition, 0), 0))
-		if u.MaxUnavailable != nil {
+		if bounded = u.MaxUnavailable != nil; bounded {
 			most = int64(unavailableOf(u.MaxUnavailable, int32(d.want)))
-			for i := range d.want {
-				if !d.serves(d.pods[d.first+i]) {
-					most--
-				}
-			}
-			if most <= 0 {
-				return
-			}
 		}
 	}
-	for i := d.want - 1; i >= from; i-- {
+	idle := bounded && !d.ordered // what does not serve is no loss
+	for i := d.want - 1; i >= 0 && bounded; i-- {
 		pod := d.pods[d.first+i]
-		if revisionLabel(pod) != d.update.Name && pod.DeletionTimestamp == nil {
+		if d.serves(pod) {
+			continue
+		}
+		if most--; idle && i >= from && old(pod) {
+			d.drop(pod, "its template has changed, and it does not serve")
+		}
+	}
+	for i := d.want - 1; i >= from && most > 0; i-- {
+		switch pod := d.pods[d.first+i]; {
+		case old(pod) && (!idle || d.serves(pod)):
 			d.drop(pod, "its template has changed")
-			if most--; most <= 0 {
-				return
-			}
-		} else if (s.RollingUpdate == nil || s.RollingUpdate.MaxUnavailable == nil) && !d.serves(pod) {
+			most--
+		case !bounded && !d.serves(pod):
 			return
 		}
 	}

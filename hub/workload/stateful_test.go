@@ -627,3 +627,43 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 		}
 	}
 }
+
+// A pod that does not serve holds no update up of a set whose pods come all at once: it goes
+// first, as its replacement may serve. Those that serve keep to the bound.
+func TestWhatDoesNotServeIsUpdatedFirst(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aSet(4, parallel, func(s *appsv1.StatefulSetSpec) {
+		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(1))
+	}))
+	f.up("pi-1")
+	image := func(name string) {
+		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = name }).settle().quiet()
+	}
+	unready := func(name string) {
+		f.ready(name, "pi-1").edit(podKey(name), func(o state.Object) {
+			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+		})
+	}
+	image("db:bad")
+	f.leave("db-3").settle().quiet()
+	unready("db-3")
+	f.settle().quiet()
+	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1 db-3=db:bad" {
+		t.Fatalf("with a bad image: %s", got)
+	}
+	image("db:2")
+	if got := f.leaving(); !slices.Equal(got, []string{"db-3"}) {
+		t.Fatalf("leaving %v", got)
+	}
+	if f.leave("db-3").up("pi-1"); f.images() != "db-0=db:2 db-1=db:2 db-2=db:2 db-3=db:2" {
+		t.Errorf("at last: %s", f.images())
+	}
+	// Of several none waits for another, nor for those that serve; below the partition all stay.
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) })
+	for _, name := range []string{"db-0", "db-1", "db-2"} {
+		unready(name)
+	}
+	image("db:3")
+	if got := f.leaving(); !slices.Equal(got, []string{"db-1", "db-2"}) {
+		t.Errorf("leaving %v", got)
+	}
+}
