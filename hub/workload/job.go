@@ -245,6 +245,9 @@ func (r *run) judge() {
 	if m := spec.MaxFailedIndexes; m != nil && r.lost.len() > *m {
 		r.fail(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes")
 	}
+	if spec.Completions != nil && r.lost.len() > 0 && st.Succeeded+r.lost.len() >= *spec.Completions {
+		r.fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
+	}
 	r.metRule()
 	switch {
 	case spec.Completions == nil:
@@ -253,8 +256,6 @@ func (r *run) judge() {
 		}
 	case st.Succeeded >= *spec.Completions && (len(r.live) == 0 || r.indexed()):
 		r.succeed(batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods")
-	case r.lost.len() > 0 && st.Succeeded+r.lost.len() >= *spec.Completions:
-		r.fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
 	}
 }
 

@@ -607,3 +607,21 @@ func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
 		t.Errorf("labels of a job with its own: %v", l)
 	}
 }
+
+// What ends a Job without success goes before what ends it with, where both come at once.
+func TestAFailureGoesBeforeARuleOfSuccess(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), func(s *batchv1.JobSpec) {
+		s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(0)), new(int32(6))
+		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededCount: new(int32(1))}}}
+	})).settle()
+	for _, pod := range f.livePods() {
+		phase := corev1.PodSucceeded
+		if pod.Annotations[batchv1.JobCompletionIndexAnnotation] == "1" {
+			phase = corev1.PodFailed
+		}
+		f.edit(state.KeyOf(pod), func(o state.Object) {
+			o.(*corev1.Pod).Spec.NodeName, o.(*corev1.Pod).Status.Phase = "pi-1", phase
+		})
+	}
+	f.settle().quiet().is("0 active, 1 succeeded, 1 failed, indexes 0, failed 1, Failed FailedIndexes")
+}
