@@ -83,12 +83,12 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			if !up(sp.new) {
 				away++
 			}
-		case sp.new != nil: // surging: the old one goes once the new one serves
-			if up(sp.new) {
-				d.drop(sp.old, "its replacement is available")
-			} else {
-				doubled++
-			}
+		case sp.new != nil && up(sp.new): // surging: the old one goes once the new one serves
+			d.drop(sp.old, "its replacement is available")
+		case sp.new != nil && !ready(sp.old): // it serves nobody, and may have what the new one waits for
+			d.drop(sp.old, "it is not ready, and its replacement is there")
+		case sp.new != nil:
+			doubled++
 		case up(sp.old):
 			sound = append(sound, sp)
 		default:

@@ -181,6 +181,30 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	}
 }
 
+// An old pod that does not serve does not stand in the way of its replacement, which may wait
+// for its ports; one that serves stays until that one does.
+func TestADaemonSetsSurgeEndsWhatDoesNotServe(t *testing.T) {
+	for _, serves := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
+		f := newFleet(t)
+		nodes(f, 1)
+		ds := daemonSet()
+		ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
+		f.put(ds).settle().run().settle()
+		old := state.KeyOf(f.livePods()[0])
+		f.edit(old, func(o state.Object) {
+			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: serves}, f.now)
+		})
+		f.edit(probeKey, func(o state.Object) {
+			ds := o.(*appsv1.DaemonSet)
+			ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
+		})
+		f.settle().quiet()
+		if pod := f.s.Pod(old.Namespace, old.Name); (pod.DeletionTimestamp == nil) != (serves == corev1.ConditionTrue) || len(f.pods()) != 2 {
+			t.Errorf("Ready is %s: leaving since %v, pods %v", serves, pod.DeletionTimestamp, f.pods())
+		}
+	}
+}
+
 func TestDaemonSetOnDeleteWaitsForThePerson(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 2)
