@@ -161,6 +161,9 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 	case patch.GetUID() != "":
 		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
 	default:
+		if err := c.mayCreate(); err != nil {
+			return step{}, err
+		}
 		if base, err = scheme.New(c.res.GroupVersionKind); err != nil {
 			return step{}, err
 		}

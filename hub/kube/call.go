@@ -171,28 +171,48 @@ func (c *call) route() error {
 	if c.sub != nil {
 		verbs = c.sub.verbs
 	}
-	if c.verb == "" || !slices.Contains(verbs, c.verb) {
-		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
-		switch {
-		case c.res.empty:
-			e.ErrStatus.Message = c.res.row.Absent
-		case c.res.row.Published != "":
-			e.ErrStatus.Message = c.res.row.Published
-		case c.res.kind == state.DeviceReports:
-			e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
-		case c.res.kind == state.Incidents:
-			e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: they can only be read"
-		case c.res.kind == state.Volumes && (c.verb == "create" || c.verb == ""):
-			e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
-		case c.res.kind == state.JoinRequests && c.verb == "create":
-			e.ErrStatus.Message = onlyAsked
-		}
-		return e
+	if !slices.Contains(verbs, c.verb) {
+		return c.unsupported(c.verb, strings.ToLower(c.r.Method))
 	}
 	if c.res.namespaced && c.namespace == "" && (c.verb == "create" || c.verb == "deletecollection") {
 		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
 		e.ErrStatus.Message = "objects of this kind are created and deleted in their namespace: use the path /namespaces/{namespace}/" + c.resource
 		return e
+	}
+	return nil
+}
+
+// unsupported is the answer to a verb ("": none) that the resource does not have, in the word
+// of the client.
+func (c *call) unsupported(verb, action string) error {
+	e := apierrors.NewMethodNotSupported(c.res.groupResource(), action)
+	switch {
+	case c.res.empty:
+		e.ErrStatus.Message = c.res.row.Absent
+	case c.res.row.Published != "":
+		e.ErrStatus.Message = c.res.row.Published
+	case c.res.kind == state.DeviceReports:
+		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
+	case c.res.kind == state.Incidents:
+		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: they can only be read"
+	case c.res.kind == state.Volumes && (verb == "create" || verb == ""):
+		e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
+	case c.res.kind == state.JoinRequests && verb == "create":
+		e.ErrStatus.Message = onlyAsked
+	}
+	return e
+}
+
+// mayCreate refuses what would create an object in another way than by a POST where that one
+// would be refused.
+func (c *call) mayCreate() error {
+	switch {
+	case !slices.Contains(c.res.verbs, "create"):
+		return c.unsupported("create", "create")
+	case !c.may(c.who.Role, c.res, "create", c.resource):
+		like := *c
+		like.verb = "create"
+		return like.forbidden(c.resource)
 	}
 	return nil
 }

@@ -99,3 +99,26 @@ func ways(r *resource) map[string][]string {
 	}
 	return m
 }
+
+// Who may change what is there but make nothing makes nothing by a server-side apply either, and
+// nobody what only the hub makes.
+func TestAnApplyThatCreatesIsACreation(t *testing.T) {
+	const site = `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"%s"},"spec":{"description":"%s"}}`
+	const sites, volumes = "/apis/flotilla.dev/v1alpha1/sites", "/api/v1/persistentvolumes"
+	s := newServer(seeded())
+	for _, c := range []struct {
+		role, path, body string
+		code             int
+		says             string
+	}{
+		{"operator", sites + "/new", fmt.Sprintf(site, "new", "x"), 403, `cannot create resource \"sites\"`},
+		{"admin", sites + "/new", fmt.Sprintf(site, "new", "x"), 201, ""},
+		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it is there, and the description another's
+		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "persistent volumes are made for claims"},
+	} {
+		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml", body: c.body, role: c.role}.do(s)
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
+			t.Errorf("%s applies %s: %d %s", c.role, c.path, w.Code, w.Body)
+		}
+	}
+}

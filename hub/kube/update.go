@@ -38,6 +38,9 @@ func (c *call) update() error {
 		live := c.lookup(s)
 		switch {
 		case live == nil && c.sub == nil && c.res.row.CreateOnUpdate:
+			if err := c.mayCreate(); err != nil {
+				return step{}, err
+			}
 			next.SetResourceVersion("")
 			return c.creation(s, next, w, now)
 		case live == nil:
