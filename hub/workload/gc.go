@@ -96,8 +96,8 @@ func (p *pass) dropOwners(o state.Object) bool {
 
 // lives tells whether an owner of an object is there.
 func (p *pass) lives(o state.Object, r metav1.OwnerReference) bool {
-	if !keeps(r) {
-		return true // of a kind that the hub does not know: not ours to judge
+	if !keeps(r) || outside(o, state.KindNamed(r.Kind)) {
+		return true // of a kind that the hub does not know, or where nobody can look it up: not ours to judge
 	}
 	owner := p.s.ByUID(r.UID)
 	return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
@@ -120,13 +120,21 @@ func keeps(r metav1.OwnerReference) bool {
 	return k != "" && err == nil && gv.Group == k.GroupVersionKind().Group
 }
 
+// outside tells whether an object is in no namespace and its owner, of that kind, in one: in
+// which, its reference does not say. With Kubernetes, too, nothing goes with such an owner.
+func outside(o state.Object, owner state.Kind) bool {
+	return o.GetNamespace() == "" && owner.Namespaced()
+}
+
 // dependentsGone deletes what depends on an object that goes in the foreground,
 // and tells whether nothing is left of it that blocks. What another owner keeps is let go.
 func (p *pass) dependentsGone(o state.Object) bool {
 	gone := true
 	var rest []state.Object
 	for d := range p.s.Dependents(o.GetUID()) {
-		rest = append(rest, d)
+		if !outside(d, state.KindOf(o)) {
+			rest = append(rest, d)
+		}
 	}
 	for _, d := range rest {
 		if p.kept(d) {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
 )
@@ -170,6 +171,36 @@ func TestOwners(t *testing.T) {
 	if has("blocked") {
 		t.Error("not removed when its finalizer is gone")
 	}
+}
+
+// What is in no namespace goes with no owner that is in one: as with Kubernetes, that is no
+// reference that could be followed.
+func TestNothingOfTheFleetGoesWithAnOwnerInANamespace(t *testing.T) {
+	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
+	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
+	for name, uid := range map[string]types.UID{"of-one-that-lives": f.s.Get(key).GetUID(), "of-one-that-is-not": "gone"} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid}}
+		f.put(ns)
+	}
+	whole := func(when string) {
+		t.Helper()
+		for _, name := range []string{"of-one-that-lives", "of-one-that-is-not"} {
+			if ns := f.s.Get(state.Key{Kind: state.Namespaces, Name: name}); ns == nil || ns.GetDeletionTimestamp() != nil {
+				t.Errorf("%s: namespace %s goes", when, name)
+			}
+		}
+	}
+	f.settle().quiet()
+	whole("at first")
+	f.edit(key, func(o state.Object) {
+		o.SetDeletionTimestamp(&metav1.Time{Time: f.now})
+		o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+	}).settle().quiet()
+	if f.s.Get(key) != nil {
+		t.Error("the owner waits for what does not go with it")
+	}
+	whole("when the owner has gone in the foreground")
 }
 
 // As Kubernetes does: an owner that goes in the foreground takes along what is its alone,
