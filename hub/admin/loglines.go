@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -135,18 +137,20 @@ func escape(s string) int {
 	return 1 + n
 }
 
-// A bookmark is a place in a log: after the nth line with this time. Some engines tell
-// the time in whole seconds, in which much can be said.
+// A bookmark is a place in the log of one pod or node: after the nth line with this time.
+// Some engines tell the time in whole seconds, in which much can be said. Another that comes
+// under the same name has another log, and may have another clock.
 type bookmark struct {
 	at time.Time
 	n  int
+	of types.UID
 }
 
 // pass moves the mark behind a line, if that is not before it.
 func (m *bookmark) pass(at time.Time) {
 	switch {
 	case at.After(m.at):
-		*m = bookmark{at, 1}
+		m.at, m.n = at, 1
 	case at.Equal(m.at):
 		m.n++
 	}
@@ -156,18 +160,19 @@ func (m bookmark) String() string {
 	if m.at.IsZero() {
 		return ""
 	}
-	return m.at.Format(time.RFC3339Nano) + "/" + strconv.Itoa(m.n)
+	return m.at.Format(time.RFC3339Nano) + "/" + strconv.Itoa(m.n) + "/" + string(m.of)
 }
 
-// parseBookmark is the inverse of String; what is none is the beginning.
-func parseBookmark(s string) bookmark {
-	at, n, _ := strings.Cut(s, "/")
+// parseBookmark is the inverse of String; what is none in this one's log is its beginning.
+func parseBookmark(s string, of types.UID) bookmark {
+	at, rest, _ := strings.Cut(s, "/")
+	n, uid, _ := strings.Cut(rest, "/")
 	t, err := time.Parse(time.RFC3339Nano, at)
-	if err != nil {
-		return bookmark{}
+	if err != nil || types.UID(uid) != of {
+		return bookmark{of: of}
 	}
 	count, _ := strconv.Atoi(n)
-	return bookmark{t.UTC(), count}
+	return bookmark{t.UTC(), count, of}
 }
 
 // last keeps the newest lines, at most so many and maxHeld bytes of them.

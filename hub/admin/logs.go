@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/state"
@@ -33,6 +34,7 @@ const firstLook = 5 * time.Second
 // A logAsk is what of which log is wanted, as the address says.
 type logAsk struct {
 	node      string
+	uid       types.UID   // of whose log it is: the pod, or the node
 	site      string      // of the node, where its agent's log is meant
 	pod       *corev1.Pod // nil: the agent's own log
 	container string
@@ -91,13 +93,13 @@ func (c *call) logAsk() (q logAsk, err error) {
 		if q.container, err = containerOf(q.pod, c.QueryParam("container")); err != nil {
 			return q, err
 		}
-		q.node, q.previous = q.pod.Spec.NodeName, c.QueryParam("previous") != ""
+		q.node, q.uid, q.previous = q.pod.Spec.NodeName, q.pod.UID, c.QueryParam("previous") != ""
 	} else {
 		n := c.Fleet.Snapshot().Node(c.Param("name"))
 		if n == nil {
 			return q, errMissing(fmt.Sprintf("There is no node %s.", c.Param("name")))
 		}
-		q.node, q.site = n.Name, state.SiteOf(n)
+		q.node, q.uid, q.site = n.Name, n.UID, state.SiteOf(n)
 	}
 	q.tail, _ = strconv.ParseInt(chosen(c.QueryParam("tail"), usualTail, logTails), 10, 64)
 	q.since, _ = time.ParseDuration(chosen(c.QueryParam("since"), "", logSinces))
@@ -242,7 +244,7 @@ func (c *call) logs() error {
 func (c *call) lastLines(q logAsk) (*last, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
 	defer cancel()
-	found := &last{most: int(q.tail)}
+	found := &last{most: int(q.tail), end: bookmark{of: q.uid}}
 	leave, ok := c.tools.logs.enter(c.user.Name)
 	if !ok {
 		return found, errTold(crowdedLogs)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -83,14 +85,15 @@ func TestALogGoesOnBehindAMark(t *testing.T) {
 		want       string
 	}{
 		{"without a mark all is new", "", "a b c d e"},
-		{"a mark within a second goes on within it", "2026-11-21T03:54:02Z/2", "d e"},
-		{"a mark at the end of all has nothing new", "2026-11-21T03:54:03Z/1", ""},
-		{"a mark of an earlier second", "2026-11-21T03:54:01Z/1", "b c d e"},
+		{"a mark within a second goes on within it", "2026-11-21T03:54:02Z/2/u", "d e"},
+		{"a mark at the end of all has nothing new", "2026-11-21T03:54:03Z/1/u", ""},
+		{"a mark of an earlier second", "2026-11-21T03:54:01Z/1/u", "b c d e"},
 		{"a mark that is none is the beginning", "yesterday/x", "a b c d e"},
-		{"a device that began again with a clock that is slow", "2026-11-21T03:56:00Z/1", "a b c d e"},
+		{"a mark in another's log is the beginning", "2026-11-21T03:54:02Z/2/v", "a b c d e"},
+		{"a device that began again with a clock that is slow", "2026-11-21T03:56:00Z/1/u", "a b c d e"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &logSender{from: parseBookmark(tt.from)}
+			s := &logSender{from: parseBookmark(tt.from, "u"), at: bookmark{of: "u"}}
 			var got []string
 			for i, at := range []time.Time{second(1), second(2), second(2), second(2), second(3)} {
 				if !s.had(at) {
@@ -100,7 +103,7 @@ func TestALogGoesOnBehindAMark(t *testing.T) {
 			if strings.Join(got, " ") != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
-			if s.at.String() != "2026-11-21T03:54:03Z/1" || parseBookmark(s.at.String()) != s.at {
+			if s.at.String() != "2026-11-21T03:54:03Z/1/u" || parseBookmark(s.at.String(), "u") != s.at {
 				t.Errorf("the mark is %s", s.at)
 			}
 		})
@@ -199,6 +202,42 @@ func TestTheLogOfAnAgent(t *testing.T) {
 	k.device.fail(nil)
 	k.press(".crumbs a:last-child")
 	k.await(`location.pathname === "/nodes/pi-1"`)
+}
+
+// A stateful set's pod comes back under its name, on another node whose clock is slower: the log
+// that is followed goes on with all that it says.
+func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
+	pod := testPod("web-0", "pi-1", func(p *corev1.Pod) { p.UID = "first" })
+	m := newMemory(append(sample(), pod)...)
+	c := configOf(m)
+	d, _ := equip(&c)
+	srv := start(t, c)
+	d.log("a", "b", "c", "d", "e", "f", "g")
+	_, body := srv.ask(t, "viewer", http.MethodGet, "/pods/default/web-0/logs", nil)
+	_, from, _ := strings.Cut(body, `data-from="`)
+	from, _, _ = strings.Cut(from, `"`)
+	if !strings.HasPrefix(from, stampOf(6).Format(time.RFC3339)) {
+		t.Fatalf("the page goes on from %q", from)
+	}
+	d.mu.Lock()
+	d.lines = []string{"I am back", "and ready"}
+	d.mu.Unlock()
+	m.put(t, testPod("web-0", "pi-2", func(p *corev1.Pod) { p.UID = "second" }))
+	l := srv.listen(t, "viewer", "/pods/default/web-0/logs/stream?from="+url.QueryEscape(html.UnescapeString(from)))
+	timeout := time.After(generous)
+	for {
+		select {
+		case e := <-l.events:
+			if e[0] == "lines" {
+				if !strings.Contains(e[2], "I am back") || !strings.Contains(e[2], "and ready") {
+					t.Errorf("the page is sent %s", e[2])
+				}
+				return
+			}
+		case <-timeout:
+			t.Fatal("the page is sent no line")
+		}
+	}
 }
 
 // Whoever follows the log of what is removed meanwhile is told so, and asks no more: an

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/panics"
@@ -28,7 +29,7 @@ func (c *call) logStream() error {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	c.Response().WriteHeader(http.StatusOK)
-	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, from: c.lastSeen()}
+	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, from: c.lastSeen(q.uid), at: bookmark{of: q.uid}}
 	if s.say("hello", "", "") != nil {
 		return nil
 	}
@@ -77,13 +78,13 @@ func (c *call) logStream() error {
 	return s.over("Container "+q.container+" has ended; its next run is shown as soon as it begins.", true)
 }
 
-// lastSeen is the last line that the page has.
-func (c *call) lastSeen() bookmark {
+// lastSeen is the last line that the page has of the log of this one.
+func (c *call) lastSeen(of types.UID) bookmark {
 	at := c.Request().Header.Get("Last-Event-ID")
 	if at == "" {
 		at = c.QueryParam("from")
 	}
-	return parseBookmark(at)
+	return parseBookmark(at, of)
 }
 
 // keepAlive tells the page that the hub is there, until that or the session ends.
