@@ -200,7 +200,7 @@ func (c *call) watchOver(ctx context.Context, w *window) error {
 		switch {
 		case err != nil || !c.Allow(u.Role, "create", "pods/exec"):
 			return errLoggedOut
-		case time.Since(time.Unix(0, w.touched.Load())) > untouched:
+		case w.idle() > untouched:
 			return errUntouched
 		case w.say(note{Beat: true}) != nil:
 			return errLeft

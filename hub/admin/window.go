@@ -21,7 +21,8 @@ type window struct {
 	typer *io.PipeWriter
 	sizes chan ask.Size // the newest only
 
-	touched atomic.Int64 // Unix nanoseconds of the last time that something was typed
+	opened  time.Time
+	touched atomic.Int64 // nanoseconds since then, when something was typed last
 	typed   atomic.Bool
 }
 
@@ -57,10 +58,16 @@ var packets = websocket.Codec{
 }
 
 func newWindow(conn *websocket.Conn) *window {
-	w := &window{conn: conn, sizes: make(chan ask.Size, 1)}
+	w := &window{conn: conn, sizes: make(chan ask.Size, 1), opened: time.Now()}
 	w.input, w.typer = io.Pipe()
-	w.touched.Store(time.Now().UnixNano())
 	return w
+}
+
+func (w *window) touch() { w.touched.Store(int64(time.Since(w.opened))) }
+
+// idle is for how long nobody has typed, whatever the machine's clock is set to meanwhile.
+func (w *window) idle() time.Duration {
+	return time.Since(w.opened) - time.Duration(w.touched.Load())
 }
 
 // greeted waits for the page's first note.
@@ -100,7 +107,7 @@ func (w *window) hear(ctx context.Context) error {
 			continue
 		}
 		w.typed.Store(true)
-		w.touched.Store(time.Now().UnixNano())
+		w.touch()
 		if _, err := w.typer.Write(p.data); err != nil {
 			return nil // the command has ended: its end is told elsewhere
 		}
