@@ -162,9 +162,15 @@ func (t token) term(list string) (term Term, why string) {
 
 func told(list string) string { return strings.Join(KeysOf(list), ":, ") + ":" }
 
+// mapped is how many bits stand before an IPv4 address that is written as one of IPv6.
+const mapped = 96
+
 // address reads an address, a block, or how an address begins.
 func (t *Term) address() (why string) {
 	if p, err := netip.ParsePrefix(t.Value); err == nil {
+		if bits := p.Bits() - mapped; p.Addr().Is4In6() && bits >= 0 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), bits)
+		}
 		t.block = p.Masked()
 		return ""
 	}
