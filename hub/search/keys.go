@@ -17,7 +17,7 @@ type How int
 // The ways to compare.
 const (
 	Whole   How = iota // the same; a * stands for any text
-	Part               // contained
+	Part               // contained; a * stands for any text
 	Address            // an IP address, a block such as 10.0.0.0/24, or how one begins, such as 10.0.
 	Label              // a label's key, or key=value where a * in the value stands for any text
 )

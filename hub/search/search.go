@@ -188,7 +188,7 @@ func (t *Term) address() (why string) {
 func (t Term) Is(value string) bool {
 	switch t.how {
 	case Part:
-		return strings.Contains(strings.ToLower(value), t.Value)
+		return like("*"+t.Value+"*", value)
 	case Address:
 		if !t.block.IsValid() {
 			return strings.HasPrefix(strings.ToLower(value), t.Value)

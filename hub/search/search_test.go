@@ -56,6 +56,7 @@ func TestIs(t *testing.T) {
 		{"site:oslo", "oslo", true}, {"site:oslo", "OSLO", true}, {"site:oslo", "oslo-2", false}, {"site:os", "oslo", false},
 		{"site:os*", "oslo", true}, {"site:*lo", "oslo", true}, {"site:o*l*o", "oslo", true}, {"site:o*x*o", "oslo", false}, {"site:oslo*oslo", "oslo", false}, {"site:*", "", true},
 		{"board:pi", "raspberrypi4", true}, {"board:PI4", "RaspberryPi4", true}, {"board:pi5", "raspberrypi4", false},
+		{"image:nginx*", "docker.io/nginx:1.27", true}, {"image:nginx:*-alpine", "docker.io/nginx:1.27-alpine", true}, {"image:nginx:*-alpine", "docker.io/nginx:1.27", false}, {"board:*pi4", "RaspberryPi4", true}, {"board:p*5", "raspberrypi4", false},
 		{"ip:10.0.0.1", "10.0.0.1", true}, {"ip:10.0.0.1", "10.0.0.10", false}, {"ip:10.0.0.0/24", "10.0.0.200", true}, {"ip:10.0.0.7/24", "10.0.0.200", true},
 		{"ip:10.0.0.0/24", "10.0.1.1", false}, {"ip:10.0.", "10.0.1.1", true}, {"ip:10.0.", "10.10.1.1", false}, {"ip:fd00::/8", "fd00::1", true}, {"ip:FD00:0:0::1", "fd00::1", true},
 		{"ip:10.0.0.0/8", "none", false}, {"ip:::ffff:10.0.0.1", "10.0.0.1", true},
