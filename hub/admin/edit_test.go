@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -190,6 +191,28 @@ data: {sky: grey}
 	}
 	k.press("button[value=check]")
 	k.says("Unchanged")
+}
+
+// Not every conflict is one over fields: one with a change at the same moment is told in the API's
+// words, and no box helps.
+func TestAConflictThatIsNoneOfFieldsIsToldAsItIs(t *testing.T) {
+	c := configOf(newMemory(sample()...))
+	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPatch:
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"kind":"Status","status":"Failure","reason":"Conflict","code":409,"message":"the object has been modified while the request was carried out","details":{"name":"colours","kind":"configmaps"}}`)
+		case strings.HasSuffix(r.URL.Path, "/v1"):
+			_, _ = io.WriteString(w, `{"resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true}]}`)
+		default:
+			_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"colours"}}`)
+		}
+	})
+	srv := start(t, c)
+	_, body := srv.ask(t, "admin", http.MethodPost, "/yaml", url.Values{"csrf": {csrf}, "action": {"check"}, "text": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colours}\n"}})
+	if !strings.Contains(body, "The object has been modified while the request was carried out.") || strings.Contains(body, "Others have set these fields") || strings.Contains(body, "or tick") {
+		t.Errorf("the conflict is told as %s", mainOf(body))
+	}
 }
 
 func TestObjectPaths(t *testing.T) {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	yamllines "flotilla.dev/hub/kube/lines"
 )
@@ -175,10 +178,17 @@ func (c *call) refusedRow(r pastedRow, err error, line func(field string) int) (
 		return r, err
 	}
 	r.Problem, r.Causes = no.tell(line)
-	if r.Fight = no.code == http.StatusConflict; r.Fight {
+	if r.Fight = no.fight(); r.Fight {
 		r.Problem = "Others have set these fields:"
 	}
 	return r, nil
+}
+
+// fight tells whether the API refused because other programs have set some of the fields. It is
+// no other conflict, such as with a change at the same moment.
+func (e *apiRefusal) fight() bool {
+	d := e.status.Details
+	return d != nil && slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeFieldManagerConflict })
 }
 
 // upper begins a sentence.
