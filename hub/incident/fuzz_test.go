@@ -18,7 +18,7 @@ import (
 // node that is not ready is part of exactly one open incident, each that stands in one is in
 // trouble, and asked about everything the decider wants nothing more.
 func FuzzIncidents(f *testing.F) {
-	for seed := range int64(12) {
+	for seed := range int64(24) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {
@@ -42,7 +42,7 @@ func chance(w *world, r *rand.Rand) {
 	statuses := []corev1.ConditionStatus{"True", "False", "Unknown"}
 	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK, fleet.ConditionIdentityConflict}
 	name := fmt.Sprint("kiosk-", r.Intn(6))
-	switch r.Intn(8) {
+	switch r.Intn(9) {
 	case 0, 1, 2:
 		w.ready(n.Name, statuses[r.Intn(3)])
 	case 3:
@@ -57,6 +57,8 @@ func chance(w *world, r *rand.Rand) {
 		}
 	case 7:
 		w.put(deployment("kiosk", 4, int32(r.Intn(5))))
+	case 8:
+		w.put(pod(name, "", all(owned("kiosk-1"), unplaced)))
 	}
 }
 

@@ -107,6 +107,9 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		if i.State == fleet.IncidentOpen {
 			q := subjectOf(i)
 			p.open[q] = append(p.open[q], i)
+			if i.Cause == CannotBePlaced {
+				p.placeless = append(p.placeless, q)
+			}
 		} else {
 			p.closed = append(p.closed, i)
 		}
@@ -121,16 +124,17 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 // A pass is one look at some subjects.
 type pass struct {
 	Decider
-	s       state.Snapshot
-	now     time.Time
-	plan    *state.Plan
-	open    map[state.Subject][]*fleet.Incident // as they are after what has been decided already
-	closed  []*fleet.Incident
-	gone    []*fleet.Incident       // expired
-	evicted map[string]int32        // pods told to leave since the last pass, by node
-	named   map[string]bool         // names given in this pass
-	turns   map[state.Subject]bool  // large workloads whose turn has come
-	makers  map[types.UID]state.Key // workloads, by the uid of what makes their pods
+	s         state.Snapshot
+	now       time.Time
+	plan      *state.Plan
+	open      map[state.Subject][]*fleet.Incident // as they are after what has been decided already
+	placeless []state.Subject                     // workloads whose pods found no place before
+	closed    []*fleet.Incident
+	gone      []*fleet.Incident       // expired
+	evicted   map[string]int32        // pods told to leave since the last pass, by node
+	named     map[string]bool         // names given in this pass
+	turns     map[state.Subject]bool  // large workloads whose turn has come
+	makers    map[types.UID]state.Key // workloads, by the uid of what makes their pods
 }
 
 // gather returns what is to be looked at: the fleet, sites, then what may follow from theirs.
@@ -258,7 +262,8 @@ type found struct {
 	fleet.Incident
 	rule
 	old     *fleet.Incident
-	evicted int32 // pods, since the last look
+	evicted int32              // pods, since the last look
+	works   map[state.Key]bool // that have pods on its nodes
 }
 
 // settle makes of the findings about a subject what is remembered.
@@ -269,6 +274,7 @@ func (p *pass) settle(q state.Subject, f findings) {
 	for i := range f.all {
 		met[f.all[i].old] = true
 		now = append(now, p.remember(&f.all[i]))
+		p.lead(now[i], f.all[i].works)
 	}
 	for _, i := range p.open[q] {
 		if met[i] {
@@ -292,6 +298,18 @@ func (p *pass) settle(q state.Subject, f findings) {
 	}
 	p.open[q] = now
 	p.plan.WakeFor(q, wake)
+}
+
+// lead looks again at workloads whose pods find no place, where those begin to follow from an incident,
+// or follow from it no more: nothing of the workload itself need have changed.
+func (p *pass) lead(i *fleet.Incident, works map[state.Key]bool) {
+	for _, q := range p.placeless {
+		for _, o := range p.open[q] {
+			if o.Cause == CannotBePlaced && (o.PartOf == "" && works[q.Key] || o.PartOf == i.Name && !works[q.Key]) {
+				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
+			}
+		}
+	}
 }
 
 // remember opens an incident, or counts it anew.

@@ -361,9 +361,7 @@ func TestWhatFollowsFromADarkNodeIsPartOfIt(t *testing.T) {
 	w.shows("it crashes", "CrashLoop kiosk 0 1 1")
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), func(p *corev1.Pod) {
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}}
-	})))
+	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), unplaced)))
 	w.wait(11 * time.Minute)
 	w.shows("and then its node is dark, and its other pod finds no place", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 0 1")
 	w.ready("oslo-0", corev1.ConditionTrue)
@@ -373,6 +371,23 @@ func TestWhatFollowsFromADarkNodeIsPartOfIt(t *testing.T) {
 			t.Errorf("%s is part of %s, which is over", i.Name, i.PartOf)
 		}
 	}
+}
+
+// Nothing of a workload need change when the incident of its node begins, as where its pod there was
+// not ready before: another that found no place meanwhile follows from it all the same.
+func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), notReady)))
+	stopped := with(w.s.Node("oslo-0"), corev1.NodeReady, corev1.ConditionFalse, w.now)
+	state.NodeCondition(stopped, corev1.NodeReady).Reason = "NodeShutdown"
+	w.put(stopped)
+	w.wait(2 * time.Second)
+	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), unplaced)))
+	w.wait(2 * time.Second)
+	w.shows("its node restarts", "CannotBePlaced kiosk 0 1 1")
+	w.wait(2 * time.Minute)
+	w.shows("and does not come back", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 1 1")
 }
 
 // A device that stops its agent says so: for an update it is back in seconds, and that is no

@@ -143,10 +143,10 @@ func (p *pass) site(name string) (f findings) {
 			Since: metav1.NewTime(g.since), Latest: metav1.NewMicroTime(g.latest.Truncate(time.Microsecond)),
 		}
 		sort.Slice(g.members, func(i, j int) bool { return g.members[i].node.Name < g.members[j].node.Name })
-		out := found{rule: g.rule, old: g.old}
+		touched := map[state.Key]bool{}
+		out := found{rule: g.rule, old: g.old, works: touched}
 		i.Count.Nodes = int32(len(g.members)) //nolint:gosec // a site has no more nodes than that
 		i.Detail = g.members[0].why
-		touched := map[state.Key]bool{}
 		for n, m := range g.members {
 			if n < examples {
 				i.Examples = append(i.Examples, m.node.Name)

@@ -1,7 +1,6 @@
 package incident
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 	"time"
@@ -181,11 +180,13 @@ func (p *pass) work(key state.Key) (f findings) {
 	}
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
 	by := map[family]*found{}
-	var parent string
+	var parents []string
 	for pod := range p.podsOf(key) {
 		n := p.s.Node(pod.Spec.NodeName)
 		if n != nil && !isReady(n) {
-			parent = cmp.Or(parent, p.incidentOf(n))
+			if name := p.incidentOf(n); name != "" && !state.Terminated(pod) {
+				parents = append(parents, name)
+			}
 			continue // its node's incident
 		}
 		x := faultOf(pod)
@@ -224,10 +225,13 @@ func (p *pass) work(key state.Key) (f findings) {
 		if short && fam != familyStop {
 			i.Count.Workloads = 1
 		}
-		if fam == familyPlace {
-			i.PartOf = parent // what left a dark node, and finds no place
-		}
 		p.finish(state.About(key), i)
+		if fam == familyPlace && len(parents) > 0 { // what left a dark node, and finds no place
+			i.PartOf = parents[0]
+			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
+				i.PartOf = i.old.PartOf
+			}
+		}
 		f.all = append(f.all, *i)
 	}
 	return f

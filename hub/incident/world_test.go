@@ -178,6 +178,10 @@ func waiting(reason, message string) func(*corev1.Pod) {
 	}
 }
 
+func unplaced(p *corev1.Pod) {
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}}
+}
+
 func notReady(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }
 
 func all(changes ...func(*corev1.Pod)) func(*corev1.Pod) {
