@@ -70,7 +70,7 @@ type undo func(ctx context.Context, w *worker) error
 // A field is something to fill in before an action.
 type field struct {
 	Name, Label, Hint string
-	Type              string // text, number, checkbox, select, datetime-local
+	Type              string // text, number, checkbox, select, datetime-local, hidden
 	Value             string
 	Options           []option
 	Required          bool

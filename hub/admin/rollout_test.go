@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -161,6 +162,40 @@ func TestARolloutIsSteeredFromItsPage(t *testing.T) {
 	do("admin", "delete", "cgroup-undone", 303)
 	if r := m.Snapshot().Rollout("cgroup-undone"); r != nil && r.DeletionTimestamp == nil {
 		t.Error("it is still there")
+	}
+}
+
+// Trying again is meant for the failure that somebody looks at: a tab that is older than what others have
+// done to the rollout since, or a second press, lets no board reboot once more.
+func TestARolloutIsTriedAgainAsItWasSeen(t *testing.T) {
+	m := newMemory(rolloutSample()...)
+	srv := acting(t, m)
+	one := url.Values{"item": {m.form(state.FirmwareRollouts, "", "cgroup-stopped")}}
+	send := func(action string, form url.Values) (body string) {
+		form.Set("csrf", csrf)
+		resp, body := srv.ask(t, "admin", "POST", "/actions/firmwarerollouts/"+action, form, "Cookie", nameHeader+"=admin")
+		if to := resp.Header.Get("Location"); to != "" {
+			_, body = srv.ask(t, "admin", "GET", to, nil)
+		}
+		return body
+	}
+	open := func() url.Values {
+		_, body := srv.ask(t, "admin", "GET", "/actions/firmwarerollouts/retry?"+one.Encode(), nil)
+		return fieldsOf(body)
+	}
+	old := open()
+	send("retry", maps.Clone(old))
+	send("stop", maps.Clone(one))
+	body := send("retry", maps.Clone(old))
+	if s := m.Snapshot().Rollout("cgroup-stopped").Spec; s.Retry != 1 || !s.Paused {
+		t.Errorf("a page from before has made it retry %d, paused %v", s.Retry, s.Paused)
+	}
+	if !strings.Contains(body, "somebody has changed it since you looked at it") {
+		t.Errorf("it is told as %s", mainOf(body))
+	}
+	send("retry", open())
+	if s := m.Snapshot().Rollout("cgroup-stopped").Spec; s.Retry != 2 || s.Paused {
+		t.Errorf("who has looked again finds it retry %d, paused %v", s.Retry, s.Paused)
 	}
 }
 

@@ -2,7 +2,10 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -35,7 +38,11 @@ func rolloutActions() []*action {
 				}
 				return append(notes, "Each board reboots into the configuration once more, and goes back by itself if it does not hold.")
 			},
+			fields: seenFields, parse: parseSeen,
 			do: func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+				if w.given.(seen).changed(o) {
+					return nil, errors.New("somebody has changed it since you looked at it: look at it again first")
+				}
 				return nil, w.patch(ctx, o, tree{"spec": tree{"retry": spec(o).Retry + 1, "paused": false}})
 			}},
 		{Name: "undo", Label: "Undo", Done: "is being undone", Destroy: true, Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at a time, each drained before it reboots.",
@@ -50,6 +57,35 @@ func rolloutActions() []*action {
 	}
 	all[len(all)-1].verb = "delete"
 	return all
+}
+
+// seen is the generation of each object, by its name, as somebody saw it who wants something done that
+// is good for what they saw alone.
+type seen map[string]string
+
+const seenPrefix = "seen-"
+
+func seenFields(_ state.Snapshot, with []state.Object) (fields []field) {
+	for _, o := range with {
+		fields = append(fields, field{Name: seenPrefix + o.GetName(), Type: "hidden", Value: fmt.Sprint(o.GetGeneration())})
+	}
+	return fields
+}
+
+func parseSeen(form url.Values) (any, error) {
+	was := seen{}
+	for name := range form {
+		if of, ok := strings.CutPrefix(name, seenPrefix); ok {
+			was[of] = form.Get(name)
+		}
+	}
+	return was, nil
+}
+
+// changed tells whether the spec of an object is another than the one that was seen, if it was.
+func (s seen) changed(o state.Object) bool {
+	was, ok := s[o.GetName()]
+	return ok && was != fmt.Sprint(o.GetGeneration())
 }
 
 // setRollout changes fields of a rollout's spec.
