@@ -223,6 +223,14 @@ func (b *browser) eval(expression string) bool {
 	return ok
 }
 
+// evalLater evaluates a promise of whether something is so.
+func (b *browser) evalLater(expression string) bool {
+	b.Helper()
+	b.eval("window.later = undefined, (" + expression + ").then((is) => { window.later = is }), true")
+	b.await("window.later !== undefined")
+	return b.eval("window.later")
+}
+
 func (b *browser) text() string {
 	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
 	return strings.Join(strings.Fields(text), " ")

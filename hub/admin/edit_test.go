@@ -124,6 +124,36 @@ func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
 	}
 }
 
+// What somebody has written is not lost with their session, which lasts a day: it stays where it is, and
+// is sent once they have logged in again; not in the name of somebody else.
+func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, toolObjects()...)
+	k.become(access.Operator)
+	k.open("/yaml")
+	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine}\n")
+	if err := k.guard.SetPassword(t.Context(), "operator-person", "other words are good"); err != nil { // ends their sessions
+		t.Fatal(err)
+	}
+	login := func(name, password string) {
+		if !k.evalLater(`fetch("/login", {method: "POST", body: new URLSearchParams({name: ` + quote(name) + `, password: ` + quote(password) + `, next: "/session"})}).then((a) => a.json()).then((s) => s.in)`) {
+			t.Fatalf("%s is not let in", name)
+		}
+	}
+	const check = `document.querySelector("button[value=check]").click(), true`
+	k.eval(check)
+	k.awaits("Your session has ended, and nothing was sent. Log in as operator-person in another tab")
+	login("admin", "four words are good")
+	k.eval(`document.getElementById("lost").replaceChildren(), true`)
+	k.eval(check)
+	k.awaits("Your session has ended, and nothing was sent.")
+	login("operator-person", "other words are good")
+	k.press("button[value=check]")
+	k.says("Accepted", "Nothing has been applied yet.", "mine")
+	k.press("button[value=apply]")
+	k.says("Applied")
+}
+
 func TestAViewerOnlyReadsYAML(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)

@@ -47,11 +47,19 @@ func (c *call) login() error {
 	return c.Redirect(http.StatusSeeOther, d.Next)
 }
 
-// session tells the login form whether this browser is logged in after all:
-// coming from another site, as by a link in an alert, it keeps its cookie to itself.
+// session tells the login form whether this browser is logged in after all: coming from
+// another site, as by a link in an alert, it keeps its cookie to itself. A form that was opened
+// in an earlier session is told of whom this one is, and its token.
 func (c *call) session() error {
-	_, err := c.Sessions.Authenticate(c.Request())
-	return c.JSON(http.StatusOK, map[string]bool{"in": err == nil})
+	u, err := c.Sessions.Authenticate(c.Request())
+	if err != nil {
+		u = access.User{}
+	}
+	return c.JSON(http.StatusOK, struct {
+		In   bool   `json:"in"`
+		Name string `json:"name"`
+		CSRF string `json:"csrf"`
+	}{err == nil, u.Name, u.CSRF})
 }
 
 func (c *call) logout() error {

@@ -253,6 +253,28 @@ if (leave) {
   });
 }
 
+// What somebody has written outlives their session: it is sent only while there is one of theirs, and
+// with the token of that one.
+addEventListener('submit', async (event) => {
+  const { target: form, submitter } = event;
+  const written = [...form.elements].some((field) => field.localName === 'textarea');
+  if (!written || form.method !== 'post' || event.defaultPrevented || form.dataset.sent) return;
+  event.preventDefault();
+  const why = document.getElementById('lost');
+  let session;
+  try { session = await (await fetch('/session')).json(); } catch { set(why, 'The hub does not answer. Nothing was sent.'); return; }
+  if (session.in && session.name === leave.dataset.user) {
+    set(why, '');
+    form.elements.csrf.value = session.csrf;
+    form.dataset.sent = 'yes';
+    form.requestSubmit(submitter);
+    delete form.dataset.sent; // they may come back to it
+    return;
+  }
+  const login = Object.assign(document.createElement('a'), { href: '/login', target: '_blank', rel: 'noopener', textContent: `Log in as ${leave.dataset.user} in another tab` });
+  why.replaceChildren('Your session has ended, and nothing was sent. ', login, ', and send it from here then.');
+});
+
 setInterval(tick, 1000);
 tick();
 if (root) {
