@@ -528,3 +528,30 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 		t.Errorf("after the third has saved: %s", got)
 	}
 }
+
+// Two who see the same bad release both go back to the version before: the second does not bring it
+// back, and neither does a second press.
+func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	image := func() string {
+		return m.Snapshot().Deployment("default", "shop").Spec.Template.Spec.Containers[0].Image
+	}
+	at := "/actions/deployments/undo?" + url.Values{"item": {m.form(state.Deployments, "default", "shop")}}.Encode()
+	_, page := srv.ask(t, "admin", "GET", at, nil)
+	first, second, named := fieldsOf(page), fieldsOf(page), fieldsOf(page)
+	srv.do(t, "admin", "/actions/deployments/undo", first)
+	if image() != "registry.example/shop:1" {
+		t.Fatalf("rolled back, it has %s", image())
+	}
+	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)
+	rs.Annotations[revisionOf] = "3" // as the Deployment numbers it now
+	m.put(t, rs)
+	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, errChanged.Error()) {
+		t.Errorf("rolled back by another, it has %s: %s", image(), mainOf(body))
+	}
+	named.Set("revision", "2") // a number means one version, whenever
+	if _, body := srv.do(t, "operator", "/actions/deployments/undo", named); image() != "registry.example/shop:2" {
+		t.Errorf("rolled to version 2, it has %s: %s", image(), mainOf(body))
+	}
+}

@@ -82,7 +82,13 @@ func revisionFields(s state.Snapshot, with []state.Object) []field {
 			}
 		}
 	}
-	return []field{f}
+	return []field{f, seenField(with)}
+}
+
+// A goBack is to which version, by its number; 0 is the one before what was seen.
+type goBack struct {
+	to int
+	seen
 }
 
 func parseRevision(form url.Values) (any, error) {
@@ -90,7 +96,7 @@ func parseRevision(form url.Values) (any, error) {
 	if err != nil || n < 0 {
 		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
 	}
-	return n, nil
+	return goBack{n, parseSeen(form)}, nil
 }
 
 // templateOf is the template of a workload's pods.
@@ -106,9 +112,13 @@ func templateOf(o state.Object) corev1.PodTemplateSpec {
 
 // rollBack puts an earlier template in place, as `kubectl rollout undo` does.
 func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	want := w.given.(int)
+	given := w.given.(goBack)
+	want := given.to
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
 		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
+	}
+	if err := given.changed(o); want == 0 && err != nil {
+		return nil, err // the one before may be what somebody has just gone back from
 	}
 	versions := versionsOf(w.fleet.Snapshot(), o)
 	at := 1

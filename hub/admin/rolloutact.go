@@ -2,10 +2,8 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -38,10 +36,11 @@ func rolloutActions() []*action {
 				}
 				return append(notes, "Each board reboots into the configuration once more, and goes back by itself if it does not hold.")
 			},
-			fields: seenFields, parse: parseSeen,
+			fields: func(_ state.Snapshot, with []state.Object) []field { return []field{seenField(with)} },
+			parse:  func(form url.Values) (any, error) { return parseSeen(form), nil },
 			do: func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-				if w.given.(seen).changed(o) {
-					return nil, errors.New("somebody has changed it since you looked at it: look at it again first")
+				if err := w.given.(seen).changed(o); err != nil {
+					return nil, err
 				}
 				return nil, w.patch(ctx, o, tree{"spec": tree{"retry": spec(o).Retry + 1, "paused": false}})
 			}},
@@ -57,35 +56,6 @@ func rolloutActions() []*action {
 	}
 	all[len(all)-1].verb = "delete"
 	return all
-}
-
-// seen is the generation of each object, by its name, as somebody saw it who wants something done that
-// is good for what they saw alone.
-type seen map[string]string
-
-const seenPrefix = "seen-"
-
-func seenFields(_ state.Snapshot, with []state.Object) (fields []field) {
-	for _, o := range with {
-		fields = append(fields, field{Name: seenPrefix + o.GetName(), Type: "hidden", Value: fmt.Sprint(o.GetGeneration())})
-	}
-	return fields
-}
-
-func parseSeen(form url.Values) (any, error) {
-	was := seen{}
-	for name := range form {
-		if of, ok := strings.CutPrefix(name, seenPrefix); ok {
-			was[of] = form.Get(name)
-		}
-	}
-	return was, nil
-}
-
-// changed tells whether the spec of an object is another than the one that was seen, if it was.
-func (s seen) changed(o state.Object) bool {
-	was, ok := s[o.GetName()]
-	return ok && was != fmt.Sprint(o.GetGeneration())
 }
 
 // setRollout changes fields of a rollout's spec.
