@@ -74,7 +74,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				loop := newLoop(config.Default(), notBefore(start), memory{st}, nil, log)
+				loop := newLoop(config.Default(), notBefore(start, time.Time{}), memory{st}, nil, log)
 				ctx, cancel := context.WithCancel(t.Context())
 				over := make(chan error, 1)
 				go func() { over <- loop.Run(ctx) }()

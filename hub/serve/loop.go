@@ -25,6 +25,7 @@ import (
 	"flotilla.dev/hub/rollout"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/hub/volume"
 	"flotilla.dev/hub/workload"
 )
@@ -110,11 +111,12 @@ func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 
 // notBefore makes the hub's time begin no earlier than the newest thing that it
 // remembers: a gateway box without a clock battery starts in the past, and what
-// was decided must not lie in the future.
-func notBefore(s state.Snapshot) state.Snapshot {
+// was decided must not lie in the future. noted is when the hub noted its time last, zero: never.
+// It does so with a commit of each hour: what is later than that is a client's word.
+func notBefore(s state.Snapshot, noted time.Time) state.Snapshot {
 	newest := s.Started
 	seen := func(t metav1.Time) {
-		if t.After(newest) {
+		if t.After(newest) && (noted.IsZero() || t.Sub(noted) <= store.TimeEvery+time.Minute) {
 			newest = t.Time
 		}
 	}
@@ -122,9 +124,7 @@ func notBefore(s state.Snapshot) state.Snapshot {
 		seen(p.CreationTimestamp)
 	}
 	for e := range state.Each[*corev1.Event](s, state.Events, "") {
-		if e.LastTimestamp.After(newest) {
-			newest = e.LastTimestamp.Time
-		}
+		seen(e.LastTimestamp)
 	}
 	for n := range s.Nodes() {
 		seen(n.CreationTimestamp)

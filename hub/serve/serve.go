@@ -153,7 +153,11 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
-	start, h.mended = notBefore(start), mended
+	noted, err := h.Store.LastTime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	start, h.mended = notBefore(start, noted), mended
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
 		log.Warn("timelines do not show when the hub did not run", "err", err)
 	}

@@ -64,6 +64,9 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 // is made, and at a clean end.
 const metaTime = "time"
 
+// TimeEvery is how much later than metaTime a commit may be.
+const TimeEvery = time.Hour
+
 func formTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // untold tells whether it is time to note the hub's.
@@ -72,7 +75,7 @@ func (s *Store) untold() (now time.Time, tell bool) {
 		return now, false
 	}
 	now = s.Now()
-	return now, now.Sub(s.told) >= time.Hour
+	return now, now.Sub(s.told) >= TimeEvery
 }
 
 // LastTime is the hub's own time when it was noted last, at most an hour before the last commit; zero
