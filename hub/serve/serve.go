@@ -104,7 +104,8 @@ type Hub struct {
 	history   *history.History // nil: nobody wants one
 	standbys  standbys
 	mended    []state.Change
-	web       func() *web // made when it is first asked for
+	recovered *store.Recovery // nil: the database is as the hub has written it
+	web       func() *web     // made when it is first asked for
 	answering sync.WaitGroup
 	up        chan struct{}
 }
@@ -131,10 +132,10 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 			_ = st.Close()
 		}
 	}()
-	if r, err := h.Store.Recovered(ctx); err != nil {
+	if h.recovered, err = h.Store.Recovered(ctx); err != nil {
 		return nil, err
-	} else if r != nil {
-		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *r))
+	} else if h.recovered != nil {
+		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *h.recovered))
 	}
 	began, err := h.begin(ctx)
 	if err != nil {
@@ -158,6 +159,11 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	start, h.mended = notBefore(start, noted), mended
+	if h.recovered != nil && !h.recovered.Doubted {
+		var unmet []state.Change
+		start, unmet = doubted(start)
+		h.mended = append(h.mended, unmet...)
+	}
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
 		log.Warn("timelines do not show when the hub did not run", "err", err)
 	}
@@ -263,6 +269,11 @@ func (h *Hub) prepare(ctx context.Context) error {
 	}
 	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
 		return fmt.Errorf("remember what was mended: %w", err)
+	}
+	if h.recovered != nil && !h.recovered.Doubted {
+		if err := h.Store.Doubted(ctx, *h.recovered); err != nil {
+			return fmt.Errorf("remember that devices are asked what they have stored: %w", err)
+		}
 	}
 	if err := h.tellLead(ctx); err != nil {
 		return fmt.Errorf("tell that this hub leads: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -144,6 +145,70 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 				w.deploy("hasty", 2)
 				<-slow
+				time.Sleep(10 * time.Minute)
+				if now := w.running(); now != had {
+					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)
+				}
+				for _, d := range w.devices {
+					if rec := w.snapshot().Record(d.name); !rec.Paused {
+						t.Errorf("%s is not paused: generation %d, stored %d", d.name, rec.Generation, d.agent.StoredGeneration())
+					}
+				}
+				if _, err := w.hub.Loop.Resume(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				w.settleWithin(twoLeases, "resume")
+			})
+		})
+	}
+}
+
+// The generations of a hub that has forgotten some go on from an earlier one: one that devices have
+// stored comes again, with something else in it.
+func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"restored from a backup", "the end of its database lost"} {
+		t.Run(lost, func(t *testing.T) {
+			simulate(t, func(t *testing.T, w *world) {
+				w.startHub()
+				w.fleet(2, "oslo")
+				w.deploy("kiosk", 2)
+				w.settleWithin(10*time.Second, "the deployment")
+				time.Sleep(time.Second)
+				backup := filepath.Join(w.dir, "backup.db")
+				if err := w.hub.Store.Backup(context.Background(), backup); err != nil {
+					t.Fatal(err)
+				}
+				old := w.saveDisk("older")
+				w.deploy("later", 2)
+				w.settleWithin(10*time.Second, "a later deployment")
+				had := w.running()
+				w.stopHub()
+				if lost == "restored from a backup" {
+					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					witness, err := os.ReadFile(filepath.Join(w.cfg.DataDir, "hub.rev"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.loadDisk(old)
+					if err := os.WriteFile(filepath.Join(w.cfg.DataDir, "hub.rev"), witness, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.cut(w.devices...) // they are away while it goes on
+				w.startHub()
+				w.lines.excuse("DATABASE IS OLDER than it was: changes are lost")
+				for n := range 5 {
+					w.deploy(fmt.Sprint("hasty-", n), 2)
+					time.Sleep(2 * time.Second)
+				}
+				w.stopHub() // what it knows of them is remembered
+				w.startHub()
+				w.heal(w.devices...)
+				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 				time.Sleep(10 * time.Minute)
 				if now := w.running(); now != had {
 					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)

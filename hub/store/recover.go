@@ -22,6 +22,9 @@ type Recovery struct {
 	Cause string    `json:"cause"`
 	// Rights: who may do what is as it was last, and not as in the backup.
 	Rights bool `json:"rights,omitempty"`
+	// Doubted: a hub has begun with it, and remembers of each device that it does not know
+	// what that has stored.
+	Doubted bool `json:"doubted,omitempty"`
 }
 
 // Recovered tells whether the database was restored or began anew since
@@ -36,6 +39,16 @@ func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	}
 	var r Recovery
 	return &r, json.Unmarshal([]byte(v), &r)
+}
+
+// Doubted notes that what devices have stored is asked of each.
+func (s *Store) Doubted(ctx context.Context, r Recovery) error {
+	r.Doubted = true
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = s.SetMeta(ctx, metaRecovered, string(text))
+	}
+	return err
 }
 
 // Resumed forgets the recovery: an administrator has looked.
