@@ -21,6 +21,7 @@ type liveness struct {
 	pods   atomic.Uint64          // seq of the newest pods that the hub has
 	wanted atomic.Int64           // generation that the device should have
 	stored atomic.Int64           // generation that it has stored
+	large  atomic.Int64           // generation that no message holds
 	relent atomic.Bool            // it may live by a longer lease interval than is wanted
 	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
 	unmet  atomic.Bool            // what it has stored is not known yet

@@ -98,6 +98,10 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 	if rec == nil || rec.Paused || rec.Generation == 0 || d.Broker == nil {
 		return
 	}
+	p := d.nodes.get(node)
+	if p.large.Load() == rec.Generation {
+		return
+	}
 	content, err := d.desired.content(s, node, rec.Digest)
 	told := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(), LeaseIntervalSeconds: seconds(state.WantedLease(s, node, d.LeaseInterval))}
 	parts := make([][]byte, 1)
@@ -106,7 +110,14 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 	}
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
 		if parts, err = wire.PackDesired(with(d.desired.of(s, node, profiles{}), told)); err != nil {
-			err = fmt.Errorf("%w: use fewer or smaller config maps", err)
+			p.large.Store(rec.Generation)
+			d.learn(node, func() { p.large.Store(0) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+				return &state.Change{
+					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
+					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or smaller config maps and secrets there", node, err),
+				}
+			})
+			return
 		}
 	}
 	if err == nil {

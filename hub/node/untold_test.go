@@ -1,0 +1,48 @@
+package node_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/shared/wire"
+)
+
+// A node whose pods read more than a desired state may hold is told nothing any more, neither what
+// it is to run nor what it is to stop: people must get to know.
+func TestADesiredStateThatCannotBeSentIsToldOf(t *testing.T) {
+	listening(t, "once for each that cannot", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		large := func(name string) {
+			h.write(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Data: map[string]string{"k": name + strings.Repeat("x", wire.MaxDesired)}})
+			synctest.Wait()
+		}
+		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
+			Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a", EnvFrom: []corev1.EnvFromSource{
+				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}},
+			}}}}})
+		large("a")
+		said := func() []string { return h.events("DesiredStateTooLarge") }
+		if got := said(); len(got) != 1 || !strings.Contains(got[0], "config maps") {
+			t.Fatalf("the events are %q", got)
+		}
+		for seq := uint64(2); seq < 10; seq++ { // it is behind, and asks
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Pods: 1})
+			time.Sleep(10 * time.Second)
+		}
+		synctest.Wait()
+		if got := said(); len(got) != 1 {
+			t.Errorf("of one that cannot be sent it is told %d times", len(got))
+		}
+		large("b")
+		if got := said(); len(got) != 2 {
+			t.Errorf("of two that cannot be sent it is told %d times", len(got))
+		}
+	})
+}
