@@ -154,7 +154,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		st.HeldReason, st.Held = held.reason, held.why
 	}
 	if perSecond > 0 && c.Waiting > 0 {
-		interval := time.Duration(float64(time.Second) / perSecond)
+		interval := gap(perSecond)
 		turn := now
 		if st.LastEviction != nil && st.LastEviction.Add(interval).After(now) {
 			turn = st.LastEviction.Add(interval)
@@ -198,6 +198,13 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	}
 }
 
+// gap is the time from one node to the next at a rate; 100 years are as good as never, and more
+// than 292 are none that a time.Duration holds.
+func gap(perSecond float64) time.Duration {
+	const most = 100 * 365 * 24 * time.Hour
+	return time.Duration(min(float64(time.Second)/perSecond, float64(most)))
+}
+
 // owes returns until when a site's rate is used up by its last eviction.
 func (d Sites) owes(site *fleet.Site) time.Time {
 	if site == nil || site.Status.LastEviction == nil {
@@ -210,7 +217,7 @@ func (d Sites) owes(site *fleet.Site) time.Time {
 	if perSecond <= 0 {
 		return time.Time{}
 	}
-	return site.Status.LastEviction.Add(time.Duration(float64(time.Second) / perSecond))
+	return site.Status.LastEviction.Add(gap(perSecond))
 }
 
 // judged returns when a node that waits may get NoExecute at the earliest: when every
@@ -235,7 +242,7 @@ func (d Sites) drain(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, n
 	if err != nil || was == perSecond {
 		return
 	}
-	full := was > 0 && (st.LastEviction == nil || !st.LastEviction.Add(time.Duration(float64(time.Second)/was)).After(now))
+	full := was > 0 && (st.LastEviction == nil || !st.LastEviction.Add(gap(was)).After(now))
 	if !full {
 		at := metav1.NewMicroTime(now)
 		st.LastEviction = &at

@@ -42,3 +42,24 @@ func TestASiteThatIsEmptiedAndFilledAgainKeepsItsRate(t *testing.T) {
 		t.Error("the empty site stays")
 	}
 }
+
+// One node in three hundred years is a rate as any other.
+func TestARateThatIsNextToNothingIsNotWithoutBounds(t *testing.T) {
+	for _, rate := range []float64{1e-9, 1e-10, 1e-300, 5e-324} {
+		set := lifecycle.Defaults
+		set.Rate = rate
+		w := newWorld(t, set)
+		w.put(node("up-1", "oslo", up), node("up-2", "oslo", up), node("pi-1", "oslo", up), node("pi-2", "oslo", up))
+		w.put(node("pi-1", "oslo", corev1.ConditionFalse), node("pi-2", "oslo", corev1.ConditionFalse))
+		w.wait(time.Hour, "up-1", "up-2", "pi-1", "pi-2")
+		given := 0
+		for _, name := range []string{"pi-1", "pi-2"} {
+			if state.NoExecuteOf(w.s.Node(name)) != nil {
+				given++
+			}
+		}
+		if given != 1 {
+			t.Errorf("at a rate of %g nodes per second %d of two are given up in an hour, want the first", rate, given)
+		}
+	}
+}
