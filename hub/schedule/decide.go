@@ -338,6 +338,9 @@ func (p *pass) do(c state.Change) {
 	if c.Delete || pod.DeletionTimestamp != nil || old.Status.NominatedNodeName != pod.Status.NominatedNodeName {
 		p.promised(cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, old.Status.NominatedNodeName))
 	}
+	if was := old.Status.NominatedNodeName; was != "" && was != cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName) {
+		p.released()
+	}
 	if old.Spec.NodeName != pod.Spec.NodeName {
 		p.placed = append(p.placed, pod)
 	}
@@ -356,6 +359,15 @@ func (p *pass) promised(node string) {
 			delete(p.classes, key)
 		} else if n != nil {
 			k.again(n)
+		}
+	}
+}
+
+// released tells the classes that room which was kept on a node is anybody's again.
+func (p *pass) released() {
+	for _, k := range p.classes {
+		if !k.partly {
+			k.searched, k.refused = false, ""
 		}
 	}
 }

@@ -1,0 +1,52 @@
+package schedule
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// In a large fleet a class of pods remembers what it has seen of the nodes. Who was promised room
+// on one and goes to another leaves that room to those who come next, in the same pass.
+func TestRoomThatIsNotNeededAnyMoreIsFree(t *testing.T) {
+	f := newFleet(t)
+	for n := range 2 * atLeast {
+		f.put(node(fmt.Sprintf("closed-%04d", n), "x", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
+	}
+	at := func(seconds int) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.CreationTimestamp = metav1.NewTime(f.now.Add(time.Duration(seconds) * time.Second))
+		}
+	}
+	f.put(node("a", "x"), node("b", "x"), node("c", "x"), node("d", "x", taint("own", "", corev1.TaintEffectNoSchedule)))
+	f.put(
+		pod("tiny", asks("1", ""), onNode("a")),
+		pod("slow", asks("2", ""), onNode("a"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: f.now} }),
+		pod("low-b", asks("4", ""), onNode("b")), pod("low-c", asks("4", ""), onNode("c")),
+		pod("one", asks("1", ""), priority(10), at(-3)),
+		pod("promised", asks("3", ""), priority(10), at(-2), tolerate(corev1.Toleration{Operator: corev1.TolerationOpExists}), func(p *corev1.Pod) {
+			p.Status.NominatedNodeName = "a"
+			p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "x"}
+		}),
+		pod("two", asks("1", ""), priority(10), at(-1)),
+	)
+	f.settle()
+	if f.on("promised") == "" || f.on("promised") == "a" {
+		t.Fatalf("promised is on %q: %s", f.on("promised"), f.why("promised"))
+	}
+	if f.on("one") == "" && f.on("two") == "" {
+		t.Errorf("neither has the room: %s", f.why("two"))
+	}
+	leaving := 0
+	for _, name := range []string{"tiny", "low-b", "low-c"} {
+		if f.s.Pod("default", name).DeletionTimestamp != nil {
+			leaving++
+		}
+	}
+	if leaving > 1 {
+		t.Errorf("%d had to leave for one", leaving)
+	}
+}
