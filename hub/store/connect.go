@@ -40,7 +40,10 @@ func (s *Store) connect(ctx context.Context) error {
 		return fmt.Errorf("%w; %s", err, mend(err))
 	}
 	if s.lock != nil {
-		s.ahead = f
+		s.ahead = &dirLock{f}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("%w: another flotilla-hub has this database, whose hub.lock was removed; stop it, or give this one its own --data-dir", ErrLocked)
+		}
 		s.readAhead.Go(func() { readThrough(f) })
 	} else if err := f.Close(); err != nil {
 		return err

@@ -1,6 +1,9 @@
 package store
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,4 +33,36 @@ func TestALockThatIsGivenBackIsFreeWhoeverHasACopyOfItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// A file called hub.lock looks like something that is left over.
+func TestADatabaseHasOneHubThoughTheLockWasRemoved(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (*Store, error) { return Open(t.Context(), Options{Dir: dir, Version: "test"}) }
+	first, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "hub.lock")); err != nil {
+		t.Fatal(err)
+	}
+	if second, err := open(); !errors.Is(err, ErrLocked) {
+		t.Errorf("a second hub begins on the same database: %v", err)
+		if err == nil {
+			_ = second.Close()
+		}
+	}
+	if err := first.SetMeta(t.Context(), "k", "v"); err != nil {
+		t.Error("the first one does not go on:", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := open()
+	if err != nil {
+		t.Fatal("when the first has ended:", err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
 }

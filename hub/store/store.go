@@ -78,7 +78,7 @@ type Store struct {
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
 
-	ahead     *os.File // the database's file, where a hub reads it ahead
+	ahead     *dirLock // the database's file, where a hub reads it ahead: no other hub has it, whatever becomes of hub.lock
 	displaced bool     // somebody has moved or removed it; changed under mu
 	readAhead sync.WaitGroup
 
