@@ -51,6 +51,9 @@ type Owner struct {
 	Key     string // sha256 of its certificate's public key, in hex
 	Machine string
 	Boot    string // the current one; empty: none yet
+
+	// Silence is ClientConfig's for this node, as it may say less often that it lives; 0: that.
+	Silence time.Duration
 }
 
 // Limits of what waits in the hub.
@@ -298,7 +301,7 @@ func (c *Client) send(node string, m message) error {
 		}
 	}
 	r := c.remote(node)
-	if r == nil || !c.up.Load() || c.since(r.heard.Load()) > c.cfg.Silence {
+	if r == nil || !c.up.Load() || c.isSilent(r) {
 		s.offline.Add(1)
 		return fmt.Errorf("publish %s to %s: %w", m.channel, node, ErrOffline)
 	}
@@ -385,9 +388,19 @@ func (c *Client) silent() (all []*remote) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, r := range c.nodes {
-		if c.since(r.heard.Load()) > c.cfg.Silence {
+		if c.isSilent(r) {
 			all = append(all, r)
 		}
 	}
 	return all
+}
+
+// isSilent tells whether a node has said nothing for too long.
+func (c *Client) isSilent(r *remote) bool {
+	quiet := c.since(r.heard.Load())
+	if quiet <= c.cfg.Silence {
+		return false
+	}
+	o, _ := c.cfg.Owner(r.node)
+	return quiet > max(c.cfg.Silence, o.Silence)
 }

@@ -406,6 +406,23 @@ func TestBehindABrokerANodeComesAndGoes(t *testing.T) {
 	}
 }
 
+// A site may have its devices say that they live every five minutes: between two leases they are there.
+func TestBehindABrokerANodeMaySayLittle(t *testing.T) {
+	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
+	h.owners.mu.Lock()
+	h.owners.by["pi-1"] = Owner{Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Silence: time.Hour}
+	h.owners.by["pi-2"] = Owner{Key: "key-2", Machine: "4f2a9c0d1e4b5a67", Boot: "b2"}
+	h.owners.mu.Unlock()
+	h.say("lease", lease("b1", 1))
+	await(t, "its lease", func() bool { return h.Online("pi-1") })
+	h.device.Publish("fleet/v1/nodes/pi-2/lease", 0, false, `{"boot":"b2","seq":1}`).WaitTimeout(patience)
+	await(t, "the lease of another", func() bool { return h.Online("pi-2") })
+	await(t, "the silence of the other", func() bool { return !h.Online("pi-2") })
+	if err := h.Publish("pi-1", wire.ChannelDesired, []byte(`{"generation":1}`)); err != nil || !h.Online("pi-1") || h.heard.count("disconnected pi-1") > 0 {
+		t.Errorf("it counts as gone: %v, %q", err, h.heard.all())
+	}
+}
+
 // mistaken makes a mistake with each thing that it is told once.
 type mistaken struct {
 	*recorder

@@ -6,6 +6,7 @@ import (
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
 
@@ -36,11 +37,17 @@ func (h *Hub) newGateway(identity string) (Gateway, error) {
 
 // owner is who speaks for a node, as the fleet's records have it.
 func (h *Hub) owner(node string) (broker.Owner, bool) {
-	rec := h.Loop.Snapshot().Record(node)
+	s := h.Loop.Snapshot()
+	rec := s.Record(node)
 	if rec == nil || rec.Key == "" {
 		return broker.Owner{}, false
 	}
-	return broker.Owner{Key: rec.Key, Machine: rec.MachineID, Boot: rec.Boot}, true
+	o := broker.Owner{Key: rec.Key, Machine: rec.MachineID, Boot: rec.Boot}
+	if n := s.Node(node); n != nil {
+		now := h.Loop.Now()
+		o.Silence = state.Silence{Grace: h.cfg.NodeMonitorGracePeriod, Startup: h.cfg.NodeStartupGracePeriod, Lease: h.cfg.LeaseInterval}.Deadline(s, n, now).Sub(now)
+	}
+	return o, true
 }
 
 // brokerPrefix is what devices are told of the topics; "" is what every agent knows.
