@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	"flotilla.dev/device/engine"
@@ -117,7 +118,8 @@ func (a *Agent) lost(err error, asked time.Time) {
 	}
 }
 
-// follow asks the loop to look again whenever the engine says that something changed.
+// follow asks the loop to look again whenever the engine says that something changed. One that has said its last word may
+// have been upgraded, or set up in another way: it is asked who it is before anything else.
 func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
@@ -129,8 +131,28 @@ func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEngine):
+			a.ask(ctx, e)
 		}
 	}
+}
+
+// ask asks an engine that was there before who it is now.
+func (a *Agent) ask(ctx context.Context, e engine.Engine) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	info, err := e.Info(ctx)
+	if err != nil {
+		return // whoever asks it for something says why
+	}
+	a.post(func() {
+		l := &a.loop
+		if reflect.DeepEqual(info, l.info) {
+			return
+		}
+		a.log.Info("the container engine is another one now", "engine", info.Name, "version", info.Version, "api", info.APIVersion)
+		l.info, l.o.Node.Engine, l.dirty = info, info, true
+		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // its disk may be another one
+	})
 }
 
 // listed takes in what the engine holds, or why what it was asked at a moment has no answer.

@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"flotilla.dev/device/engine"
+)
+
+// An engine that was upgraded, or set up in another way, is what the node says it is now, and what pods can have of it,
+// although the agent has not been started again.
+func TestAnEngineThatWasReplacedIsAskedWhoItIs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		d.config.Runtimes = []string{"runsc"}
+		d.start()
+		time.Sleep(time.Minute)
+		info := engine.Info{Name: "docker", Version: "29.1.0", APIVersion: "1.52", OS: "linux", Arch: "amd64", Root: "/srv/docker",
+			Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"}
+		d.twin.SetDown(true)
+		time.Sleep(time.Second)
+		d.twin.SetInfo(info)
+		d.twin.SetDown(false)
+		time.Sleep(15 * time.Second)
+		st := d.agent.Status().Status
+		if v := st.NodeInfo.ContainerRuntimeVersion; v != "docker://29.1.0" {
+			t.Errorf("the node says that its engine is %s", v)
+		}
+		if len(st.RuntimeHandlers) != 3 {
+			t.Errorf("the node says that it has the runtimes %v", st.RuntimeHandlers)
+		}
+	})
+}
