@@ -358,12 +358,8 @@ func (a *Agent) Store(d wire.Desired) error {
 		return err
 	}
 	a.post(func() {
-		l := &a.loop
-		d, l.known = a.c.Memory.Desired() // or what came after it
-		l.desired, l.o.Asked = split(d)
-		l.o.Node.Generation = d.Generation
-		a.judge()
-		l.o.hasCome()
+		d, a.loop.known = a.c.Memory.Desired() // or what came after it
+		a.goBy(d)
 	})
 	a.told.Lock()
 	hub := a.told.hub
@@ -372,6 +368,15 @@ func (a *Agent) Store(d wire.Desired) error {
 		hub.DesiredStored()
 	}
 	return nil
+}
+
+// goBy makes the loop go by a desired state.
+func (a *Agent) goBy(d wire.Desired) {
+	l := &a.loop
+	l.desired, l.o.Asked = split(d)
+	l.o.Node.Generation = d.Generation
+	a.judge()
+	l.o.hasCome()
 }
 
 // remember stores a desired state with what of it the device has granted. Nothing that it waits for waits for the loop,

@@ -169,6 +169,42 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 	}
 }
 
+// A card that can only be read any more is a reason to remove a device from its fleet: what it runs ends all the same.
+func TestADismissedDeviceLeavesAlsoWhereItsDiskIsReadOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
+			t.Skip("no small disk can be made here: ", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+		d.start()
+		pod := makePod("web", "wait", "wait")
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		d.desire(1, pod, makePod("done", "exit 0"))
+		time.Sleep(5 * time.Second)
+		d.end()
+		if err := remount(unix.MS_RDONLY)(d.dir); err != nil {
+			t.Fatal(err)
+		}
+		d.start()
+		time.Sleep(5 * time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		if err := d.agent.Leave(); err == nil {
+			t.Error("it was stored on a disk that cannot be written")
+		}
+		time.Sleep(time.Minute)
+		d.wantContainers()
+		if pods := d.agent.Pods().Pods; len(pods) > 0 {
+			t.Errorf("still reported: %+v", pods)
+		}
+		d.end()
+		if err := remount(0)(d.dir); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func remount(flags uintptr) func(string) error {
 	return func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "") }
 }

@@ -10,7 +10,8 @@ import (
 // Leave stops and removes every workload within its own grace, durably: after a
 // restart of the agent it goes on. The list of Pods is empty when all are gone. It is
 // for a device whose enrolment has ended; nothing else makes a device stop its
-// workloads without its hub.
+// workloads without its hub. Where that cannot be stored, which is the error, they go all
+// the same, and the hub says it again after a restart.
 func (a *Agent) Leave() error {
 	d, ok := a.c.Memory.Desired()
 	if !ok {
@@ -31,5 +32,9 @@ func (a *Agent) Leave() error {
 		at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 	}
-	return a.Store(d)
+	err := a.Store(d)
+	if err != nil {
+		a.post(func() { a.goBy(d) })
+	}
+	return err
 }

@@ -109,6 +109,10 @@ func (a *Agent) done(d Doing, err error) {
 		a.refreshed(s, r, err, now)
 		return
 	}
+	if s.Action == Clean && l.o.Dismissed && err != nil { // what is left of its files keeps nobody: see finishLeaving
+		a.log.Warn(fmt.Sprintf("%s failed", s), "err", err)
+		err = nil
+	}
 	if err != nil && l.ctx.Err() == nil {
 		a.log.Warn(fmt.Sprintf("%s failed, it is tried again in %s", s, holdFailed), "err", err)
 		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
