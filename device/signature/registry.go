@@ -52,7 +52,7 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 	if c != (Credentials{}) {
 		auth = &authn.Basic{Username: c.Username, Password: c.Password}
 	}
-	again := transport.NewRetry(transportTo(repository.RegistryStr()),
+	again := transport.NewRetry(transportTo(repository.RegistryStr(), c),
 		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}), // after 1 s and 3 s
 		transport.WithRetryPredicate(passes), transport.WithRetryStatusCodes(busy...))
 	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again, []string{repository.Scope(transport.PullScope)})

@@ -2,15 +2,19 @@ package signature
 
 import (
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 )
 
 // A registry that hands its blobs to another host is followed, but not into the networks
@@ -134,5 +138,69 @@ func TestAPayloadIsHeldToItsDigestAndATokenIsFetched(t *testing.T) {
 	forged = true
 	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || !strings.Contains(err.Error(), "has another digest") {
 		t.Errorf("a forged payload: %v", err)
+	}
+}
+
+// The library takes a registry with an address of a private network, or a name that ends with .local, for one that may be
+// asked without TLS. Whoever answers there is not told the credentials.
+func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
+	own := ""
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); own == "" && err == nil && p.Addr().Is4() && p.Addr().IsPrivate() {
+			own = p.Addr().String()
+		}
+	}
+	for _, host := range []string{own, "127.0.0.1"} {
+		if host == "" {
+			continue // this machine is on no private network
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, locked := atomic.Bool{}, false
+		h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _, given := r.BasicAuth()
+			if said.Store(given || said.Load()); locked && !given {
+				w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+				http.Error(w, "who", http.StatusUnauthorized)
+				return
+			}
+			h.ServeHTTP(w, r)
+		}))
+		_ = server.Listener.Close()
+		server.Listener = listener
+		server.Start()
+		t.Cleanup(server.Close)
+		tag, err := name.NewTag(listener.Addr().String() + "/web:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, ours := push(t, tag), ecdsaSigner(t)
+		attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
+		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil {
+			t.Errorf("%s without credentials: %v", host, err)
+		}
+		locked = true
+		_, err = Verify(t.Context(), tag.String(), ours.keys, Credentials{"me", "secret"})
+		if loops := host == "127.0.0.1"; said.Load() != loops || (err == nil) != loops || err != nil && !strings.Contains(err.Error(), "without TLS") {
+			t.Errorf("%s: told %v, %v", host, said.Load(), err)
+		}
+	}
+	for where, refused := range map[string]bool{
+		"http://pi.local:5000/v2/": true, "https://pi.local:5000/v2/": false, "http://auth.test/token": true, "https://auth.test/token": false,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, where, strings.NewReader("password=secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (bounded{nil, "pi.local:5000", true}).hides(r); (err != nil) != refused {
+			t.Errorf("%s: %v", where, err)
+		}
 	}
 }

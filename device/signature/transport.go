@@ -3,6 +3,7 @@ package signature
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,9 +20,9 @@ import (
 // whoever has told the engine need not tell us.
 var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
-// transportTo is how to reach a registry: by the system's authorities and those that
+// transportTo is how to reach a registry, with credentials or without: by the system's authorities and those that
 // the engines know for it.
-func transportTo(host string) http.RoundTripper {
+func transportTo(host string, c Credentials) http.RoundTripper {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
@@ -45,7 +46,7 @@ func transportTo(host string) http.RoundTripper {
 		}
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	return bounded{t, host}
+	return bounded{t, host, c != Credentials{}}
 }
 
 // bounded asks nobody whom a registry may not name, and takes no answer that is larger than any
@@ -54,13 +55,14 @@ func transportTo(host string) http.RoundTripper {
 type bounded struct {
 	http.RoundTripper
 	registry string // host, or host:port
+	secret   bool   // there are credentials for it
 }
 
 // maxAnswer is what registries themselves take of a manifest at most.
 const maxAnswer = 4 << 20
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := outward(b.registry, r.URL); err != nil {
+	if err := errors.Join(outward(b.registry, r.URL), b.hides(r)); err != nil {
 		return nil, err
 	}
 	answer, err := b.RoundTripper.RoundTrip(r)
@@ -68,6 +70,20 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		answer.Body = &boundedBody{answer.Body, maxAnswer}
 	}
 	return answer, err
+}
+
+// hides keeps credentials to itself where everybody hears them. The library asks without TLS at private addresses and names
+// of a local network as soon as TLS is not there, or takes a moment; engines do so on loopback only, or where they are told to.
+func (b bounded) hides(r *http.Request) error {
+	host := r.URL.Hostname()
+	addr, err := netip.ParseAddr(host)
+	if !b.secret || r.URL.Scheme == "https" || host == "localhost" || err == nil && addr.IsLoopback() {
+		return nil
+	}
+	if r.URL.Host != b.registry && r.Header.Get("Authorization") == "" && r.Body == nil { // a blob that is elsewhere
+		return nil
+	}
+	return fmt.Errorf("the credentials for the registry %s are not sent to %s without TLS", b.registry, r.URL.Host)
 }
 
 // outward lets a registry send the agent to another host, but not to an address of the device's
