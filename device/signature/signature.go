@@ -1,7 +1,8 @@
 // Package signature tells whether somebody with one of a device owner's keys has
 // signed an image, as cosign does it with a key pair: the signature is an artifact in
 // the image's own repository, under the tag sha256-<digest>.sig, over a short JSON
-// text that names the image's digest.
+// text that names the image's digest. The bundles that cosign 3 writes unless it is told
+// otherwise are not read.
 //
 // It asks only the registry that the image comes from: no transparency log, no
 // certificate authority, so it works wherever the image can be pulled. It answers with
@@ -78,7 +79,7 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 	tag := strings.Replace(digest, ":", "-", 1) + ".sig"
 	signed, err := r.manifest(ctx, tag)
 	if missing(err) {
-		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s", ErrUntrusted, image, digest, tag)
+		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s, which cosign 3 writes with cosign sign --new-bundle-format=false --use-signing-config=false", ErrUntrusted, image, digest, tag)
 	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify image %s: read its signatures: %s", image, cause(err))

@@ -154,6 +154,12 @@ func TestVerify(t *testing.T) {
 			attach(t, r, d, layer{p, stranger.sign(t, p)}, layer{append(p, '\n'), ours.sign(t, append(p, '\n'))})
 		}, ours.keys[0].ID, ""},
 		{"not signed", func(*testing.T, name.Repository, v1.Hash, v1.Hash) {}, "", "is not signed: its repository has no sha256-"},
+		{"signed by cosign 3 as it does by itself", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+			img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+			if err := remote.Write(r.Tag("sha256-"+d.Hex), img); err != nil { // where a registry does not know which image it is of
+				t.Fatal(err)
+			}
+		}, "", "cosign sign --new-bundle-format=false --use-signing-config=false"},
 		{"signed by a stranger only", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), stranger.sign(t, payload(d.String()))})
 		}, "", "signed, but by none of the 2 keys"},
