@@ -53,3 +53,36 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 		}
 	}
 }
+
+// A container that ends while Podman begins with its log fails that after the answer has begun: what comes then is no log.
+func TestALogThatIsAnErrorIsAskedForAgain(t *testing.T) {
+	for _, c := range []struct {
+		times, asked int
+		well         bool
+	}{{1, 2, true}, {3, 4, true}, {99, 4, false}} {
+		for _, follow := range []bool{false, true} {
+			asked := 0
+			a := served(t, func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/logs") {
+					fmt.Fprint(w, `{"Id":"x","State":{"Status":"running","Running":true},"Config":{}}`)
+					return
+				}
+				w.WriteHeader(http.StatusOK)
+				w.(http.Flusher).Flush()
+				if asked++; asked <= c.times {
+					fmt.Fprint(w, `{"cause":"no such process","message":"failed to obtain logs: read /proc/26032/cgroup: no such process","response":500}`)
+					return
+				}
+				_, _ = w.Write(append([]byte{1, 0, 0, 0, 0, 0, 0, 5}, "hello"...))
+			})
+			var out strings.Builder
+			err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: follow}, &out, &out)
+			if asked != c.asked || (err == nil && out.String() == "hello") != c.well {
+				t.Errorf("fails %d times, following %v: asked %d times, %q, %v", c.times, follow, asked, &out, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), "read the log of container x: failed to obtain logs: read /proc/26032/cgroup") {
+				t.Errorf("it says %v", err)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,33 +39,69 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	if !o.Since.IsZero() {
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
-	reading, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stream, err := again(ctx, func() (client.ContainerLogsResult, error) { return a.client().ContainerLogs(reading, id, options) })
-	if err != nil {
-		return explain(err, "read the log of container", id)
-	}
-	defer stream.Close()
-	log := &waiting{Reader: stream}
-	if o.Follow {
-		go a.endLog(reading, id, log, cancel)
-	}
-	if found.Container.Config != nil && found.Container.Config.Tty {
-		_, err = io.Copy(stdout, log)
-	} else {
-		_, err = stdcopy.StdCopy(stdout, stderr, log)
-	}
-	if ctx.Err() == nil && context.Cause(reading) == errLogEnded {
-		return nil
-	}
-	if ctx.Err() != nil {
-		if o.Follow {
-			return nil // that is how following ends
-		}
-		err = ctx.Err()
+	tty := found.Container.Config != nil && found.Container.Config.Tty
+	_, err = again(ctx, func() (struct{}, error) { return struct{}{}, a.copyLog(ctx, id, options, tty, stdout, stderr) })
+	if o.Follow && ctx.Err() != nil {
+		return nil // that is how following ends
 	}
 	return explain(err, "read the log of container", id)
 }
+
+// copyLog copies a log. An error that is the engine's own comes before anything is copied.
+func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout, stderr io.Writer) error {
+	reading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := a.client().ContainerLogs(reading, id, options)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	log := &waiting{Reader: stream}
+	if options.Follow {
+		go a.endLog(reading, id, log, cancel)
+	}
+	if tty {
+		_, err = io.Copy(stdout, log)
+	} else {
+		_, err = stdcopy.StdCopy(stdout, stderr, &frames{Reader: log})
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case context.Cause(reading) == errLogEnded:
+		return nil
+	}
+	return err
+}
+
+// frames are the two streams of a log as one, where each part says of which it is. Podman (all versions so far) looks at the
+// container once more when its answer has begun, and where that fails says so in JSON in the place of the log.
+type frames struct {
+	io.Reader
+	begun bool
+}
+
+func (f *frames) Read(b []byte) (int, error) {
+	n, err := f.Reader.Read(b)
+	if f.begun || n == 0 {
+		return n, err
+	}
+	if f.begun = true; b[0] != '{' {
+		return n, err
+	}
+	text, _ := io.ReadAll(io.LimitReader(io.MultiReader(bytes.NewReader(bytes.Clone(b[:n])), f.Reader), 1<<12))
+	var said struct{ Message string }
+	if json.Unmarshal(text, &said) != nil {
+		said.Message = string(text)
+	}
+	return 0, engineError(said.Message)
+}
+
+// An engineError is what the engine says is wrong with it.
+type engineError string
+
+func (e engineError) Error() string { return string(e) }
+func (engineError) System()         {} // see errdefs.IsInternal
 
 // lastLines keeps the last lines of a log that two streams make together: at most all of
 // it, which the log's size bounds.
