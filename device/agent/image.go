@@ -81,11 +81,15 @@ func (a *Agent) trusted(ctx context.Context, j job, image string, keys []policy.
 	if known && !always {
 		return last.Image, false, nil
 	}
-	var who signature.Credentials
-	if auth := j.src.registryAuth(image); auth != nil {
-		who = signature.Credentials{Username: auth.Username, Password: auth.Password}
-	}
-	v, err := a.c.Verify(ctx, image, keys, who)
+	var v signature.Verified
+	err = withEach(ctx, j.src.credentials(image), func(auth *engine.RegistryAuth) (err error) {
+		var who signature.Credentials
+		if auth != nil {
+			who = signature.Credentials{Username: auth.Username, Password: auth.Password}
+		}
+		v, err = a.c.Verify(ctx, image, keys, who)
+		return err
+	})
 	switch {
 	case err == nil:
 		if err := a.c.Memory.SetVerified(memory.Verified{Asked: image, Image: v.Image, Key: v.Key}); err != nil {
@@ -129,7 +133,9 @@ func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had
 	pod := j.step.Pod
 	a.event(corev1.EventTypeNormal, "Pulling", pod, c.Name, "Pulling image %q", image)
 	began := time.Now()
-	err := j.engine.Pull(ctx, image, j.src.registryAuth(image), a.pullProgress(j, c, image, began))
+	err := withEach(ctx, j.src.credentials(image), func(auth *engine.RegistryAuth) error {
+		return j.engine.Pull(ctx, image, auth, a.pullProgress(j, c, image, began))
+	})
 	switch {
 	case err == nil:
 		a.notePulled(ctx, j.engine, image, had)

@@ -1,19 +1,15 @@
 package agent
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/wire"
 )
@@ -373,45 +369,4 @@ func expandAll(in []string, values map[string]string) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// registryAuth finds the credentials for an image in the pod's pull secrets; nil
-// where they name none for its registry.
-func (s sources) registryAuth(image string) *engine.RegistryAuth {
-	ref, err := reference.ParseDockerRef(image)
-	if err != nil {
-		return nil
-	}
-	domain := reference.Domain(ref)
-	for _, p := range s.pod.Spec.ImagePullSecrets {
-		sec, err := s.secret(p.Name)
-		if sec == nil || err != nil {
-			continue
-		}
-		type entry struct{ Username, Password, Auth string }
-		auths := map[string]entry{}
-		if raw := secretData(sec)[corev1.DockerConfigJsonKey]; raw != nil {
-			var c struct{ Auths map[string]entry }
-			if json.Unmarshal(raw, &c) == nil {
-				auths = c.Auths
-			}
-		} else if raw := secretData(sec)[corev1.DockerConfigKey]; raw != nil {
-			_ = json.Unmarshal(raw, &auths) // a broken secret holds no credentials
-		}
-		for server, e := range auths {
-			host := strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
-			host, _, _ = strings.Cut(host, "/")
-			if host == "index.docker.io" || host == "registry-1.docker.io" {
-				host = "docker.io"
-			}
-			if host != domain {
-				continue
-			}
-			if raw, err := base64.StdEncoding.DecodeString(e.Auth); err == nil && e.Username == "" {
-				e.Username, e.Password, _ = strings.Cut(string(raw), ":")
-			}
-			return &engine.RegistryAuth{Username: e.Username, Password: e.Password, ServerAddress: server}
-		}
-	}
-	return nil
 }

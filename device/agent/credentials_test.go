@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/wire"
+)
+
+// pullSecret is a secret of these servers, each with the credentials of a user: "server=user".
+func pullSecret(name string, servers ...string) corev1.Secret {
+	var entries []string
+	for _, s := range servers {
+		server, user, _ := strings.Cut(s, "=")
+		entries = append(entries, fmt.Sprintf(`%q:{"username":%q,"password":"p"}`, server, user))
+	}
+	var s corev1.Secret
+	s.Name, s.Namespace = name, "default"
+	s.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)}
+	return s
+}
+
+// Which credentials are tried for an image, and in which order, is what Kubernetes says of config.json.
+func TestCredentialsOfAnImage(t *testing.T) {
+	for _, c := range []struct {
+		name, image string
+		secrets     [][]string // of the pod, in order
+		want        string     // users
+	}{
+		{"of its registry", "reg.test/web:1", [][]string{{"reg.test=a", "other.test=b"}}, "a"},
+		{"of none", "reg.test/web:1", [][]string{{"other.test=b"}}, ""},
+		{"by an address", "reg.test/web:1", [][]string{{"https://reg.test/v2/=a"}}, "a"},
+		{"of its path, and not of another", "reg.test/team-b/web:1", [][]string{{"reg.test/team-a=a", "reg.test/team-b=b"}}, "b"},
+		{"the longest path first", "reg.test/team/web:1", [][]string{{"reg.test=r", "reg.test/team/web=w", "reg.test/team=t"}}, "w t r"},
+		{"of a path only, for what is elsewhere", "reg.test/web:1", [][]string{{"reg.test/team=a"}}, ""},
+		{"several secrets in their order", "reg.test/web:1", [][]string{{"reg.test=a"}, {"reg.test=b"}}, "a b"},
+		{"of a name with *", "eu.reg.test/web:1", [][]string{{"*.reg.test=a"}}, "a"},
+		{"of a name with *, which stands for one word", "a.b.reg.test/web:1", [][]string{{"*.reg.test=a"}}, ""},
+		{"of its port", "reg.test:5000/web:1", [][]string{{"reg.test=a", "reg.test:5000=b", "*.test:5000=c"}}, "b c"},
+		{"of Docker Hub, by each of its names", "web:1", [][]string{{"https://index.docker.io/v1/=a"}, {"docker.io=b"}, {"registry-1.docker.io=c"}}, "a b c"},
+		{"of a path at Docker Hub", "team/web:1", [][]string{{"docker.io/other=a", "docker.io/team=b"}}, "b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := makePod("web", "wait")
+			src := sources{pod: &pod}
+			for i, servers := range c.secrets {
+				name := fmt.Sprint("s", i)
+				src.secrets = append(src.secrets, pullSecret(name, servers...))
+				pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+			}
+			for range 20 { // whatever the order of a map is
+				var users []string
+				for _, a := range src.credentials(c.image) {
+					users = append(users, a.Username)
+				}
+				if got := strings.Join(users, " "); got != c.want {
+					t.Fatalf("%q, want %q", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// Where several credentials may be those for an image, one after the other is tried.
+func TestAPullTriesTheNextCredentials(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		const image = "reg.test/team/web:1"
+		d.twin.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
+		pod := makePod("web", "wait")
+		pod.Spec.Containers[0].Image = image
+		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{pod},
+			Secrets: []corev1.Secret{pullSecret("one", "reg.test/team=a"), pullSecret("two", "reg.test=b")}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		if slices.Contains(d.reasons(), "Failed") {
+			t.Errorf("events %q", d.reasons())
+		}
+	})
+}
