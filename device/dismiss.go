@@ -95,7 +95,7 @@ func (p plan) finishLeaving(ctx context.Context, choice string, log *slog.Logger
 		defer old.close()
 		err = old.remove(ctx)
 	}
-	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, dismissedFile))
+	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, join.IdentityCopy, dismissedFile))
 	if err != nil {
 		log.Error("something of what this device ran is left; it is removed at the next start of the agent, or by flotilla-device join", "err", err)
 		return nil

@@ -52,8 +52,10 @@ func TestADeviceThatHasJoinedIsNoDevelopmentDevice(t *testing.T) {
 	if code != 2 || !strings.Contains(said, "is node pi-1 of the hub at https://gateway:8443") || strings.Count(strings.TrimSpace(said), "\n") != 0 {
 		t.Errorf("exit %d: %s", code, said)
 	}
-	if err := os.WriteFile(filepath.Join(dir, join.IdentityFile), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{join.IdentityFile, join.IdentityCopy} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if code, said := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--engine=none"); code != 2 || !strings.Contains(said, "join again") {
 		t.Errorf("with a broken identity: exit %d: %s", code, said)

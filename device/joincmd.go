@@ -168,7 +168,7 @@ func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 }
 
 // keptByJoin is what of the state directory is the new hub's.
-var keptByJoin = []string{join.IdentityFile, registrationFile}
+var keptByJoin = []string{join.IdentityFile, join.IdentityCopy, registrationFile}
 
 // belongs refuses to join with a device that belongs to a hub already: what it runs
 // is that hub's, and must neither stop by mistake nor run on for a stranger.

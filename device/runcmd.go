@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,6 +227,11 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	id, err := join.Load(stateDir)
 	switch {
 	case err == nil:
+		if mended, err := join.Mend(stateDir, id); err != nil {
+			log.Warn("keep the identity of this device twice", "err", err)
+		} else if slices.Contains(mended, join.IdentityFile) {
+			log.Warn("the identity of this device was damaged, and was written anew from its copy: look at the card or disk", "file", filepath.Join(stateDir, join.IdentityFile))
+		}
 		p.adopt(id)
 		p.ended = readDismissed(stateDir, id)
 		p.reg = readRegistration(stateDir, log)

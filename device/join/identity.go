@@ -1,6 +1,7 @@
 package join
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -47,7 +48,8 @@ type Identity struct {
 // Names of the files in the state directory.
 const (
 	IdentityFile = "identity.json"
-	pendingFile  = "join.key" // of a join that has not been answered
+	IdentityCopy = "identity.copy.json" // of it: who cannot read the one is cut off from the hub until somebody comes
+	pendingFile  = "join.key"           // of a join that has not been answered
 )
 
 // ErrNotJoined: there is no identity in the state directory.
@@ -164,15 +166,12 @@ func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
 	}, nil
 }
 
-// Save keeps an identity in a state directory, whole or not at all, mode 0600,
-// and forgets the key of the join that led to it.
+// Save keeps an identity in a state directory, twice, each whole or not at all, mode
+// 0600, and forgets the key of the join that led to it.
 func Save(dir string, id Identity) error {
-	text, err := json.MarshalIndent(id, "", "  ")
+	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if err == nil {
-		err = renameio.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o600, renameio.IgnoreUmask())
+		_, err = Mend(dir, id)
 	}
 	if err == nil {
 		if err = os.Remove(filepath.Join(dir, pendingFile)); errors.Is(err, os.ErrNotExist) {
@@ -185,13 +184,45 @@ func Save(dir string, id Identity) error {
 	return nil
 }
 
-// Load returns the identity of a state directory, or ErrNotJoined.
+// Mend writes an identity to those of its two files that hold another one, or none, and
+// returns their names.
+func Mend(dir string, id Identity) (mended []string, err error) {
+	text, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	text = append(text, '\n')
+	for _, name := range []string{IdentityFile, IdentityCopy} {
+		file := filepath.Join(dir, name)
+		if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, text) {
+			continue
+		}
+		if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask()); err != nil {
+			return mended, err
+		}
+		mended = append(mended, name)
+	}
+	return mended, nil
+}
+
+// Load returns the identity of a state directory, or ErrNotJoined. Its copy counts where
+// the file is there and not as it was written; without the file the device has not joined.
 func Load(dir string) (Identity, error) {
+	id, err := load(filepath.Join(dir, IdentityFile))
+	if err == nil || errors.Is(err, ErrNotJoined) {
+		return id, err
+	}
+	if same, e := load(filepath.Join(dir, IdentityCopy)); e == nil {
+		return same, nil
+	}
+	return id, err
+}
+
+func load(file string) (Identity, error) {
 	var id Identity
-	file := filepath.Join(dir, IdentityFile)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return id, fmt.Errorf("%w; run `flotilla-device join URL --token …` (looked in %s)", ErrNotJoined, dir)
+		return id, fmt.Errorf("%w; run `flotilla-device join URL --token …` (looked in %s)", ErrNotJoined, filepath.Dir(file))
 	}
 	if err != nil {
 		return id, fmt.Errorf("read %s: %w; run this as the owner of the state directory", file, err)
@@ -202,6 +233,9 @@ func Load(dir string) (Identity, error) {
 	_, err = id.pair()
 	if err == nil && (id.Node == "" || id.MQTTAddress == "") {
 		err = errors.New("it names no node or no hub")
+	}
+	if err == nil {
+		_, err = parseRoots([]byte(id.CA))
 	}
 	if err != nil {
 		return id, fmt.Errorf("read %s: it is not whole: %w; join again", file, err)

@@ -229,12 +229,13 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 		t.Fatalf("%v %+v", err, again)
 	}
 	entries, _ := os.ReadDir(dir)
-	if len(entries) != 1 {
+	if len(entries) != 2 {
 		t.Fatalf("%v", entries)
 	}
-	info, err := os.Stat(filepath.Join(dir, IdentityFile))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatal(info.Mode(), err)
+	for _, e := range entries {
+		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatal(e.Name(), info.Mode(), err)
+		}
 	}
 	if _, err := id.TLS(time.Time{}); err != nil {
 		t.Fatal(err)
@@ -666,5 +667,42 @@ func TestABrokenIdentityIsNamed(t *testing.T) {
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "join again") {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// A block of the card that has gone bad does not cut a device off from its hub. Whoever removes the file means it.
+func TestAnIdentityThatIsDamagedIsReadFromItsCopy(t *testing.T) {
+	h := newHub(t, hubOptions{})
+	dir := t.TempDir()
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir, MachineID: "00112233445566aa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(filepath.Join(dir, IdentityFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{IdentityFile, IdentityCopy} {
+		for _, text := range []string{"", string(whole[:len(whole)/2]), string(make([]byte, len(whole))), strings.Replace(string(whole), "BEGIN CERT", "BEGIN KERT", 1)} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Load(dir)
+			if err != nil || !reflect.DeepEqual(got, id) {
+				t.Fatalf("%s with %d bytes: %v", name, len(text), err)
+			}
+			if mended, err := Mend(dir, got); err != nil || !slices.Equal(mended, []string{name}) {
+				t.Fatalf("%s with %d bytes: mended %q, %v", name, len(text), mended, err)
+			}
+			if mended, err := Mend(dir, got); err != nil || len(mended) > 0 {
+				t.Fatalf("what is whole is written again: %q, %v", mended, err)
+			}
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, IdentityFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); !errors.Is(err, ErrNotJoined) {
+		t.Errorf("without the file: %v", err)
 	}
 }

@@ -279,7 +279,7 @@ func TestJoining(t *testing.T) {
 	refused(t, join("https://"+l.Addr().String(), good), 1, "does not speak TLS")
 }
 
-// TestABrokenIdentity: the agent says which file it is, and what to do.
+// TestABrokenIdentity: where its copy is lost, too, the agent says which file it is, and what to do.
 func TestABrokenIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -287,6 +287,9 @@ func TestABrokenIdentity(t *testing.T) {
 	file := filepath.Join(d.dir, "identity.json")
 	whole, err := os.ReadFile(file)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(d.dir, "identity.copy.json")); err != nil {
 		t.Fatal(err)
 	}
 	without := func(key string) string {
