@@ -197,12 +197,24 @@ func Mend(dir string, id Identity) (mended []string, err error) {
 		if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, text) {
 			continue
 		}
-		if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask()); err != nil {
+		if err := put(file, text); err != nil {
 			return mended, err
 		}
 		mended = append(mended, name)
 	}
 	return mended, nil
+}
+
+// put writes a file whole or not at all. When it returns, the file survives a power cut, with its name.
+func put(file string, text []byte) error {
+	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask()); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Load returns the identity of a state directory, or ErrNotJoined. Its copy counts where
@@ -266,7 +278,7 @@ func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	if dir != "" {
 		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = renameio.WriteFile(file, keyPEM, 0o600, renameio.IgnoreUmask())
+			err = put(file, keyPEM)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("keep the key of this device: %w; run this as root or choose a directory with --state-dir", err)

@@ -1,0 +1,53 @@
+package join
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// keeper is what a process of TestWhatAJoinKeepsSurvivesAPowerCut is told to do it in.
+const keeper = "FLOTILLA_TEST_KEEP_IN"
+
+// The hub counts a token as used and a certificate as given: a device whose power is cut the moment after must know of
+// both, as what it was told must not be asked for again. A name that a file was given is on the disk when its directory is.
+func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
+	if dir := os.Getenv(keeper); dir != "" {
+		key, _, err := pendingKey(dir)
+		if err == nil {
+			err = Save(dir, Identity{Node: "pi-1", Key: string(key)})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("nothing tells of system calls here: ", err)
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	cmd := exec.Command(strace, "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2,unlink,unlinkat", "-o", dir+".calls", os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), keeper+"="+dir)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		if _, e := os.Stat(filepath.Join(dir, IdentityFile)); e != nil {
+			t.Skipf("nobody may look at another process here: %v: %s", err, said)
+		}
+		t.Fatalf("%v: %s", err, said)
+	}
+	calls, err := os.ReadFile(dir + ".calls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(calls)
+	for _, step := range []string{`rename.*/` + pendingFile + `"`, `fsync\(.*<` + dir + `>\)`, `rename.*/` + IdentityFile + `"`, `fsync\(.*<` + dir + `>\)`, `unlink.*/` + pendingFile + `"`} {
+		at := regexp.MustCompile(step).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("then there is no %s; all of it:\n%s", step, strings.ReplaceAll(string(calls), dir, "…"))
+		}
+		rest = rest[at[1]:]
+	}
+}
