@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // keeper is what a process of TestWhatAJoinKeepsSurvivesAPowerCut is told to do it in.
@@ -49,5 +50,25 @@ func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 			t.Fatalf("then there is no %s; all of it:\n%s", step, strings.ReplaceAll(string(calls), dir, "…"))
 		}
 		rest = rest[at[1]:]
+	}
+}
+
+// The key of a device lies in its state directory and nowhere else, not for a moment: a process that is killed then leaves
+// it where nobody looks for it.
+func TestAKeyIsWrittenIntoTheStateDirectoryOnly(t *testing.T) {
+	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)
+	t.Setenv("TMPDIR", elsewhere)
+	if err := os.Chtimes(elsewhere, old, old); err != nil {
+		t.Fatal(err)
+	}
+	key, _, err := pendingKey(dir)
+	if err == nil {
+		err = Save(dir, Identity{Node: "pi-1", Key: string(key)})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
 	}
 }

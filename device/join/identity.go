@@ -205,9 +205,10 @@ func Mend(dir string, id Identity) (mended []string, err error) {
 	return mended, nil
 }
 
-// put writes a file whole or not at all. When it returns, the file survives a power cut, with its name.
+// put writes a file whole or not at all, and nothing of it elsewhere meanwhile: there is a key in it. When it returns, the
+// file survives a power cut, with its name.
 func put(file string, text []byte) error {
-	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(file))); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(file))

@@ -252,3 +252,18 @@ func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 		})
 	}
 }
+
+// A file of the agent's lies in its state directory and nowhere else, not for a moment.
+func TestFilesAreWrittenIntoTheStateDirectoryOnly(t *testing.T) {
+	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)
+	t.Setenv("TMPDIR", elsewhere)
+	if err := os.Chtimes(elsewhere, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(kernel{}, filepath.Join(dir, pulledFile), []byte("[]")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
+	}
+}

@@ -51,7 +51,7 @@ func (kernel) Sync(f *os.File) error     { return f.Sync() }
 func (kernel) SyncDir(path string) error { return syncDir(path) }
 func (kernel) Remove(path string) error  { return os.Remove(path) }
 func (kernel) Replace(path string, text []byte) error {
-	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask())
+	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path)))
 }
 
 const (
