@@ -7,7 +7,6 @@ import (
 
 	"github.com/shirou/gopsutil/v4/cpu"
 	"github.com/shirou/gopsutil/v4/mem"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -112,9 +111,9 @@ type fileSystemUse struct{ bytes, inodes Amount }
 // fileSystem counts as available what a process without privilege may still
 // write.
 func fileSystem(t tree, dir string) (fileSystemUse, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(t.existing(dir), &st); err != nil {
-		return fileSystemUse{}, fmt.Errorf("measure the file system of %s: %w", t.path(dir), err)
+	st, err := t.statfs(dir)
+	if err != nil {
+		return fileSystemUse{}, err
 	}
 	block := int64(st.Frsize)
 	if block == 0 {

@@ -110,8 +110,7 @@ func readOnlyMounts(t tree) []string {
 func unwritable(t tree, o Options) []string {
 	var list []string
 	for _, dir := range slices.Compact([]string{stateDir(o), imageDir(o)}) {
-		var st unix.Statfs_t
-		if unix.Statfs(t.existing(dir), &st) == nil && st.Flags&unix.ST_RDONLY != 0 {
+		if st, err := t.statfs(dir); err == nil && st.Flags&unix.ST_RDONLY != 0 {
 			list = append(list, dir)
 		}
 	}

@@ -2,6 +2,7 @@ package hardware
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shirou/gopsutil/v4/common"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -57,49 +59,73 @@ func read(name string) ([]byte, error) {
 // patience is for a driver that asks its chip when its file is read: a 1-wire sensor takes most of a second.
 const patience = 2 * time.Second
 
-// reads are the files of /sys that are being read. A driver whose bus or disk hangs may answer in minutes, or never, and
-// nothing can end the read: nobody waits for it, and it is not asked again meanwhile.
-var reads = struct {
+// questions are those that the kernel has not answered yet. A driver whose bus or disk hangs, or the server of a file system
+// that is elsewhere, may answer in minutes, or never, and nothing can end the question: nobody waits for it, and it is not
+// asked again meanwhile.
+var questions = struct {
 	sync.Mutex
-	due map[string]*driverRead
-}{due: map[string]*driverRead{}}
+	due map[string]*pending
+}{due: map[string]*pending{}}
 
-// A driverRead is one of them.
-type driverRead struct {
-	asked time.Time
-	there chan struct{} // closed when the rest is
-	text  []byte
-	err   error
+// A pending question is one of them.
+type pending struct {
+	asked  time.Time
+	there  chan struct{} // closed when the rest is
+	answer any
+	err    error
+}
+
+var errSilent = errors.New("it does not answer")
+
+// patiently asks the kernel something, which what says; errSilent: it takes too long.
+func patiently[T any](what string, ask func() (T, error)) (none T, err error) {
+	questions.Lock()
+	q := questions.due[what]
+	if q == nil {
+		q = &pending{asked: time.Now(), there: make(chan struct{})}
+		questions.due[what] = q
+		go func() {
+			q.answer, q.err = ask()
+			questions.Lock()
+			delete(questions.due, what)
+			questions.Unlock()
+			close(q.there)
+		}()
+	}
+	questions.Unlock()
+	late := time.NewTimer(max(patience-time.Since(q.asked), 0))
+	defer late.Stop()
+	select {
+	case <-q.there:
+	case <-late.C:
+		select {
+		case <-q.there: // it is we who stood still
+		default:
+			return none, errSilent
+		}
+	}
+	return q.answer.(T), q.err
 }
 
 // readDriver reads a file that a driver answers for.
 func readDriver(name string) ([]byte, error) {
-	reads.Lock()
-	a := reads.due[name]
-	if a == nil {
-		a = &driverRead{asked: time.Now(), there: make(chan struct{})}
-		reads.due[name] = a
-		go func() {
-			a.text, a.err = read(name)
-			reads.Lock()
-			delete(reads.due, name)
-			reads.Unlock()
-			close(a.there)
-		}()
+	text, err := patiently("read "+name, func() ([]byte, error) { return read(name) })
+	if errors.Is(err, errSilent) {
+		err = fmt.Errorf("read %s: its driver does not answer", name)
 	}
-	reads.Unlock()
-	late := time.NewTimer(max(patience-time.Since(a.asked), 0))
-	defer late.Stop()
-	select {
-	case <-a.there:
-	case <-late.C:
-		select {
-		case <-a.there: // it is we who stood still
-		default:
-			return nil, fmt.Errorf("read %s: its driver does not answer", name)
-		}
+	return text, err
+}
+
+// statfs asks for the file system that a directory is on, or would be. Of another root what stands for it is asked.
+func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
+	st, err := patiently("statfs "+t.path(dir), func() (*unix.Statfs_t, error) {
+		st := new(unix.Statfs_t)
+		return st, unix.Statfs(t.existing(dir), st)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("measure the file system of %s: %w", t.path(dir), err)
 	}
-	return a.text, a.err
+	return st, nil
 }
 
 // text is a file's content as one short line; empty when it cannot be read.
