@@ -139,7 +139,7 @@ func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
 }
 
 func overwrite(path string, text []byte) error {
-	if err := renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask()); err != nil {
+	if err := renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

@@ -82,7 +82,7 @@ func writeFiles(dir string, files []file) error {
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.name)
-		if err := renameio.WriteFile(path, f.text, f.mode, renameio.IgnoreUmask()); err != nil {
+		if err := renameio.WriteFile(path, f.text, f.mode, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path))); err != nil {
 			return fmt.Errorf("write %s: %w", path, err)
 		}
 	}

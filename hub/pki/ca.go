@@ -245,13 +245,19 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	if err := os.Remove(a.path(name + ".crt")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
-	if err := renameio.WriteFile(a.path(name+".key"), text, 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := put(a.path(name+".key"), text); err != nil {
 		return fmt.Errorf("write %s: %w", a.path(name+".key"), err)
 	}
-	if err := renameio.WriteFile(a.path(name+".crt"), encodeCert(cert), 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := put(a.path(name+".crt"), encodeCert(cert)); err != nil {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
 	return nil
+}
+
+// put writes a file whole or not at all, and nothing of it elsewhere meanwhile, as below $TMPDIR: it
+// may be a key.
+func put(path string, text []byte) error {
+	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path)))
 }
 
 // read returns a stored pair; os.ErrNotExist where there is no certificate.

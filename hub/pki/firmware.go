@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"github.com/google/renameio/v2"
 )
 
 // firmwareKey is the file of the key that signs boot configurations. Like the hub's own
@@ -37,7 +35,7 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 			return err
 		}
 		if text, err = encodeKey(key); err == nil {
-			err = renameio.WriteFile(a.path(firmwareKey), text, 0o600, renameio.IgnoreUmask())
+			err = put(a.path(firmwareKey), text)
 		}
 		if err == nil {
 			err = syncDir(a.dir)

@@ -478,3 +478,29 @@ func TestNoDevicesSessionIsResumed(t *testing.T) {
 		t.Errorf("resumed: %v", resumed)
 	}
 }
+
+// A key lies in its directory and nowhere else, not for a moment: a hub that is killed then leaves it where nobody looks
+// for it.
+func TestAKeyIsWrittenIntoItsDirectoryOnly(t *testing.T) {
+	elsewhere, old := t.TempDir(), time.Unix(1, 0)
+	t.Setenv("TMPDIR", elsewhere)
+	if err := os.Chtimes(elsewhere, old, old); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Open(filepath.Join(t.TempDir(), "hub"))
+	if err == nil {
+		_, err = a.FirmwareKey()
+	}
+	if err == nil {
+		_, err = a.NewServer(func() []string { return []string{"localhost"} }, slog.New(slog.DiscardHandler))
+	}
+	if err == nil {
+		err = a.RotateIntermediate()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -61,12 +60,12 @@ func (a *Authority) prepare(files map[string][]byte) error {
 	for name, text := range files {
 		if text == nil {
 			gone = append(gone, name)
-		} else if err := renameio.WriteFile(filepath.Join(part, name), text, 0o600, renameio.IgnoreUmask()); err != nil {
+		} else if err := put(filepath.Join(part, name), text); err != nil {
 			return err
 		}
 	}
 	slices.Sort(gone)
-	if err := renameio.WriteFile(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n")), 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := put(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n"))); err != nil {
 		return err
 	}
 	if err := syncDir(part); err != nil {

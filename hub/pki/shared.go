@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/google/renameio/v2"
 )
 
 // ofDatabase is the file of a directory that is a copy: it names the database whose hubs
@@ -69,7 +67,7 @@ func Install(dataDir, database string, files map[string][]byte) error {
 				change[name] = nil
 			}
 		}
-		if err := renameio.WriteFile(a.path(ofDatabase), []byte(database+"\n"), 0o600, renameio.IgnoreUmask()); err != nil {
+		if err := put(a.path(ofDatabase), []byte(database+"\n")); err != nil {
 			return fmt.Errorf("write %s: %w", a.path(ofDatabase), err)
 		}
 		if len(change) == 0 {

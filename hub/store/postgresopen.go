@@ -78,7 +78,7 @@ func keepPlace(o Options) error {
 	if have, err := firstLine(file); err == nil && have == at {
 		return nil
 	}
-	err := renameio.WriteFile(file, []byte(at+"\n"), 0o600, renameio.IgnoreUmask())
+	err := renameio.WriteFile(file, []byte(at+"\n"), 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(file)))
 	if err == nil {
 		err = syncDir(o.Dir)
 	}

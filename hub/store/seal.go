@@ -85,7 +85,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 		}
 		key = make([]byte, keyBytes)
 		_, _ = rand.Read(key)
-		if err = renameio.WriteFile(file, []byte(hex.EncodeToString(key)+"\n"), 0o600, renameio.IgnoreUmask()); err == nil {
+		if err = renameio.WriteFile(file, []byte(hex.EncodeToString(key)+"\n"), 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(s.dir)); err == nil {
 			err = syncDir(s.dir)
 		}
 	}
