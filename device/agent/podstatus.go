@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -41,8 +42,9 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 				Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: o.Node.HostIP, Message: "The device holds containers of this pod without knowing the pod."}})
 		}
 	}
-	slices.SortFunc(out, func(a, b wire.PodStatus) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
+	sort.Slice(out, func(i, j int) bool {
+		a, b := out[i], out[j]
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID))) < 0
 	})
 	return out
 }

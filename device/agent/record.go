@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -260,9 +261,10 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		}
 	}
 	// newest first within a place, so that the first one seen of a place is the one that counts
-	slices.SortFunc(o.Containers, func(a, b Instance) int {
+	sort.Slice(o.Containers, func(i, j int) bool {
+		a, b := o.Containers[i], o.Containers[j]
 		return cmp.Or(cmp.Compare(a.Place.Pod, b.Place.Pod), cmp.Compare(a.Place.Container, b.Place.Container),
-			cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+			cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) < 0
 	})
 	for uid, r := range o.Pods {
 		for name, c := range r.Container {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -133,8 +133,9 @@ func (l *loop) measurables() (all []measurable) {
 			all = append(all, measurable{in.ID, wire.PodUsage{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, in.Place.Container})
 		}
 	}
-	slices.SortStableFunc(all, func(x, y measurable) int {
-		return strings.Compare(x.pod.Namespace+"/"+x.pod.Name+"/"+string(x.pod.UID)+"/"+x.name, y.pod.Namespace+"/"+y.pod.Name+"/"+string(y.pod.UID)+"/"+y.name)
+	sort.SliceStable(all, func(i, j int) bool {
+		x, y := all[i], all[j]
+		return strings.Compare(x.pod.Namespace+"/"+x.pod.Name+"/"+string(x.pod.UID)+"/"+x.name, y.pod.Namespace+"/"+y.pod.Name+"/"+string(y.pod.UID)+"/"+y.name) < 0
 	})
 	return all
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -47,7 +47,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		}
 	}
 	a.killed.settle(found, kernelLog)
-	slices.SortFunc(found, func(x, y Container) int { return strings.Compare(x.Name+"\x00"+x.ID, y.Name+"\x00"+y.ID) })
+	sort.Slice(found, func(i, j int) bool { return found[i].Name+"\x00"+found[i].ID < found[j].Name+"\x00"+found[j].ID })
 	return found, nil
 }
 

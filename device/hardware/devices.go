@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -77,8 +78,9 @@ func devices(t tree) []Device {
 			list[i].NUMA = t.near(list[i].sys)
 		}
 	}
-	slices.SortFunc(list, func(a, b Device) int {
-		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.ID, b.ID))
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.ID, b.ID)) < 0
 	})
 	return few(list)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -84,8 +85,9 @@ func node(a *request) (page, error) {
 			string(c.Type), pill{conditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Node", string(c.Type)),
 		})
 	}
-	slices.SortStableFunc(d.Conditions, func(x, y conditionRow) int {
-		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type))
+	sort.SliceStable(d.Conditions, func(i, j int) bool {
+		x, y := d.Conditions[i], d.Conditions[j]
+		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type)) < 0
 	})
 	u, used := a.Usage(name), wire.Usage{}
 	if live.Connected {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,7 +102,7 @@ func foresee(a *request, f preview.Forecast, several bool) *foreseen {
 	count, to := map[preview.End]int{}, map[string]int{}
 	silent := map[string]bool{}
 	fates := slices.Clone(f.Fates)
-	slices.SortStableFunc(fates, func(x, y preview.Fate) int { return cmp.Compare(urgency(x), urgency(y)) })
+	sort.SliceStable(fates, func(i, j int) bool { return cmp.Compare(urgency(fates[i]), urgency(fates[j])) < 0 })
 	for _, x := range fates {
 		count[x.End]++
 		if x.End == preview.Moves {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -181,7 +182,7 @@ func stretches(turns []state.Turn, pauses []store.Pause, begin, now time.Time) (
 		}
 		all = append(rest, stretch{"off", p.From, p.To})
 	}
-	slices.SortStableFunc(all, func(x, y stretch) int { return x.from.Compare(y.from) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].from.Compare(all[j].from) < 0 })
 	return all
 }
 
@@ -240,7 +241,7 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
 		now.At.Time, now.Out = t.TimeAdded.Time, true
 		add(now)
 	}
-	slices.SortStableFunc(turns, func(x, y state.Turn) int { return cmp.Compare(x.At.UnixNano(), y.At.UnixNano()) })
+	sort.SliceStable(turns, func(i, j int) bool { return cmp.Compare(turns[i].At.UnixNano(), turns[j].At.UnixNano()) < 0 })
 	return turns
 }
 

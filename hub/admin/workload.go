@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -184,8 +185,9 @@ func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
 		}
 		list = append(list, ranked{p, rank(kind)})
 	}
-	slices.SortStableFunc(list, func(x, y ranked) int {
-		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
+	sort.SliceStable(list, func(i, j int) bool {
+		x, y := list[i], list[j]
+		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name)) < 0
 	})
 	for _, p := range list[:min(len(list), maxPods)] {
 		rows = append(rows, podRowOf(a, p.Pod))

@@ -96,7 +96,7 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 		})
 	}
 	for _, f := range slices.Sorted(maps.Keys(found)) {
-		slices.SortStableFunc(found[f], func(a, b entry) int { return a.at.Compare(b.at) })
+		sort.SliceStable(found[f], func(i, j int) bool { return found[f][i].at.Compare(found[f][j].at) < 0 })
 		groups := byFamily[f]
 		slices.SortStableFunc(groups, newestFirst)
 		for _, e := range found[f] {
@@ -226,7 +226,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 			given = append(given, tainted{m.node, t.TimeAdded.Time})
 		}
 	}
-	slices.SortStableFunc(given, func(a, b tainted) int { return a.at.Compare(b.at) })
+	sort.SliceStable(given, func(i, j int) bool { return given[i].at.Compare(given[j].at) < 0 })
 	for _, n := range given {
 		if !first.IsZero() && !n.at.Before(first) {
 			if o := state.OutageOf(n.Node); o == nil || len(o.Spells) == 0 {

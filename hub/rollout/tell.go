@@ -88,8 +88,9 @@ func (p *pass) count(w *work) {
 			diffs[f.Diff].Nodes++
 		}
 	}
-	slices.SortStableFunc(st.NodeStates, func(a, b fleet.FirmwareNode) int {
-		return cmp.Or(rank[a.State]-rank[b.State], strings.Compare(a.Name, b.Name))
+	sort.SliceStable(st.NodeStates, func(i, j int) bool {
+		a, b := st.NodeStates[i], st.NodeStates[j]
+		return cmp.Or(rank[a.State]-rank[b.State], strings.Compare(a.Name, b.Name)) < 0
 	})
 	st.NodeStates = slices.Clone(st.NodeStates[:min(len(st.NodeStates), fleet.MaxFirmwareNodes)])
 	for _, d := range diffs {

@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,7 +141,7 @@ func takers(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 			all = append(all, taker{p, has})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b taker) int { return a.has.Cmp(b.has) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].has.Cmp(all[j].has) < 0 })
 	for _, p := range all {
 		if p.has.Cmp(missing) >= 0 {
 			return []*corev1.Pod{p.Pod}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -79,7 +80,9 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 
 // flush carries the collected changes out, in the order of their names.
 func (d *daemon) flush() {
-	slices.SortStableFunc(d.changes, func(a, b state.Change) int { return byKey(state.KeyOf(a.Object), state.KeyOf(b.Object)) })
+	sort.SliceStable(d.changes, func(i, j int) bool {
+		return byKey(state.KeyOf(d.changes[i].Object), state.KeyOf(d.changes[j].Object)) < 0
+	})
 	d.do(d.changes...)
 	d.changes = nil
 }
