@@ -74,3 +74,35 @@ func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
 		t.Errorf("what somebody else has deleted is answered as deleted: %v", list.Items)
 	}
 }
+
+// A pod that was given more time to leave keeps it, unless somebody says how much less it has.
+func TestAGraceIsShortenedByOneThatIsSaid(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const pod = ns + "/pods/kiosk-1"
+	grace := func() int64 {
+		t.Helper()
+		p := f.Snapshot().Pod("default", "kiosk-1")
+		if p == nil || p.DeletionGracePeriodSeconds == nil {
+			t.Fatalf("it is gone, or does not go: %v", p)
+		}
+		return *p.DeletionGracePeriodSeconds
+	}
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		want               int64
+	}{
+		{"DELETE", pod, `{"gracePeriodSeconds":600}`, 200, 600},
+		{"DELETE", pod, "", 200, 600},
+		{"DELETE", ns + "/pods?fieldSelector=metadata.name=kiosk-1", "", 200, 600},
+		{"POST", pod + "/eviction", `{"metadata":{"name":"kiosk-1"}}`, 201, 600},
+		{"DELETE", pod, `{"gracePeriodSeconds":900}`, 200, 600},
+		{"DELETE", pod, `{"gracePeriodSeconds":10}`, 200, 10},
+	} {
+		send(t, s, c.method, c.path, "application/json", c.body, c.code, nil)
+		if got := grace(); got != c.want {
+			t.Errorf("%s %s %s: %d s, want %d", c.method, c.path, c.body, got, c.want)
+		}
+	}
+}

@@ -11,8 +11,9 @@ import (
 // Delete is the change by which a pod is asked to leave, with the grace given or
 // (nil) its own. A pod that has no node or has finished goes at once, and so does
 // one with a grace of 0. Any other stays, Terminating, until its device confirms
-// that it has stopped. Asking again can only shorten the grace; where it changes
-// nothing, ok is false.
+// that it has stopped. Asking again can only shorten the grace, and only by one that
+// is given: its own is not what it was given to leave. Where it changes nothing, ok is
+// false.
 func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, ok bool) {
 	seconds := int64(30)
 	switch {
@@ -26,7 +27,7 @@ func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, o
 	}
 	if p.DeletionTimestamp != nil {
 		due := now.Add(time.Duration(seconds) * time.Second)
-		if !due.Before(p.DeletionTimestamp.Time) {
+		if grace == nil || !due.Before(p.DeletionTimestamp.Time) {
 			return Change{}, false
 		}
 	}
