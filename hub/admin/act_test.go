@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -553,5 +554,54 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 	named.Set("revision", "2") // a number means one version, whenever
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", named); image() != "registry.example/shop:2" {
 		t.Errorf("rolled to version 2, it has %s: %s", image(), mainOf(body))
+	}
+}
+
+// To take back what one has done is not to take back what others have done since.
+func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
+	m := worksample(t)
+	srv := acting(t, m)
+	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
+	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
+	for _, c := range []struct {
+		rule, path string
+		kind       state.Kind
+		of         state.Object
+		form       url.Values
+		other      func(o state.Object)
+		has        func() string
+		want, says string
+	}{
+		{"a drain that goes on", "nodes/cordon", state.Nodes, node(), nil, func(o state.Object) {
+			o.SetAnnotations(map[string]string{state.DrainAnnotation: state.DrainOrder{Timeout: "1h", Force: true, DeleteEmptyDirData: true}.String()})
+		}, func() string {
+			return fmt.Sprint(node().Spec.Unschedulable, node().Annotations[state.DrainAnnotation] != "")
+		}, "true true", "somebody has it drained since: stop the drain first"},
+		{"a label", "nodes/label", state.Nodes, node(), url.Values{"key": {"room"}, "value": {"attic"}, "how": {"set"}}, func(o state.Object) { o.GetLabels()["room"] = "cellar" },
+			func() string { return node().Labels["room"] }, "cellar", errSince.Error()},
+		{"a taint", "nodes/taint", state.Nodes, node(), url.Values{"key": {"wet"}, "value": {"a"}, "effect": {"NoSchedule"}, "how": {"set"}}, func(o state.Object) {
+			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: "wet", Value: "b", Effect: "NoSchedule"}}
+		}, func() string { return fmt.Sprint(node().Spec.Taints) }, "[{wet b NoSchedule <nil>}]", errSince.Error()},
+		{"a number of pods", "deployments/scale", state.Deployments, shop(), url.Values{"replicas": {"5"}}, func(o state.Object) { *o.(*appsv1.Deployment).Spec.Replicas = 10 },
+			func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "10", errSince.Error()},
+		{"a version", "deployments/undo", state.Deployments, shop(), url.Values{"revision": {"1"}}, func(o state.Object) { o.(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Image = "shop:9" },
+			func() string { return shop().Spec.Template.Spec.Containers[0].Image }, "shop:9", errSince.Error()},
+		{"a site's policy", "sites/hold", state.Sites, m.Snapshot().Site("oslo"), nil, func(o state.Object) { o.(*fleet.Site).Spec.DisruptionPolicy = fleet.Evict },
+			func() string { return string(m.Snapshot().Site("oslo").Spec.DisruptionPolicy) }, "Evict", errSince.Error()},
+	} {
+		form := url.Values{"item": {m.form(c.kind, c.of.GetNamespace(), c.of.GetName())}}
+		maps.Copy(form, c.form)
+		_, body := srv.do(t, "admin", "/actions/"+c.path, form)
+		id := undoButton.FindStringSubmatch(body)
+		if id == nil {
+			t.Fatalf("%s cannot be taken back: %.600s", c.path, mainOf(body))
+		}
+		now := m.Snapshot().Get(state.KeyOf(c.of)).DeepCopyObject().(state.Object)
+		c.other(now)
+		m.put(t, now)
+		_, body = srv.do(t, "admin", "/actions/"+id[1], url.Values{"action": {"undo"}})
+		if got := c.has(); got != c.want || !strings.Contains(body, c.says) {
+			t.Errorf("%s, taken back after somebody else has changed it: %s, want %s; it is told as %.900s", c.rule, got, c.want, mainOf(body))
+		}
 	}
 }

@@ -192,28 +192,45 @@ const (
 
 // patch merges a patch into an object, if it is still that one.
 func (w *worker) patch(ctx context.Context, o state.Object, patch tree) error {
+	_, err := w.patched(ctx, o, patch)
+	return err
+}
+
+// patched is patch, and returns what has become of the object.
+func (w *worker) patched(ctx context.Context, o state.Object, patch tree) (now tree, err error) {
 	meta, _ := patch["metadata"].(tree)
 	if meta == nil {
 		meta = tree{}
 		patch["metadata"] = meta
 	}
 	meta["uid"] = o.GetUID()
-	return w.send(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), media: mergePatch}, patch)
+	a, err := w.answer(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), media: mergePatch}, patch)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(a.body, &now); err != nil {
+		return nil, fmt.Errorf("read the API's answer: %w", err)
+	}
+	return now, nil
 }
 
 // send asks the API for a change.
-func (w *worker) send(ctx context.Context, q apiCall, body any) (err error) {
+func (w *worker) send(ctx context.Context, q apiCall, body any) error {
+	_, err := w.answer(ctx, q, body)
+	return err
+}
+
+func (w *worker) answer(ctx context.Context, q apiCall, body any) (a apiAnswer, err error) {
 	if q.body, err = json.Marshal(body); err != nil {
-		return fmt.Errorf("encode what to ask the API for: %w", err)
+		return a, fmt.Errorf("encode what to ask the API for: %w", err)
 	}
-	a, err := w.ask(ctx, q)
-	if err != nil {
-		return err
+	if a, err = w.ask(ctx, q); err != nil {
+		return a, err
 	}
 	if no := a.err(); no != nil {
-		return no
+		return a, no
 	}
-	return nil
+	return a, nil
 }
 
 // sentence is an error as people read it: what the API refused, in its own words.

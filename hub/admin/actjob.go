@@ -79,10 +79,7 @@ func suspend(is bool) func(context.Context, *worker, state.Object) (undo, error)
 		if suspended(o) == is {
 			return nil, nil
 		}
-		set := func(ctx context.Context, w *worker, is bool) error {
-			return w.patch(ctx, o, tree{"spec": tree{"suspend": is}})
-		}
-		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
+		return setSpec(ctx, w, o, tree{"suspend": is})
 	}
 }
 

@@ -64,7 +64,25 @@ func cordon(is bool) func(context.Context, *worker, state.Object) (undo, error) 
 			}
 			return w.patch(ctx, n, tree{"spec": tree{"unschedulable": true}})
 		}
-		return func(ctx context.Context, w *worker) error { return set(ctx, w, !is) }, set(ctx, w, is)
+		back := uncordonAgain(n, n.Annotations[state.DrainAnnotation])
+		if !is {
+			back = func(ctx context.Context, w *worker) error { return set(ctx, w, true) }
+		}
+		return back, set(ctx, w, is)
+	}
+}
+
+// uncordonAgain takes a cordon back, unless somebody has ordered another drain of the node since.
+func uncordonAgain(n *corev1.Node, order string) undo {
+	return func(ctx context.Context, w *worker) error {
+		o, err := w.find(state.Nodes, itemOf(n))
+		if err != nil {
+			return err
+		}
+		if now := o.GetAnnotations()[state.DrainAnnotation]; now != "" && now != order {
+			return errTold("somebody has it drained since: stop the drain first")
+		}
+		return w.patch(ctx, o, uncordonPatch())
 	}
 }
 
@@ -140,7 +158,23 @@ func label(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if before == after {
 		return nil, nil
 	}
-	return func(ctx context.Context, w *worker) error { return set(ctx, w, before) }, set(ctx, w, after)
+	return func(ctx context.Context, w *worker) error {
+		o, err := w.find(state.KindOf(o), itemOf(o))
+		if err != nil {
+			return err
+		}
+		var now any
+		if v, has := o.GetLabels()[l.key]; has {
+			now = v
+		}
+		switch now {
+		case before:
+			return nil
+		case after:
+			return set(ctx, w, before)
+		}
+		return errSince
+	}, set(ctx, w, after)
 }
 
 // ---- taints
@@ -208,7 +242,20 @@ func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if !t.remove {
 		after = &t.Taint
 	}
-	back := func(ctx context.Context, w *worker) error { return w.setTaints(ctx, n, replace(before)) }
+	back := func(ctx context.Context, w *worker) error {
+		o, err := w.find(state.Nodes, itemOf(n))
+		if err != nil {
+			return err
+		}
+		var now *corev1.Taint
+		if at := slices.IndexFunc(o.(*corev1.Node).Spec.Taints, same); at >= 0 {
+			now = &o.(*corev1.Node).Spec.Taints[at]
+		}
+		if (now == nil) != (after == nil) || now != nil && now.Value != after.Value {
+			return errSince
+		}
+		return w.setTaints(ctx, n, replace(before))
+	}
 	return back, w.setTaints(ctx, n, replace(after))
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -59,19 +60,58 @@ func asTree(v any) (t tree, err error) {
 	return t, nil
 }
 
-// setSpec changes fields of an object's spec; to take them back it puts those that were.
+// setSpec changes fields of an object's spec; to take them back it puts those that were, unless
+// somebody has changed them since.
 func setSpec(ctx context.Context, w *worker, o state.Object, fields tree) (undo, error) {
-	all, err := asTree(o)
+	before, err := specOf(o, fields)
 	if err != nil {
 		return nil, err
 	}
-	was, _ := all["spec"].(tree)
-	before := tree{}
-	for name := range fields {
-		before[name] = was[name] // nil: it was not set
+	now, err := w.patched(ctx, o, tree{"spec": fields})
+	if err != nil {
+		return nil, err
 	}
-	back := func(ctx context.Context, w *worker) error { return w.patch(ctx, o, tree{"spec": before}) }
-	return back, w.patch(ctx, o, tree{"spec": fields})
+	after := only(now, fields)
+	return func(ctx context.Context, w *worker) error {
+		if left, err := w.asLeft(o, before, after); !left {
+			return err
+		}
+		return w.patch(ctx, o, tree{"spec": before})
+	}, nil
+}
+
+// asLeft tells whether fields of an object's spec are still as an action has left them. Where they
+// are as before it, nothing is to be taken back; where they are neither, somebody means something else.
+func (w *worker) asLeft(o state.Object, before, after tree) (bool, error) {
+	o, err := w.find(state.KindOf(o), itemOf(o))
+	if err != nil {
+		return false, err
+	}
+	now, err := specOf(o, after)
+	switch {
+	case err != nil || reflect.DeepEqual(now, before):
+		return false, err
+	case !reflect.DeepEqual(now, after):
+		return false, errSince
+	}
+	return true, nil
+}
+
+const errSince = errTold("somebody has changed it since: look at it first")
+
+// specOf returns those fields of an object's spec, nil where they are not set.
+func specOf(o state.Object, fields tree) (tree, error) {
+	all, err := asTree(o)
+	return only(all, fields), err
+}
+
+func only(object, fields tree) tree {
+	spec, _ := object["spec"].(tree)
+	have := tree{}
+	for name := range fields {
+		have[name] = spec[name]
+	}
+	return have
 }
 
 func policyOf(p fleet.DisruptionPolicy) func(context.Context, *worker, state.Object) (undo, error) {

@@ -191,10 +191,7 @@ func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if before == after {
 		return nil, nil
 	}
-	set := func(ctx context.Context, w *worker, n int32) error {
-		return w.patch(ctx, o, tree{"spec": tree{"replicas": n}})
-	}
-	return func(ctx context.Context, w *worker) error { return set(ctx, w, before) }, set(ctx, w, after)
+	return setSpec(ctx, w, o, tree{"replicas": after})
 }
 
 func idlePaused(is bool) func(state.Object) string {

@@ -128,7 +128,7 @@ func drain(ctx context.Context, j *job) {
 		o, err := j.find(state.Nodes, j.Items[i].item)
 		var back undo
 		if err == nil && !o.(*corev1.Node).Spec.Unschedulable {
-			back = func(ctx context.Context, w *worker) error { return w.patch(ctx, o, uncordonPatch()) }
+			back = uncordonAgain(o.(*corev1.Node), order.String())
 			err = j.patch(ctx, o, tree{"spec": tree{"unschedulable": true}})
 		}
 		if err != nil {

@@ -99,17 +99,6 @@ func parseRevision(form url.Values) (any, error) {
 	return goBack{n, parseSeen(form)}, nil
 }
 
-// templateOf is the template of a workload's pods.
-func templateOf(o state.Object) corev1.PodTemplateSpec {
-	switch o := o.(type) {
-	case *appsv1.DaemonSet:
-		return o.Spec.Template
-	case *appsv1.StatefulSet:
-		return o.Spec.Template
-	}
-	return o.(*appsv1.Deployment).Spec.Template
-}
-
 // rollBack puts an earlier template in place, as `kubectl rollout undo` does.
 func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	given := w.given.(goBack)
@@ -131,11 +120,31 @@ func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	case at >= len(versions):
 		return nil, fmt.Errorf("it has no earlier version")
 	}
-	set := func(ctx context.Context, w *worker, t corev1.PodTemplateSpec) error {
+	set := func(ctx context.Context, w *worker, template any) (now tree, err error) {
 		path := objectURL(state.KindOf(o), o.GetNamespace(), o.GetName())
-		return w.send(ctx, apiCall{method: http.MethodPatch, path: path, media: "application/json-patch+json"}, []tree{
-			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()}, {"op": "replace", "path": "/spec/template", "value": t}})
+		a, err := w.answer(ctx, apiCall{method: http.MethodPatch, path: path, media: "application/json-patch+json"}, []tree{
+			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()}, {"op": "replace", "path": "/spec/template", "value": template}})
+		if err != nil {
+			return nil, err
+		}
+		err = json.Unmarshal(a.body, &now)
+		return now, err
 	}
-	was := templateOf(o)
-	return func(ctx context.Context, w *worker) error { return set(ctx, w, was) }, set(ctx, w, versions[at].Template)
+	template := tree{"template": nil}
+	before, err := specOf(o, template)
+	if err != nil {
+		return nil, err
+	}
+	now, err := set(ctx, w, versions[at].Template)
+	if err != nil {
+		return nil, err
+	}
+	after := only(now, template)
+	return func(ctx context.Context, w *worker) error {
+		left, err := w.asLeft(o, before, after)
+		if left {
+			_, err = set(ctx, w, before["template"])
+		}
+		return err
+	}, nil
 }
