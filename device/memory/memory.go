@@ -67,6 +67,9 @@ type Memory struct {
 	lock *os.File
 	log  *slog.Logger
 
+	// Whoever changes something holds writing, for as long as the disk takes: on a bad card that is minutes. Whoever only
+	// wants to know, such as the lease, holds mu, under which nothing waits. What is below changes under both.
+	writing sync.Mutex
 	mu      sync.Mutex
 	desired *wire.Desired
 	body    []byte // of desired without its time, to see whether anything changed
@@ -143,8 +146,8 @@ func (m *Memory) Desired() (wire.Desired, bool) {
 // ErrOlder. Storing what is stored already writes nothing. A state that could not
 // be written is not taken: the device must never run what it would forget.
 func (m *Memory) SetDesired(d wire.Desired) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	if m.desired != nil && m.desired.Hub == d.Hub && d.Generation < m.desired.Generation {
 		return fmt.Errorf("generation %d from hub %s is %w (%d)", d.Generation, d.Hub, ErrOlder, m.desired.Generation)
 	}
@@ -156,7 +159,7 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		return fmt.Errorf("encode the desired state of generation %d: %w", d.Generation, err)
 	}
 	if m.desired != nil && bytes.Equal(body, m.body) {
-		m.desired.Time = d.Time
+		m.change(func() { m.desired.Time = d.Time })
 		return nil
 	}
 	if m.dir != "" {
@@ -177,8 +180,15 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		}
 		m.dropOlder(desiredFile)
 	}
-	m.desired, m.body = &d, body
+	m.change(func() { m.desired, m.body = &d, body })
 	return nil
+}
+
+// change changes what others read meanwhile. The caller holds writing.
+func (m *Memory) change(what func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what()
 }
 
 // lastOf is the generation that is stored of a hub.
@@ -207,18 +217,15 @@ func (m *Memory) Notes() []Note {
 func (m *Memory) SetNotes(notes []Note) error {
 	notes = slices.Clone(notes)
 	sort.Slice(notes, func(i, j int) bool { return notes[i].UID < notes[j].UID })
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(notes) == 0 && len(m.notes) == 0 {
-		return nil
-	}
 	body, err := json.Marshal(notes)
 	if err != nil {
 		return fmt.Errorf("encode the journal: %w", err)
 	}
-	if bytes.Equal(body, m.noted) {
+	if m.isNoted(notes, body) {
 		return nil
 	}
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	if m.dir != "" {
 		err := m.journal.write(body)
 		if err != nil {
@@ -229,8 +236,15 @@ func (m *Memory) SetNotes(notes []Note) error {
 		}
 		m.dropOlder(journalFile)
 	}
-	m.notes, m.noted = notes, body
+	m.change(func() { m.notes, m.noted = notes, body })
 	return nil
+}
+
+// isNoted tells whether these notes are in the journal. Who asks does so all the time, and waits for no disk.
+func (m *Memory) isNoted(notes []Note, body []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(notes) == 0 && len(m.notes) == 0 || bytes.Equal(body, m.noted)
 }
 
 // readDesired takes the newest desired state that is whole.
@@ -300,9 +314,11 @@ func (m *Memory) readOlder() {
 	}
 }
 
-// note notes what is wrong with a file, nil: nothing any more. The caller holds the lock,
+// note notes what is wrong with a file, nil: nothing any more. The caller holds writing,
 // or is alone.
 func (m *Memory) note(file string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err == nil {
 		delete(m.trouble, file)
 	} else {

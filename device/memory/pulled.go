@@ -28,8 +28,8 @@ func (m *Memory) Pulled() []Pulled {
 
 // SetPulled remembers durably that an image was pulled.
 func (m *Memory) SetPulled(p Pulled) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	if slices.Contains(m.pulled, p) {
 		return nil
 	}
@@ -40,8 +40,8 @@ func (m *Memory) SetPulled(p Pulled) error {
 
 // DropPulled forgets an image that is gone.
 func (m *Memory) DropPulled(gone func(Pulled) bool) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	next := slices.DeleteFunc(slices.Clone(m.pulled), gone)
 	if len(next) == len(m.pulled) {
 		return nil
@@ -50,7 +50,7 @@ func (m *Memory) DropPulled(gone func(Pulled) bool) error {
 }
 
 func (m *Memory) setPulled(next []Pulled) error {
-	m.pulled = next // also where it cannot be written: it holds for as long as the agent runs
+	m.change(func() { m.pulled = next }) // also where it cannot be written: it holds for as long as the agent runs
 	if m.dir == "" {
 		return nil
 	}

@@ -34,15 +34,15 @@ func (m *Memory) Verified(asked string) (Verified, bool) {
 // SetVerified remembers durably that an image was verified; what is known already
 // writes nothing.
 func (m *Memory) SetVerified(v Verified) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	if slices.Contains(m.verified, v) {
 		return nil
 	}
 	next := slices.DeleteFunc(slices.Clone(m.verified), func(old Verified) bool { return old.Asked == v.Asked })
 	next = append(next, v)
 	next = next[max(0, len(next)-maxVerified):]
-	m.verified = next // also where it cannot be written: it holds for as long as the agent runs
+	m.change(func() { m.verified = next }) // also where it cannot be written: it holds for as long as the agent runs
 	if m.dir == "" {
 		return nil
 	}

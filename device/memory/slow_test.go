@@ -1,0 +1,91 @@
+package memory
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"flotilla.dev/shared/wire"
+)
+
+// A slowDisk takes as long to sync as a test wants.
+type slowDisk struct {
+	kernel
+	begun, over chan struct{}
+}
+
+func (d slowDisk) Sync(f *os.File) error {
+	d.begun <- struct{}{}
+	<-d.over
+	return d.kernel.Sync(f)
+}
+
+func (d slowDisk) SyncDir(path string) error {
+	d.begun <- struct{}{}
+	<-d.over
+	return d.kernel.SyncDir(path)
+}
+
+// The lease tells which desired state is stored: it does not wait until a card that takes minutes has stored the next one,
+// nor does anybody else who wants to know something.
+func TestWhoeverWantsToKnowWaitsForNoDisk(t *testing.T) {
+	for what, store := range map[string]func(*Memory) error{
+		"the desired state": func(m *Memory) error { return m.SetDesired(wire.Desired{Generation: 2, Hub: "hub"}) },
+		"the journal":       func(m *Memory) error { return m.SetNotes([]Note{{UID: "a"}}) },
+		"a pulled image":    func(m *Memory) error { return m.SetPulled(Pulled{Name: "a", ID: "b"}) },
+		"a verified image":  func(m *Memory) error { return m.SetVerified(Verified{Asked: "a", Image: "b", Key: "c"}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			first, _ := open(t, dir)
+			if err := first.SetDesired(wire.Desired{Generation: 1, Hub: "hub"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d := slowDisk{begun: make(chan struct{}), over: make(chan struct{})}
+			m, err := openOn(d, dir, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored := make(chan error, 1)
+			go func() { stored <- store(m) }()
+			<-d.begun
+			known := make(chan int64, 1)
+			go func() {
+				have, _ := m.Desired()
+				m.Trouble()
+				m.Notes()
+				m.Pulled()
+				m.Verified("a")
+				if err := m.SetNotes(nil); err != nil { // there are none
+					t.Error(err)
+				}
+				known <- have.Generation
+			}()
+			select {
+			case got := <-known:
+				if got != 1 {
+					t.Errorf("generation %d is told before it is stored", got)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("it waits for the disk")
+			}
+			close(d.over)
+			for done := false; !done; {
+				select {
+				case <-d.begun:
+				case err := <-stored:
+					if done = true; err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
