@@ -5,9 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"maps"
 	"path"
-	"slices"
 	"sort"
 	"strings"
 
@@ -32,7 +30,7 @@ func (s sources) credentials(image string) (all []*engine.RegistryAuth) {
 	if err != nil {
 		return nil
 	}
-	var length []int // of the paths
+	below := map[*engine.RegistryAuth]int{} // bytes of the path
 	for _, p := range s.pod.Spec.ImagePullSecrets {
 		sec, err := s.secret(p.Name)
 		if sec == nil || err != nil {
@@ -47,20 +45,25 @@ func (s sources) credentials(image string) (all []*engine.RegistryAuth) {
 		} else if raw := secretData(sec)[corev1.DockerConfigKey]; raw != nil {
 			_ = json.Unmarshal(raw, &logins) // a broken secret holds no credentials
 		}
-		for _, server := range slices.Backward(slices.Sorted(maps.Keys(logins))) { // names before those with *
-			host, below := placeOf(server)
-			if !isHost(host, reference.Domain(ref)) || !strings.HasPrefix("/"+reference.Path(ref), below) {
+		servers := make([]string, 0, len(logins))
+		for server := range logins {
+			servers = append(servers, server)
+		}
+		sort.Sort(sort.Reverse(sort.StringSlice(servers))) // names before those with *
+		for _, server := range servers {
+			host, path := placeOf(server)
+			if !isHost(host, reference.Domain(ref)) || !strings.HasPrefix("/"+reference.Path(ref), path) {
 				continue
 			}
 			l := logins[server]
 			if raw, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && l.Username == "" {
 				l.Username, l.Password, _ = strings.Cut(string(raw), ":")
 			}
-			at := sort.Search(len(length), func(i int) bool { return length[i] < len(below) })
-			length = slices.Insert(length, at, len(below))
-			all = slices.Insert(all, at, &engine.RegistryAuth{Username: l.Username, Password: l.Password, ServerAddress: server})
+			all = append(all, &engine.RegistryAuth{Username: l.Username, Password: l.Password, ServerAddress: server})
+			below[all[len(all)-1]] = len(path)
 		}
 	}
+	sort.SliceStable(all, func(i, j int) bool { return below[all[i]] > below[all[j]] })
 	return all[:min(len(all), maxCredentials)]
 }
 

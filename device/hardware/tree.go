@@ -78,7 +78,7 @@ type pending struct {
 var errSilent = errors.New("it does not answer")
 
 // patiently asks the kernel something, which what says; errSilent: it takes too long.
-func patiently[T any](what string, ask func() (T, error)) (none T, err error) {
+func patiently(what string, ask func() (any, error)) (any, error) {
 	questions.Lock()
 	q := questions.due[what]
 	if q == nil {
@@ -101,31 +101,31 @@ func patiently[T any](what string, ask func() (T, error)) (none T, err error) {
 		select {
 		case <-q.there: // it is we who stood still
 		default:
-			return none, errSilent
+			return nil, errSilent
 		}
 	}
-	return q.answer.(T), q.err
+	return q.answer, q.err
 }
 
 // readDriver reads a file that a driver answers for.
 func readDriver(name string) ([]byte, error) {
-	text, err := patiently("read "+name, func() ([]byte, error) { return read(name) })
+	text, err := patiently("read "+name, func() (any, error) { return read(name) })
 	if errors.Is(err, errSilent) {
-		err = fmt.Errorf("read %s: its driver does not answer", name)
+		return nil, fmt.Errorf("read %s: its driver does not answer", name)
 	}
-	return text, err
+	return text.([]byte), err
 }
 
 // statfs asks for the file system that a directory is on, or would be. Of another root what stands for it is asked.
 func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
-	st, err := patiently("statfs "+t.path(dir), func() (*unix.Statfs_t, error) {
+	st, err := patiently("statfs "+t.path(dir), func() (any, error) {
 		st := new(unix.Statfs_t)
 		return st, unix.Statfs(t.existing(dir), st)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("measure the file system of %s: %w", t.path(dir), err)
 	}
-	return st, nil
+	return st.(*unix.Statfs_t), nil
 }
 
 // text is a file's content as one short line; empty when it cannot be read.
