@@ -33,10 +33,9 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
 	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
 	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
-	measured := func(k, _ string) bool { return strings.HasPrefix(k, fleet.LabelHardwarePrefix) }
-	maps.DeleteFunc(n.Labels, func(k, v string) bool { _, still := st.Registration.Labels[k]; return measured(k, v) && !still })
+	maps.DeleteFunc(n.Labels, func(k, _ string) bool { _, still := st.Registration.Labels[k]; return measured(k) && !still })
 	for k, v := range st.Registration.Labels {
-		if measured(k, v) {
+		if measured(k) {
 			set(k, v)
 		}
 	}
@@ -55,6 +54,9 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		}
 	}
 }
+
+// measured tells whether a label is one that a device has measured.
+func measured(label string) bool { return strings.HasPrefix(label, fleet.LabelHardwarePrefix) }
 
 // report puts what a device reports of itself into its Node. The device's clock
 // decides nothing: a condition that changed, changed now. Nor does what it says of

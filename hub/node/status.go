@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -110,8 +111,15 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 		return st, true
 	}
 	least = st
-	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, nil, wire.Registration{}
+	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, nil, wire.Registration{Labels: maps.Clone(n.Labels)}
+	maps.DeleteFunc(least.Registration.Labels, func(k, _ string) bool { return !measured(k) })
 	least.Status = *n.Status.DeepCopy()
+	for _, name := range extendedIn(least.Status.Capacity) {
+		if !slices.Contains(rec.Extended, name) { // an administrator's
+			delete(least.Status.Capacity, corev1.ResourceName(name))
+			delete(least.Status.Allocatable, corev1.ResourceName(name))
+		}
+	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	if ready >= 0 {

@@ -1,0 +1,71 @@
+package node_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Of a device that has used up its budget is heard whether it is ready, and nothing else: what is
+// known of it stays, what it has measured and what an administrator has written.
+func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
+	const measured, dongle = fleet.LabelHardwarePrefix + "camera", "example.com/dongle"
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		defer stop()
+		r, seq := rand.New(rand.NewPCG(1, 2)), uint64(1)
+		say := func(ready corev1.ConditionStatus, images int) {
+			t.Helper()
+			st := nodetest.Report("b", seq, ready)
+			st.Registration.Labels = map[string]string{measured: "true"}
+			for range images {
+				st.Status.Images = append(st.Status.Images, corev1.ContainerImage{Names: []string{noise(r, 400)}})
+			}
+			if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, st); err != nil {
+				t.Fatal(err)
+			}
+			seq++
+		}
+		check := func(when string) {
+			t.Helper()
+			n := l.Snapshot().Node("pi-1")
+			if q := n.Status.Capacity[dongle]; n.Labels[measured] != "true" || q.Value() != 2 {
+				t.Errorf("%s it has the labels %v and the capacity %v", when, n.Labels, n.Status.Capacity)
+			}
+		}
+		say("True", 0)
+		if _, err := l.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+			n := s.Node("pi-1").DeepCopy()
+			if n.Status.Capacity == nil {
+				n.Status.Capacity = corev1.ResourceList{}
+			}
+			n.Status.Capacity[dongle] = resource.MustParse("2")
+			return []state.Change{state.Put(n, "")}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for l.Held() == 0 {
+			if say("True", 80); seq > 2000 {
+				t.Fatal("it may say whatever it likes")
+			}
+		}
+		check("when it is held back")
+		say("False", 80)
+		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionFalse {
+			t.Fatalf("Ready=%s", got)
+		}
+		check("when it is not ready")
+		time.Sleep(time.Hour)
+		say("True", 0)
+		check("when it may say all again")
+	})
+}
