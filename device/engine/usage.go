@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -56,9 +57,10 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 		sum = max(*found.Container.SizeRw, 0)
 	}
 	if log := found.Container.LogPath; log != "" {
-		files, _ := filepath.Glob(log + "*") // and those that it was rotated to
+		beside := os.DirFS(filepath.Dir(log))
+		files, _ := fs.Glob(beside, filepath.Base(log)+"*") // and those that it was rotated to
 		for _, file := range files {
-			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			if info, err := fs.Stat(beside, file); err == nil && info.Mode().IsRegular() {
 				sum += info.Size()
 			}
 		}

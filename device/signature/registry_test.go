@@ -1,6 +1,8 @@
 package signature
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"log"
@@ -9,6 +11,8 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -201,6 +205,26 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		}
 		if err := (bounded{nil, "pi.local:5000", true}).hides(r); (err != nil) != refused {
 			t.Errorf("%s: %v", where, err)
+		}
+	}
+}
+
+// Whose name has brackets, as an address of IPv6 has, is no pattern.
+func TestTheAuthorityOfARegistryIsFoundByItsName(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	former := certificateDirs
+	t.Cleanup(func() { certificateDirs = former })
+	certificateDirs = []string{t.TempDir()}
+	for _, host := range []string{"registry.example:5000", "[2001:db8::1]:5000"} {
+		dir := filepath.Join(certificateDirs[0], host)
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		pool := transportTo(host, Credentials{}).(bounded).RoundTripper.(*http.Transport).TLSClientConfig.RootCAs
+		if _, err := server.Certificate().Verify(x509.VerifyOptions{Roots: pool}); err != nil {
+			t.Errorf("%s: %v", host, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -35,12 +36,10 @@ func transportTo(host string, c Credentials) http.RoundTripper {
 		pool = x509.NewCertPool()
 	}
 	for _, dir := range certificateDirs {
-		files, err := filepath.Glob(filepath.Join(dir, host, "*.crt"))
-		if err != nil {
-			continue // host is a valid registry's name and no pattern
-		}
+		its := os.DirFS(filepath.Join(dir, host))
+		files, _ := fs.Glob(its, "*.crt") // the pattern is right
 		for _, file := range files {
-			if body, err := os.ReadFile(file); err == nil { // what the engine cannot read either is its story to tell
+			if body, err := fs.ReadFile(its, file); err == nil { // what the engine cannot read either is its story to tell
 				pool.AppendCertsFromPEM(body)
 			}
 		}

@@ -221,7 +221,7 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 		all = append(all, Finding{OK, "database", fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
 	all = append(all, p.paused(e)...)
-	lost, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "hub.db.corrupt-*"))
+	lost, _ := fs.Glob(os.DirFS(p.Config.DataDir), "hub.db.corrupt-*")
 	lost = slices.DeleteFunc(lost, func(file string) bool { return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm") }) // of one of them
 	if len(lost) > 0 {
 		all = append(all, Finding{Warn, "database", fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])), "a disk or SD card that does it once does it again: replace it; then remove them"})
@@ -284,16 +284,17 @@ func (p Patient) backups() []Finding {
 
 // certificates looks at every certificate below pki/.
 func (p Patient) certificates() (all []Finding) {
-	files, _ := filepath.Glob(filepath.Join(p.Config.DataDir, "pki", "*.crt"))
+	dir := filepath.Join(p.Config.DataDir, "pki")
+	files, _ := fs.Glob(os.DirFS(dir), "*.crt")
 	own := []string{"root.crt", "intermediate.crt"}
 	for _, name := range own {
-		if !slices.Contains(files, filepath.Join(p.Config.DataDir, "pki", name)) {
+		if !slices.Contains(files, name) {
 			all = append(all, Finding{Fail, "certificates", "pki/" + name + " is not there", "restore the directory pki from a copy: devices know the hub by it"})
 		}
 	}
 	for _, file := range files {
-		name := "pki/" + filepath.Base(file)
-		text, err := os.ReadFile(file)
+		name := "pki/" + file
+		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			all = append(all, Finding{Fail, "certificates", err.Error(), "run this as the user of the hub, or as root"})
 			continue

@@ -79,6 +79,16 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 	return syncDir(dir)
 }
 
+// matching are the files of a directory whose names are of a form. The directory's own name is none: it
+// may have a [ in it.
+func matching(dir, form string) ([]string, error) {
+	list, err := fs.Glob(os.DirFS(dir), form)
+	for i, name := range list {
+		list[i] = filepath.Join(dir, name)
+	}
+	return list, err
+}
+
 // halves are what is left of a backup, and of a restore of PostgreSQL, that was killed: each has a name of
 // its own, and nobody else would remove it.
 var halves = []string{"backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*", database + ".before-restore-*.part*", database + ".before-restore-*.restore*"}
@@ -86,9 +96,9 @@ var halves = []string{"backups/" + backupGlob + ".part*", "backups/before-schema
 // forgetHalves removes them. Whoever calls it has the lock of the data directory.
 func (s *Store) forgetHalves() {
 	for _, form := range halves {
-		files, err := fs.Glob(os.DirFS(s.dir), form)
+		files, err := matching(s.dir, form)
 		for _, file := range files {
-			err = errors.Join(err, remove(filepath.Join(s.dir, file)))
+			err = errors.Join(err, remove(file))
 		}
 		if err != nil {
 			s.log.Warn("what is left of a backup that was cut off is not removed", "err", err)
@@ -113,7 +123,7 @@ func (s *Store) vacuumInto(ctx context.Context, file string) error {
 
 // backups lists the daily backups of a data directory, newest first.
 func backups(dir string) ([]string, error) {
-	list, err := filepath.Glob(filepath.Join(dir, "backups", backupGlob))
+	list, err := matching(filepath.Join(dir, "backups"), backupGlob)
 	slices.Sort(list)
 	slices.Reverse(list)
 	return list, err

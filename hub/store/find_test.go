@@ -66,6 +66,23 @@ func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
 	}
 }
 
+// TestWhateverADirectoryIsCalled: no name of one is a pattern.
+func TestWhateverADirectoryIsCalled(t *testing.T) {
+	for _, name := range []string{"hub[1]", "hub[", `hub*?\`} {
+		s := openIn(t, filepath.Join(t.TempDir(), name))
+		file, err := s.BackUpNow(t.Context())
+		must(t, err)
+		if copies, _, err := s.Copies(); err != nil || len(copies) != 1 || copies[0].File != file {
+			t.Errorf("in %s: %+v, %v", name, copies, err)
+		}
+		before, err := s.keepBefore(t.Context())
+		must(t, err)
+		if again, err := s.keepBefore(t.Context()); err != nil || again != before {
+			t.Errorf("in %s: %s was kept, and again as %s, %v", name, before, again, err)
+		}
+	}
+}
+
 // TestABackupOfAClockThatWasAheadIsNotTheNewest: nobody knows how old it is, and it may be there for years.
 func TestABackupOfAClockThatWasAheadIsNotTheNewest(t *testing.T) {
 	s := openIn(t, t.TempDir())

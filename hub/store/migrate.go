@@ -204,7 +204,7 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 	if err != nil {
 		return "", err
 	}
-	kept, err := filepath.Glob(stem + "*.db")
+	kept, err := matching(filepath.Dir(stem), filepath.Base(stem)+"*.db")
 	if err != nil {
 		return "", err
 	}
