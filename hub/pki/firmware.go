@@ -15,6 +15,12 @@ import (
 // reaches a device only over the connection to its hub.
 const firmwareKey = "firmware.key"
 
+// HasFirmwareKey tells whether there is a file for the key by which the hub signs boot configurations.
+func (a *Authority) HasFirmwareKey() bool {
+	_, err := os.Lstat(a.path(firmwareKey))
+	return err == nil
+}
+
 // FirmwareKey reads the key by which the hub signs boot configurations, and makes one where
 // there is none. Devices keep the first public half that they are told, so it is never
 // made anew in the place of one that cannot be read.

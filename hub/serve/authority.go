@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,18 +53,35 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	return err
 }
 
-func lostAuthority(dataDir string, fleet state.Snapshot) error {
-	joined := 0
+// joinedOf is how many devices of a fleet have an identity.
+func joinedOf(fleet state.Snapshot) (joined int) {
 	for rec := range state.Each[*state.Record](fleet, state.Records, "") {
 		if rec.Key != "" {
 			joined++
 		}
 	}
+	return joined
+}
+
+func lostAuthority(dataDir string, fleet state.Snapshot) error {
+	joined := joinedOf(fleet)
 	if joined == 0 {
 		return nil
 	}
 	return fmt.Errorf("open the certificate authority: %w: %s is missing, through which the devices of this fleet (%d) have joined; put back your copy of it, as backups of the database do not hold it. "+
 		"To begin with a new one, which each of them has to join by hand, make an empty file %s", pki.ErrKey, filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
+}
+
+// firmwareKey is the key that signs boot configurations. Unlike the authority it is made anew where it is
+// missing: without it devices lack nothing but new boot configurations.
+func (h *Hub) firmwareKey(fleet state.Snapshot) (ed25519.PrivateKey, error) {
+	had := h.authority.HasFirmwareKey()
+	key, err := h.authority.FirmwareKey()
+	if joined := joinedOf(fleet); err == nil && !had && joined > 0 {
+		h.log.Warn("the key that signs boot configurations was missing, and another one was made: boards that know the former take no boot configuration of this hub until `flotilla-device boot-helper --forget` on each. Put the former back if you have a copy, and start the hub again",
+			"file", filepath.Join(h.cfg.DataDir, "pki", "firmware.key"), "joined", joined)
+	}
+	return key, err
 }
 
 // shareAuthority opens the authority that the hubs of the database have, and has them know of

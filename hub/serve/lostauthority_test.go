@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -84,5 +85,39 @@ func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 	}
 	if _, err := run(nil); !errors.Is(err, pki.ErrKey) {
 		t.Fatalf("that was said once: %v", err)
+	}
+}
+
+// The key of boot configurations alone is made anew, and that is said where boards may know another one.
+func TestAFirmwareKeyThatIsLostIsSaid(t *testing.T) {
+	cfg := config.Default()
+	cfg.DataDir = t.TempDir()
+	start := func() (*Hub, string) {
+		var said bytes.Buffer
+		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.NewTextHandler(&said, nil)), Listeners: Listeners{Dev: pipe.New()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hub, said.String()
+	}
+	for _, joined := range []bool{false, true, true} {
+		hub, said := start()
+		if told := strings.Contains(said, "boot configurations was missing"); told != joined {
+			t.Errorf("devices have joined: %t; it is told: %t\n%s", joined, told, said)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- hub.Run(ctx) }()
+		<-hub.Up()
+		if err := (enrolments{hub.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil && !joined {
+			t.Error(err)
+		}
+		stop()
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(cfg.DataDir, "pki", "firmware.key")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

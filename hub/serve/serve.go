@@ -171,7 +171,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if o.Disk != nil {
 		disk = o.Disk(disk)
 	}
-	signing, err := h.authority.FirmwareKey()
+	signing, err := h.firmwareKey(start)
 	if err != nil {
 		return nil, err
 	}
