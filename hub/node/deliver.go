@@ -101,7 +101,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	var hexed [2 * sha256.Size]byte
 	for _, node := range concerned(s, subjects) {
 		rec := s.Record(node)
-		if s.Node(node) == nil || rec == nil || rec.Paused || rec.Unmet {
+		if s.Node(node) == nil || rec == nil || rec.Withheld() != "" {
 			continue
 		}
 		content, err := encode.desired(v.of(s, node, known))

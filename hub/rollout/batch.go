@@ -146,7 +146,7 @@ func (p *pass) ready(w *work, node string) bool {
 	_, ordered := n.Annotations[state.DrainAnnotation]
 	at, _ := p.stateOf(w.r, node)
 	return at == begins(w.r) && turn.Step == "" && !turn.NotBefore.After(p.now) &&
-		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered && !p.s.Record(node).Paused
+		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered && p.s.Record(node).Withheld() == ""
 }
 
 // nextBatch begins the next batch: of the site at which the last one was, else of the first

@@ -42,9 +42,6 @@ const (
 	crowd         = 500              // nodes from which on a change of one is looked at once a second
 )
 
-// untold is why a node has no turn whose device has seen a newer hub than this one.
-const untold = "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this hub's"
-
 // every is the subject that all rollouts together are: they share the one site that may
 // be at risk. some is that a node or a site has changed.
 var (
@@ -68,7 +65,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Records:
 		old, _ := c.Old.(*state.Record)
 		next, _ := c.New.(*state.Record)
-		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Paused != next.Paused {
+		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Withheld() != next.Withheld() {
 			return some
 		}
 	case state.Sites:
@@ -331,8 +328,8 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 			return fleet.FirmwareBad, "its device had gone back, and has the configuration again"
 		}
 		return fleet.FirmwareBad, "its device had kept the configuration, and has it no more: its card may lose what is written"
-	case rec.Paused && (at == begins(r) || at == fleet.FirmwareWaiting):
-		return at, untold
+	case rec.Withheld() != "" && (at == begins(r) || at == fleet.FirmwareWaiting):
+		return at, rec.Withheld()
 	case at == begins(r) && turn.NotBefore.After(p.now):
 		return at, turn.Why
 	}

@@ -182,8 +182,9 @@ func (p *pass) mayNot(w *work, node string, at fleet.FirmwareNodeState) (string,
 		return "its device has not staged the configuration any more", time.Time{}
 	case state.ReadyOf(n) != corev1.ConditionTrue:
 		return "it is not ready", time.Time{}
-	case p.s.Record(node).Paused:
-		return untold, time.Time{}
+	}
+	if why := p.s.Record(node).Withheld(); why != "" {
+		return why, time.Time{}
 	}
 	if why := p.stopped(w); why != "" {
 		return why, time.Time{}

@@ -34,16 +34,8 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 		{"it heard that it may not begin any more", fleet.FirmwareOverdue, false, lateWord, 24 * time.Hour, ""},
 		{"it cannot have heard it yet", fleet.FirmwareOverdue, false, lateWord, time.Second, fleet.FirmwareOverdue},
 	} {
-		profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi-4"}}
-		profile.Spec.Match.Arch = []string{"arm64"}
-		profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}
-		document, _, err := firmwareconfigs.Render(profile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "cgroup"}}
-		r.Spec.Profile, r.Spec.Undo, r.Spec.Selector = "pi-4", c.undo, &metav1.LabelSelector{MatchLabels: map[string]string{fleet.LabelProfile: "pi-4"}}
-		r.Status.Undoing, r.Status.Digest, r.Status.Document = c.undo, digestOf(document), string(document)
+		profile, r := cgroup(t)
+		r.Spec.Undo, r.Status.Undoing = c.undo, c.undo
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi-4"}}}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}
@@ -56,6 +48,54 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 		s, _ = state.Apply(s, Decider{}.Decide(s, Decider{}.Subjects(s), now).Changes)
 		if got := s.Record("pi-1").Assigned.Step; got != c.want {
 			t.Errorf("%s: %q (%s), want %q", c.rule, got, s.Record("pi-1").Assigned.Failed, c.want)
+		}
+	}
+}
+
+// cgroup is a profile, and a rollout of it that has begun.
+func cgroup(t *testing.T) (*fleet.BoardProfile, *fleet.FirmwareRollout) {
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi-4"}}
+	profile.Spec.Match.Arch = []string{"arm64"}
+	profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}
+	document, _, err := firmwareconfigs.Render(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "cgroup"}}
+	r.Spec.Profile, r.Spec.Selector = "pi-4", &metav1.LabelSelector{MatchLabels: map[string]string{fleet.LabelProfile: "pi-4"}}
+	r.Status.Digest, r.Status.Document = digestOf(document), string(document)
+	return profile, r
+}
+
+// TestNoTurnBeginsWhereNothingIsSent: after a restore, say, a drain would move pods that the device
+// has and keeps.
+func TestNoTurnBeginsWhereNothingIsSent(t *testing.T) {
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		rule   string
+		rec    state.Record
+		begins bool
+	}{
+		{"it is told what is wanted", state.Record{}, true},
+		{"the device has a newer desired state", state.Record{Paused: true}, false},
+		{"the device has not been heard yet", state.Record{Unmet: true}, false},
+	} {
+		profile, r := cgroup(t)
+		r.Spec.Default()
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}}
+		site.Status.State, site.Status.Ready = fleet.SiteNormal, 1
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi-4", corev1.LabelTopologyZone: "oslo"}}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		rec := c.rec
+		rec.Name, rec.Firmware = "pi-1", &state.FirmwareReport{State: "Staged", Candidate: r.Status.Digest}
+		s := state.Load(state.Empty("salt", now.Add(-time.Hour)), []state.Object{profile, r, site, n, &rec}, 4)
+		for range 3 {
+			s, _ = state.Apply(s, Decider{}.Decide(s, Decider{}.Subjects(s), now).Changes)
+		}
+		turn := s.Record("pi-1").Assigned
+		if begun := turn != nil && turn.Step != ""; begun != c.begins {
+			now := s.Get(state.KeyOf(r)).(*fleet.FirmwareRollout)
+			t.Errorf("%s: a turn has begun: %t, want %t (%+v)", c.rule, begun, c.begins, now.Status)
 		}
 	}
 }

@@ -74,6 +74,18 @@ type Record struct {
 	Evicted []Evicted `json:"evicted,omitempty"`
 }
 
+// Withheld says why nothing is published to a device, and nothing that concerns it may begin; "" where
+// it is told what is wanted of it.
+func (r *Record) Withheld() string {
+	switch {
+	case r.Paused:
+		return "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this hub's"
+	case r.Unmet:
+		return "its device has not said yet which desired state it has stored"
+	}
+	return ""
+}
+
 // Given is what a board profile has given a node.
 type Given struct {
 	Labels map[string]string `json:"labels,omitempty"`
