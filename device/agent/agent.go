@@ -171,7 +171,7 @@ type loop struct {
 	health     []corev1.NodeCondition
 	evictAt    time.Time
 	relieving  bool                 // what has to go is being found out
-	helplessAt map[string]time.Time // when each is told again, see helpless
+	sayAt      map[string]time.Time // when each is said again, see sayable
 
 	peripherals peripherals
 	podTimes    map[types.UID][]corev1.PodCondition

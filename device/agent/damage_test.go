@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -167,6 +168,33 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A card that can only be read any more is so for weeks: that is said now and then, and where the node's conditions are read.
+func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
+			t.Skip("no small disk can be made here: ", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+		var said bytes.Buffer
+		d.config.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		d.start()
+		job, crash := makePod("job", "exit 0"), makePod("crash", "exit 1")
+		job.Spec.RestartPolicy = corev1.RestartPolicyNever
+		d.desire(1, job, crash, makePod("web", "wait"))
+		d.end()
+		if err := remount(unix.MS_RDONLY)(d.dir); err != nil {
+			t.Fatal(err)
+		}
+		d.start()
+		time.Sleep(10 * time.Hour)
+		d.end()
+		if n := strings.Count(said.String(), "the journal could not be written"); n == 0 || n > 11 {
+			t.Errorf("in ten hours it was said %d times", n)
+		}
+	})
 }
 
 // A card that can only be read any more is a reason to remove a device from its fleet: what it runs ends all the same.

@@ -216,8 +216,11 @@ func (a *Agent) note() (removable bool) {
 			notes = append(notes, memory.Note{UID: uid, Status: *r.Final})
 		}
 	}
-	if err := a.c.Memory.SetNotes(notes); err != nil {
-		a.log.Error("the journal could not be written", "err", err)
+	const journal = "the journal could not be written"
+	if err := a.c.Memory.SetNotes(notes); err == nil {
+		delete(l.sayAt, journal)
+	} else if l.sayable(journal) { // it is tried again at each turn, and the node's conditions say it all the while
+		a.log.Error(journal, "err", err)
 	}
 	return removable
 }

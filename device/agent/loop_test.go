@@ -170,7 +170,10 @@ func (d *device) reasons() (out []string) {
 // as a kill would: nothing is said, and the engine goes on.
 func (d *device) start() {
 	d.t.Helper()
-	log := testLog()
+	log := d.config.Log
+	if log == nil {
+		log = testLog()
+	}
 	m, err := memory.Open(d.dir, log)
 	if err != nil {
 		d.t.Fatal(err)

@@ -129,21 +129,27 @@ func (a *Agent) relieveFirst(short []relief) {
 	})
 }
 
-// sayHelpless is how often it is told that something is short for which nothing here can go, and
-// that stays so until somebody comes.
-const sayHelpless = time.Hour
-
 // helpless tells what is short, and that nothing here can go for it.
 func (a *Agent) helpless(what string) {
+	if a.loop.sayable(what) {
+		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "%s", what)
+	}
+}
+
+// sayAgain is how often something is said that stays so until somebody comes.
+const sayAgain = time.Hour
+
+// sayable tells whether something of that kind is to be said now: it has not been for a while.
+func (l *loop) sayable(what string) bool {
 	now := time.Now()
-	if now.Before(a.loop.helplessAt[what]) {
-		return
+	if now.Before(l.sayAt[what]) {
+		return false
 	}
-	if a.loop.helplessAt == nil {
-		a.loop.helplessAt = map[string]time.Time{}
+	if l.sayAt == nil {
+		l.sayAt = map[string]time.Time{}
 	}
-	a.loop.helplessAt[what] = now.Add(sayHelpless)
-	a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "%s", what)
+	l.sayAt[what] = now.Add(sayAgain)
+	return true
 }
 
 // evictForHeat evicts the pod that matters least: which one warms the processor most
