@@ -323,10 +323,15 @@ func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAut
 	return s.Twin.Pull(ctx, ref, auth, told)
 }
 
+// stopTakes is how long a simulated program takes to end when it is told to. One that ended at once
+// would be gone before anybody who changes a pod can look at it.
+const stopTakes = 500 * time.Millisecond
+
 // program is what every simulated container does: it says hello and waits, or crashes. Every
 // port of it is open, and commands can be run in it.
 func (s *stocked) program(spec engine.Spec, run int) enginetest.Play {
 	p := enginetest.Play{
+		StopTakes:   stopTakes,
 		Lines:       []enginetest.Line{{Text: fmt.Sprintf("simulated %s, start %d", spec.Name, run+1)}},
 		MemoryBytes: 8 << 20, MilliCPU: 5,
 		Exec: newShell(spec).exec, Dial: enginetest.Answering(""),
