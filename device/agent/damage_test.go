@@ -104,6 +104,17 @@ func (d *device) stateStored() (c corev1.NodeCondition) {
 	return c
 }
 
+// newSmallDevice is one with a disk of 8 MiB of its own.
+func newSmallDevice(t *testing.T) *device {
+	t.Helper()
+	d := newDevice(t)
+	if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
+		t.Skip("no small disk can be made here: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+	return d
+}
+
 // A disk that takes nothing is a disk all the same: the agent starts from it, what it has
 // stored runs, and the node says what is wrong. Where room was kept, the next desired state
 // is taken.
@@ -120,11 +131,7 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newDevice(t)
-				if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
-					t.Skip("no small disk can be made here: ", err)
-				}
-				t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+				d := newSmallDevice(t)
 				d.start()
 				first, second, job := makePod("first", "wait"), makePod("second", "wait"), makePod("job", "exit 0")
 				job.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -173,11 +180,7 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 // A card that can only be read any more is so for weeks: that is said now and then, and where the node's conditions are read.
 func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDevice(t)
-		if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
-			t.Skip("no small disk can be made here: ", err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+		d := newSmallDevice(t)
 		var said bytes.Buffer
 		d.config.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		d.start()
@@ -200,11 +203,7 @@ func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
 // A card that can only be read any more is a reason to remove a device from its fleet: what it runs ends all the same.
 func TestADismissedDeviceLeavesAlsoWhereItsDiskIsReadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDevice(t)
-		if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
-			t.Skip("no small disk can be made here: ", err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
+		d := newSmallDevice(t)
 		d.start()
 		pod := makePod("web", "wait", "wait")
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
