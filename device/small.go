@@ -10,6 +10,7 @@ import (
 // keepSmall lets go, once a minute, of the parts of the program that nobody uses:
 // on a board with 512 MB the workloads have a use for them. It takes a millisecond.
 func keepSmall(ctx context.Context) error {
+	resident.SmallPages()
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for {

@@ -27,6 +27,7 @@ func GiveBack(ctx context.Context) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	var then, last uint64 // collections when memory was given back, and at the last look
+	SmallPages()
 	debug.FreeOSMemory()
 	DropProgram()
 	for n := 1; ; n++ {

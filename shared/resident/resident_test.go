@@ -1,10 +1,13 @@
 package resident
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestOnlyWhatCannotBeWrittenIsDropped(t *testing.T) {
@@ -32,17 +35,41 @@ func TestTheProgramGoesOnWithFewerOfItsPages(t *testing.T) {
 	}
 }
 
+func TestNoHugePagesFillWhatLiesFree(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := GiveBack(over); err != nil {
+		t.Error(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) }()
+	if on, said := status(t, "THP_enabled:"); said && on != 0 {
+		t.Error("the system may still give huge pages")
+	}
+}
+
 // fileRSS is how much of this process's memory are pages of files, in kB.
 func fileRSS(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
+	n, said := status(t, "RssFile:")
+	if !said {
+		t.Skip("the kernel does not say it")
+	}
+	return n
+}
+
+// status is a number that the kernel says of this process.
+func status(t *testing.T, name string) (n int, said bool) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Skip(err)
 	}
-	_, rest, _ := strings.Cut(string(status), "RssFile:")
-	n, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatalf("/proc/self/status says RssFile %.30q", rest)
+	_, rest, said := strings.Cut(string(text), name)
+	if !said {
+		return 0, false
 	}
-	return n
+	if n, err = strconv.Atoi(strings.Fields(rest)[0]); err != nil {
+		t.Fatalf("/proc/self/status says %s %.30q", name, rest)
+	}
+	return n, true
 }
