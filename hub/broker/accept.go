@@ -58,8 +58,8 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 		_ = c.Close()
 		return
 	}
-	if !b.remember(c) {
-		b.refused(c, &refusal{why: capacity, err: fmt.Errorf("%d connections are open, %d of them not yet identified; no more are taken", b.connections(), len(b.greeting))})
+	if err := b.remember(c); err != nil {
+		b.refused(c, &refusal{why: capacity, err: err})
 		b.forget(c, ip)
 		return
 	}
@@ -105,19 +105,22 @@ func (b *Broker) live(s *session, part func() (parked bool)) {
 }
 
 // remember enters a connection into the books and takes a slot for its greeting,
-// if there is room for both.
-func (b *Broker) remember(c net.Conn) bool {
+// or says for which of the two there is no room.
+func (b *Broker) remember(c net.Conn) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.open) >= b.cfg.Limits.Connections {
-		return false
+	if n := len(b.open); n >= b.cfg.Limits.Connections {
+		if n < maxConnections {
+			return fmt.Errorf("%d connections are open, and the open files that the hub may have allow no more: raise LimitNOFILE= (ulimit -n)", n)
+		}
+		return fmt.Errorf("%d connections are open, which are the most", n)
 	}
 	select {
 	case b.greeting <- struct{}{}:
 		b.open[c] = true
-		return true
+		return nil
 	default:
-		return false
+		return fmt.Errorf("%d connections have yet to say who they are, which are the most at once", len(b.greeting))
 	}
 }
 
@@ -128,12 +131,6 @@ func (b *Broker) forget(c net.Conn, ip netip.Addr) {
 	delete(b.open, c)
 	b.mu.Unlock()
 	b.addresses.Leave(ip)
-}
-
-func (b *Broker) connections() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.open)
 }
 
 // welcome takes a connection up to its accepted CONNECT, and returns nil if it was refused.
@@ -183,6 +180,8 @@ func (b *Broker) attend(c net.Conn, s *session) (parked bool) {
 	return b.converse(s)
 }
 
+const maxConnections = 65536
+
 // fill puts in the defaults.
 func (l *Limits) fill() {
 	set := func(v *int, def int) {
@@ -195,7 +194,7 @@ func (l *Limits) fill() {
 			*v = def
 		}
 	}
-	set(&l.Connections, 65536)
+	set(&l.Connections, maxConnections)
 	set(&l.Greeting, 2048)
 	set(&l.PerAddress, 2048)
 	setRate(&l.PerAddressRate, 100)
