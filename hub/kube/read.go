@@ -10,7 +10,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metascheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
@@ -93,9 +92,9 @@ func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *selected
 	if o.Limit < 0 {
 		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) + ": use 0 for no limit, or more")
 	}
-	if kind == state.Events && c.res.Group == eventsv1.GroupName && o.FieldSelector != nil {
+	if f := c.fieldNames(kind); f != nil && o.FieldSelector != nil {
 		var err error
-		if o.FieldSelector, err = o.FieldSelector.Transform(newEventField); err != nil {
+		if o.FieldSelector, err = o.FieldSelector.Transform(f); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,6 +29,25 @@ func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 		return r.Fields
 	}
 	return nil
+}
+
+// fieldNames says what fields are called that are asked for by another name, nil: there are no other names.
+func (c *call) fieldNames(kind state.Kind) fields.TransformFunc {
+	switch {
+	case kind == state.Pods:
+		return podField
+	case kind == state.Events && c.res.Group == eventsv1.GroupName:
+		return newEventField
+	}
+	return nil
+}
+
+// podField says how a field of pods is called that had another name before v1.
+func podField(name, value string) (string, string, error) {
+	if name == "spec.host" {
+		name = "spec.nodeName"
+	}
+	return name, value, nil
 }
 
 // newEventField says how events call a field that events.k8s.io calls so.

@@ -14,6 +14,8 @@ func TestFieldSelectors(t *testing.T) {
 		"spec.nodeName=pi-1": "kiosk-1",
 		"spec.nodeName=":     "kiosk-2",
 		"spec.nodeName!=":    "guarded kiosk-1",
+		"spec.host=pi-1":     "kiosk-1",
+		"spec.host!=pi-1":    "guarded kiosk-2",
 		"status.phase=Running,metadata.name!=guarded":   "kiosk-1",
 		"metadata.name=kiosk-2":                         "kiosk-2",
 		"metadata.namespace=default,spec.nodeName=pi-2": "guarded",
@@ -68,10 +70,11 @@ func TestFieldsOfKindsThatHaveTheirOwn(t *testing.T) {
 		"/api/v1/services":             "spec.clusterIP=None,spec.type!=ExternalName",
 		"/apis/batch/v1/jobs":          "status.successful=1",
 		ns + "/replicationcontrollers": "status.replicas=0",
+		"/apis/apps/v1/replicasets":    "status.replicas=99",
 		"/api/v1/namespaces":           "status.phase=Gone",
 		"/api/v1/nodes":                "spec.unschedulable=true",
 		ns + "/secrets":                "type=kubernetes.io/tls",
-		ns + "/pods":                   "spec.restartPolicy=Never,spec.schedulerName=x,spec.serviceAccountName=x,spec.hostNetwork=true,status.podIP=10.0.0.1,status.nominatedNodeName=pi-9",
+		ns + "/pods":                   "spec.restartPolicy=Never,spec.schedulerName=x,spec.serviceAccountName=x,spec.hostNetwork=true,status.podIP=10.0.0.1,status.podIPs=10.0.0.1,status.nominatedNodeName=pi-9",
 	} {
 		var list struct{ Items []struct{} }
 		send(t, s, "GET", path+"?fieldSelector="+url.QueryEscape(selector), "", "", 200, &list)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"strconv"
+	"strings"
 
 	certv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ var (
 		"spec.hostNetwork":         of(func(p *corev1.Pod) string { return strconv.FormatBool(p.Spec.HostNetwork) }),
 		"status.phase":             of(func(p *corev1.Pod) string { return string(p.Status.Phase) }),
 		"status.podIP":             of(func(p *corev1.Pod) string { return p.Status.PodIP }),
+		"status.podIPs":            of(podIPs),
 		"status.nominatedNodeName": of(func(p *corev1.Pod) string { return p.Status.NominatedNodeName }),
 	}
 	requestFields = map[string]func(Object) string{
@@ -49,6 +51,15 @@ var (
 		"involvedObject.fieldPath":       of(func(e *corev1.Event) string { return e.InvolvedObject.FieldPath }),
 	}
 )
+
+// podIPs are a pod's addresses, as the downward API writes them.
+func podIPs(p *corev1.Pod) string {
+	var all []string
+	for _, ip := range p.Status.PodIPs {
+		all = append(all, ip.IP)
+	}
+	return strings.Join(all, ",")
+}
 
 // sourceOf is who an event is from, in its older or its newer field.
 func sourceOf(e *corev1.Event) string {

@@ -111,6 +111,9 @@ var kinds = [...]Row{
 		Spec:     of(func(r *appsv1.ReplicaSet) any { return r.Spec }),
 		Status:   status(func(r *appsv1.ReplicaSet) *appsv1.ReplicaSetStatus { return &r.Status }),
 		Template: of(func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template }),
+		Fields: map[string]func(Object) string{
+			"status.replicas": of(func(r *appsv1.ReplicaSet) string { return strconv.Itoa(int(r.Status.Replicas)) }),
+		},
 	}, {
 		Kind: Secrets, Group: &core, Name: "Secret", Namespaced: true, Verbs: everything,
 		Operator: everything,
