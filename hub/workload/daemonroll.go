@@ -166,8 +166,10 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 		}
 	}
 	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
-	refused := ""
-	if ds.DeletionTimestamp == nil && st.CurrentNumberScheduled < st.DesiredNumberScheduled {
+	refused := d.unrevised
+	if refused != "" { // the template has yet to be looked at
+		st.ObservedGeneration = ds.Status.ObservedGeneration
+	} else if ds.DeletionTimestamp == nil && st.CurrentNumberScheduled < st.DesiredNumberScheduled {
 		refused = d.refusal()
 	}
 	told := d.replicaFailure(&st, refused)

@@ -31,6 +31,8 @@ type daemon struct {
 	later   int // nodes that are put off
 	next    time.Time
 	denied  *string // why its pods may not be created, once somebody has asked
+
+	unrevised string // why the template's ControllerRevision may not be made
 }
 
 // daemonSet brings one pod onto each node that should have one: on the nodes that
@@ -51,11 +53,14 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 		return
 	}
 	d.claim(w.adopt)
-	fresh := d.revision(w.revise || ds.Status.ObservedGeneration != ds.Generation)
+	fresh, refused := d.revision(w.revise || ds.Status.ObservedGeneration != ds.Generation)
 	d.pattern = &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: *ds.Spec.Template.Spec.DeepCopy()}
 	tolerateLikeDaemon(&d.pattern.Spec)
 	d.fits = nodeaffinity.GetRequiredNodeAffinity(d.pattern)
-
+	if d.unrevised = refused; refused != "" {
+		d.status(d.byNode())
+		return
+	}
 	if w.all {
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {

@@ -38,6 +38,7 @@ type rollout struct {
 	was         map[string]*appsv1.ReplicaSet
 	why         map[string]state.Change // what a changed ReplicaSet tells
 	surge, gone int32                   // maxSurge and maxUnavailable in pods
+	refused     string                  // why the ReplicaSet of the template may not be made
 }
 
 // deployment takes the next steps of a Deployment's rollout.
@@ -168,7 +169,7 @@ func (r *rollout) syncRevision(create bool) {
 	} else if r.current != nil {
 		r.annotate(r.current, newest+1)
 		r.current.Spec.MinReadySeconds = r.d.Spec.MinReadySeconds
-		if r.hasDeadline() && r.condition(appsv1.DeploymentProgressing) == nil {
+		if c := r.condition(appsv1.DeploymentProgressing); r.hasDeadline() && (c == nil || c.Reason == replicaSetRefused) {
 			r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", r.current.Name))
 		}
 	}
@@ -211,6 +212,12 @@ func (r *rollout) create(revision int64) {
 		(*labels)[appsv1.DefaultDeploymentUniqueLabelKey] = hash
 	}
 	r.annotate(rs, revision)
+	if r.Charge != nil {
+		if _, err := r.Charge(rs, r.s, r.now); err != nil {
+			r.refused = fmt.Sprintf("Failed to create new replica set %q: replicasets.apps %q is forbidden: %v", name, name, err)
+			return
+		}
+	}
 	r.current = rs
 	r.setSize(rs, r.roomForNew())
 	if r.hasDeadline() {
@@ -268,9 +275,15 @@ func (r *rollout) write() {
 		r.do(c)
 	}
 	r.d.Spec.Replicas = r.before.Spec.Replicas
-	if !equality.Semantic.DeepEqual(r.before, r.d) {
-		r.do(state.Put(r.d, ""))
+	if equality.Semantic.DeepEqual(r.before, r.d) {
+		return
 	}
+	c := state.Put(r.d, "")
+	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == replicaSetRefused }) {
+		c = state.Put(r.d, fmt.Sprintf("create no replica set for %s: %s", state.Display(r.d), r.refused)).Warning(replicaSetRefused)
+		c.Message, c.Source = r.refused, "deployment-controller"
+	}
+	r.do(c)
 }
 
 // cleanUp removes the oldest idle ReplicaSets beyond the history that is kept.

@@ -85,11 +85,10 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	return ""
 }
 
-// charge has the quotas of its namespace count a created pod, claim or job, for what comes later in the pass. It goes into
+// charge has the quotas of its namespace count a created object, for what comes later in the pass. It goes into
 // the plan once, at the end, however many are created.
 func (p *pass) charge(o state.Object) {
-	kind := state.KindOf(o)
-	if kind != state.Pods && kind != state.Claims && kind != state.Jobs || p.Charge == nil {
+	if p.Charge == nil {
 		return
 	}
 	changes, _ := p.Charge(o, p.s, p.now)

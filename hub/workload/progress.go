@@ -79,11 +79,19 @@ func (r *rollout) complete() bool {
 	return r.current != nil && st.UpdatedReplicas == want && st.Replicas == want && st.AvailableReplicas == want
 }
 
+// replicaSetRefused is the reason, in Kubernetes' words, of a rollout whose ReplicaSet may not be made.
+const replicaSetRefused = "ReplicaSetCreateError"
+
 // progress keeps the condition Progressing: True while the rollout gets on and
 // when it is done, False once nothing has moved for the deadline.
 func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	const done, late = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
 	c, st := r.condition(appsv1.DeploymentProgressing), &r.d.Status
+	if r.refused != "" {
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionFalse, replicaSetRefused, r.refused)
+		r.wake(state.KeyOf(r.before), r.tryAgain(r.condition(appsv1.DeploymentProgressing).LastUpdateTime))
+		return
+	}
 	if !r.hasDeadline() {
 		r.dropCondition(appsv1.DeploymentProgressing)
 		return

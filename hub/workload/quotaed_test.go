@@ -349,3 +349,86 @@ func TestAQuotaOfJobsHoldsCronJobs(t *testing.T) {
 		})
 	}
 }
+
+// A quota of what a workload keeps its versions in holds the workload, too: nothing is made of a template
+// whose version there is no room for, what runs goes on, and with room the rollout does.
+func TestAQuotaOfVersionsHoldsWhoeverMakesThem(t *testing.T) {
+	const sets, revisions = "count/replicasets.apps", "count/controllerrevisions.apps"
+	deploy := func(edit func(*appsv1.DeploymentSpec)) state.Object {
+		d := deployment(2)
+		if edit != nil {
+			edit(&d.Spec)
+		}
+		return d
+	}
+	for name, c := range map[string]struct {
+		workload state.Object
+		counted  corev1.ResourceName
+		source   string
+		why      string
+	}{
+		"Deployment": {deploy(nil), sets, "deployment-controller ReplicaSetCreateError", `Failed to create new replica set "kiosk-`},
+		"Deployment that recreates": {deploy(func(s *appsv1.DeploymentSpec) {
+			s.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+		}), sets, "deployment-controller ReplicaSetCreateError", `Failed to create new replica set "kiosk-`},
+		"Deployment without a deadline": {deploy(func(s *appsv1.DeploymentSpec) { s.ProgressDeadlineSeconds = nil }), sets,
+			"deployment-controller ReplicaSetCreateError", `Failed to create new replica set "kiosk-`},
+		"DaemonSet":   {daemonSet(), revisions, "daemonset-controller FailedCreate", `Error creating: controllerrevisions.apps "`},
+		"StatefulSet": {aSet(2, parallel), revisions, "statefulset-controller FailedCreate", `Error creating: controllerrevisions.apps "db-`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := limited(t, string(c.counted), "1")
+			key := state.KeyOf(c.workload)
+			retemplate := func(image string) {
+				f.edit(key, func(o state.Object) {
+					o.SetGeneration(o.GetGeneration() + 1)
+					key.Kind.Row().Template(o).Spec.Containers[0].Image = image
+				})
+			}
+			c.workload.SetGeneration(1)
+			f.put(c.workload).within()
+			if len(f.pods()) == 0 {
+				t.Fatal("no pods of the first version")
+			}
+			for range 3 {
+				f.run("pi-1", "pi-2", "pi-3").within()
+			}
+			f.told = nil
+			before := fmt.Sprint(f.pods())
+			retemplate("kiosk:2")
+			f.pass(time.Minute).run("pi-1", "pi-2", "pi-3").pass(2 * time.Hour).within()
+			if got := fmt.Sprint(f.pods()); !strings.HasSuffix(name, "recreates") && got != before {
+				t.Errorf("pods %v, want %v", got, before)
+			}
+			var told []string
+			for _, x := range f.told {
+				if x.Warn {
+					told = append(told, fmt.Sprintf("%s %s: %s", x.Source, x.Reason, x.Message))
+				}
+			}
+			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": "+c.why) ||
+				!strings.Contains(told[0], fmt.Sprintf("is forbidden: exceeded quota: q, requested: %s=1, used: %s=1, limited: %s=1", c.counted, c.counted, c.counted)) {
+				t.Errorf("told %q", told)
+			}
+			f.raise(string(c.counted), "2")
+			f.pass(10 * time.Minute)
+			for range 10 {
+				f.run("pi-1", "pi-2", "pi-3").pass(time.Minute).within()
+			}
+			live := f.livePods()
+			if len(live) < 2 {
+				t.Errorf("pods %v", f.pods())
+			}
+			for _, pod := range live {
+				if got := pod.Spec.Containers[0].Image; got != "kiosk:2" {
+					t.Errorf("%s runs %s", pod.Name, got)
+				}
+			}
+			for o := range f.s.All(key.Kind, "default") {
+				if text := fmt.Sprint(o); strings.Contains(text, "ReplicaFailure") || strings.Contains(text, "CreateError") {
+					t.Errorf("it still says that it may not: %s", text)
+				}
+			}
+		})
+	}
+}

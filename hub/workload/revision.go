@@ -44,27 +44,31 @@ func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.Lab
 
 // revision finds the ControllerRevision of the DaemonSet's template. Where the template
 // cannot have changed the newest is it. It says whether it made or moved one: then the
-// rollout waits for the next round.
-func (d *daemon) revision(changed bool) (fresh bool) {
+// rollout waits for the next round; and why it may not make one.
+func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 	all := d.revisions(d.ds)
 	if len(all) > 0 && !changed {
 		d.hash = hashLabel(all[len(all)-1])
-		return false
+		return false, ""
 	}
-	r, fresh, collisions := d.revise(d.ds, daemonSetKind, &d.ds.Spec.Template, all, d.ds.Status.CollisionCount)
+	r, fresh, collisions, err := d.revise(d.ds, daemonSetKind, &d.ds.Spec.Template, all, d.ds.Status.CollisionCount)
+	if err != nil {
+		return false, err.Error()
+	}
 	d.hash = hashLabel(r)
 	if !equality.Semantic.DeepEqual(collisions, d.ds.Status.CollisionCount) {
 		d.ds = d.ds.DeepCopy()
 		d.ds.Status.CollisionCount = collisions
 		d.do(state.Put(d.ds, ""))
 	}
-	return fresh
+	return fresh, ""
 }
 
 // revise finds the ControllerRevision of a workload's template among all that it has, by
 // which kubectl tells the history and goes back in it. One that is missing is made, one
-// that is used again becomes the newest: then it is fresh.
-func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision, collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32) {
+// that is used again becomes the newest: then it is fresh. Where a quota has no room for one
+// there is none, as in Kubernetes, and nothing is made of the template.
+func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision, collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32, err error) {
 	newest := int64(0)
 	if len(all) > 0 {
 		newest = all[len(all)-1].Revision
@@ -77,9 +81,9 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 			r = r.DeepCopy()
 			r.Revision = newest + 1
 			p.do(state.Put(r, ""))
-			return r, true, collisions
+			return r, true, collisions, nil
 		}
-		return r, false, collisions
+		return r, false, collisions, nil
 	}
 	var hash, name string
 	for { // a name that something else has counts as a collision of hashes
@@ -105,8 +109,13 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 		},
 		Data: runtime.RawExtension{Raw: patchOf(t)}, Revision: newest + 1,
 	}
+	if p.Charge != nil {
+		if _, err := p.Charge(r, p.s, p.now); err != nil {
+			return nil, false, collisions, fmt.Errorf("controllerrevisions.apps %q is forbidden: %w", name, err)
+		}
+	}
 	p.do(state.Put(r, ""))
-	return r, true, collisions
+	return r, true, collisions, nil
 }
 
 func hashLabel(r *appsv1.ControllerRevision) string {

@@ -61,7 +61,7 @@ func (r *rollout) roomForNew() int32 {
 // allows, shrink the old as far as maxUnavailable allows.
 func (r *rollout) roll() {
 	r.syncRevision(true)
-	if r.born(r.current) {
+	if r.current == nil || r.born(r.current) {
 		return
 	}
 	want := *r.d.Spec.Replicas
@@ -129,7 +129,7 @@ func (r *rollout) recreate() {
 		}
 	}
 	r.syncRevision(true)
-	if have := replicasOf(r.current); have != *r.d.Spec.Replicas {
+	if r.current != nil && replicasOf(r.current) != *r.d.Spec.Replicas {
 		r.setSize(r.current, *r.d.Spec.Replicas)
 	}
 }

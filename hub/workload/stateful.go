@@ -67,8 +67,7 @@ func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	}
 	d.gather(!ends)
 	if !ends {
-		d.revisions()
-		if d.grow() && d.shrink() {
+		if d.revisions() && d.grow() && d.shrink() {
 			d.roll()
 		}
 	}
@@ -147,14 +146,19 @@ func (d *stateful) gather(let bool) {
 	}
 }
 
-// revisions finds the revision of the template, and the one from which it is rolled out.
-func (d *stateful) revisions() {
+// revisions finds the revision of the template, and the one from which it is rolled out. It says
+// whether there is one.
+func (d *stateful) revisions() bool {
 	st, all := &d.set.Status, d.pass.revisions(d.set)
 	if n := len(all); n > 0 && st.ObservedGeneration == d.set.Generation && all[n-1].Name == st.UpdateRevision {
 		d.update = all[n-1] // the template cannot have changed
 	} else {
-		var collisions *int32
-		d.update, _, collisions = d.revise(d.set, statefulSetKind, &d.set.Spec.Template, all, st.CollisionCount)
+		update, _, collisions, err := d.revise(d.set, statefulSetKind, &d.set.Spec.Template, all, st.CollisionCount)
+		if err != nil {
+			d.refuse = err.Error()
+			return false
+		}
+		d.update = update
 		d.collisions = ptr.Deref(collisions, 0)
 	}
 	d.current = d.update
@@ -164,6 +168,7 @@ func (d *stateful) revisions() {
 		}
 	}
 	d.trim(d.set, d.set.Spec.RevisionHistoryLimit, d.used)
+	return true
 }
 
 // used tells whether a revision is one that pods have or are to get.

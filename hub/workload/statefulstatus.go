@@ -16,8 +16,10 @@ import (
 func (d *stateful) status(ends bool) {
 	d.gather(false)
 	st := d.set.Status.DeepCopy()
-	st.ObservedGeneration = d.set.Generation
-	if !ends {
+	if ends || d.update != nil {
+		st.ObservedGeneration = d.set.Generation
+	}
+	if d.update != nil {
 		st.CurrentRevision, st.UpdateRevision, st.CollisionCount = d.current.Name, d.update.Name, &d.collisions
 	}
 	st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.CurrentReplicas, st.UpdatedReplicas = 0, 0, 0, 0, 0
