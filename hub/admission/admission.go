@@ -49,8 +49,11 @@ func Admit(o, old state.Object, s Settings) (warnings []string, errs field.Error
 		return nil, errs
 	}
 	Default(o, s)
-	if n, ok := o.(*corev1.Node); ok {
-		stillTainted(n, old)
+	switch o := o.(type) {
+	case *corev1.Node:
+		stillTainted(o, old)
+	case *corev1.Pod:
+		stillComplete(o, old)
 	}
 	if old == nil {
 		errs = Validate(o, s)

@@ -92,6 +92,31 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	}
 }
 
+// stillComplete gives a pod that is written again what its classes gave it when it was made, where that is left out: no
+// manifest has it, and nobody may change it.
+func stillComplete(p *corev1.Pod, old state.Object) {
+	was, ok := old.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if p.Spec.Priority == nil {
+		p.Spec.Priority = was.Spec.Priority
+	}
+	if p.Spec.PreemptionPolicy == nil {
+		p.Spec.PreemptionPolicy = was.Spec.PreemptionPolicy
+	}
+	if len(p.Spec.Overhead) == 0 {
+		p.Spec.Overhead = was.Spec.Overhead.DeepCopy()
+	}
+	handler, has := was.Annotations[fleet.RuntimeHandlerAnnotation]
+	if _, said := p.Annotations[fleet.RuntimeHandlerAnnotation]; has && !said {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		p.Annotations[fleet.RuntimeHandlerAnnotation] = handler
+	}
+}
+
 // podUnchanged: of a pod only images, the active deadline (downwards) and
 // tolerations (more of them, or other seconds) may change.
 func (l *list) podUnchanged(o, old *corev1.Pod) {
