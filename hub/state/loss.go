@@ -10,7 +10,7 @@ import (
 // it or after a time of peace, and is shown to nobody. Its name is the workload's uid, and for a
 // DaemonSet, whose pods belong to their nodes, behind that the node's name; for a Job that counts
 // the failures of each index, the index. Of a CronJob it is that a quota had no room for its
-// next Job.
+// next Job, and that the next one waits for the last.
 type Loss struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -21,6 +21,8 @@ type Loss struct {
 	Failed  bool             `json:"failed,omitempty"` // whether the pod of that strike failed by itself, or was rejected: nobody drove it out
 
 	Failures int32 `json:"failures,omitempty"` // of an index of a Job: those that its limit counts, for as long as the Job is there
+
+	Waits metav1.Time `json:"waits,omitzero"` // the start of a CronJob that waits for its last Job to end, as it was told
 }
 
 // DeepCopy returns a copy that shares nothing.

@@ -13,12 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
 
 var cronJobKind = batchv1.SchemeGroupVersion.WithKind("CronJob")
+
+const cronJobSource = "cronjob-controller"
 
 // cronJob starts the Jobs of a CronJob, and removes those that are history.
 func (p *pass) cronJob(k state.Key) {
@@ -40,9 +43,44 @@ func (p *pass) cronJob(k state.Key) {
 			p.wake(k, next)
 		}
 	}
-	if !equality.Semantic.DeepEqual(was.Status, c.Status) {
-		p.do(state.Put(c, ""))
+	if equality.Semantic.DeepEqual(was.Status, c.Status) {
+		return
 	}
+	said := p.saw(was, c)
+	if len(said) == 0 {
+		said = []state.Change{state.Put(c, "")}
+	}
+	p.do(said...)
+}
+
+// saw tells what has become of the Jobs that ran, and of one that runs and that the schedule has not started.
+func (p *pass) saw(was, c *batchv1.CronJob) (said []state.Change) {
+	tell := func(reason, format string, of ...any) *state.Change {
+		change := state.Put(c.DeepCopy(), "").Event(reason)
+		change.Message, change.Source = fmt.Sprintf(format, of...), cronJobSource
+		said = append(said, change)
+		return &said[len(said)-1]
+	}
+	has := func(list []corev1.ObjectReference, uid types.UID) bool {
+		return slices.ContainsFunc(list, func(r corev1.ObjectReference) bool { return r.UID == uid })
+	}
+	for _, ref := range was.Status.Active {
+		if has(c.Status.Active, ref.UID) {
+			continue
+		}
+		if job, _ := p.base.ByUID(ref.UID).(*batchv1.Job); job == nil {
+			tell("MissingJob", "Active job went missing: %s", ref.Name)
+		} else if end := state.JobEnd(job); end != nil {
+			tell("SawCompletedJob", "Saw completed job: %s, condition: %s", job.Name, end.Type)
+		}
+	}
+	for _, ref := range c.Status.Active {
+		job, _ := p.base.ByUID(ref.UID).(*batchv1.Job)
+		if job != nil && job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == "" && !has(was.Status.Active, ref.UID) {
+			tell("UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", job.Name).Warn = true
+		}
+	}
+	return said
 }
 
 // jobsOf brings the status in line with the CronJob's Jobs, removes those that ended too
@@ -104,8 +142,9 @@ func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
 		return
 	}
 	change := state.Remove(job, why).Event("SuccessfulDelete")
-	change.About, change.Message, change.Source = c, "Deleted job "+job.Name, "cronjob-controller"
+	change.About, change.Message, change.Source = c, "Deleted job "+job.Name, cronJobSource
 	p.do(change)
+	c.Status.Active = slices.DeleteFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == job.UID })
 }
 
 // startJob starts the Job whose time has come: of several that were missed, as while the
@@ -131,6 +170,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	switch {
 	case len(active) == 0:
 	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent:
+		p.waits(c, refused, at)
 		return again // when that one has ended, unless it is too late then
 	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
 		for _, job := range active {
@@ -162,7 +202,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 		p.do(state.Remove(refused, ""))
 	}
 	change := state.Put(job, fmt.Sprintf("create job %s for %s", state.Display(job), c.Name)).Event("SuccessfulCreate")
-	change.About, change.Message, change.Source = c, "Created job "+name, "cronjob-controller"
+	change.About, change.Message, change.Source = c, "Created job "+name, cronJobSource
 	if many {
 		change = change.Warning("TooManyMissedTimes")
 		change.Message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
@@ -175,24 +215,40 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 
 // refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried again.
 func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Loss, why error) time.Time {
-	l := &state.Loss{}
-	if was != nil {
-		l = was.DeepCopy()
-	} else {
-		k := lossKey(c, "")
-		l.ObjectMeta = metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
-		}
-	}
+	l := p.nextLoss(c, was)
 	l.Strikes, l.Last = l.Strikes+1, metav1.NewMicroTime(p.now)
 	change := state.Put(l, "")
-	if was == nil {
+	if l.Strikes == 1 {
 		change = state.Put(l, fmt.Sprintf("create no job for %s: %v", state.Display(c), why)).Warning(failedCreate)
 		change.Message = fmt.Sprintf("Error creating job: jobs.batch %q is forbidden: %v", job.Name, why)
-		change.About, change.Source = c, "cronjob-controller"
+		change.About, change.Source = c, cronJobSource
 	}
 	p.do(change)
 	return p.now.Add(jobHold(l.Strikes))
+}
+
+// waits tells of each start once that it waits for the Job that runs.
+func (p *pass) waits(c *batchv1.CronJob, was *state.Loss, at time.Time) {
+	if was != nil && was.Waits.Time.Equal(at) {
+		return
+	}
+	l := p.nextLoss(c, was)
+	l.Waits = metav1.NewTime(at)
+	change := state.Put(l, "").Event("JobAlreadyActive")
+	change.Message = "Not starting job because prior execution is running and concurrency policy is Forbid"
+	change.About, change.Source = c, cronJobSource
+	p.do(change)
+}
+
+// nextLoss is what is remembered of a CronJob's next Job, to be changed.
+func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Loss) *state.Loss {
+	if was != nil {
+		return was.DeepCopy()
+	}
+	k := lossKey(c, "")
+	return &state.Loss{ObjectMeta: metav1.ObjectMeta{
+		Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
+	}}
 }
 
 // An interval is the schedule "@every 1h": it counts from the last start, whenever anybody looks.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -499,6 +500,60 @@ func (f *fleet) byHand(cron string) *fleet {
 	job.Name, job.Annotations = "by-hand", map[string]string{"cronjob.kubernetes.io/instantiate": "manual"}
 	job.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: cron, UID: c.UID, Controller: new(true)}}
 	return f.put(job).settle()
+}
+
+// What becomes of a CronJob's Jobs is told of it, in Kubernetes' words and once.
+func TestACronJobTellsOfItsJobs(t *testing.T) {
+	forbid := func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent }
+	for _, c := range []struct {
+		name string
+		edit func(*batchv1.CronJobSpec)
+		does func(*fleet)
+		want []string
+	}{
+		{"one that has ended", nil, func(f *fleet) { f.pass(15*time.Minute).end(1, 0) },
+			[]string{"SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
+		{"a start that waits for the last Job, each once", forbid, func(f *fleet) {
+			f.pass(15 * time.Minute).run("pi-1").pass(10 * time.Minute).settle().pass(5 * time.Minute).pass(5 * time.Minute)
+		}, []string{"SuccessfulCreate Created job nightly-",
+			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid",
+			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid"}},
+		{"and is then made", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
+			[]string{"SuccessfulCreate Created job nightly-", "JobAlreadyActive Not starting job", "SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
+		{"one that somebody made", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
+			[]string{"UnexpectedJob Saw a job that the controller did not create or forgot: "}},
+		{"one that somebody deleted", nil, func(f *fleet) {
+			f.pass(15 * time.Minute)
+			for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
+				f.remove(state.KeyOf(j))
+			}
+			f.settle()
+		}, []string{"SuccessfulCreate Created job nightly-", "MissingJob Active job went missing: nightly-"}},
+		{"one in the place of another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) { f.pass(25 * time.Minute) },
+			[]string{"SuccessfulCreate Created job nightly-", "SuccessfulDelete Deleted job nightly-", "SuccessfulCreate Created job nightly-"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cj := aCronJob("*/10 * * * *")
+			if c.edit != nil {
+				c.edit(&cj.Spec)
+			}
+			f := newFleet(t).put(node("pi-1"), cj)
+			c.does(f)
+			f.settle().quiet()
+			var got []string
+			for _, x := range f.told {
+				if x.Source == "cronjob-controller" {
+					if about := cmp.Or(x.About, x.Object); state.KindOf(about) != state.CronJobs {
+						t.Errorf("%s is about %s", x.Reason, state.KeyOf(about))
+					}
+					got = append(got, x.Reason+" "+x.Message)
+				}
+			}
+			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+				t.Errorf("told %q, want %q", got, c.want)
+			}
+		})
+	}
 }
 
 func TestACronJobStartsItsJobs(t *testing.T) {

@@ -132,10 +132,11 @@ func (p *pass) remember(w *work) {
 	}
 }
 
-// forgetLoss removes a loss after its peace, or asks again then. One that a limit counts goes with its Job.
+// forgetLoss removes a loss after its peace, or asks again then. One that a limit counts goes with its Job, and one that
+// has told what a CronJob waits for when it waits no more.
 func (p *pass) forgetLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Loss)
-	if !ok || l.Failures > 0 {
+	if !ok || l.Failures > 0 || !l.Waits.IsZero() {
 		return
 	}
 	if end := heldUntil(l).Add(peace); end.After(p.now) {
