@@ -14,8 +14,8 @@ type crowd struct {
 	kind, namespace, reason string
 }
 
-func crowdOf(e *corev1.Event) crowd {
-	return crowd{toldAt(e).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.Reason}
+func crowdOf(e *corev1.Event, now time.Time) crowd {
+	return crowd{toldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.Reason}
 }
 
 // spare returns the events to remove so that limit are left, of all of them, the oldest
@@ -23,13 +23,13 @@ func crowdOf(e *corev1.Event) crowd {
 // storm, which says the same of thousands within the hour, pushes out what it said
 // itself, and not the history of everything else. Of a crowd that is too large the
 // oldest go. Of more crowds than there is room for, the small and new ones stay.
-func spare(all []*corev1.Event, limit int) (gone []*corev1.Event) {
+func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event) {
 	if len(all) <= limit {
 		return nil
 	}
 	crowds := map[crowd][]*corev1.Event{}
 	for _, e := range all {
-		c := crowdOf(e)
+		c := crowdOf(e, now)
 		crowds[c] = append(crowds[c], e)
 	}
 	keys := make([]crowd, 0, len(crowds))

@@ -15,7 +15,7 @@ import (
 
 func told(kind, name, reason string, at time.Time) *corev1.Event {
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s.%s.%d", name, reason, at.UnixNano())},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s.%s.%d", name, reason, at.UnixNano()), CreationTimestamp: metav1.NewTime(at)},
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "default", Name: name}, Reason: reason,
 		LastTimestamp: metav1.NewTime(at), FirstTimestamp: metav1.NewTime(at), Count: 1,
 	}
@@ -81,7 +81,7 @@ func TestAStormPushesOutOnlyItself(t *testing.T) {
 	of := map[string]int{}
 	daily := 0
 	for e := range state.Each[*corev1.Event](f.s, state.Events, "") {
-		if toldAt(e).Before(began) {
+		if toldAt(e, f.now).Before(began) {
 			daily++
 			continue
 		}
@@ -109,14 +109,14 @@ func TestSpareIsFair(t *testing.T) {
 			all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", int(r.ExpFloat64()*3)), at))
 		}
 		limit := 1 + r.IntN(300)
-		gone := spare(all, limit)
+		gone := spare(all, limit, at)
 		if want := max(0, len(all)-limit); len(gone) != want {
 			t.Fatalf("seed %d: %d of %d go, want %d", seed, len(gone), len(all), want)
 		}
 		kept, lost, newest := map[crowd]int{}, map[crowd]int{}, map[crowd]time.Time{}
 		for _, e := range gone {
-			lost[crowdOf(e)]++
-			newest[crowdOf(e)] = toldAt(e)
+			lost[crowdOf(e, at)]++
+			newest[crowdOf(e, at)] = toldAt(e, at)
 		}
 		var left []*corev1.Event
 		for _, e := range all {
@@ -124,9 +124,9 @@ func TestSpareIsFair(t *testing.T) {
 				continue
 			}
 			left = append(left, e)
-			c := crowdOf(e)
+			c := crowdOf(e, at)
 			kept[c]++
-			if lost[c] > 0 && toldAt(e).Before(newest[c]) {
+			if lost[c] > 0 && toldAt(e, at).Before(newest[c]) {
 				t.Fatalf("seed %d: an older one of %v stays than one that goes", seed, c)
 			}
 		}
@@ -137,7 +137,7 @@ func TestSpareIsFair(t *testing.T) {
 				}
 			}
 		}
-		if more := spare(left, limit); len(more) != 0 {
+		if more := spare(left, limit, at); len(more) != 0 {
 			t.Fatalf("seed %d: asked again, %d more go", seed, len(more))
 		}
 	}
@@ -149,6 +149,6 @@ func BenchmarkSpare(b *testing.B) {
 		all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", i%20), time.Unix(1_800_000_000+int64(i)*8, 0)))
 	}
 	for b.Loop() {
-		spare(all, DefaultEventLimit)
+		spare(all, DefaultEventLimit, time.Unix(1_900_000_000, 0))
 	}
 }

@@ -362,6 +362,40 @@ func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	}
 }
 
+// An event is kept for its time after it was told last, whatever a client says of when that will be.
+func TestAnEventsTimeIsNotWhatAClientSays(t *testing.T) {
+	f := newFleet(t)
+	made, later, before := metav1.NewTime(f.now), f.now.Add(10*365*24*time.Hour), f.now.Add(-time.Hour)
+	again := metav1.NewMicroTime(f.now.Add(12 * time.Hour))
+	event := func(name string, edit func(*corev1.Event)) {
+		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", CreationTimestamp: made}}
+		edit(e)
+		f.put(e)
+	}
+	event("last-later", func(e *corev1.Event) { e.LastTimestamp = metav1.NewTime(later) })
+	event("once-later", func(e *corev1.Event) { e.EventTime = metav1.NewMicroTime(later) })
+	event("seen-later", func(e *corev1.Event) {
+		e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NewMicroTime(later)}
+	})
+	event("before", func(e *corev1.Event) { e.LastTimestamp = metav1.NewTime(before) })
+	event("again", func(e *corev1.Event) { e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: again} })
+	left := func() (names []string) {
+		for e := range state.Each[*corev1.Event](f.s, state.Events, "") {
+			names = append(names, e.Name)
+		}
+		return names
+	}
+	if f.pass(23 * time.Hour); len(left()) != 5 {
+		t.Errorf("after 23 h there are %v", left())
+	}
+	if f.pass(time.Hour + eventGrid); fmt.Sprint(left()) != "[again]" {
+		t.Errorf("after 24 h there are %v", left())
+	}
+	if f.pass(12 * time.Hour); len(left()) != 0 {
+		t.Errorf("at last there are %v", left())
+	}
+}
+
 func TestEvents(t *testing.T) {
 	f := newFleet(t)
 	f.d.EventLimit = 40

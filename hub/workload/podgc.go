@@ -158,24 +158,27 @@ func (p *pass) trimEvents() {
 	for e := range state.Each[*corev1.Event](p.s, state.Events, "") {
 		all = append(all, e)
 	}
-	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return toldAt(a).Compare(toldAt(b)) })
+	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return toldAt(a, p.now).Compare(toldAt(b, p.now)) })
 	var changes []state.Change
-	for len(all) > 0 && !toldAt(all[0]).Add(ttl).After(p.now) {
+	for len(all) > 0 && !toldAt(all[0], p.now).Add(ttl).After(p.now) {
 		changes = append(changes, state.Remove(all[0], ""))
 		all = all[1:]
 	}
-	for _, e := range spare(all, limit) {
+	for _, e := range spare(all, limit, p.now) {
 		changes = append(changes, state.Remove(e, ""))
 	}
 	p.do(changes...)
 	p.wakeEvents()
 }
 
-// toldAt is when the hub last wrote an event.
-func toldAt(e *corev1.Event) time.Time {
-	at := e.CreationTimestamp.Time
-	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
-		if t.After(at) {
+// toldAt is when an event was told last. A client says of that what it likes: not that it will be told later.
+func toldAt(e *corev1.Event, now time.Time) time.Time {
+	at, said := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
+	if e.Series != nil {
+		said[2] = e.Series.LastObservedTime.Time
+	}
+	for _, t := range said {
+		if t.After(at) && !t.After(now) {
 			at = t
 		}
 	}
