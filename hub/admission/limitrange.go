@@ -39,7 +39,8 @@ func inRange(pod *corev1.Pod, s state.Snapshot) error {
 					}
 				}
 			case corev1.LimitTypePod:
-				all = append(all, outside(limit, componentresource.PodRequests(pod, componentresource.PodResourcesOptions{}), componentresource.PodLimits(pod, componentresource.PodResourcesOptions{}))...)
+				own := componentresource.PodResourcesOptions{ExcludeOverhead: true} // as Kubernetes does: nobody who writes a pod says what its runtime takes
+				all = append(all, outside(limit, componentresource.PodRequests(pod, own), componentresource.PodLimits(pod, own))...)
 			}
 		}
 		if len(all) > 0 {

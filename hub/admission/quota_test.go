@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -126,5 +127,30 @@ func TestALimitRange(t *testing.T) {
 				t.Errorf("%v: it asks for %s, up to %s", err, res.Requests.Cpu(), res.Limits.Cpu())
 			}
 		})
+	}
+}
+
+// What a pod may ask for as a whole is what its containers ask for: what its runtime takes beside them comes from its
+// class, and whoever writes the pod cannot ask for less of it.
+func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
+	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}
+	for _, c := range []struct {
+		item    corev1.LimitRangeItem
+		refused bool
+	}{
+		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: amounts("memory", "100Mi")}, false},
+		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: amounts("memory", "90Mi")}, true},
+		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, Min: amounts("memory", "110Mi")}, true},
+		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, MaxLimitRequestRatio: amounts("memory", "2")}, false},
+		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, MaxLimitRequestRatio: amounts("memory", "1900m")}, true},
+	} {
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{c.item}}}
+		s, _ := state.Apply(state.Empty("", time.Time{}), []state.Change{state.Put(class, ""), state.Put(r, "")})
+		p := aPod(t, "runtimeClassName: vm")
+		p.Namespace = "default"
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("memory", "50Mi"), Limits: amounts("memory", "100Mi")}
+		if err := Complete(p, s); (err != nil) != c.refused {
+			t.Errorf("%+v: %v", c.item, err)
+		}
 	}
 }
