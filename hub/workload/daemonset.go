@@ -58,7 +58,9 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	tolerateLikeDaemon(&d.pattern.Spec)
 	d.fits = nodeaffinity.GetRequiredNodeAffinity(d.pattern)
 	if d.unrevised = refused; refused != "" {
-		d.status(d.byNode())
+		if d.next = p.hurry(p.s.Len(state.Nodes), w.turn); d.next.IsZero() {
+			d.status(d.byNode())
+		}
 		return
 	}
 	if w.all {

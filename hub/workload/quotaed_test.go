@@ -432,3 +432,29 @@ func TestAQuotaOfVersionsHoldsWhoeverMakesThem(t *testing.T) {
 		})
 	}
 }
+
+// In a large fleet the nodes of a DaemonSet whose version has no room are looked at once in a while, too, and not
+// whenever something becomes of one of its pods.
+func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
+	f := limited(t, "count/controllerrevisions.apps", "1")
+	nodes(f, state.Large+10)
+	f.put(daemonSet()).pass(5 * time.Second).run().pass(5 * time.Second)
+	f.edit(state.KeyOf(f.daemonSet()), func(o state.Object) {
+		o.SetGeneration(o.GetGeneration() + 1)
+		o.(*appsv1.DaemonSet).Spec.Template.Spec.Containers[0].Image = "kiosk:2"
+	})
+	f.pass(5 * time.Second)
+	was := f.daemonSet()
+	if len(f.refusals()) != 1 || was.Status.NumberReady != state.Large+10 {
+		t.Fatalf("told %q, status %+v", f.refusals(), was.Status)
+	}
+	for _, name := range f.pods()[:5] {
+		f.edit(podKey(name), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()
+	}
+	if f.daemonSet() != was {
+		t.Errorf("its nodes were walked at once: %+v", f.daemonSet().Status)
+	}
+	if f.pass(5 * time.Second); f.daemonSet().Status.NumberReady != state.Large+5 {
+		t.Errorf("its status is late: %+v", f.daemonSet().Status)
+	}
+}
