@@ -63,7 +63,7 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 		}
 		return
 	}
-	if w.all {
+	if w.all || fresh { // a version may have waited for room, and nodes with it
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {
 			d.inTurn(node, func() []*corev1.Pod { return byNode[node] })

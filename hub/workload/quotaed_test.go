@@ -433,6 +433,26 @@ func TestAQuotaOfVersionsHoldsWhoeverMakesThem(t *testing.T) {
 	}
 }
 
+// A node that came while a DaemonSet's version had no room has its pod as soon as there is some, whatever it is by which
+// that is seen.
+func TestANodeThatCameWhileAVersionHadNoRoomHasItsPod(t *testing.T) {
+	f := limited(t, "count/controllerrevisions.apps", "1").put(daemonSet()).settle().run()
+	f.edit(state.KeyOf(f.daemonSet()), func(o state.Object) {
+		o.SetGeneration(o.GetGeneration() + 1)
+		o.(*appsv1.DaemonSet).Spec.Template.Spec.Containers[0].Image = "kiosk:2"
+	})
+	f.pass(time.Minute).put(node("pi-4")).settle()
+	if got := f.pods(); len(got) != 3 {
+		t.Fatalf("pods %v, want those of before", got)
+	}
+	f.raise("count/controllerrevisions.apps", "2")
+	f.edit(podKey(f.pods()[0]), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()
+	if pods := f.s.Len(state.Pods); f.s.Len(state.ControllerRevisions) != 2 || pods != 4 {
+		t.Errorf("%d versions, pods %v", f.s.Len(state.ControllerRevisions), f.pods())
+	}
+	f.quiet()
+}
+
 // In a large fleet the nodes of a DaemonSet whose version has no room are looked at once in a while, too, and not
 // whenever something becomes of one of its pods.
 func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
