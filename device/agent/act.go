@@ -88,6 +88,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		a.event(corev1.EventTypeWarning, policyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
 		return &runError{policyForbidden, errors.New(s.Forbidden)}
 	}
+	if s.Spec != nil {
+		if err := a.disk.setUp(j.src, s.Spec, a.c.Policy); err != nil { // as with the kubelet nothing is pulled for what cannot have its volumes
+			return a.notMounted(j, err)
+		}
+	}
 	image, err := a.bring(ctx, j, c)
 	if err != nil {
 		return err
@@ -150,6 +155,17 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	return nil
 }
 
+// notMounted is the failure of a container that cannot have what it mounts.
+func (a *Agent) notMounted(j job, err error) error {
+	event, reason := failedMount, failedMount
+	if errors.Is(err, errSubPath) { // as with the kubelet, whose volumes are mounted by then
+		event, reason = "Failed", "CreateContainerConfigError"
+	}
+	err = j.src.hide(j.step.Spec, err)
+	a.event(corev1.EventTypeWarning, event, j.step.Pod, j.step.Spec.Name, "%v", err)
+	return &runError{reason, err}
+}
+
 // latest tells whether an image reference means "the newest", for which Kubernetes
 // defaults to pulling always.
 func latest(image string) bool {
@@ -197,13 +213,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
 	if volumes, err = a.disk.prepareMounts(j.src, s.Spec, a.c.Policy); err != nil {
-		event, reason := failedMount, failedMount
-		if errors.Is(err, errSubPath) { // as with the kubelet, whose volumes are mounted by then
-			event, reason = "Failed", "CreateContainerConfigError"
-		}
-		err = j.src.hide(s.Spec, err)
-		a.event(corev1.EventTypeWarning, event, s.Pod, s.Spec.Name, "%v", err)
-		return spec, volumes, &runError{reason, err}
+		return spec, volumes, a.notMounted(j, err)
 	}
 	spec.Mounts = volumes.mounts
 	switch source, err := a.disk.message(s); {

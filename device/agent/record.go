@@ -47,6 +47,8 @@ const (
 	firstBackOff = 10 * time.Second
 	maxBackOff   = 5 * time.Minute
 	forgiveAfter = 10 * time.Minute
+
+	maxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
 )
 
 // A Place names a container of a pod; an empty Container is the pod's sandbox.

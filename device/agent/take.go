@@ -165,7 +165,10 @@ func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) 
 	c.Failure = &v
 	c.Failures++
 	wait := min(firstBackOff<<min(c.Failures-1, 6), maxBackOff)
-	if slices.Contains(awaiting, v.Reason) {
+	switch {
+	case v.Reason == failedMount:
+		wait = min(wait, maxMountBackOff)
+	case slices.Contains(awaiting, v.Reason):
 		wait = min(wait, time.Minute)
 	}
 	c.RetryAt = now.Add(wait)

@@ -141,19 +141,57 @@ func (m *mounted) close() error {
 // errSubPath is what no volume can mend: the container asks for a path that it cannot have.
 var errSubPath = errors.New("subPath")
 
+// mountedBy finds the volume that a container mounts.
+func mountedBy(src sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.Volume, error) {
+	i := slices.IndexFunc(src.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+	if i < 0 {
+		return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
+	}
+	return &src.pod.Spec.Volumes[i], nil
+}
+
+// mount prepares one volume for a container.
+func (d *disk) mount(src sources, v *corev1.Volume, policy Policy) (volumePlace, error) {
+	p, err := d.volume(src, v, policy)
+	if err != nil {
+		return p, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)
+	}
+	return p, nil
+}
+
+// setUp prepares the volumes that a container mounts, but for images, which are pulled first.
+func (d *disk) setUp(src sources, c *corev1.Container, policy Policy) error {
+	for _, m := range c.VolumeMounts {
+		v, err := mountedBy(src, c, m)
+		if err != nil {
+			return err
+		}
+		if v.Image != nil {
+			continue
+		}
+		p, err := d.mount(src, v, policy)
+		if err == nil {
+			err = p.file.Close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // prepareMounts prepares the volumes that a container mounts and says where they are.
 // The caller closes what it gets, also with an error.
 func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*mounted, error) {
 	out := &mounted{}
 	for _, m := range c.VolumeMounts {
-		i := slices.IndexFunc(src.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
-		if i < 0 {
-			return out, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
-		}
-		v := &src.pod.Spec.Volumes[i]
-		p, err := d.volume(src, v, policy)
+		v, err := mountedBy(src, c, m)
 		if err != nil {
-			return out, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)
+			return out, err
+		}
+		p, err := d.mount(src, v, policy)
+		if err != nil {
+			return out, err
 		}
 		out.closing = append(out.closing, p.file.Close)
 		sub := m.SubPath

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// As with the kubelet a pod whose volume cannot be made pulls nothing, and is told of each two minutes at most: the
+// card may be read-only for weeks.
+func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
+	for name, source := range map[string]corev1.VolumeSource{
+		"a config map that is not there":      {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
+		"a persistent volume whose data went": {PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+	} {
+		for image, there := range map[string]bool{"an image that is there": true, "another": false} {
+			t.Run(name+", "+image, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					d := newDevice(t)
+					d.config.Policy.LocalVolumes = true
+					d.start()
+					defer func() { d.end() }()
+					p := makePod("app", "wait")
+					if !there {
+						p.Spec.Containers[0].Image = "registry.example/absent:1"
+					}
+					p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
+					p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+					want := wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
+						Volumes: []wire.Volume{{UID: types.UID(dataUID), Namespace: "default", Claim: "data", Made: true}}}
+					if err := d.agent.Store(want); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Hour)
+					told := 0
+					for _, r := range d.reasons() {
+						if r == failedMount {
+							told++
+						} else if slices.Contains([]string{"Pulling", "Pulled", "Created", "Failed"}, r) {
+							t.Fatalf("the events are %q", d.reasons())
+						}
+					}
+					if told < 20 || told > 35 {
+						t.Errorf("told of %d times in an hour", told)
+					}
+				})
+			})
+		}
+	}
+}
