@@ -216,11 +216,6 @@ func (a *Agent) note() (removable bool) {
 			notes = append(notes, memory.Note{UID: uid, Status: *r.Final})
 		}
 	}
-	const journal = "the journal could not be written"
-	if err := a.c.Memory.SetNotes(notes); err == nil {
-		delete(l.sayAt, journal)
-	} else if l.sayable(journal) { // it is tried again at each turn, and the node's conditions say it all the while
-		a.log.Error(journal, "err", err)
-	}
+	a.trouble("the journal could not be written", a.c.Memory.SetNotes(notes)) // it is tried again at each turn
 	return removable
 }

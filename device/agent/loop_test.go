@@ -34,6 +34,7 @@ type board struct {
 	stats hardware.Stats
 	load  float64       // processors that are busy
 	slow  time.Duration // to be looked at
+	fault error         // of looking at it
 
 	devices []hardware.Device
 	swap    int64
@@ -47,9 +48,12 @@ func newBoard() *board {
 
 func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	b.mu.Lock()
-	slow := b.slow
+	slow, fault := b.slow, b.fault
 	b.mu.Unlock()
 	time.Sleep(slow)
+	if fault != nil {
+		return hardware.Report{}, fault
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return hardware.Report{

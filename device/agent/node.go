@@ -35,8 +35,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			r, err := a.c.Hardware.Probe(ctx, root)
 			return func() {
 				l.probing, l.looked = false, true
-				if err != nil {
-					a.log.Error("the hardware could not be looked at", "err", err)
+				if a.trouble("the hardware could not be looked at", err); err != nil {
 					l.reportAt = time.Now().Add(time.Minute)
 					return
 				}
@@ -94,9 +93,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 // over defaults.
 func (a *Agent) limits() hardware.Limits {
 	lim, err := hardware.With(a.loop.desired.Profile, a.c.Flags)
-	if err != nil {
-		a.log.Warn("something of the board profile cannot be used", "err", err)
-	}
+	a.trouble("something of the board profile cannot be used", err)
 	return lim
 }
 

@@ -214,8 +214,8 @@ func (a *Agent) dropVolumes(now time.Time) {
 		}
 		return func() {
 			l.dropping = false
-			if err := errors.Join(errs...); err != nil {
-				a.log.Error("remove the data of persistent volumes; it is tried again in a minute", "err", err)
+			err := errors.Join(errs...)
+			if a.trouble("remove the data of persistent volumes; it is tried again each minute", err); err != nil {
 				l.dropAt = time.Now().Add(time.Minute)
 			}
 		}

@@ -124,8 +124,8 @@ func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
 		err := e.Events(ctx, LabelAgent+"="+a.c.Node, changed)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, engine.ErrUnavailable) {
-			a.log.Warn("the engine's events ended", "err", err)
+		if ctx.Err() == nil && !errors.Is(err, engine.ErrUnavailable) {
+			a.post(func() { a.trouble("the engine's events ended", err) })
 		}
 		changed()
 		select {

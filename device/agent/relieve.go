@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -148,8 +149,18 @@ func (l *loop) sayable(what string) bool {
 	if l.sayAt == nil {
 		l.sayAt = map[string]time.Time{}
 	}
+	maps.DeleteFunc(l.sayAt, func(_ string, at time.Time) bool { return !now.Before(at) }) // what it was about may be no more
 	l.sayAt[what] = now.Add(sayAgain)
 	return true
+}
+
+// trouble says in the log what is wrong, now and then while it stays so; nil: nothing is any more.
+func (a *Agent) trouble(what string, err error, more ...any) {
+	if err == nil {
+		delete(a.loop.sayAt, what)
+	} else if a.loop.sayable(what) {
+		a.log.Error(what, append(more, "err", err)...)
+	}
 }
 
 // evictForHeat evicts the pod that matters least: which one warms the processor most

@@ -156,6 +156,7 @@ type measured struct {
 	sum   int64         // bytes
 	disk  int64         // of them, on the disk
 	took  time.Duration // at most storageMost
+	wrong error         // of the volumes that could not be measured
 }
 
 // measure measures what a pod has written. What cannot be measured in time counts as far as it was.
@@ -172,7 +173,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		}
 		n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("measure a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "err", err)
+			m.wrong = errors.Join(m.wrong, fmt.Errorf("volume %s: %w", v.Name, err))
 		}
 		s.Volumes[v.Name] = n.Bytes
 		m.sum += n.Bytes
@@ -219,6 +220,7 @@ func (a *Agent) judgeStorage(m measured) {
 	if r == nil || !running(r) {
 		return
 	}
+	a.trouble("measure the volumes of pod "+m.pod.Namespace+"/"+m.pod.Name, m.wrong)
 	wait := max(storageTime, storageRest*m.took)
 	l.storageAt[m.pod.UID] = time.Now().Add(wait)
 	switch {

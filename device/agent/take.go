@@ -113,8 +113,10 @@ func (a *Agent) done(d Doing, err error) {
 		a.log.Warn(fmt.Sprintf("%s failed", s), "err", err)
 		err = nil
 	}
+	if l.ctx.Err() == nil {
+		a.trouble(fmt.Sprintf("%s failed, it is tried again every %s", s, holdFailed), err)
+	}
 	if err != nil && l.ctx.Err() == nil {
-		a.log.Warn(fmt.Sprintf("%s failed, it is tried again in %s", s, holdFailed), "err", err)
 		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
 		return
 	}
