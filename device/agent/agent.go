@@ -154,6 +154,10 @@ type loop struct {
 	pingAt     time.Time
 	seen       bool              // the engine has been listed since the start
 	resorted   bool              // see resort
+	noting     bool              // the journal is being written, see note
+	noteAt     time.Time         // when that is tried again
+	granting   bool              // what a pod is granted is being remembered, see grant
+	grantAt    time.Time         // when that is tried again
 	messages   map[string]string // what containers that have ended said, by id; never changed
 	images     []engine.Image
 	imagesAt   time.Time

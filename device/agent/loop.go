@@ -155,7 +155,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 				r.Verdict, again = &s.Verdict, true
 				a.event(corev1.EventTypeWarning, s.Verdict.Reason, s.Pod, "", "%s", s.Verdict.Message)
 			case Grant:
-				again = a.grant(s.Pod) || again
+				a.grant(s.Pod, now)
 			case Defer:
 				r := l.o.record(s.Place.Pod)
 				if r.Pending == nil || r.Pending.Reason != s.Verdict.Reason {
@@ -174,9 +174,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 		}
 		if !again {
 			a.tellResized()
-			if a.note() {
-				continue
-			}
+			a.note(now)
 			if wake.IsZero() {
 				return now.Add(maxIdle)
 			}
@@ -188,15 +186,17 @@ func (a *Agent) settle(now time.Time) time.Time {
 }
 
 // note journals the pods that have ended for good, so that they stay ended after a
-// restart without their containers, and forgets those that the hub has forgotten. It
-// tells whether one that is being deleted may be removed now.
-func (a *Agent) note() (removable bool) {
+// restart without their containers, and forgets those that the hub has forgotten. A
+// card may take minutes to write, or be read-only for weeks: nothing but what is to be
+// removed of these pods waits for it, and that for one try.
+func (a *Agent) note(now time.Time) {
 	l := &a.loop
 	wanted := map[string]*corev1.Pod{}
 	for i := range l.desired.Pods {
 		wanted[string(l.desired.Pods[i].UID)] = &l.desired.Pods[i]
 	}
 	var notes []memory.Note
+	due := !now.Before(l.noteAt)
 	for uid, r := range l.o.Pods {
 		pod := wanted[string(uid)]
 		if pod == nil {
@@ -207,15 +207,35 @@ func (a *Agent) note() (removable bool) {
 			continue
 		}
 		if l.o.finished(pod, r) {
-			removable = removable || pod.DeletionTimestamp != nil
-			st := podStatus(pod, r, &l.o, l.info.Name, time.Now())
-			mergeConditions(l.podTimes[uid], st.Conditions, time.Now())
-			r.Final = &st
+			st := podStatus(pod, r, &l.o, l.info.Name, now)
+			mergeConditions(l.podTimes[uid], st.Conditions, now)
+			r.Final, r.Noting = &st, true
 		}
 		if r.Final != nil {
 			notes = append(notes, memory.Note{UID: uid, Status: *r.Final})
 		}
+		due = due || r.Noting
 	}
-	a.trouble("the journal could not be written", a.c.Memory.SetNotes(notes)) // it is tried again at each turn
-	return removable
+	if l.noting || !due || a.c.Memory.Noted(notes) {
+		return
+	}
+	l.noting = true
+	a.work.Go(func() {
+		err := a.c.Memory.SetNotes(notes)
+		a.post(func() { a.noted(notes, err) })
+	})
+}
+
+// noted takes in whether these notes are in the journal.
+func (a *Agent) noted(notes []memory.Note, err error) {
+	l := &a.loop
+	l.noting, l.noteAt = false, time.Time{}
+	for _, n := range notes {
+		if r := l.o.Pods[n.UID]; r != nil {
+			r.Noting = false
+		}
+	}
+	if a.trouble("the journal could not be written", err); err != nil {
+		l.noteAt = time.Now().Add(maxIdle)
+	}
 }

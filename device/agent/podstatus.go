@@ -66,8 +66,8 @@ func unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
 	if r != nil && r.Final != nil {
 		st := *r.Final.DeepCopy()
-		if pod.DeletionTimestamp != nil && !r.Cleaned && !ended(pod.Status.Phase) {
-			st.Phase = unfinished(&st) // its end is the sign that nothing of it is left
+		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.Noting) && !ended(pod.Status.Phase) {
+			st.Phase = unfinished(&st) // its end is the sign that nothing of it is left, and that it does not run again
 		}
 		return st
 	}

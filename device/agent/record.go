@@ -119,6 +119,7 @@ type Record struct {
 	Verdict    *Verdict          // the pod is over, whatever its containers say
 	Within     *time.Duration    // the longest grace that it ends with for its Verdict; nil: its own
 	Final      *corev1.PodStatus // the pod has ended for good, with this status
+	Noting     bool              // which is on its way into the journal: until it is there nothing of the pod is removed
 	Volumes    int64             // desired generation that its volumes reflect
 	StaleAt    time.Time         // when they could not be brought up to date last
 	StaleWait  time.Duration     // and how long that waits from then

@@ -254,7 +254,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 		r := l.o.Pods[in.Place.Pod]
 		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
 		busy := slices.ContainsFunc(l.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.aside() })
-		over := r != nil && r.Final != nil
+		over := r != nil && r.Final != nil && !r.Noting
 		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) && !sharedBy(l.o.Containers, in) {
 			dead = append(dead, in.ID)
 		}

@@ -167,27 +167,54 @@ func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict
 	return nil
 }
 
-// grant remembers that a pod is to have what it asks for, before anything is done about it; false: it cannot, now.
-func (a *Agent) grant(pod *corev1.Pod) bool {
+// grant remembers that a pod is to have what it asks for, before anything is done about it. Where it cannot, the pod
+// goes on asking.
+func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	l := &a.loop
+	if l.granting || now.Before(l.grantAt) {
+		return
+	}
+	l.granting = true
+	hub, generation := l.desired.Hub, l.desired.Generation
+	a.work.Go(func() {
+		done, err := a.rememberGrant(pod.UID, hub, generation)
+		a.post(func() {
+			l.granting, l.grantAt = false, time.Time{}
+			if a.trouble("what a pod is granted could not be remembered, so that it is not", err, "pod", pod.UID); err != nil {
+				l.grantAt = time.Now().Add(maxIdle)
+			}
+			if done {
+				a.takeGrant(pod)
+			}
+		})
+	})
+}
+
+// rememberGrant stores that a pod of a desired state has what it asks for; false: that is no longer what the hub wants.
+func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
 	a.storing.Lock()
 	defer a.storing.Unlock()
 	d, _ := a.c.Memory.Desired()
-	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == pod.UID })
-	if i < 0 || d.Hub != l.desired.Hub || d.Generation != l.desired.Generation {
-		return false // another desired state is on its way to the loop
+	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == uid })
+	if i < 0 || d.Hub != hub || d.Generation != generation {
+		return false, nil // another desired state is on its way to the loop
 	}
 	d.Pods = slices.Clone(d.Pods)
 	d.Pods[i].Status.ContainerStatuses = nil
-	if err := a.c.Memory.SetDesired(d); err != nil {
-		a.log.Error("what a pod is granted could not be remembered, so that it is not", "pod", pod.UID, "err", err)
-		return false
+	err = a.c.Memory.SetDesired(d)
+	return err == nil, err
+}
+
+// takeGrant takes in that a pod has what it asked for, unless the loop goes by another desired state meanwhile, which has it too.
+func (a *Agent) takeGrant(pod *corev1.Pod) {
+	l := &a.loop
+	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
+		l.desired, l.o.Asked = split(d)
 	}
-	l.desired, l.o.Asked = split(d)
-	r := l.o.record(pod.UID)
-	r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may tell containers what they have
+	if r := l.o.Pods[pod.UID]; r != nil {
+		r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may tell containers what they have
+	}
 	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", sizes(pod))
-	return true
 }
 
 // sizes says what the containers of a pod have.

@@ -13,8 +13,8 @@ import (
 // An Action is a kind of step.
 type Action string
 
-// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers; the
-// others take time, and no two are in flight for one place (but see Stop and aside).
+// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers, Grant when
+// that is stored; the others take time, and no two are in flight for one place (but see Stop and aside).
 const (
 	Admit   Action = "admit"
 	Reject  Action = "reject" // end the pod with phase Failed

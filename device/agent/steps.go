@@ -132,7 +132,7 @@ func priority(p *corev1.Pod) int32 {
 func (p *pass) pod(pod *corev1.Pod) {
 	r := p.o.Pods[pod.UID]
 	switch {
-	case leaves(pod, r) && r.Final == nil: // how it ended is journaled before anything of it is removed
+	case leaves(pod, r) && (r.Final == nil || r.Noting): // how it ended is journaled before anything of it is removed
 		p.halt(pod, deletionGrace(pod), "the pod is being deleted")
 		return
 	case pod.DeletionTimestamp != nil:

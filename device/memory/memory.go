@@ -213,13 +213,28 @@ func (m *Memory) Notes() []Note {
 	return slices.Clone(m.notes)
 }
 
-// SetNotes replaces the notes durably; the same notes again write nothing.
-func (m *Memory) SetNotes(notes []Note) error {
+// journalOf is what the journal holds for notes, which it sorts.
+func journalOf(notes []Note) ([]Note, []byte, error) {
 	notes = slices.Clone(notes)
 	sort.Slice(notes, func(i, j int) bool { return notes[i].UID < notes[j].UID })
 	body, err := json.Marshal(notes)
 	if err != nil {
-		return fmt.Errorf("encode the journal: %w", err)
+		return nil, nil, fmt.Errorf("encode the journal: %w", err)
+	}
+	return notes, body, nil
+}
+
+// Noted tells whether SetNotes has nothing to write. It waits for no disk.
+func (m *Memory) Noted(notes []Note) bool {
+	notes, body, err := journalOf(notes)
+	return err == nil && m.isNoted(notes, body)
+}
+
+// SetNotes replaces the notes durably; the same notes again write nothing.
+func (m *Memory) SetNotes(notes []Note) error {
+	notes, body, err := journalOf(notes)
+	if err != nil {
+		return err
 	}
 	if m.isNoted(notes, body) {
 		return nil
@@ -240,7 +255,7 @@ func (m *Memory) SetNotes(notes []Note) error {
 	return nil
 }
 
-// isNoted tells whether these notes are in the journal. Who asks does so all the time, and waits for no disk.
+// isNoted tells whether these notes are in the journal.
 func (m *Memory) isNoted(notes []Note, body []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

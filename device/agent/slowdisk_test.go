@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/wire"
+)
+
+// slow makes whoever opens files of the device's state directory wait until the returned function is called: the kernel
+// asks the holder of a lease first.
+func (d *device) slow(names ...string) (end func()) {
+	var held []*os.File
+	for _, name := range names {
+		f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_CREATE|os.O_RDONLY, 0o600)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		held = append(held, f)
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+			d.t.Skip("nobody can be made to wait for a file here: ", err)
+		}
+	}
+	return func() {
+		for _, f := range held {
+			_ = f.Close() // once more is no harm
+		}
+	}
+}
+
+// eventually waits until something is so; the kernel breaks a lease after 45 s.
+func (d *device) eventually(what string, so func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatalf("%s; the device holds %+v", what, d.agent.Pods())
+		}
+	}
+}
+
+func (d *device) isPhase(name string, phase corev1.PodPhase) func() bool {
+	return func() bool { st, _ := d.pod(name); return st.Phase == phase }
+}
+
+// A worn card takes minutes for a write. Meanwhile everything else goes on, and nobody is told of an end that a power cut
+// would undo.
+func TestTheLoopWaitsForNoDisk(t *testing.T) {
+	for name, story := range map[string]func(d *device){
+		"a pod has ended": func(d *device) {
+			job := makePod("job", "wait")
+			job.Spec.RestartPolicy = corev1.RestartPolicyNever
+			d.desire(1, makePod("web", "wait"), job)
+			d.eventually("web does not run", d.isPhase("web", corev1.PodRunning))
+			d.eventually("job does not run", d.isPhase("job", corev1.PodRunning))
+			end := d.slow("journal.0.state", "journal.1.state")
+			defer end()
+			d.stop("job")
+			d.eventually("job has not ended", d.hasEnded("job"))
+			d.restart("web")
+			if st, _ := d.pod("job"); ended(st.Phase) {
+				d.t.Errorf("an end is told that is not journaled: %+v", st)
+			}
+			end()
+			d.eventually("the end is not told", d.isPhase("job", corev1.PodSucceeded))
+		},
+		"a pod is granted more": func(d *device) {
+			small, large := has(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"), has(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
+			web := makePod("web", "wait")
+			d.desire(1, small, large, web)
+			d.eventually("large does not run", d.isPhase("large", corev1.PodRunning))
+			d.eventually("web does not run", d.isPhase("web", corev1.PodRunning))
+			small = has(small, 0, "100m/100m 1200Mi/1200Mi")
+			d.desire(2, small, large, web)
+			d.eventually("it is not put off", func() bool {
+				st, _ := d.pod("small")
+				return len(st.Conditions) > 0 && st.Conditions[len(st.Conditions)-1].Type == corev1.PodResizePending
+			})
+			large.Spec.RestartPolicy = corev1.RestartPolicyNever
+			d.desire(3, small, large, web)
+			end := d.slow("desired.0.state", "desired.1.state")
+			defer end()
+			d.stop("large")
+			d.eventually("large has not ended", d.hasEnded("large"))
+			d.restart("web")
+			if st, _ := d.pod("small"); len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].AllocatedResources.Memory().String() != "500Mi" {
+				d.t.Errorf("it is granted more before that is stored: %+v", st)
+			}
+			end()
+			d.eventually("small is not granted more", func() bool {
+				st, _ := d.pod("small")
+				return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].AllocatedResources.Memory().String() == "1200Mi"
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDevice(t)
+			d.start()
+			defer func() { d.end() }()
+			story(d)
+		})
+	}
+}
+
+// hasEnded tells whether the container of a pod has, and is not started again.
+func (d *device) hasEnded(name string) func() bool {
+	return func() bool {
+		st, _ := d.pod(name)
+		return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].State.Terminated != nil
+	}
+}
+
+// restart stops the container of a pod and waits until there is another one.
+func (d *device) restart(name string) {
+	d.t.Helper()
+	d.stop(name)
+	d.eventually(name+" is not started again", func() bool {
+		st, _ := d.pod(name)
+		return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].RestartCount == 1 && st.Phase == corev1.PodRunning
+	})
+}
+
+// stop stops the newest container of a pod.
+func (d *device) stop(name string) {
+	d.t.Helper()
+	st, _ := d.pod(name)
+	_, id, _ := strings.Cut(st.ContainerStatuses[0].ContainerID, "://")
+	if err := d.twin.Stop(d.t.Context(), id, time.Second); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// What a pod leaves is removed once its end is in the journal.
+func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
+	pod := leaving(makePod("job", "exit 0"), 1)
+	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
+	r := o.record(pod.UID)
+	r.Admitted, r.Final, r.Noting = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
+	for _, noting := range []bool{true, false} {
+		r.Noting = noting
+		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
+			t.Errorf("while it is being journaled %v: %v", noting, steps)
+		}
+	}
+}
