@@ -27,6 +27,10 @@ import (
 // of each, and all containers answer at once.
 const maxHeader = 64 << 10
 
+// maxAnswer is how much of an answer a probe reads, as the kubelet's: bytes. One that breaks off before
+// its end says nothing of the container.
+const maxAnswer = 10 << 10
+
 // A probeError is why a probe could not be made. As with the kubelet it says nothing of the
 // container, such as that the disk is too full for the engine to run a command.
 type probeError struct{ err error }
@@ -84,10 +88,13 @@ func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) 
 	if err != nil {
 		return err
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 256)) // only for the sentence
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	_ = resp.Body.Close()
+	if err != nil {
+		return &probeError{fmt.Errorf("the answer has no end: %w", err)}
+	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body))
+		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body[:min(len(body), 256)]))
 	}
 	return nil
 }
@@ -166,8 +173,11 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Hostname() != via[0].URL.Hostname() || len(via) >= 10 {
+			switch {
+			case req.URL.Hostname() != via[0].URL.Hostname():
 				return http.ErrUseLastResponse // another host's health is not this container's
+			case len(via) >= 10:
+				return errors.New("stopped after 10 redirects")
 			}
 			return nil
 		},
