@@ -148,7 +148,10 @@ type loop struct {
 	openAt     time.Time
 	downSince  time.Time // zero: it answers
 	listing    bool
-	dirty      bool // something may have changed since the list was asked for
+	dirty      bool      // something may have changed since the list was asked for
+	steps      int       // of the agent that have changed something
+	listed     int       // of them, when the newest list was asked for
+	settledAt  time.Time // last, or when there was an engine first
 	listAt     time.Time
 	pinging    bool
 	pingAt     time.Time

@@ -109,8 +109,9 @@ func (a *Agent) turn(now time.Time) time.Time {
 	if l.report != nil {
 		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
 	}
-	l.o.Stale = l.dirty || l.listing
+	l.o.Stale = l.stale(now)
 	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {
+		l.settledAt = now
 		at(a.settle(now))
 		at(a.checkNetwork(now))
 		a.checkStorage(now)
@@ -132,6 +133,16 @@ func (a *Agent) turn(now time.Time) time.Time {
 		}
 	}
 	return next
+}
+
+// changed notes that the agent has changed something of its containers itself.
+func (l *loop) changed() { l.dirty, l.steps = true, l.steps+1 }
+
+// stale tells whether the list of containers is to be waited for. One from before the agent's own last step never does;
+// but where only others change something, as a container that runs out of memory twice a second, the newest list does
+// after a while: by the time that a slow engine has told of all containers something has changed again.
+func (l *loop) stale(now time.Time) bool {
+	return (l.dirty || l.listing) && (l.listed != l.steps || now.Before(l.settledAt.Add(maxIdle)))
 }
 
 // settle takes steps until there are none that only change what is remembered.

@@ -41,7 +41,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 		}
 		l.listing, l.dirty = true, false
 		l.listAt = now.Add(relist)
-		e, node, ofLog, messages := l.engine, l.o.Node, l.logSpeaks(), l.messages
+		e, node, ofLog, messages, steps := l.engine, l.o.Node, l.logSpeaks(), l.messages, l.steps
 		a.async(listTimeout+messagesAtOnce, func(ctx context.Context) func() {
 			asking, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
@@ -50,7 +50,9 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
 			}
 			return func() {
-				l.messages = messages
+				if l.messages = messages; err == nil {
+					l.listed = steps
+				}
 				a.listed(list, now, err)
 			}
 		})
@@ -94,7 +96,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 		return
 	}
 	a.log.Info("connected to the container engine", "engine", info.Name, "version", info.Version, "socket", info.Socket)
-	l.engine, l.info, l.o.Node.Engine, l.dirty = e, info, info, true
+	l.engine, l.info, l.o.Node.Engine, l.dirty, l.settledAt = e, info, info, true, now
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
 	left := a.disk.leftover()                        // this agent has begun none yet
 	a.work.Go(func() { a.endExecs(l.ctx, e, left) })

@@ -302,7 +302,8 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			}
 		}
 		return func() {
-			l.dirty, l.imagesAt = true, time.Time{}
+			l.changed()
+			l.imagesAt = time.Time{}
 			if removed+gone > 0 {
 				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
 				done(true)

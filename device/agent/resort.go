@@ -33,7 +33,7 @@ func (a *Agent) resort() {
 				a.log.Warn("start a container without the desired state", "container", in.Name, "err", err)
 			}
 		}
-		return func() { l.dirty = true }
+		return l.changed
 	})
 }
 

@@ -83,7 +83,7 @@ func (a *Agent) done(d Doing, err error) {
 		a.hooked(s, err)
 		return
 	}
-	l.dirty = true
+	l.changed()
 	if s.Action == Run {
 		delete(l.cancels, s.Place)
 		c := r.container(s.Place.Container)

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// A restlessEngine tells of a change twice a second, and takes a second to list its containers.
+type restlessEngine struct{ *enginetest.Twin }
+
+func (e restlessEngine) Events(ctx context.Context, _ string, changed func()) error {
+	for ctx.Err() == nil {
+		changed()
+		time.Sleep(time.Second / 2)
+	}
+	return ctx.Err()
+}
+
+func (e restlessEngine) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+	list, err := e.Twin.Containers(ctx, label)
+	time.Sleep(time.Second)
+	return list, err
+}
+
+// A container whose programs are killed for want of memory all the time keeps no other from being started, restarted and
+// removed, however long the engine takes to tell of all.
+func TestAnEngineInWhichSomethingChangesAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.engine = restlessEngine{d.twin}
+		d.start()
+		defer func() { d.end() }()
+		web, job := makePod("web", "wait"), makePod("job", "sleep 1m then exit 0")
+		job.Spec.RestartPolicy = corev1.RestartPolicyNever
+		d.desire(1, web, job)
+		time.Sleep(2 * time.Minute)
+		d.wantContainers("job/c0#0 exited", "web/c0#0 running")
+		d.wantPhase("job", corev1.PodSucceeded, "")
+		d.stop("web")
+		time.Sleep(time.Minute)
+		d.wantContainers("job/c0#0 exited", "web/c0#0 exited", "web/c0#1 running")
+		d.desire(2, leaving(web, 1), job)
+		time.Sleep(2 * time.Minute)
+		d.wantContainers("job/c0#0 exited")
+	})
+}
