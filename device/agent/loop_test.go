@@ -35,6 +35,7 @@ type board struct {
 	load  float64       // processors that are busy
 	slow  time.Duration // to be looked at
 	fault error         // of looking at it
+	cut   bool          // it has no address
 
 	devices []hardware.Device
 	swap    int64
@@ -59,7 +60,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	return hardware.Report{
 		Host:      hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot, MachineID: "0123456789abcdef"},
 		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110, Swap: b.swap},
-		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
+		Addresses: b.addresses(),
 		Devices:   b.devices,
 		NUMA:      b.numa,
 	}, nil
@@ -87,8 +88,17 @@ func (b *board) Measure(context.Context, string) hardware.Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stats
+	s.Addresses = b.addresses()
 	s.Busy = time.Duration(float64(time.Since(time.Unix(0, 0))) * b.load)
 	return s
+}
+
+func (b *board) addresses() []corev1.NodeAddress {
+	list := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: "pi"}}
+	if b.cut {
+		return list[1:]
+	}
+	return list
 }
 
 func (b *board) set(f func(*board)) {

@@ -43,12 +43,16 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 				l.report = &r
 				l.o.Node.Boot = r.Host.BootID
 				l.o.Node.Memory, l.o.Node.Swap, l.o.Node.NUMA = r.Capacity.Memory, r.Capacity.Swap, r.NUMA
+				was := l.o.Node.HostIP
 				l.o.Node.HostIP = ""
 				for _, ad := range r.Addresses {
 					if ad.Type == corev1.NodeInternalIP {
 						l.o.Node.HostIP = ad.Address
 						break
 					}
+				}
+				if l.o.Node.HostIP != was {
+					l.o.hasCome()
 				}
 			}
 		})
@@ -60,6 +64,9 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			s := a.c.Hardware.Measure(ctx, root)
 			return func() {
 				l.measuring, l.stats = false, s
+				if l.report != nil && s.Addresses != nil && !slices.Equal(s.Addresses, l.report.Addresses) {
+					l.reportAt = time.Time{} // the network has come, or has given the device another address
+				}
 				a.weigh(time.Now())
 				a.takeVitals(time.Now())
 			}

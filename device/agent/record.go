@@ -48,6 +48,7 @@ const (
 	maxBackOff   = 5 * time.Minute
 	forgiveAfter = 10 * time.Minute
 
+	bootTime        = 2 * time.Minute               // in which a device has its addresses, or has none
 	maxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
 )
 

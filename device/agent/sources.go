@@ -27,6 +27,7 @@ type sources struct {
 	devices     []hardware.Device
 	imageUser   string            // as whom the image runs, where asksImage
 	images      map[string]string // copies of images, by the volumes that show them
+	booting     bool              // the device has booted so lately that its network may be coming up
 }
 
 func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {
@@ -240,8 +241,11 @@ func (s sources) field(path string) (string, error) {
 	case "spec.serviceAccountName":
 		return s.pod.Spec.ServiceAccountName, nil
 	case "status.hostIP", "status.hostIPs":
-		return s.node.HostIP, nil
+		return s.hostIP()
 	case "status.podIP", "status.podIPs": // see isAddress
+		if s.pod.Spec.HostNetwork {
+			return s.hostIP()
+		}
 		return s.podIP, nil
 	}
 	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.pod.Labels, "metadata.annotations['": s.pod.Annotations} {
@@ -252,6 +256,15 @@ func (s sources) field(path string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("field path %q is not one that devices know", path)
+}
+
+// hostIP is the device's address. As with the kubelet a container that is told of it waits until there is one; but only as
+// long as the network may be coming up: without network a device runs what it ran.
+func (s sources) hostIP() (string, error) {
+	if s.node.HostIP == "" && s.booting {
+		return "", errors.New("host IP unknown: the device has no address yet")
+	}
+	return s.node.HostIP, nil
 }
 
 func formatMap(m map[string]string) string {

@@ -53,7 +53,7 @@ func (a *Agent) sourcesOf(s Step) sources {
 	}
 	l := &a.loop
 	src := sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
-	src.devices = s.Devices
+	src.devices, src.booting = s.Devices, time.Since(l.o.Node.Booted) < bootTime
 	return src
 }
 

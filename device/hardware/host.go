@@ -1,6 +1,7 @@
 package hardware
 
 import (
+	"cmp"
 	"os"
 	"runtime"
 	"strconv"
@@ -34,7 +35,7 @@ func host(t tree) (Host, []string) {
 	h := Host{
 		OS:       runtime.GOOS,
 		Arch:     runtime.GOARCH,
-		Hostname: t.text("/proc/sys/kernel/hostname"),
+		Hostname: hostname(t),
 		Kernel:   t.text("/proc/sys/kernel/osrelease"),
 		BootID:   t.text("/proc/sys/kernel/random/boot_id"),
 		Image:    osImage(t),
@@ -47,9 +48,6 @@ func host(t tree) (Host, []string) {
 	} else {
 		h.CPU = info["model name"]
 	}
-	if h.Hostname == "" {
-		h.Hostname = t.text("/etc/hostname")
-	}
 	var problems []string
 	id, err := MachineID(string(t))
 	if err != nil {
@@ -60,6 +58,10 @@ func host(t tree) (Host, []string) {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+" is missing: is /proc mounted?")
 	}
 	return h, problems
+}
+
+func hostname(t tree) string {
+	return cmp.Or(t.text("/proc/sys/kernel/hostname"), t.text("/etc/hostname"))
 }
 
 // pageSize is the kernel's; that of another root's stands in the maps of its processes.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // An Amount is how much of something is left, of how much in all.
@@ -23,6 +25,8 @@ type Stats struct {
 	PIDs                   Amount
 	Temperature            Amount        // of the processor, thousandths of a degree Celsius; Capacity 0: nobody measures it
 	Busy                   time.Duration // processor time spent since the boot, of all processors; 0: not known
+
+	Addresses []corev1.NodeAddress // the node's, as in a Report; nil: nobody has looked
 }
 
 // Measure reads the amounts. It starts no process and opens a handful of files,
@@ -44,6 +48,7 @@ func Measure(ctx context.Context, o Options) Stats {
 	s.PIDs = pids
 	s.Temperature = heat(t)
 	s.Busy = busy(t.text("/proc/stat"))
+	s.Addresses, _ = addresses(t, o, hostname(t)) // a Report tells the problems
 	return s
 }
 

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
+)
+
+// The agent starts before the network does: what is told the device's address waits for it a while, and it is known soon
+// after it has come.
+func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
+	field := func(path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: "H", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	for name, c := range map[string]struct {
+		env                corev1.EnvVar
+		hostNetwork        bool
+		booted, comes, ran time.Duration // before the start; after it; has run by
+		env0               string
+	}{
+		"it comes":                            {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"it comes, on the device's network":   {field("status.podIP"), true, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"it never comes":                      {field("status.hostIP"), false, 0, 24 * time.Hour, 4 * time.Minute, "H="},
+		"the cable is out, and an agent ends": {field("status.hostIP"), false, time.Hour, 24 * time.Hour, 10 * time.Second, "H="},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDevice(t)
+				var envs [][]string
+				d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+					envs = append(envs, s.Env)
+					return enginetest.Play{}
+				})
+				d.booted = time.Now().Add(-c.booted)
+				d.board.set(func(b *board) { b.cut = true })
+				d.config.Policy.HostNetwork = true
+				d.start()
+				defer func() { d.end() }()
+				p := makePod("app", "")
+				p.Spec.HostNetwork = c.hostNetwork
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+				p.Spec.Containers[0].Env = []corev1.EnvVar{c.env}
+				d.desire(1, p)
+				time.AfterFunc(c.comes, func() { d.board.set(func(b *board) { b.cut = false }) })
+				time.Sleep(c.ran)
+				st := d.wantPhase("app", corev1.PodRunning, "")
+				if len(envs) != 1 || !slices.Contains(envs[0], c.env0) {
+					t.Errorf("it was told %q", envs)
+				}
+				if c.comes < c.ran && st.HostIP != "192.0.2.7" {
+					t.Errorf("its host is %q", st.HostIP)
+				}
+			})
+		})
+	}
+}
