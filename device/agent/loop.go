@@ -6,9 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
 )
 
 const (
@@ -26,6 +29,68 @@ const (
 	graceDown   = 30 * time.Second      // an engine that has not answered for so long makes the node not ready
 	retryEngine = 2 * time.Second       // between two tries to reach the engine
 )
+
+// loop is the state of the loop.
+type loop struct {
+	ctx     context.Context
+	desired wire.Desired
+	known   bool // desired is: without it nothing is removed
+	o       Observed
+	cancels map[Place]context.CancelFunc // of runs in flight
+	vital   vital                        // of the newest vitals
+
+	engine     engine.Engine
+	info       engine.Info
+	engineErr  error
+	opening    bool
+	openAt     time.Time
+	downSince  time.Time // zero: it answers
+	listing    bool
+	dirty      bool      // something may have changed since the list was asked for
+	steps      int       // of the agent that have changed something
+	listed     int       // of them, when the newest list was asked for
+	settledAt  time.Time // last, or when there was an engine first
+	listAt     time.Time
+	pinging    bool
+	pingAt     time.Time
+	seen       bool              // the engine has been listed since the start
+	resorted   bool              // see resort
+	noting     bool              // the journal is being written, see note
+	noteAt     time.Time         // when that is tried again
+	granting   bool              // what a pod is granted is being remembered, see grant
+	grantAt    time.Time         // when that is tried again
+	messages   map[string]string // what containers that have ended said, by id; never changed
+	images     []engine.Image
+	imagesAt   time.Time
+	imaging    bool
+	held       []heldStep // steps that failed, held back from being tried again at once
+	report     *hardware.Report
+	reportAt   time.Time
+	looked     bool // the hardware has been asked once, so the boot id is known if it can be
+	probing    bool
+	stats      hardware.Stats
+	statsAt    time.Time
+	measuring  bool
+	heldP      hardware.Held
+	conditions []corev1.NodeCondition
+	health     []corev1.NodeCondition
+	evictAt    time.Time
+	relieving  bool                 // what has to go is being found out
+	sayAt      map[string]time.Time // when each is said again, see sayable
+
+	peripherals peripherals
+	podTimes    map[types.UID][]corev1.PodCondition
+	network     podNetwork
+	storing     bool                    // pods are being measured, see checkStorage
+	storageAt   map[types.UID]time.Time // when each is next
+	dropping    bool                    // volumes are being removed, see dropVolumes
+	dropAt      time.Time
+}
+
+type heldStep struct {
+	doing Doing
+	until time.Time
+}
 
 // Run runs the agent until ctx ends. Containers keep running then: an agent that is
 // gone is no reason to stop them.

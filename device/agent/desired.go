@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
+)
+
+// Desired takes what the hub wants; see Store. What goes wrong is logged, and the
+// hub sees it by the generation that stays behind.
+func (a *Agent) Desired(d wire.Desired) {
+	switch err := a.Store(d); {
+	case errors.Is(err, memory.ErrOlder):
+		a.log.Info("the hub sent an older desired state than the device has; it is left aside", "err", err)
+	case err != nil:
+		a.log.Error("the desired state is not acted on", "generation", d.Generation, "err", err)
+	}
+}
+
+// Store stores a desired state durably, acts on it, and says so to the hub.
+// memory.ErrOlder: the device has a newer one of the same hub.
+func (a *Agent) Store(d wire.Desired) error {
+	d, left := sift(d)
+	for _, why := range left[:min(len(left), 10)] {
+		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of what the hub wants here: %s", why)
+	}
+	if err := a.remember(d); err != nil {
+		return err
+	}
+	a.post(func() {
+		d, a.loop.known = a.c.Memory.Desired() // or what came after it
+		a.goBy(d)
+	})
+	a.told.Lock()
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub != nil {
+		hub.DesiredStored()
+	}
+	return nil
+}
+
+// goBy makes the loop go by a desired state.
+func (a *Agent) goBy(d wire.Desired) {
+	l := &a.loop
+	l.desired, l.o.Asked = split(d)
+	l.o.Node.Generation = d.Generation
+	a.judge()
+	l.o.hasCome()
+}
+
+// remember stores a desired state with what of it the device has granted. Nothing that it waits for waits for the loop,
+// which grants more.
+func (a *Agent) remember(d wire.Desired) error {
+	a.storing.Lock()
+	defer a.storing.Unlock()
+	was, _ := a.c.Memory.Desired()
+	return a.c.Memory.SetDesired(keepGrants(was, d))
+}
+
+// judge rejects the pods of the desired state that are wrong in themselves, also those
+// that were not when they were admitted, and ends those that have ended for the hub.
+func (a *Agent) judge() {
+	l := &a.loop
+	for i := range l.desired.Pods {
+		pod := &l.desired.Pods[i]
+		if ended(pod.Status.Phase) { // the hub remembers what the journal may have lost
+			if r := l.o.record(pod.UID); r.Final == nil && r.Verdict == nil {
+				r.Final = pod.Status.DeepCopy()
+			}
+		}
+		why := malformed(pod)
+		if why == "" {
+			continue
+		}
+		r := l.o.record(pod.UID)
+		if r.Verdict != nil || r.Final != nil {
+			continue
+		}
+		if r.Start.IsZero() {
+			r.Start = time.Now()
+		}
+		r.Verdict = &Verdict{Reason: "Invalid", Message: why}
+		a.event(corev1.EventTypeWarning, r.Verdict.Reason, pod, "", "%s", why)
+	}
+}
