@@ -60,3 +60,39 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 		})
 	}
 }
+
+// A device with addresses of both families tells both, as the kubelet does.
+func TestADeviceOfTwoFamiliesTellsBothAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		envs := map[string][]string{}
+		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+			envs[s.Labels[LabelPodName]] = s.Env
+			return enginetest.Play{}
+		})
+		d.board.set(func(b *board) { b.dual = true })
+		d.config.Policy.HostNetwork = true
+		d.start()
+		defer func() { d.end() }()
+		own, host := makePod("own", ""), makePod("host", "")
+		host.Spec.HostNetwork = true
+		for _, p := range []*corev1.Pod{&own, &host} {
+			c := &p.Spec.Containers[0]
+			c.Image, c.ImagePullPolicy = "app", corev1.PullNever
+			for _, path := range []string{"status.hostIP", "status.hostIPs"} {
+				c.Env = append(c.Env, corev1.EnvVar{Name: path[len("status."):], ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}})
+			}
+		}
+		d.desire(1, own, host)
+		time.Sleep(10 * time.Second)
+		for name, podIPs := range map[string]int{"own": 1, "host": 2} {
+			st := d.wantPhase(name, corev1.PodRunning, "")
+			if st.HostIP != "192.0.2.7" || len(st.HostIPs) != 2 || len(st.PodIPs) != podIPs {
+				t.Errorf("%s: host %q %v, pod %v", name, st.HostIP, st.HostIPs, st.PodIPs)
+			}
+			if !slices.Contains(envs[name], "hostIP=192.0.2.7") || !slices.Contains(envs[name], "hostIPs=192.0.2.7,2001:db8::7") {
+				t.Errorf("%s is told %q", name, envs[name])
+			}
+		}
+	})
+}

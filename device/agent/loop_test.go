@@ -36,6 +36,7 @@ type board struct {
 	slow  time.Duration // to be looked at
 	fault error         // of looking at it
 	cut   bool          // it has no address
+	dual  bool          // it has one of IPv6, too
 
 	devices []hardware.Device
 	swap    int64
@@ -97,6 +98,9 @@ func (b *board) addresses() []corev1.NodeAddress {
 	list := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: "pi"}}
 	if b.cut {
 		return list[1:]
+	}
+	if b.dual {
+		list = slices.Insert(list, 1, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "2001:db8::7"})
 	}
 	return list
 }

@@ -44,11 +44,14 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 				l.o.Node.Boot = r.Host.BootID
 				l.o.Node.Memory, l.o.Node.Swap, l.o.Node.NUMA = r.Capacity.Memory, r.Capacity.Swap, r.NUMA
 				was := l.o.Node.HostIP
-				l.o.Node.HostIP = ""
-				for _, ad := range r.Addresses {
-					if ad.Type == corev1.NodeInternalIP {
+				l.o.Node.HostIP, l.o.Node.OtherIP = "", ""
+				for _, ad := range r.Addresses { // at most one of each family
+					switch {
+					case ad.Type != corev1.NodeInternalIP:
+					case l.o.Node.HostIP == "":
 						l.o.Node.HostIP = ad.Address
-						break
+					default:
+						l.o.Node.OtherIP = ad.Address
 					}
 				}
 				if l.o.Node.HostIP != was {

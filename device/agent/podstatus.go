@@ -73,8 +73,8 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
 	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
-	if o.Node.HostIP != "" {
-		st.HostIPs = []corev1.HostIP{{IP: o.Node.HostIP}}
+	for _, ip := range o.Node.hostIPs() {
+		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
 	if r == nil {
 		return st
@@ -93,6 +93,9 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	}
 	if ip := podIP(pod, r, o.Node); ip != "" && (st.Phase != corev1.PodPending || pod.Spec.HostNetwork) {
 		st.PodIP, st.PodIPs = ip, []corev1.PodIP{{IP: ip}}
+		if pod.Spec.HostNetwork && o.Node.OtherIP != "" {
+			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: o.Node.OtherIP})
+		}
 	}
 	inited := initialized(pod, r, o.Node.Boot)
 	var unready, uninited []string

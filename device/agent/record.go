@@ -80,6 +80,7 @@ type Facts struct {
 	Boot        string    // boot id of the device
 	Booted      time.Time // when it booted, on the monotonic clock
 	HostIP      string
+	OtherIP     string              // the device's address of the other family; empty: it has none
 	Allocatable corev1.ResourceList // nil: not known yet, nothing new is admitted
 	Generation  int64               // of the desired state that holds
 	Offers      []hardware.Resource // what there is for those who ask for it, with the devices behind it
@@ -90,6 +91,16 @@ type Facts struct {
 	Topology    TopologyPolicy
 	AppArmor    bool // the kernel enforces it
 	Engine      engine.Info
+}
+
+// hostIPs are the device's addresses, the one that counts first.
+func (f Facts) hostIPs() (ips []string) {
+	for _, ip := range []string{f.HostIP, f.OtherIP} {
+		if ip != "" {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
 }
 
 // Pressure says what the device is short of, and whether it is too hot.

@@ -240,13 +240,18 @@ func (s sources) field(path string) (string, error) {
 		return s.node.Name, nil
 	case "spec.serviceAccountName":
 		return s.pod.Spec.ServiceAccountName, nil
-	case "status.hostIP", "status.hostIPs":
-		return s.hostIP()
+	case "status.hostIP":
+		return s.come(s.node.HostIP)
+	case "status.hostIPs":
+		return s.come(strings.Join(s.node.hostIPs(), ","))
 	case "status.podIP", "status.podIPs": // see isAddress
-		if s.pod.Spec.HostNetwork {
-			return s.hostIP()
+		switch {
+		case !s.pod.Spec.HostNetwork:
+			return s.podIP, nil
+		case path == "status.podIPs":
+			return s.field("status.hostIPs")
 		}
-		return s.podIP, nil
+		return s.field("status.hostIP")
 	}
 	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.pod.Labels, "metadata.annotations['": s.pod.Annotations} {
 		if key, ok := strings.CutPrefix(path, prefix); ok {
@@ -258,13 +263,13 @@ func (s sources) field(path string) (string, error) {
 	return "", fmt.Errorf("field path %q is not one that devices know", path)
 }
 
-// hostIP is the device's address. As with the kubelet a container that is told of it waits until there is one; but only as
-// long as the network may be coming up: without network a device runs what it ran.
-func (s sources) hostIP() (string, error) {
-	if s.node.HostIP == "" && s.booting {
+// come is the device's addresses, once there are any. As with the kubelet a container that is told of them waits for that;
+// but only as long as the network may be coming up: without network a device runs what it ran.
+func (s sources) come(ips string) (string, error) {
+	if ips == "" && s.booting {
 		return "", errors.New("host IP unknown: the device has no address yet")
 	}
-	return s.node.HostIP, nil
+	return ips, nil
 }
 
 func formatMap(m map[string]string) string {
