@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -67,5 +68,46 @@ func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
 		time.Sleep(time.Hour)
 		say("True", 0)
 		check("when it may say all again")
+	})
+}
+
+// A second device with a node's identity that says more than is remembered does not keep alive the
+// node of the device that has fallen silent: no more than its leases do.
+func TestWhatIsHeldOfAnotherBootIsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		defer stop()
+		r, seq := rand.New(rand.NewPCG(1, 2)), uint64(1)
+		say := func(boot string, images int) {
+			st := nodetest.Report(boot, seq, "True")
+			for range images {
+				st.Status.Images = append(st.Status.Images, corev1.ContainerImage{Names: []string{noise(r, 400)}})
+			}
+			_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, st)
+			seq++
+		}
+		time.Sleep(time.Second)
+		for say("b", 0); l.Held() == 0; {
+			if say("b", 80); seq > 2000 {
+				t.Fatal("it may say whatever it likes")
+			}
+		}
+		boot := func() string { return l.Liveness("pi-1").Boot }
+		for n := 0; ; n++ { // until no turn is left
+			next := fmt.Sprint("other-", n)
+			if say(next, 0); boot() != next {
+				break
+			}
+		}
+		silent, last := l.Liveness("pi-1").Seen, boot()
+		time.Sleep(time.Second)
+		say("stranger", 0)
+		say("b", 0)
+		if boot() != last {
+			t.Fatalf("its boot is %s, want %s", boot(), last)
+		}
+		if seen := l.Liveness("pi-1").Seen; !seen.Equal(silent) {
+			t.Errorf("the node lives on for %s", seen.Sub(silent))
+		}
 	})
 }

@@ -60,7 +60,9 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		if spent && speaks(s, c) == nil {
 			if st, held = d.least(s, node, st); held {
 				p.held.Add(1)
-				p.seen.Store(int64(d.Age()))
+				if rec := s.Record(node); rec.Boot == st.Boot {
+					p.seen.Store(int64(d.Age()))
+				}
 				return nil, nil // its lease shows that we are behind: we ask again
 			}
 		}

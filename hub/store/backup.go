@@ -52,8 +52,9 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return fmt.Errorf("%w; choose another name", ErrExists)
 	}
 	dir := filepath.Dir(file)
-	if dir == filepath.Join(s.dir, "backups") {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	own := dir == filepath.Join(s.dir, "backups")
+	if own {
+		if err := s.backupsDir(dir); err != nil {
 			return err
 		}
 	}
@@ -67,6 +68,11 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return err
 	}
 	defer f.Close()
+	if own {
+		if err := belong(f, s.dir); err != nil {
+			return err
+		}
+	}
 	if err := write(part); err != nil {
 		return err
 	}
@@ -77,6 +83,21 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return err
 	}
 	return syncDir(dir)
+}
+
+// backupsDir makes the directory of the daily backups.
+func (s *Store) backupsDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(belong(d, s.dir), d.Close())
 }
 
 // matching are the files of a directory whose names are of a form. The directory's own name is none: it

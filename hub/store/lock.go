@@ -45,6 +45,9 @@ func takeLock(dir string) (*dirLock, error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w: %s runs there; stop it, or give this one its own --data-dir", dir, ErrLocked, who)
 	}
+	if err := belong(f, dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", file, err), f.Close())
+	}
 	if err := f.Truncate(0); err == nil {
 		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only for the message above
 	}

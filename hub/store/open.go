@@ -237,6 +237,7 @@ func quickCheck(ctx context.Context, c *conn) error {
 
 func newHubID() string { return strings.ToLower(rand.Text()) }
 
+// copyFile copies a file into a data directory.
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -247,7 +248,10 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
+	err = belong(out, filepath.Dir(to))
+	if err == nil {
+		_, err = io.Copy(out, in)
+	}
 	if err == nil {
 		err = out.Sync()
 	}

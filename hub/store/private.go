@@ -96,6 +96,24 @@ func unmixed(dir string) error {
 	return nil
 }
 
+// belong gives a file of a data directory, or a directory in it, to whom the data directory belongs. A
+// command is often run by root, and a hub that is a user of its own could not read what root keeps there.
+// A file that has other names is not given away: it may be somebody else's.
+func belong(f *os.File, dir string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	in, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil || owner(info) == owner(in) || !info.IsDir() && names(info) > 1 {
+		return err
+	}
+	return f.Chown(owner(in), group(in))
+}
+
 func owner(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Uid)
@@ -106,6 +124,14 @@ func owner(info fs.FileInfo) int {
 func group(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Gid)
+	}
+	return -1
+}
+
+// names is how many a file has.
+func names(info fs.FileInfo) int {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(s.Nlink)
 	}
 	return -1
 }
