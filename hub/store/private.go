@@ -108,7 +108,7 @@ func belong(f *os.File, dir string) error {
 		return err
 	}
 	info, err := f.Stat()
-	if err != nil || owner(info) == owner(in) || !info.IsDir() && names(info) > 1 {
+	if err != nil || owner(info) == owner(in) || !info.IsDir() && hardLinks(info) > 1 {
 		return err
 	}
 	return f.Chown(owner(in), group(in))
@@ -128,8 +128,8 @@ func group(info fs.FileInfo) int {
 	return -1
 }
 
-// names is how many a file has.
-func names(info fs.FileInfo) int {
+// hardLinks is how many names a file has.
+func hardLinks(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Nlink)
 	}

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -71,6 +73,63 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 			if text, err := os.ReadFile(victim); err != nil || string(text) != "dear" {
 				t.Errorf("the victim is %.40q, %v", text, err)
 			}
+		})
+	}
+}
+
+// A hub that is a user of its own can go on with whatever root does in its data directory.
+func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const hub = 4242
+	file := filepath.Join(t.TempDir(), "backup.db")
+	with := func(t *testing.T, s *Store, err error, do func(s *Store) error) {
+		t.Helper()
+		if err == nil {
+			err = errors.Join(do(s), s.Close())
+		}
+		must(t, err)
+	}
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, dir string)
+	}{
+		{"a restore", func(t *testing.T, dir string) { must(t, Restore(t.Context(), options(t, dir), file)) }},
+		{"a restore where there was nothing", func(t *testing.T, dir string) {
+			for _, name := range []string{database, witnessFile} {
+				must(t, os.Remove(filepath.Join(dir, name)))
+			}
+			must(t, Restore(t.Context(), options(t, dir), file))
+		}},
+		{"a backup beside the daily ones", func(t *testing.T, dir string) {
+			s, err := OpenShared(t.Context(), options(t, dir))
+			with(t, s, err, func(s *Store) error { _, err := s.BackUpNow(t.Context()); return err })
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := history(t, false)
+			if _, err := os.Stat(file); err != nil {
+				s, err := Open(t.Context(), options(t, dir))
+				with(t, s, err, func(s *Store) error { return s.Backup(t.Context(), file) })
+			}
+			must(t, os.Remove(filepath.Join(dir, "hub.lock")))
+			each := func(do func(path string, info fs.FileInfo) error) {
+				must(t, filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
+					if err == nil {
+						err = do(path, info)
+					}
+					return err
+				}))
+			}
+			each(func(path string, _ fs.FileInfo) error { return os.Chown(path, hub, hub) })
+			tt.do(t, dir)
+			each(func(path string, info fs.FileInfo) error {
+				if owner(info) != hub || group(info) != hub {
+					t.Errorf("%s belongs to %d:%d, want the hub's %d", path, owner(info), group(info), hub)
+				}
+				return nil
+			})
 		})
 	}
 }
