@@ -16,7 +16,7 @@ import (
 // its database, goes on living by it. One of the development listener whose Node was
 // deleted is no stranger: it gets the next.
 func (d *Devices) meet(node string, p *liveness, stored int64) {
-	d.learn(node, func() { p.unmet.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+	d.learn(node, func() { p.unmet.Store(true) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 		if !rec.Unmet {
 			return nil
 		}
@@ -26,27 +26,29 @@ func (d *Devices) meet(node string, p *liveness, stored int64) {
 		}
 		delete(d.former, node)
 		if stored > rec.Generation {
-			return pause(rec, n, stored)
+			return []state.Change{pause(rec, n, stored)}
 		}
-		return &state.Change{Object: rec}
+		return []state.Change{{Object: rec}}
 	})
 }
 
 // relented hears that a device has stored the desired state that is wanted: from now on
 // it lives by its lease interval, and not by a longer one before.
 func (d *Devices) relented(node string, p *liveness, stored int64) {
-	d.learn(node, func() { p.relent.Store(true) }, func(rec *state.Record, n *corev1.Node) *state.Change {
+	d.learn(node, func() { p.relent.Store(true) }, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
 		if rec.Generation != stored {
 			return nil // there is a newer one, which it says when it has it
 		}
-		rec.LeaseSeconds = seconds(state.WantedLease(d.Snapshot(), node, d.LeaseInterval))
-		return &state.Change{Object: rec}
+		rec.LeaseSeconds = seconds(state.WantedLease(s, node, d.LeaseInterval))
+		return []state.Change{{Object: rec}}
 	})
 }
 
 // ahead hears that a device has stored a newer desired state than the hub ever
 // made, as after a restore from a backup: nothing is told to it until an
-// administrator resumes.
+// administrator resumes. A hub that knew what the device had stored has been put back as
+// a whole, as its machine is to a snapshot, and nothing else says so: then it does not
+// know that of any other either.
 func (d *Devices) ahead(node string, stored int64) {
 	p := d.nodes.get(node)
 	p.mu.Lock()
@@ -55,25 +57,43 @@ func (d *Devices) ahead(node string, stored int64) {
 	if !ask {
 		return
 	}
-	d.learn(node, func() {}, func(rec *state.Record, n *corev1.Node) *state.Change {
+	d.learn(node, func() {}, func(s state.Snapshot, rec *state.Record, n *corev1.Node) (changes []state.Change) {
 		if rec.Paused || stored <= rec.Generation {
 			return nil
 		}
-		return pause(rec, n, stored)
+		if !rec.Unmet {
+			changes = Doubt(s, node)
+		}
+		return append(changes, pause(rec, n, stored))
 	})
 }
 
+// Doubt returns the changes by which it is not known of any device but one ("": of any) what
+// it has stored, until it says so. That is so where a database is older than what its hub has told: the
+// generations of its desired states go on from an earlier one, and would come to those that devices
+// have, with something else in them.
+func Doubt(s state.Snapshot, but string) (unmet []state.Change) {
+	for rec := range state.Each[*state.Record](s, state.Records, "") {
+		if !rec.Unmet && rec.Name != but {
+			rec = rec.DeepCopy()
+			rec.Unmet = true
+			unmet = append(unmet, state.Put(rec, ""))
+		}
+	}
+	return unmet
+}
+
 // pause is the change by which a device is left alone.
-func pause(rec *state.Record, n *corev1.Node, stored int64) *state.Change {
+func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	rec.Paused, rec.Stored = true, stored
-	return &state.Change{
+	return state.Change{
 		Object: rec, About: n, Warn: true, Reason: "DesiredStatePaused",
 		Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is sent to it until `flotilla-hub resume`", rec.Name, stored, rec.Generation),
 	}
 }
 
 // learn changes a node's record by what its lease shows. A lease waits for nobody.
-func (d *Devices) learn(node string, failed func(), change func(rec *state.Record, n *corev1.Node) *state.Change) {
+func (d *Devices) learn(node string, failed func(), change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
 	go func() {
 		defer panics.CatchThen("lease", func(error) { failed() })
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -83,11 +103,7 @@ func (d *Devices) learn(node string, failed func(), change func(rec *state.Recor
 			if rec == nil || n == nil {
 				return nil, nil
 			}
-			c := change(rec.DeepCopy(), n)
-			if c == nil {
-				return nil, nil
-			}
-			return []state.Change{*c}, nil
+			return change(s, rec.DeepCopy(), n), nil
 		})
 		if err != nil {
 			d.Log.Debug("note what a device has stored", "node", node, "err", err)

@@ -111,11 +111,11 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
 		if parts, err = wire.PackDesired(with(d.desired.of(s, node, profiles{}), told)); err != nil {
 			p.large.Store(rec.Generation)
-			d.learn(node, func() { p.large.Store(0) }, func(rec *state.Record, n *corev1.Node) *state.Change {
-				return &state.Change{
+			d.learn(node, func() { p.large.Store(0) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
+				return []state.Change{{
 					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
 					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or smaller config maps and secrets there", node, err),
-				}
+				}}
 			})
 			return
 		}

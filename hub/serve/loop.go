@@ -143,19 +143,3 @@ func notBefore(s state.Snapshot, noted time.Time) state.Snapshot {
 	}
 	return s
 }
-
-// doubted is the fleet of a database that is older than what its hub has told: of no device is known
-// what it has stored, until it says so. The generations of its desired states go on from an earlier
-// one, and would come to those that it has, with something else in them.
-func doubted(s state.Snapshot) (state.Snapshot, []state.Change) {
-	var unmet []state.Change
-	for rec := range state.Each[*state.Record](s, state.Records, "") {
-		if !rec.Unmet {
-			rec = rec.DeepCopy()
-			rec.Unmet = true
-			unmet = append(unmet, state.Put(rec, ""))
-		}
-	}
-	s, _ = state.Apply(s, unmet)
-	return s, unmet
-}

@@ -160,8 +160,8 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 	start, h.mended = notBefore(start, noted), mended
 	if h.recovered != nil && !h.recovered.Doubted {
-		var unmet []state.Change
-		start, unmet = doubted(start)
+		unmet := node.Doubt(start, "")
+		start, _ = state.Apply(start, unmet)
 		h.mended = append(h.mended, unmet...)
 	}
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {

@@ -167,7 +167,7 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 // stored comes again, with something else in it.
 func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []string{"restored from a backup", "the end of its database lost"} {
+	for _, lost := range []string{"restored from a backup", "the end of its database lost", "its machine put back, and one device says so"} {
 		t.Run(lost, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				w.startHub()
@@ -184,11 +184,13 @@ func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
 				w.settleWithin(10*time.Second, "a later deployment")
 				had := w.running()
 				w.stopHub()
-				if lost == "restored from a backup" {
+				away := w.devices // while it goes on
+				switch lost {
+				case "restored from a backup":
 					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
 						t.Fatal(err)
 					}
-				} else {
+				case "the end of its database lost":
 					witness, err := os.ReadFile(filepath.Join(w.cfg.DataDir, "hub.rev"))
 					if err != nil {
 						t.Fatal(err)
@@ -197,10 +199,16 @@ func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
 					if err := os.WriteFile(filepath.Join(w.cfg.DataDir, "hub.rev"), witness, 0o600); err != nil {
 						t.Fatal(err)
 					}
+				default:
+					w.loadDisk(old)
+					away = w.devices[1:]
 				}
-				w.cut(w.devices...) // they are away while it goes on
+				w.cut(away...)
 				w.startHub()
 				w.lines.excuse("DATABASE IS OLDER than it was: changes are lost")
+				if len(away) < len(w.devices) {
+					w.until(time.Minute, "one is paused", func() bool { return w.snapshot().Record(w.devices[0].name).Paused })
+				}
 				for n := range 5 {
 					w.deploy(fmt.Sprint("hasty-", n), 2)
 					time.Sleep(2 * time.Second)
