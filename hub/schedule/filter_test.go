@@ -196,6 +196,17 @@ func TestAffinityToOtherPods(t *testing.T) {
 			t.Errorf("not placed when the other has gone: %s", f.why("y"))
 		}
 	})
+	t.Run("an empty label is a value as any other, and none is none", func(t *testing.T) {
+		const role = "node-role.kubernetes.io/gateway"
+		gateway := func(n *corev1.Node) { n.Labels[role] = "" }
+		for _, first := range []*corev1.Pod{pod("first", app("db"), onNode("g1")), pod("first", onNode("g1"), awayFrom("web", role))} {
+			f := newFleet(t).put(node("g1", "a", gateway), node("g2", "b", gateway), node("n", "c"), first)
+			f.put(pod("x", app("web"), awayFrom("db", role))).settle().quiet()
+			if got := f.on("x"); got != "n" {
+				t.Errorf("on %q, a domain with somebody whom it avoids", got)
+			}
+		}
+	})
 	t.Run("each of three that avoid each other gets its own node in one pass, the fourth none", func(t *testing.T) {
 		f := fleetOf(t)
 		for _, name := range names("p", 4) {

@@ -361,12 +361,12 @@ func (l *links) far(i int, n *corev1.Node) bool {
 
 // avoids tells whether somebody is in the node's domain whom the pod must be away from.
 func (l *links) avoids(tm term, n *corev1.Node) bool {
-	v := n.Labels[tm.key]
-	return v != "" && l.away[domain{tm.key, v}] > 0
+	v, ok := n.Labels[tm.key]
+	return ok && l.away[domain{tm.key, v}] > 0
 }
 
 // shunned tells whether somebody is in the node's domain who must be away from the pod.
 func (l *links) shunned(key string, n *corev1.Node) bool {
-	v := n.Labels[key]
-	return v != "" && l.shun[domain{key, v}] > 0
+	v, ok := n.Labels[key]
+	return ok && l.shun[domain{key, v}] > 0
 }
