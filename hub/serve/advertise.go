@@ -28,6 +28,9 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 			if err := h.advertise(ctx); err != nil && ctx.Err() == nil {
 				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be old", "err", err)
 			}
+			if err := h.keepPeer(ctx); err != nil && ctx.Err() == nil {
+				h.log.Warn("standbys may look for this hub at an old address", "err", err)
+			}
 			if h.o.HTTPS == nil {
 				continue
 			}
@@ -36,6 +39,23 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// keepPeer tells the hubs that stand by where they reach this one, which leads.
+func (h *Hub) keepPeer(ctx context.Context) error {
+	if h.o.lead == nil {
+		return nil
+	}
+	at, former := peerAddress(h.o, h.o.names()), h.peerAt.Load()
+	if *former == at {
+		return nil
+	}
+	if err := h.Store.ReachedAt(ctx, at); err != nil {
+		return err
+	}
+	h.log.Info("standbys reach this hub at another address", "address", at, "former", *former)
+	h.peerAt.Store(&at)
+	return nil
 }
 
 // advertise tells the fleet where the hub's API is, and by which authority to know it. Where it

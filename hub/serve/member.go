@@ -27,11 +27,10 @@ import (
 // A Member is a hub that shares its database with others. It stands by until it leads, and then
 // is a Hub as any other. One that leads no more ends: it is started again, and stands by.
 type Member struct {
-	o       Options
-	log     *slog.Logger
-	name    string
-	address string // of its peer listener, as the others reach it
-	began   time.Time
+	o     Options
+	log   *slog.Logger
+	name  string
+	began time.Time
 
 	https, mqtt, dev, peers *gate
 
@@ -50,18 +49,20 @@ func NewMember(o Options) *Member {
 	m := &Member{o: o, log: o.Log, began: time.Now(), up: make(chan struct{})}
 	m.https, m.mqtt, m.dev, m.peers = newGate(o.HTTPS), newGate(o.MQTT), newGate(o.Dev), newGate(o.Peer)
 	m.name, _ = os.Hostname()
-	m.address = peerAddress(o)
 	m.passer = peer.NewPasser(m.peerTLS, m.standing, o.Log)
 	return m
 }
 
-// peerAddress is where other hubs reach this one.
-func peerAddress(o Options) string {
+// address is where other hubs reach this one now.
+func (m *Member) address() string { return peerAddress(m.o, m.o.names()) }
+
+// peerAddress is where other hubs reach this one, on a machine of so many names.
+func peerAddress(o Options, machine []string) string {
 	if o.Config.PeerAddress != "" || o.Peer == nil {
 		return o.Config.PeerAddress
 	}
 	_, port, _ := net.SplitHostPort(o.Peer.Addr().String())
-	host, _ := advertised(o.Config.AdvertiseAddress, o.Peer.Addr(), pki.LocalNames(""))
+	host, _ := advertised(o.Config.AdvertiseAddress, o.Peer.Addr(), machine)
 	if o.Config.AdvertiseAddress != "" {
 		host = o.Config.AdvertiseAddress
 	}
@@ -203,7 +204,7 @@ func (m *Member) orders(f *follower) socket.Handler {
 
 // standing is what this hub says of itself while it stands by.
 func (m *Member) standing() leader.Standing {
-	s := leader.Standing{Name: m.name, Address: m.address, Version: m.o.Version, Since: m.began}
+	s := leader.Standing{Name: m.name, Address: m.address(), Version: m.o.Version, Since: m.began}
 	if f := m.fleet.Load(); f != nil {
 		s.Revision, s.Behind = f.Snapshot().Revision, f.age()
 	}
@@ -266,11 +267,11 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lea
 			m.log.Info("this hub stands by", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
 			told = row
 		}
-		if b.Lives() && row.Address == m.address {
+		if b.Lives() && row.Address == m.address() {
 			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
 		}
 		if b.Decide(m.clock()) == leader.Take {
-			at := &lead{member: store.Member{Name: m.name, Address: m.address}, fleet: f, before: b.Row}
+			at := &lead{member: store.Member{Name: m.name, Address: m.address()}, fleet: f, before: b.Row}
 			short, cancel := context.WithTimeout(ctx, leader.Lease)
 			token, err := s.Take(short, b.Row, at.member)
 			cancel()

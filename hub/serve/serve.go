@@ -103,6 +103,7 @@ type Hub struct {
 	pauses    []store.Pause
 	history   *history.History // nil: nobody wants one
 	standbys  standbys
+	peerAt    atomic.Pointer[string] // where standbys are told that they reach this hub, which leads
 	mended    []state.Change
 	recovered *store.Recovery // nil: the database is as the hub has written it
 	web       func() *web     // made when it is first asked for
@@ -116,7 +117,9 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	cfg, log := o.Config, o.Log
 	so := store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}
 	if o.lead != nil {
-		so.Member = &o.lead.member
+		member := o.lead.member
+		so.Member = &member
+		h.peerAt.Store(&member.Address)
 	}
 	early := recollection{err: errors.New("nothing was read yet")}
 	so.Reads = early.read

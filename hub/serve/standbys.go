@@ -75,7 +75,7 @@ func (h *Hub) members(ctx context.Context) (all []admin.Member) {
 		return nil
 	}
 	by, own := peer.By(ctx), h.o.lead.member
-	all = append(all, admin.Member{Name: own.Name, Address: own.Address, Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == ""})
+	all = append(all, admin.Member{Name: own.Name, Address: *h.peerAt.Load(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == ""})
 	for _, s := range h.standbys.list() {
 		all = append(all, admin.Member{Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late, Here: by.Address == s.Address})
 	}

@@ -116,10 +116,33 @@ func (s *Store) Leave(ctx context.Context) error {
 	return s.explain(err)
 }
 
+// ReachedAt tells the others where they reach this hub, which leads, from now on.
+func (s *Store) ReachedAt(ctx context.Context, address string) error {
+	if !s.Leads() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pg
+	if !s.isOpen() || p.token == 0 || p.over != nil {
+		return nil
+	}
+	err := s.say(ctx, leadership{Token: p.member.Token, Name: p.member.Name, Address: address})
+	if err == nil {
+		p.member.Address = address
+	}
+	return err
+}
+
 // leave says that this hub has ended in order, so that nobody waits for it.
 func (s *Store) leave(ctx context.Context) error {
 	m := s.pg.member
-	said, err := json.Marshal(leadership{Token: m.Token, Name: m.Name, Address: m.Address, Left: true})
+	return s.say(ctx, leadership{Token: m.Token, Name: m.Name, Address: m.Address, Left: true})
+}
+
+// say writes what a leader says of itself.
+func (s *Store) say(ctx context.Context, l leadership) error {
+	said, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}

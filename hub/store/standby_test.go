@@ -307,6 +307,30 @@ func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
 }
 
 // TestAStandbyHasWhatTheLeaderWrote follows random commits, and compares with what all of it is.
+// A hub that leads may be given another address. One that has left says nothing any more.
+func TestAHubThatLeadsSaysWhereItIsReached(t *testing.T) {
+	m := newMembers(t)
+	a := m.lead(m.standby("a"), "a")
+	b := m.standby("b")
+	for _, address := range []string{"192.168.1.10:8444", "192.168.1.20:8444"} {
+		if err := a.ReachedAt(t.Context(), address); err != nil {
+			t.Fatal(err)
+		}
+		if row := m.row(b); row.Left || row.Holder != "a" || row.Address != address {
+			t.Errorf("at %s it says %+v", address, row)
+		}
+	}
+	if err := a.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ReachedAt(t.Context(), "192.168.1.30:8444"); err != nil {
+		t.Error(err)
+	}
+	if row := m.row(b); !row.Left || row.Address != "192.168.1.20:8444" {
+		t.Errorf("a hub that has left says %+v", row)
+	}
+}
+
 func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
