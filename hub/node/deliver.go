@@ -66,8 +66,8 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 		if old == nil || next == nil || old.Spec.Retry != next.Spec.Retry || old.Status.Document != next.Status.Document {
 			return []state.Subject{{Key: c.Key}}
 		}
-	case state.DeviceReports: // the first one names the board to which a boot configuration is bound
-		if c.Old == nil {
+	case state.DeviceReports:
+		if !slices.Equal(namesOf(c.Old), namesOf(c.New)) {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
 	case state.Sites:

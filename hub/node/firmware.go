@@ -54,6 +54,12 @@ func compatibleOf(s state.Snapshot, n *corev1.Node, profile string) string {
 	return names[0]
 }
 
+// namesOf are the names of the board in a report, to one of which a boot configuration is bound.
+func namesOf(report state.Object) []string {
+	r, _ := report.(*fleet.DeviceReport)
+	return firmwareconfigs.BoardOf(corev1.NodeStatus{}, r.Text()).Compatible
+}
+
 // firmwareMoved tells whether a device is to hear something else of its boot configuration.
 func firmwareMoved(old *state.Record, now state.Object) bool {
 	next, _ := now.(*state.Record)

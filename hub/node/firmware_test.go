@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"crypto/ed25519"
+	"fmt"
 	"testing"
 	"time"
 
@@ -81,6 +82,51 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 	} {
 		if f := told(change); f != nil {
 			t.Errorf("a node that %s is told %s", name, f.Document)
+		}
+	}
+}
+
+// A machine that takes the place of another, or a card that is put into another board, is told the boot
+// configuration as one of its own board, although its profile is the same.
+func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, digest := metav1.ObjectMeta{Name: "pi-1"}, wire.FirmwareDigest(document)
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
+	profile.Spec.Match.Compatible = []string{"raspberrypi,3-model-b", "raspberrypi,3-model-b-plus"}
+	report := func(board string, temperature int) *fleet.DeviceReport {
+		return &fleet.DeviceReport{ObjectMeta: named, Hardware: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"board":{"compatible":["%s","brcm,bcm2837"]},"temperature":%d}`, board, temperature)}}
+	}
+	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi"}}}, profile, report("raspberrypi,3-model-b", 40),
+		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi"}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}},
+		&state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareTurn{Rollout: "r", Digest: digest}},
+	}, 0)
+	d := Deliver{signing: key}
+	s, _ = state.Apply(s, d.Decide(s, d.Subjects(s), s.Started).Changes)
+	for _, said := range []struct {
+		board       string
+		temperature int
+		told        bool
+	}{{"raspberrypi,3-model-b", 41, false}, {"raspberrypi,3-model-b-plus", 41, true}} {
+		var log []state.Applied
+		s, log = state.Apply(s, []state.Change{state.Put(report(said.board, said.temperature), "")})
+		changes := d.Decide(s, state.Touched(d.Touches, log), s.Started).Changes
+		if told := len(changes) > 0; told != said.told {
+			t.Errorf("with the board %s it is told: %v", said.board, told)
+		}
+		s, _ = state.Apply(s, changes)
+		if again := d.Decide(s, d.Subjects(s), s.Started).Changes; len(again) > 0 {
+			t.Errorf("with the board %s it is not told what it would be told after a start", said.board)
+		}
+		if _, err := d.of(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
+			t.Error(err)
 		}
 	}
 }
