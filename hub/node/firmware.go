@@ -78,6 +78,14 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 	}
 }
 
+// Replaced notes that a record is of another device from now on: what the one before it has come to with a boot
+// configuration says nothing of this one. A turn that has begun goes on.
+func Replaced(rec *state.Record) {
+	if t := rec.Assigned; t != nil {
+		rec.Assigned = &state.FirmwareTurn{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
+	}
+}
+
 // heardFirmware remembers what a device says of its boot configuration, and makes the
 // condition FirmwareReady of it, which is not the device's own to set.
 func heardFirmware(rec *state.Record, st *wire.Status) {

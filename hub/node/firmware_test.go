@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
@@ -127,6 +128,33 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		}
 		if _, err := d.of(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A card that is put into another board takes along what the board before it was in a rollout: nothing.
+func TestAnotherMachineHasItsTurnOfARollout(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	began := state.FirmwareTurn{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
+	for _, c := range []struct {
+		machine   string
+		was, want state.FirmwareTurn
+	}{
+		{"m", state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}, state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}},
+		{"other", state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}, state.FirmwareTurn{Rollout: "r"}},
+		{"other", state.FirmwareTurn{Rollout: "r", NotBefore: metav1.NewTime(now), Why: "it is not ready"}, state.FirmwareTurn{Rollout: "r"}},
+		{"other", began, began},
+	} {
+		named := metav1.ObjectMeta{Name: "pi-1"}
+		s := state.Load(state.Empty("x", now), []state.Object{&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, MachineID: "m", Boot: "b", Assigned: &c.was}}, 0)
+		d := New(Config{Grace: time.Minute, LeaseInterval: 10 * time.Second}, control.Config{Start: s.Forgive(now.Add(-time.Hour))})
+		changes, err := d.status(s.Forgive(now.Add(-time.Hour)), Caller{Node: "pi-1"}, wire.Status{Boot: "c", Seq: 1, MachineID: c.machine}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _ = state.Apply(s, changes)
+		if got := *s.Record("pi-1").Assigned; got != c.want {
+			t.Errorf("machine %s: of %+v is left %+v, want %+v", c.machine, c.was, got, c.want)
 		}
 	}
 }

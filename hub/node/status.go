@@ -156,6 +156,9 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	}
 	var wrong []string
 	st.Status, wrong = plausible(s, node, st.Status)
+	if rec.MachineID != "" && rec.MachineID != st.MachineID {
+		Replaced(rec)
+	}
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
 	var own []string
 	if old != nil {

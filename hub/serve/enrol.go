@@ -49,6 +49,7 @@ func (e enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 		if rec.Key != en.Key { // another device: the old one's boot has no say any more
 			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token, fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
 			node.Retire(rec)
+			node.Replaced(rec)
 			rec.MachineID, rec.Conflict = en.MachineID, ""
 		}
 		rec.Enrolled, rec.Key, rec.Token, rec.Expires = metav1.NewTime(now), en.Key, en.Token, metav1.NewTime(en.Expires)

@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -109,5 +112,57 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	}
 	if boots := loop.Snapshot().Record("pi-1").PastBoots; len(boots) != 8 || boots[7] != fmt.Sprint("boot ", joins-2) {
 		t.Errorf("it remembers the boots %q", boots)
+	}
+}
+
+// A device that was replaced, or installed anew, has not lost the boot configuration that another had kept under its
+// name, nor did it fail to begin: it has its turn.
+func TestADeviceThatTakesAnothersPlaceHasItsTurnOfARollout(t *testing.T) {
+	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
+	profile.Spec.Match.Arch = []string{"arm64"}
+	profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}
+	document, _, err := firmwareconfigs.Render(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, now := wire.FirmwareDigest(document), time.Now()
+	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	r.Spec.Profile, r.Spec.Selector = "pi", &metav1.LabelSelector{MatchLabels: map[string]string{fleet.LabelProfile: "pi"}}
+	r.Status.Digest, r.Status.Document = digest, string(document)
+	for _, was := range []state.FirmwareTurn{{Done: true}, {Failed: "its device did not begin in time"}} {
+		was.Rollout, was.Digest = "r", digest
+		log := slog.New(slog.DiscardHandler)
+		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		if err := st.AddJoinToken(t.Context(), store.JoinToken{ID: "tok", Hash: []byte{1}, Site: "oslo", Node: "pi-1", Uses: 1, Created: now, Expires: now.Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		start := state.Load(state.Empty("test", now), []state.Object{
+			profile, r, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi"}}},
+			&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "old", MachineID: "m", Boot: "b", FirmwareGeneration: 1, Firmware: &state.FirmwareReport{State: "UpToDate", Digest: digest}, Assigned: &was},
+		}, 1)
+		loop := newLoop(config.Default(), start, memory{st}, nil, log)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan error)
+		go func() { over <- loop.Run(ctx) }()
+		err = enrolments{loop}.Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "new", MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)})
+		if err == nil {
+			said := wire.Status{Boot: "c", Seq: 1, MachineID: "m", Firmware: &wire.FirmwareStatus{State: wire.FirmwareStaged, Candidate: digest}}
+			said.Status.NodeInfo.Architecture = "arm64"
+			err = loop.Status(t.Context(), node.Caller{Node: "pi-1", Key: "new"}, said)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := loop.Snapshot().Rollout("r").Status; got.Staged != 1 {
+			t.Errorf("after %+v it is %s: %s", was, got.Phase, got.Sentence)
+		}
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
 	}
 }
