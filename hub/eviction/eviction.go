@@ -104,6 +104,9 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 	if leave.Must && leave.Lifecycle {
 		if earliest := d.Silence.Unheard(s, node); leave.At.Before(earliest) {
 			leave.At = earliest
+			if others := LeaveBy(withoutLifecycles(node), p); others.Must && others.At.Before(earliest) {
+				leave = others
+			}
 		}
 	}
 	return leave, written
@@ -216,6 +219,13 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 
 func lifecycles(t corev1.Taint) bool {
 	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+}
+
+// withoutLifecycles is a node as if it were ready: with the taints alone that somebody has given it.
+func withoutLifecycles(n *corev1.Node) *corev1.Node {
+	out := *n
+	out.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), lifecycles)
+	return &out
 }
 
 // leaveFor is what one taint makes of a pod.

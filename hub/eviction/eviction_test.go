@@ -127,4 +127,25 @@ func TestDecide(t *testing.T) {
 			t.Errorf("plan %+v", plan)
 		}
 	})
+	t.Run("nor one on a node that it holds for silent: whom somebody sends away does not wait for it to listen", func(t *testing.T) {
+		silent := taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute)
+		for _, c := range []struct {
+			pod    *corev1.Pod
+			taints []corev1.Taint
+			at     time.Duration
+		}{
+			{pod("pi-1"), []corev1.Taint{silent, taint("a", corev1.TaintEffectNoExecute, 0)}, 0},
+			{pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300), tolerate("a", 5)), []corev1.Taint{taint("a", corev1.TaintEffectNoExecute, 0), silent}, 5 * time.Second},
+			{pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300), tolerate("a", 60)), []corev1.Taint{taint("a", corev1.TaintEffectNoExecute, 0), silent}, 40 * time.Second},
+		} {
+			s := fleet(c.pod, c.taints...)
+			s.Started = noon
+			if plan := d.Decide(s, noon.Add(c.at-1)); c.at > 0 && (len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(c.at))) {
+				t.Errorf("before %s: plan %+v", c.at, plan)
+			}
+			if plan := d.Decide(s, noon.Add(c.at)); len(plan.Changes) != 1 {
+				t.Errorf("after %s: plan %+v", c.at, plan)
+			}
+		}
+	})
 }
