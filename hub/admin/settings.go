@@ -52,6 +52,8 @@ type settingsData struct {
 	Done         string // what has just been done
 	Problem      string
 	People       []personRow
+	Name         string // what was typed before, of a person to add
+	Role         string
 	Roles        []option
 	JoinTokens   []joinTokenRow
 	APITokens    []apiTokenRow
@@ -107,7 +109,7 @@ func (c *call) fillSettings(d *settingsData) error {
 	if err != nil {
 		return err
 	}
-	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options("operator", roles...), at(next, now)
+	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options(or(d.Role, "operator"), roles...), at(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
 	d.Hubs = memberRows(c.Members(ctx), now)
 	if c.Told != nil {
@@ -180,7 +182,11 @@ func (c *call) settingsAction() error {
 	}
 	c.did(act)
 	if err != nil {
-		return c.showSettings(act.Code, settingsData{Problem: act.Message})
+		d := settingsData{Problem: act.Message}
+		if action == "user-create" {
+			d.Name, d.Role = c.FormValue("name"), c.FormValue("role")
+		}
+		return c.showSettings(act.Code, d)
 	}
 	return c.Redirect(http.StatusSeeOther, "/settings?done="+action)
 }

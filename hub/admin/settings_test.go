@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
 )
@@ -107,6 +108,23 @@ func TestSettingsAreChanged(t *testing.T) {
 	k.says("see its log") // the hub's own fault is not told in detail
 	if len(k.acts) != 8 {
 		t.Errorf("the audit has %d records, want 8", len(k.acts))
+	}
+}
+
+// What was typed of somebody who is not added stays, but for the password.
+func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
+	c := configOf(newMemory(sample()...))
+	_, e := equip(&c)
+	e.fail = access.ErrConflict
+	srv := start(t, c)
+	resp, body := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "action": {"user-create"}, "name": {"dora"}, "role": {"viewer"}, "password": {"nobody else reads it"}})
+	_, form, ok := strings.Cut(body, `<details class="new" open>`)
+	form, _, _ = strings.Cut(form, "</form>")
+	if resp.StatusCode != http.StatusConflict || !ok || !strings.Contains(form, `name="name" value="dora"`) || !strings.Contains(form, `<option value="viewer" selected>`) || strings.Contains(body, "nobody else reads it") {
+		t.Errorf("%d, with the form %s", resp.StatusCode, form)
+	}
+	if _, body := srv.ask(t, "admin", http.MethodGet, "/settings", nil); strings.Contains(body, `<details class="new" open>`) || !strings.Contains(body, `<option value="operator" selected>`) {
+		t.Errorf("the form of a new person is %s", mainOf(body))
 	}
 }
 
