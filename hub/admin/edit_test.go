@@ -154,6 +154,42 @@ func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
 	k.says("Applied")
 }
 
+// So it is with what was typed into a small form, and ticked.
+func TestSmallFormsOutliveTheSession(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, toolObjects()...)
+	for _, form := range []struct{ path, field, typed, press string }{
+		{"/settings", ".new input[name=name]", "dora", "button[value=user-create]"},
+		{"/account", "input[name=note]", "my laptop", "button[value=create]"},
+		{"/devices/add", "input[name=node]", "pi-99", "main button.primary"},
+		{"/actions/deployments/scale?item=default/till", "input[name=replicas]", "17", "main button.primary"},
+		{"/actions/nodes/cordon?item=/pi-1&item=/pi-2", "", "", "main button[data-do]"},
+	} {
+		k.open(form.path)
+		k.eval(`document.querySelectorAll("main details").forEach(d => d.open = true), true`)
+		kept := `document.querySelectorAll("input[name=item]:checked").length === 1`
+		if form.field == "" {
+			k.eval(`document.querySelector("input[name=item]").click(), true`)
+		} else {
+			k.eval(`document.querySelector(` + quote(form.field) + `).value = ` + quote(form.typed) + `, true`)
+			kept = `document.querySelector(` + quote(form.field) + `).value === ` + quote(form.typed)
+		}
+		if !k.evalLater(`fetch("/logout", {method: "POST", body: new URLSearchParams({csrf: document.querySelector(".who").elements.csrf.value})}).then(() => true)`) {
+			t.Fatal("not logged out")
+		}
+		k.eval(`for (const f of document.querySelectorAll("main [required]")) f.value ||= "oslo"; for (const f of document.querySelectorAll("main [type=password]")) f.value = "four words are good"; true`)
+		k.eval(`document.querySelector(` + quote(form.press) + `).click(), true`)
+		k.awaits("Your session has ended, and nothing was sent. Log in as admin in another tab")
+		if !k.eval(kept) {
+			t.Errorf("%s has lost what was typed", form.path)
+		}
+		k.open("/login")
+		k.fill("input[name=name]", "admin")
+		k.fill("input[name=password]", "four words are good")
+		k.press("button.primary")
+	}
+}
+
 func TestAViewerOnlyReadsYAML(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)

@@ -253,12 +253,12 @@ if (leave) {
   });
 }
 
-// What somebody has written outlives their session: it is sent only while there is one of theirs, and
-// with the token of that one.
+// What somebody has filled in outlives their session: it is sent only while there is one of theirs, and
+// with the token of that one. A page that is live leaves for the login by itself when the session ends.
 addEventListener('submit', async (event) => {
   const { target: form, submitter } = event;
-  const written = [...form.elements].some((field) => field.localName === 'textarea');
-  if (!written || form.method !== 'post' || event.defaultPrevented || form.dataset.sent) return;
+  const filled = [...form.elements].some((field) => field.matches('textarea, select, input:not([type=hidden])'));
+  if (root || !filled || !form.elements.csrf || event.defaultPrevented || form.dataset.sent) return;
   event.preventDefault();
   const why = document.getElementById('lost');
   let session;
