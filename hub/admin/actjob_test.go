@@ -1,10 +1,15 @@
 package admin
 
 import (
+	"fmt"
+	"html"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,5 +126,58 @@ func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 				t.Errorf("%s is not run as %q: %d %s", name, form.Get("name"), code, mainOf(body))
 			}
 		}
+	}
+}
+
+// What should run is turned over like nodes and pods, however many kinds there are of it.
+func TestWorkloadsArePages(t *testing.T) {
+	var objects []state.Object
+	for i := range 130 {
+		objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("app-%03d", i), Namespace: "default"}})
+	}
+	for i := range 60 {
+		at := metav1.NewTime(now0.Add(-time.Duration(i) * time.Hour))
+		objects = append(objects,
+			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("everywhere-%03d", i), Namespace: "default"}},
+			&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("db-%03d", i), Namespace: "default"}},
+			&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bare-%03d", i), Namespace: "default"}},
+			&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("nightly-%03d", i), Namespace: "default"}, Spec: batchv1.CronJobSpec{Schedule: "@daily"}},
+			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("once-%03d", i), Namespace: "default", CreationTimestamp: at}},
+			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("then-%03d", i), Namespace: "default", CreationTimestamp: at}})
+	}
+	srv := start(t, configOf(newMemory(objects...)))
+	var rows []string
+	bodies := map[string]string{}
+	next := "/workloads?namespace=default"
+	for page := 1; next != ""; page++ {
+		_, body := srv.ask(t, "operator", "GET", next, nil)
+		bodies[next] = body
+		n := 0
+		for _, row := range regexp.MustCompile(`<tr data-key="default/([^"]+)">`).FindAllStringSubmatch(body, -1) {
+			rows, n = append(rows, row[1]), n+1
+		}
+		if want := min(perPage, 490-(page-1)*perPage); n != want || !strings.Contains(body, "of 490</span>") {
+			t.Fatalf("page %d at %s has %d rows, want %d", page, next, n, want)
+		}
+		link := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(body)
+		if next = ""; link != nil {
+			next = html.UnescapeString(link[1])
+		}
+	}
+	once := map[string]bool{}
+	for _, r := range rows {
+		once[r] = true
+	}
+	if len(rows) != 490 || len(once) != 490 || rows[0] != "app-000" || rows[370] != "once-000" || rows[489] != "then-059" {
+		t.Errorf("%d rows, of which %d are different, from %s to %s", len(rows), len(once), rows[0], rows[len(rows)-1])
+	}
+	second := bodies["/workloads?namespace=default&page=2"]
+	for _, want := range []string{"<h2>Deployments</h2> <small>130</small>", "<h2>Daemon sets</h2> <small>60</small>", `With these 130 deployments`, `id="picks"`} {
+		if !strings.Contains(second, want) {
+			t.Errorf("the second page does not say %q: %.3000s", want, mainOf(second))
+		}
+	}
+	if strings.Contains(second, "Jobs</h2>") {
+		t.Error("a kind that is not on the page has a section there")
 	}
 }

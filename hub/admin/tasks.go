@@ -3,7 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"slices"
+	"sort"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -36,19 +36,12 @@ type cronJobRow struct {
 	Menu                  menu
 }
 
-// maxTasks is how many Jobs the page shows, the newest: a fleet's nights leave thousands.
-const maxTasks = 100
-
-func taskRows(a *request, jobs []*batchv1.Job) (rows []taskRow) {
-	slices.SortFunc(jobs, func(a, b *batchv1.Job) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+// newestJobsFirst sorts Jobs as the page lists them.
+func newestJobsFirst(jobs []*batchv1.Job) {
+	sort.Slice(jobs, func(i, k int) bool {
+		x, y := jobs[i], jobs[k]
+		return cmp.Or(y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Namespace, y.Namespace)) < 0
 	})
-	for _, j := range jobs[:min(len(jobs), maxTasks)] {
-		r := taskRowOf(j, a.now)
-		r.Pick = a.pick(j)
-		rows = append(rows, r)
-	}
-	return rows
 }
 
 func taskRowOf(j *batchv1.Job, now time.Time) taskRow {

@@ -29,22 +29,23 @@ type workloadRow struct {
 }
 
 type workloadsData struct {
-	Search, Wrong           string
-	Namespaces, Statuses    []option
-	Deployments, DaemonSets []workloadRow
-	DeploymentBulk          menu
-	DaemonSetBulk           menu
-	StatefulSetBulk         menu
-	CronJobBulk, JobBulk    menu
-	Picks                   *pickBar
-	StatefulSets            []workloadRow
-	ReplicaSets             []workloadRow
-	CronJobs                []cronJobRow
-	Jobs                    []taskRow
-	JobCount                int
-	Found                   int
-	Empty                   bool
-	PasteHref               string
+	Search, Wrong        string
+	Namespaces, Statuses []option
+	Deployments          []workloadRow
+	DaemonSets           []workloadRow
+	StatefulSets         []workloadRow
+	ReplicaSets          []workloadRow
+	CronJobs             []cronJobRow
+	Jobs                 []taskRow
+	Found                struct{ Deployments, DaemonSets, StatefulSets, ReplicaSets, CronJobs, Jobs int } // on all pages
+	DeploymentBulk       menu
+	DaemonSetBulk        menu
+	StatefulSetBulk      menu
+	CronJobBulk, JobBulk menu
+	Picks                *pickBar
+	Pager                pager
+	Empty                bool
+	PasteHref            string
 }
 
 var workloadStatuses = [][2]string{
@@ -68,49 +69,67 @@ func workloads(a *request) (page, error) {
 		}
 		return r
 	}
-	for _, o := range findWorkloads[*appsv1.Deployment](a, state.Deployments) {
+	deployments, daemonSets, statefulSets := findWorkloads[*appsv1.Deployment](a, state.Deployments), findWorkloads[*appsv1.DaemonSet](a, state.DaemonSets), findWorkloads[*appsv1.StatefulSet](a, state.StatefulSets)
+	replicaSets := bareReplicaSets(findWorkloads[*appsv1.ReplicaSet](a, state.ReplicaSets))
+	cronJobs, jobs := findWorkloads[*batchv1.CronJob](a, state.CronJobs), findWorkloads[*batchv1.Job](a, state.Jobs)
+	newestJobsFirst(jobs)
+	n := &d.Found
+	n.Deployments, n.DaemonSets, n.StatefulSets, n.ReplicaSets, n.CronJobs, n.Jobs = len(deployments), len(daemonSets), len(statefulSets), len(replicaSets), len(cronJobs), len(jobs)
+	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}}
+	if d.Wrong == "" {
+		d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, n.Deployments, filter), bulk(a, state.DaemonSets, n.DaemonSets, filter)
+		d.StatefulSetBulk = bulk(a, state.StatefulSets, n.StatefulSets, filter)
+		d.CronJobBulk, d.JobBulk = bulk(a, state.CronJobs, n.CronJobs, filter), bulk(a, state.Jobs, n.Jobs, filter)
+	}
+	pickable := n.Deployments + n.DaemonSets + n.StatefulSets + n.CronJobs + n.Jobs
+	d.Picks = pickBarOf(a, filter, pickable, pickable, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
+
+	var at rowsAt
+	at.from, at.to, d.Pager = pageOf(a, pickable+n.ReplicaSets, filter)
+	for _, o := range onPage(&at, deployments) {
 		r := row(o, deploymentRow(o, a.now))
 		r.Pick = a.pick(o)
 		d.Deployments = append(d.Deployments, r)
 	}
-	for _, o := range findWorkloads[*appsv1.DaemonSet](a, state.DaemonSets) {
+	for _, o := range onPage(&at, daemonSets) {
 		r := row(o, daemonSetRow(o, a.now))
 		r.Pick = a.pick(o)
 		d.DaemonSets = append(d.DaemonSets, r)
 	}
-	for _, o := range findWorkloads[*appsv1.StatefulSet](a, state.StatefulSets) {
+	for _, o := range onPage(&at, statefulSets) {
 		r := row(o, statefulSetRow(o, a.now))
 		r.Pick = a.pick(o)
 		d.StatefulSets = append(d.StatefulSets, r)
 	}
-	for _, o := range bareReplicaSets(findWorkloads[*appsv1.ReplicaSet](a, state.ReplicaSets)) {
+	for _, o := range onPage(&at, replicaSets) {
 		d.ReplicaSets = append(d.ReplicaSets, row(o, replicaSetRow(o, a.now)))
 	}
-	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}}
-	if d.Wrong == "" {
-		d.DeploymentBulk, d.DaemonSetBulk = bulk(a, state.Deployments, len(d.Deployments), filter), bulk(a, state.DaemonSets, len(d.DaemonSets), filter)
-		d.StatefulSetBulk = bulk(a, state.StatefulSets, len(d.StatefulSets), filter)
-	}
-	for _, o := range findWorkloads[*batchv1.CronJob](a, state.CronJobs) {
+	for _, o := range onPage(&at, cronJobs) {
 		r := cronJobRowOf(o, a.now)
 		r.Pick, r.Menu = a.pick(o), rowMenu(a, o)
 		d.CronJobs = append(d.CronJobs, r)
 	}
-	jobs := findWorkloads[*batchv1.Job](a, state.Jobs)
-	d.Jobs, d.JobCount = taskRows(a, jobs), len(jobs)
-	for i, r := range d.Jobs { // which are in the order of jobs
-		d.Jobs[i].Menu = rowMenu(a, jobs[i])
+	for _, o := range onPage(&at, jobs) {
+		r := taskRowOf(o, a.now)
+		r.Pick, r.Menu = a.pick(o), rowMenu(a, o)
 		if r.Pill.troubled() {
-			d.Jobs[i].Cause = because.of(jobs[i])
+			r.Cause = because.of(o)
 		}
+		d.Jobs = append(d.Jobs, r)
 	}
-	if d.Wrong == "" {
-		d.CronJobBulk, d.JobBulk = bulk(a, state.CronJobs, len(d.CronJobs), filter), bulk(a, state.Jobs, len(jobs), filter)
-	}
-	d.Found = len(d.Deployments) + len(d.DaemonSets) + len(d.StatefulSets) + len(d.ReplicaSets) + len(d.CronJobs) + len(d.Jobs)
-	shown := d.Found - len(jobs) + len(d.Jobs) - len(d.ReplicaSets)
-	d.Picks = pickBarOf(a, filter, shown, shown, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
 	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
+}
+
+// A rowsAt is the part of a list that a page shows, counted from where one is in it.
+type rowsAt struct{ from, to int }
+
+// onPage returns what the page shows of the kind that comes next in the list, and goes on
+// behind it.
+func onPage[T any](at *rowsAt, next []T) []T {
+	n := len(next)
+	from, to := min(max(at.from, 0), n), min(max(at.to, 0), n)
+	at.from, at.to = at.from-n, at.to-n
+	return next[from:to]
 }
 
 // findWorkloads returns the workloads of a kind that the query is about.
