@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -119,7 +120,8 @@ func tolerationWords(t *corev1.Toleration) string {
 		text += ":" + string(t.Effect)
 	}
 	if s := t.TolerationSeconds; s != nil {
-		text += " for " + duration.HumanDuration(time.Duration(max(*s, 0))*time.Second)
+		const longest = math.MaxInt64 / int64(time.Second) // which 292 years are
+		text += " for " + duration.HumanDuration(time.Duration(min(max(*s, 0), longest))*time.Second)
 	}
 	return text
 }

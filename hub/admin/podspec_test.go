@@ -32,7 +32,8 @@ func choosy(p *corev1.Pod) {
 		PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 7, PodAffinityTerm: term("till")}}},
 	}
 	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway}}
-	p.Spec.Tolerations = []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(300))}, {Key: "camera", Value: "broken", Effect: "NoSchedule"}, {Operator: "Exists"}}
+	p.Spec.Tolerations = []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(300))}, {Key: "camera", Value: "broken", Effect: "NoSchedule"}, {Operator: "Exists"},
+		{Key: "old", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(1 << 62))}}
 	p.Spec.HostNetwork, p.Spec.ServiceAccountName = true, "robot"
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ledger"}}},
@@ -48,7 +49,7 @@ func TestWhatAPodAsksForInWords(t *testing.T) {
 		{"Priority", "1000, tills"}, {"Node selector", "disk=ssd, room=2"},
 		{"Affinity", "needs a node with the label gpu and no label old, or board in (a, b); prefers a node with fast=yes (weight 5); must be near pods with app=cache, by kubernetes.io/hostname; would rather be away from pods with app=till, by kubernetes.io/hostname (weight 7)"},
 		{"Spread", "over topology.kubernetes.io/zone, by 1 at most, if it can be"},
-		{"Tolerates", "node.kubernetes.io/unreachable:NoExecute for 5m; camera=broken:NoSchedule; every taint"}, {"Service account", "robot"}, {"Network", "that of its node"},
+		{"Tolerates", "node.kubernetes.io/unreachable:NoExecute for 5m; camera=broken:NoSchedule; every taint; old:NoExecute for 292y"}, {"Service account", "robot"}, {"Network", "that of its node"},
 	}
 	if got := askFacts(testPod("p", "pi-1", choosy)); !slices.Equal(got, want) {
 		t.Errorf("%v, want\n%v", got, want)

@@ -171,5 +171,12 @@ func rateText(perSecond string) string {
 	case r > 1:
 		return fmt.Sprintf("%g nodes a second", r)
 	}
-	return "one node every " + (time.Duration(float64(time.Second) / r)).Round(100*time.Millisecond).String()
+	return "one node every " + timeOf(1, r).Round(100*time.Millisecond).String()
+}
+
+// timeOf is how long a rate takes for so many nodes; 100 years are as good as never, to the rate
+// itself, too, and more than 292 are none that a time.Duration holds.
+func timeOf(nodes int, perSecond float64) time.Duration {
+	const most = 100 * 365 * 24 * time.Hour
+	return time.Duration(min(float64(nodes)/perSecond*float64(time.Second), float64(most)))
 }

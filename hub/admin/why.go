@@ -183,7 +183,7 @@ func queueOf(s state.Snapshot, site *fleet.Site, most int) (queue []queued) {
 	for n := range s.Waiting(site.Name) {
 		q := queued{Name: n.Name, Href: nodeHref(n.Name), Place: len(queue) + 1}
 		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.HeldReason == "" {
-			q.at = next.Add(time.Duration(float64(len(queue)) / rate * float64(time.Second)))
+			q.at = next.Add(timeOf(len(queue), rate))
 		}
 		if queue = append(queue, q); len(queue) == most {
 			break
