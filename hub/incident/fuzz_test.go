@@ -58,7 +58,11 @@ func chance(w *world, r *rand.Rand) {
 	case 7:
 		w.put(deployment("kiosk", 4, int32(r.Intn(5))))
 	case 8:
-		w.put(pod(name, "", all(owned("kiosk-1"), unplaced)))
+		w.put(pod(name, "", all(owned("kiosk-1"), unplaced, func(p *corev1.Pod) {
+			if name < "kiosk-3" { // half of them are pinned to a site, which of a pod never changes
+				p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "site" + name[len("kiosk-"):]}
+			}
+		})))
 	}
 }
 

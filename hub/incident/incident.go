@@ -102,7 +102,7 @@ func subjectOf(i *fleet.Incident) state.Subject {
 
 // Decide counts the incidents of the subjects anew.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
-	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{}, makers: map[types.UID]state.Key{}}
+	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{}, makers: map[types.UID]state.Key{}, away: map[string][]string{}}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
 			q := subjectOf(i)
@@ -135,6 +135,7 @@ type pass struct {
 	named     map[string]bool         // names given in this pass
 	turns     map[state.Subject]bool  // large workloads whose turn has come
 	makers    map[types.UID]state.Key // workloads, by the uid of what makes their pods
+	away      map[string][]string     // incidents, by the selector and the affinity of pods all of whose nodes they have
 }
 
 // gather returns what is to be looked at: the fleet, sites, then what may follow from theirs.
@@ -274,7 +275,7 @@ func (p *pass) settle(q state.Subject, f findings) {
 	for i := range f.all {
 		met[f.all[i].old] = true
 		now = append(now, p.remember(&f.all[i]))
-		p.lead(now[i], f.all[i].works)
+		p.lead(now[i], &f.all[i])
 	}
 	for _, i := range p.open[q] {
 		if met[i] {
@@ -302,10 +303,11 @@ func (p *pass) settle(q state.Subject, f findings) {
 
 // lead looks again at workloads whose pods find no place, where those begin to follow from an incident,
 // or follow from it no more: nothing of the workload itself need have changed.
-func (p *pass) lead(i *fleet.Incident, works map[state.Key]bool) {
+func (p *pass) lead(i *fleet.Incident, f *found) {
+	nodes := f.works != nil && i != f.old // there may be others than before
 	for _, q := range p.placeless {
 		for _, o := range p.open[q] {
-			if o.Cause == CannotBePlaced && (o.PartOf == "" && works[q.Key] || o.PartOf == i.Name && !works[q.Key]) {
+			if o.Cause == CannotBePlaced && (nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
 				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 			}
 		}
@@ -363,7 +365,7 @@ func (p *pass) short(i *fleet.Incident, is bool) {
 	}
 }
 
-// close ends an incident, and looks again at those that followed from it.
+// close ends an incident, and looks again at those that followed from it, or from it and others.
 func (p *pass) close(i *fleet.Incident) {
 	i = i.DeepCopy()
 	now := metav1.NewTime(p.now)
@@ -377,7 +379,7 @@ func (p *pass) close(i *fleet.Incident) {
 	p.closed = append(p.closed, i)
 	for q, open := range p.open {
 		for _, o := range open {
-			if o.PartOf == i.Name {
+			if o.PartOf == i.Name || o.Cause == CannotBePlaced && i.About.Kind == state.Sites.Row().Name {
 				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 			}
 		}

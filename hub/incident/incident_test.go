@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -388,6 +389,79 @@ func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
 	w.shows("its node restarts", "CannotBePlaced kiosk 0 1 1")
 	w.wait(2 * time.Minute)
 	w.shows("and does not come back", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 1 1")
+}
+
+// What may run on nodes of one dark site alone, as a CronJob that is pinned there, waits for that site;
+// what could run on another that is there, or on one that never was, waits for something else.
+func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
+	affinity := func(site string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{site}}}}}}}}
+		}
+	}
+	pinned := func(site string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: site} }
+	}
+	const alone, part = "CannotBePlaced sweep 0 1 0", "CannotBePlaced sweep 0 1 0 part"
+	for _, c := range []struct {
+		rule string
+		of   func(*corev1.Pod)
+		want string
+	}{
+		{"by a selector", pinned("oslo"), part},
+		{"by an affinity", affinity("oslo"), part},
+		{"to a site that is there", pinned("bergen"), alone},
+		{"to no site", nil, alone},
+		{"to a site that has no node", pinned("moss"), alone},
+		{"to a site that was never there", pinned("voss"), alone},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodes("oslo", 2)
+			w.nodes("bergen", 2)
+			w.put(node("voss-0", "voss", func(n *corev1.Node) {
+				n.Status.Conditions[0].Status, n.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusNeverUpdated"
+			}))
+			job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "sweep-1", UID: "job-1",
+				OwnerReferences: []metav1.OwnerReference{{Kind: "CronJob", Name: "sweep", UID: "cron", Controller: new(true)}}}}
+			w.put(&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "sweep", UID: "cron"}}, job)
+			run := pod("sweep-1-a", "", func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "sweep-1", UID: "job-1", Controller: new(true)}}
+				if unplaced(p); c.of != nil {
+					c.of(p)
+				}
+			})
+			shows := func(when string, incidents ...string) {
+				t.Helper()
+				w.shows(when, append(incidents, "NodeNeverReported voss 1 0 0")...)
+			}
+			for _, before := range []bool{false, true} { // nothing of the pod changes when the site goes
+				if before {
+					w.put(run)
+					w.wait(2 * time.Second)
+					shows("it waits for something else", alone)
+				}
+				for i, name := range []string{"oslo-0", "oslo-1"} {
+					w.ready(name, corev1.ConditionUnknown)
+					if w.wait(2 * time.Second); i == 0 && before {
+						shows("a node of the site is there still", "NodeDark oslo 1 0 0", alone)
+					}
+				}
+				w.put(run)
+				w.wait(2 * time.Second)
+				shows("the site is dark", "SiteDark oslo 2 0 0", c.want)
+				w.ready("oslo-1", corev1.ConditionTrue)
+				w.wait(2 * time.Second)
+				shows("a node is back", "NodeDark oslo 1 0 0", alone)
+				w.ready("oslo-0", corev1.ConditionTrue)
+				w.wait(2 * time.Second)
+				shows("the site is back", alone)
+				w.remove(run)
+				w.wait(3 * time.Hour) // the link has not come and gone lately
+			}
+		})
+	}
 }
 
 // A device that stops its agent says so: for an update it is back in seconds, and that is no

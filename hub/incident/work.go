@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -181,6 +183,7 @@ func (p *pass) work(key state.Key) (f findings) {
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
 	by := map[family]*found{}
 	var parents []string
+	var placeless *corev1.Pod
 	for pod := range p.podsOf(key) {
 		n := p.s.Node(pod.Spec.NodeName)
 		if n != nil && !isReady(n) {
@@ -200,6 +203,9 @@ func (p *pass) work(key state.Key) (f findings) {
 		if until := at.Add(x.wait); x.wait > 0 && until.After(p.now) {
 			f.wake = earliest(f.wake, until)
 			continue
+		}
+		if x.cause == CannotBePlaced && placeless == nil {
+			placeless = pod
 		}
 		p.add(by, x.cause, object, at, x.detail)
 		i := by[rules[x.cause].family]
@@ -226,7 +232,10 @@ func (p *pass) work(key state.Key) (f findings) {
 			i.Count.Workloads = 1
 		}
 		p.finish(state.About(key), i)
-		if fam == familyPlace && len(parents) > 0 { // what left a dark node, and finds no place
+		if fam == familyPlace && len(parents) == 0 {
+			parents = p.awayOf(placeless)
+		}
+		if fam == familyPlace && len(parents) > 0 { // what left a dark node, or waits for one, and finds no place
 			i.PartOf = parents[0]
 			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
 				i.PartOf = i.old.PartOf
@@ -344,6 +353,36 @@ func (p *pass) incidentOf(n *corev1.Node) (name string) {
 		}
 	})
 	return name
+}
+
+// awayOf names the incidents of the nodes that a pod may run on by its selector and its affinity,
+// where all of them were there and none is: what would help the pod is that one comes back.
+func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
+	where := fmt.Sprint(pod.Spec.NodeSelector)
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		where += a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String()
+	}
+	if known, ok := p.away[where]; ok {
+		return known
+	}
+	defer func() { p.away[where] = names }()
+	fits := nodeaffinity.GetRequiredNodeAffinity(pod)
+	for n := range p.s.Nodes() {
+		if fit, err := fits.Match(n); err != nil || !fit {
+			continue
+		}
+		name := ""
+		if !isReady(n) && !state.NeverReported(n) {
+			name = p.incidentOf(n)
+		}
+		if name == "" {
+			return nil
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // image finds whether pods cannot have an image.
