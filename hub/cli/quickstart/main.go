@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
 
@@ -70,6 +71,11 @@ func main() {
 }
 
 func run(ctx context.Context, p layout) error {
+	own, err := hold(p.data)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	var children []*child
 	defer func() {
@@ -79,7 +85,7 @@ func run(ctx context.Context, p layout) error {
 		}
 	}()
 	start := func(name string, args ...string) (*child, error) {
-		c, err := begin(ctx, name, args...)
+		c, err := begin(ctx, own, name, args...)
 		if err == nil {
 			children = append(children, c)
 		}
@@ -136,6 +142,26 @@ func run(ctx context.Context, p layout) error {
 	}
 }
 
+// hold makes the directory this quickstart's own, until it and all that it has started have ended: what
+// answers there is the hub that it has started, and no other's.
+func hold(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	own, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(own.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		own.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another one runs in %s, or is ending: wait until it has ended, or end it with Ctrl-C where it runs", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w; put it on a local file system", dir, err)
+	}
+	return own, nil
+}
+
 // create makes the workloads.
 func (p layout) create(ctx context.Context, a *api) error {
 	all := [][]byte{sample}
@@ -156,9 +182,9 @@ type child struct {
 	err  error
 }
 
-func begin(ctx context.Context, name string, args ...string) (*child, error) {
+func begin(ctx context.Context, own *os.File, name string, args ...string) (*child, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{own}
 	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

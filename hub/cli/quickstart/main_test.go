@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A second one starts nothing where the first is, or where something that it has started is: it would
+// take the first one's hub for its own.
+func TestTwoAreNotInOneDirectory(t *testing.T) {
+	p := layout{bin: t.TempDir(), data: filepath.Join(t.TempDir(), "data")}
+	mark := filepath.Join(p.bin, "started")
+	if err := os.WriteFile(p.hub(), []byte("#!/bin/sh\ntouch "+mark+"\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	second := func() (started bool, err error) {
+		err = run(t.Context(), p)
+		_, missing := os.Stat(mark)
+		return missing == nil, err
+	}
+	own, err := hold(p.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := begin(ctx, own, "sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, which := range []string{"the first", "what it has started"} {
+		if started, err := second(); started || err == nil || !strings.Contains(err.Error(), "another one runs in "+p.data) {
+			t.Errorf("beside %s: %v, and it has started the hub: %t", which, err, started)
+		}
+		own.Close()
+	}
+	cancel()
+	c.wait()
+	if started, err := second(); !started || err == nil || !strings.Contains(err.Error(), "the hub did not start") {
+		t.Errorf("afterwards: %v, and it has started the hub: %t", err, started)
+	}
+}
