@@ -31,6 +31,9 @@ func (c *call) logFile() error {
 	w := &fileWriter{c: c, name: q.name() + "-" + cmp.Or(q.container, "agent") + ".log"}
 	err = c.copyLog(c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
 	switch {
+	case err == nil && w.written >= maxFile:
+		_, _ = io.WriteString(w, "\n[The rest is missing. A file has "+bytesOf(maxFile)+" of a log at most, the oldest; its newest lines are on the page.]\n")
+		return nil
 	case err == nil:
 		w.begin()
 		return nil
@@ -43,9 +46,10 @@ func (c *call) logFile() error {
 
 // A fileWriter answers with a file once there is something to write.
 type fileWriter struct {
-	c     *call
-	name  string
-	begun bool
+	c       *call
+	name    string
+	begun   bool
+	written int64
 }
 
 func (w *fileWriter) begin() {
@@ -63,6 +67,7 @@ func (w *fileWriter) Write(b []byte) (int, error) {
 	rc := http.NewResponseController(w.c.Response().Writer)
 	_ = rc.SetWriteDeadline(time.Now().Add(patience))
 	n, err := w.c.Response().Writer.Write(b)
+	w.written += int64(n)
 	if err == nil {
 		err = rc.Flush()
 	}

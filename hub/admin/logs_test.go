@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"html"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/labstack/echo/v4"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/ask"
@@ -352,4 +355,63 @@ func TestWhyThereIsNoLog(t *testing.T) {
 	if resp.Header.Get("Content-Disposition") != "attachment; filename=pi-1-agent.log" || strings.Count(body, "\n") != 2 {
 		t.Errorf("%v %q", resp.Header, body)
 	}
+}
+
+// A log that is longer than a file may be does not look whole.
+func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		size int64
+		says bool
+	}{{"too long", maxFile + 1, true}, {"just not", maxFile - 1, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := configOf(newMemory(append(sample(), toolObjects()...)...))
+			equip(&c)
+			c.Logs = endless(tt.size)
+			e := echo.New()
+			New(c).Register(e)
+			r := httptest.NewRequest(http.MethodGet, "/pods/default/kiosk-7d9f-abcde/logs/download?container=web", nil)
+			r.Header.Set(nameHeader, "viewer")
+			w := &ending{header: http.Header{}}
+			e.ServeHTTP(w, r)
+			if strings.Contains(string(w.last), "The rest is missing") != tt.says || w.n < min(tt.size, maxFile) {
+				t.Errorf("%d bytes, ending with %q", w.n, w.last)
+			}
+		})
+	}
+}
+
+// endless is logs of so many bytes, of which a device sends as many as it is asked for.
+type endless int64
+
+func (size endless) Logs(_ context.Context, _ *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
+	line := bytes.Repeat([]byte("all is well\n"), 100_000)
+	for left := min(int64(size), *o.LimitBytes); left > 0; {
+		n, err := w.Write(line[:min(left, int64(len(line)))])
+		if left -= int64(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (size endless) NodeLogs(ctx context.Context, _ string, o corev1.PodLogOptions, w io.Writer) error {
+	return size.Logs(ctx, nil, o, w)
+}
+
+// An ending keeps the end of what is written, and counts it all.
+type ending struct {
+	header http.Header
+	n      int64
+	last   []byte
+}
+
+func (w *ending) Header() http.Header { return w.header }
+func (*ending) WriteHeader(int)       {}
+func (*ending) Flush()                {}
+
+func (w *ending) Write(b []byte) (int, error) {
+	w.n += int64(len(b))
+	w.last = append([]byte(nil), b[max(0, len(b)-200):]...)
+	return len(b), nil
 }
