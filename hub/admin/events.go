@@ -53,11 +53,19 @@ func events(a *request) (page, error) {
 	return page{Template: "events", Title: "Events", Watch: []string{"events"}, Data: d}, nil
 }
 
+// eventCount is how often it happened, by an event of either generation.
+func eventCount(e *corev1.Event) int32 {
+	if e.Series != nil {
+		return max(e.Series.Count, 1)
+	}
+	return max(e.Count, 1)
+}
+
 func eventRowOf(a *request, e *corev1.Event) eventRow {
 	about := e.InvolvedObject
 	r := eventRow{
 		Pill: pill{"idle", "Normal"}, Reason: e.Reason, Message: e.Message, About: strings.ToLower(about.Kind) + " " + about.Name,
-		When: at(eventTime(e), a.now), Count: max(e.Count, 1),
+		When: at(eventTime(e), a.now), Count: eventCount(e),
 	}
 	if e.Type == corev1.EventTypeWarning {
 		r.Pill = pill{"warn", "Warning"}

@@ -261,3 +261,24 @@ func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 		t.Errorf("an action over 5,000 nodes is another: %.3000s", body)
 	}
 }
+
+// How often something happened is said by events of both generations, each in its own way.
+func TestAnEventSaysHowOften(t *testing.T) {
+	about := corev1.ObjectReference{Kind: "Node", Name: "pi-1"}
+	series := &corev1.EventSeries{Count: 41, LastObservedTime: metav1.NewMicroTime(now0)}
+	srv := start(t, configOf(newMemory(append(sample(),
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.1", Namespace: "default"}, InvolvedObject: about, Reason: "Counted", Count: 7, LastTimestamp: metav1.NewTime(now0)},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.2", Namespace: "default"}, InvolvedObject: about, Reason: "Observed", Series: series, EventTime: metav1.NewMicroTime(now0)},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.3", Namespace: "default"}, InvolvedObject: about, Reason: "Single", EventTime: metav1.NewMicroTime(now0)})...)))
+	for _, path := range []string{"/events", "/nodes/pi-1"} {
+		_, body := srv.ask(t, "viewer", "GET", path, nil)
+		for _, want := range []string{"×7</small>", "×41</small>"} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s does not say %q", path, want)
+			}
+		}
+		if strings.Contains(body, "×1</small>") {
+			t.Errorf("%s says of what happened once that it did", path)
+		}
+	}
+}
