@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sort"
 	"time"
 
 	certv1 "k8s.io/api/certificates/v1"
@@ -54,6 +55,28 @@ func pendingRequests(s state.Snapshot) (list []*joinRequest) {
 	return list
 }
 
+// decidedRequests are those that somebody has decided on, the last one first.
+func decidedRequests(s state.Snapshot) (list []*joinRequest) {
+	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
+		if state.DecisionOn(r) != state.RequestPending {
+			list = append(list, r)
+		}
+	}
+	sort.SliceStable(list, func(i, j int) bool { return decidedAt(list[i]).After(decidedAt(list[j])) })
+	return list
+}
+
+// decidedAt is when somebody decided on a request, or when it came if its conditions do not say.
+func decidedAt(r *joinRequest) time.Time {
+	at := r.CreationTimestamp.Time
+	for i := range r.Status.Conditions {
+		if t := r.Status.Conditions[i].LastTransitionTime.Time; t.After(at) {
+			at = t
+		}
+	}
+	return at
+}
+
 // A waitingRow is a device that asks to join.
 type waitingRow struct {
 	Name, Node, NodeHref string
@@ -81,10 +104,9 @@ func waiting(a *request) (page, error) {
 	for _, r := range pending[:len(pending)-d.More] {
 		d.Rows = append(d.Rows, waitingRowOf(a, r))
 	}
-	for r := range state.Each[*joinRequest](a.Snapshot, state.JoinRequests, "") {
-		if state.DecisionOn(r) != state.RequestPending && len(d.Decided) < perPage {
-			d.Decided = append(d.Decided, waitingRowOf(a, r))
-		}
+	decided := decidedRequests(a.Snapshot)
+	for _, r := range decided[:min(len(decided), perPage)] {
+		d.Decided = append(d.Decided, waitingRowOf(a, r))
 	}
 	if len(pending) > 1 {
 		d.Bulk = bulk(a, state.JoinRequests, len(pending), nil)

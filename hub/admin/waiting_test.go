@@ -6,8 +6,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +83,21 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 	}
 	if _, body := s.ask(t, "admin", "GET", "/devices/waiting", nil); !strings.Contains(body, "No device waits") || !strings.Contains(body, "Denied") {
 		t.Errorf("afterwards:\n%s", mainOf(body))
+	}
+}
+
+// Where many devices join at once, what has just been decided is seen, not whose name comes first.
+func TestWhatWasDecidedLastIsShown(t *testing.T) {
+	var objects []state.Object
+	for i := range perPage + 20 {
+		r := aRequest(t, fmt.Sprintf("pi-%03d", i), time.Hour)
+		r.Status.Conditions = []certv1.CertificateSigningRequestCondition{{Type: certv1.CertificateDenied, Status: "True", LastTransitionTime: ago0(time.Hour - time.Duration(i)*time.Second)}}
+		objects = append(objects, r)
+	}
+	_, body := start(t, configOf(newMemory(objects...))).ask(t, "admin", "GET", "/devices/waiting", nil)
+	rows := regexp.MustCompile(`<tr data-key="(pi-\d+)-`).FindAllStringSubmatch(body, -1)
+	if len(rows) != perPage || rows[0][1] != "pi-119" || rows[perPage-1][1] != "pi-020" {
+		t.Errorf("%d rows: %v", len(rows), rows)
 	}
 }
 
