@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -29,7 +30,7 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	if err != nil {
 		return nil, err
 	}
-	known, err := g.knows(ctx, p.Name, p.Old, true)
+	before, known, err := g.knows(ctx, p.Name, p.Old, true)
 	if err != nil {
 		giveBack()
 		return nil, err
@@ -37,16 +38,25 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	if known {
 		giveBack()
 	}
+	wrong := fmt.Errorf("%w: the old password is wrong", ErrForbidden)
 	switch {
 	case !known:
-		return nil, fmt.Errorf("%w: the old password is wrong", ErrForbidden)
+		return nil, wrong
 	case p.Old == p.New:
 		return nil, fmt.Errorf("%w: the new password is the old one; use another", ErrInvalid)
 	}
-	if err := g.SetPassword(ctx, p.Name, p.New); err != nil {
-		return nil, err
+	after, err := g.hashPassword(ctx, p.New)
+	if err == nil {
+		err = g.Store.ReplacePassword(ctx, p.Name, before, after)
 	}
-	return g.newSession(ctx, p.Name, p.Source, now)
+	var c *http.Cookie
+	if err == nil {
+		c, err = g.newSession(ctx, store.Session{User: p.Name, Source: p.Source, Created: now}, after)
+	}
+	if errors.Is(err, store.ErrNotFound) { // somebody has set another one meanwhile
+		err = wrong
+	}
+	return c, err
 }
 
 // maxAPITokens is how many API tokens a person may have, ended ones included.

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -113,4 +114,71 @@ func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
 			t.Errorf("%d tokens have ended a month ago and are kept", len(his))
 		}
 	})
+}
+
+// A password that was right when it was looked at, and is none any more when that is known, as behind
+// others that wait to be looked at, lets nobody in, and replaces nothing.
+func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
+	const better = "another horse battery"
+	for what, c := range map[string]struct {
+		replace func(context.Context, fixture) error
+		then    string // the password of after that
+	}{
+		"an administrator has set another one": {func(ctx context.Context, g fixture) error { return g.SetPassword(ctx, "anna", better) }, better},
+		"another one of that name was made": {func(ctx context.Context, g fixture) error {
+			if err := g.DeleteUser(ctx, "anna"); err != nil {
+				return err
+			}
+			return g.CreateUser(ctx, NewUser{"anna", better, Viewer})
+		}, better},
+	} {
+		for way, try := range map[string]struct {
+			do   func(context.Context, fixture) (*http.Cookie, error)
+			turn func(fixture) chan struct{}
+			want error
+		}{
+			"login": {func(ctx context.Context, g fixture) (*http.Cookie, error) {
+				return g.Login(ctx, "anna", goodPassword, "10.0.0.66")
+			}, func(g fixture) chan struct{} { return g.hashing }, ErrUnauthenticated},
+			"change": {func(ctx context.Context, g fixture) (*http.Cookie, error) {
+				return g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, "the words of a thief", "10.0.0.66"})
+			}, func(g fixture) chan struct{} { return g.settled }, ErrForbidden},
+		} {
+			t.Run(what+", "+way, func(t *testing.T) {
+				dir := t.TempDir()
+				synctest.Test(t, func(t *testing.T) {
+					g := guard(t, dir)
+					must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
+					turn := try.turn(g)
+					for range cap(turn) {
+						turn <- struct{}{}
+					}
+					var cookie *http.Cookie
+					over := make(chan error, 1)
+					go func() {
+						var err error
+						cookie, err = try.do(t.Context(), g)
+						over <- err
+					}()
+					synctest.Wait() // it has read the password, and waits for its turn
+					g.settled = make(chan struct{}, 1)
+					must(t, c.replace(t.Context(), g))
+					for range cap(turn) {
+						<-turn
+					}
+					if err := <-over; !errors.Is(err, try.want) {
+						t.Errorf("%v, want %v", err, try.want)
+					}
+					if cookie != nil {
+						if _, _, err := g.bySession(t.Context(), cookie.Value); err == nil {
+							t.Error("the old password has made a session")
+						}
+					}
+					if _, err := g.Login(t.Context(), "anna", c.then, "10.0.0.1"); err != nil {
+						t.Error("the password of now:", err)
+					}
+				})
+			})
+		}
+	}
 }

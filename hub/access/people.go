@@ -186,22 +186,24 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 		g.Note(store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusTooManyRequests, Message: err.Error()})
 		return nil, err
 	}
-	known, err := g.knows(ctx, name, password, familiar)
+	stored, known, err := g.knows(ctx, name, password, familiar)
 	if err != nil {
 		giveBack()
 		return nil, err
+	}
+	var c *http.Cookie
+	if known {
+		c, err = g.newSession(ctx, store.Session{User: name, Source: source, Created: now}, stored)
+		known = !errors.Is(err, store.ErrNotFound)
 	}
 	if !known {
 		g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusUnauthorized, Message: "wrong name or password"})
 		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
 	giveBack()
-	if !familiar {
-		if err := g.cameFrom(ctx, name, append(at, network(source))); err != nil {
-			return nil, err
-		}
+	if err == nil && !familiar {
+		err = g.cameFrom(ctx, name, append(at, network(source)))
 	}
-	c, err := g.newSession(ctx, name, source, now)
 	if err != nil {
 		return nil, err
 	}
@@ -224,22 +226,26 @@ func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) er
 	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
-// knows tells whether somebody knows a person's password. For an unknown person it takes as long.
-func (g *Guard) knows(ctx context.Context, name, password string, familiar bool) (bool, error) {
+// knows tells whether somebody knows a person's password, and how that was stored when it was looked
+// at: until it is known, others may wait to be looked at for seconds. For an unknown person it takes as long.
+func (g *Guard) knows(ctx context.Context, name, password string, familiar bool) (stored string, known bool, err error) {
 	user, err := g.Store.User(ctx, name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return false, err
+		return "", false, err
 	}
 	if len(password) > maxPassword {
 		password = ""
 	}
-	return g.checkPassword(ctx, password, user.Password, familiar)
+	known, err = g.checkPassword(ctx, password, user.Password, familiar)
+	return user.Password, known, err
 }
 
-// newSession returns the cookie of a new session, good for 24 hours.
-func (g *Guard) newSession(ctx context.Context, user, source string, now time.Time) (*http.Cookie, error) {
+// newSession returns the cookie of a new session, good for 24 hours, as long as the user's password is
+// stored as it was when it was looked at: store.ErrNotFound.
+func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) (*http.Cookie, error) {
 	secret := newSecret()
-	err := g.Store.AddSession(ctx, store.Session{Hash: hash(secret), User: user, CSRF: newSecret(), Source: source, Created: now, Expires: now.Add(sessionLife)})
+	s.Hash, s.CSRF, s.Expires = hash(secret), newSecret(), s.Created.Add(sessionLife)
+	err := g.Store.AddSession(ctx, s, stored)
 	if err != nil {
 		return nil, err
 	}

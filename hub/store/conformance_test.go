@@ -198,7 +198,15 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 				t.Errorf("%q: %v", strange, err)
 			}
 		}
-		must(s.AddSession(ctx, Session{Hash: []byte{0, 1, 255}, User: "anna", CSRF: "c", Source: "::1", Created: now, Expires: now.Add(time.Hour)}))
+		must(s.AddSession(ctx, Session{Hash: []byte{0, 1, 255}, User: "anna", CSRF: "c", Source: "::1", Created: now, Expires: now.Add(time.Hour)}, "p"))
+		for who, before := range map[string]string{"anna": "another", "nobody": "p"} {
+			if err := s.AddSession(ctx, Session{Hash: []byte(who), User: who, Created: now, Expires: now.Add(time.Hour)}, before); !errors.Is(err, ErrNotFound) {
+				t.Errorf("a session of %s with a password that is not theirs: %v", who, err)
+			}
+			if err := s.ReplacePassword(ctx, who, before, "q"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("the password of %s, which is another than was said, is replaced: %v", who, err)
+			}
+		}
 		if v, err := s.Session(ctx, []byte{0, 1, 255}); err != nil || v.Role != "admin" || v.CSRF != "c" || !v.Expires.Equal(now.Add(time.Hour)) {
 			t.Fatal(v, err)
 		}

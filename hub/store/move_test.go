@@ -69,7 +69,7 @@ func filled(t *testing.T, s *Store) {
 	mustCommit(t, s, 9, rows...)
 	for _, err := range []error{
 		s.AddUser(ctx, User{Name: "anna", Role: "admin", Password: "$argon2id$x", Created: now}),
-		s.AddSession(ctx, Session{Hash: []byte{0, 255}, User: "anna", CSRF: "c", Created: now, Expires: now.AddDate(99, 0, 0)}),
+		s.AddSession(ctx, Session{Hash: []byte{0, 255}, User: "anna", CSRF: "c", Created: now, Expires: now.AddDate(99, 0, 0)}, "$argon2id$x"),
 		s.AddAPIToken(ctx, APIToken{ID: "t", Hash: []byte{1, 0}, User: "anna", Note: "n", Created: now, Expires: now.AddDate(99, 0, 0)}),
 		s.RevokeClients(ctx, "eve", now),
 		s.AddJoinToken(ctx, JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Labels: map[string]string{"a": "b"}, Uses: 3, Created: now, Expires: now.AddDate(99, 0, 0), Approval: true}),

@@ -94,8 +94,18 @@ func (s *Store) users(ctx context.Context, query string, args ...any) ([]User, e
 
 // SetPassword replaces a user's password; every session of theirs ends with it.
 func (s *Store) SetPassword(ctx context.Context, name, password string) error {
+	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ?", password, name)
+}
+
+// ReplacePassword is SetPassword for whoever knows the one of before: ErrNotFound where it is
+// none of that user's any more.
+func (s *Store) ReplacePassword(ctx context.Context, name, before, password string) error {
+	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ? AND password = ?", password, name, before)
+}
+
+func (s *Store) setPassword(ctx context.Context, name, update string, args ...any) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
-		r, err := c.ExecContext(ctx, "UPDATE users SET password = ? WHERE name = ?", password, name)
+		r, err := c.ExecContext(ctx, update, args...)
 		if err != nil {
 			return err
 		}
@@ -159,15 +169,22 @@ func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Tim
 	return moment(before), err
 }
 
-// AddSession stores a login and forgets those that have ended.
-func (s *Store) AddSession(ctx context.Context, v Session) error {
+// AddSession stores a login with a password, as it is stored, and forgets those that have ended.
+// ErrNotFound: it is none of that user's any more.
+func (s *Store) AddSession(ctx context.Context, v Session, password string) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE expires < ?", stamp(v.Created)); err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, \"user\", csrf, source, created, expires) VALUES (?, ?, ?, ?, ?, ?)",
-			v.Hash, v.User, v.CSRF, v.Source, stamp(v.Created), stamp(v.Expires))
-		return err
+		r, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, \"user\", csrf, source, created, expires) SELECT ?, name, ?, ?, ?, ? FROM users WHERE name = ? AND password = ?",
+			v.Hash, v.CSRF, v.Source, stamp(v.Created), stamp(v.Expires), v.User, password)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("user %s with that password: %w", v.User, ErrNotFound))
+		}
+		return nil
 	})
 }
 

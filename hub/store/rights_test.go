@@ -31,7 +31,7 @@ func outlived(t *testing.T) (dir, backup string) {
 	for _, name := range []string{"kari", "ola"} {
 		must(t, s.AddUser(ctx, User{Name: name, Role: "admin", Password: "old", Created: noon}))
 		must(t, s.AddAPIToken(ctx, APIToken{ID: "of-" + name, Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
-		must(t, s.AddSession(ctx, Session{Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+		must(t, s.AddSession(ctx, Session{Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}, "old"))
 	}
 	must(t, s.AddAPIToken(ctx, APIToken{ID: "revoked", Hash: hashOf("r"), User: "kari", Created: noon, Expires: noon.AddDate(1, 0, 0)}))
 	for _, id := range []string{"used", "revoked", "open"} {

@@ -119,7 +119,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		"a beat":      func() error { return a.Beat(t.Context()) },
 		"a person":    func() error { return a.AddUser(t.Context(), User{Name: "kari", Role: "admin", Created: time.Now()}) },
 		"an audit":    func() error { return a.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari"}) },
-		"a session":   func() error { return a.AddSession(t.Context(), Session{User: "kari"}) },
+		"a session":   func() error { return a.AddSession(t.Context(), Session{User: "kari"}, "") },
 		"a kept file": func() error { return a.Keep(t.Context(), "pki", []byte("x")) },
 	} {
 		if err := do(); err == nil {

@@ -163,7 +163,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				s := opened(t, o)
 				mustCommit(t, s, 5, pod("a", 5))
 				must(t, s.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: now}))
-				must(t, s.AddSession(t.Context(), Session{Hash: []byte{1}, User: "anna", Created: now, Expires: now.Add(time.Hour)}))
+				must(t, s.AddSession(t.Context(), Session{Hash: []byte{1}, User: "anna", Created: now, Expires: now.Add(time.Hour)}, ""))
 				must(t, s.AddJoinToken(t.Context(), JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Uses: 3, Created: now, Expires: now.Add(time.Hour)}))
 				must(t, s.Close())
 				keep()
