@@ -47,7 +47,7 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	}
 	after, err := g.hashPassword(ctx, p.New)
 	if err == nil {
-		err = g.Store.ReplacePassword(ctx, p.Name, before, after)
+		err = g.known.taken(g.Store.ReplacePassword(ctx, p.Name, before, after))
 	}
 	var c *http.Cookie
 	if err == nil {
@@ -83,5 +83,5 @@ func (g *Guard) RevokeAPITokenOf(ctx context.Context, user, id string) error {
 	if err != nil {
 		return fmt.Errorf("API token %.32s: %w", id, err)
 	}
-	return g.Store.DeleteAPIToken(ctx, id)
+	return g.known.taken(g.Store.DeleteAPIToken(ctx, id))
 }

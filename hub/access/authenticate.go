@@ -230,5 +230,5 @@ func (g *Guard) APITokens(ctx context.Context) ([]store.APIToken, error) {
 
 // RevokeAPIToken ends an API token now.
 func (g *Guard) RevokeAPIToken(ctx context.Context, id string) error {
-	return g.Store.DeleteAPIToken(ctx, id)
+	return g.known.taken(g.Store.DeleteAPIToken(ctx, id))
 }

@@ -125,7 +125,7 @@ func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
 	if err != nil {
 		return err
 	}
-	return g.Store.SetPassword(ctx, name, phc)
+	return g.known.taken(g.Store.SetPassword(ctx, name, phc))
 }
 
 // SetRole changes what a person may do, from their next request on. Their client
@@ -134,12 +134,12 @@ func (g *Guard) SetRole(ctx context.Context, name string, role Role) error {
 	if _, err := ParseRole(string(role)); err != nil {
 		return err
 	}
-	return g.Store.SetRole(ctx, name, string(role), g.Now())
+	return g.known.taken(g.Store.SetRole(ctx, name, string(role), g.Now()))
 }
 
 // DeleteUser removes a person: their sessions, API tokens and client certificates end now.
 func (g *Guard) DeleteUser(ctx context.Context, name string) error {
-	return g.Store.DeleteUser(ctx, name, g.Now())
+	return g.known.taken(g.Store.DeleteUser(ctx, name, g.Now()))
 }
 
 // RoleOf is the role of the person of a name, "" for nobody.
@@ -258,6 +258,7 @@ func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, erro
 	if c, cerr := r.Cookie(Cookie); cerr == nil {
 		s, serr := g.Store.Session(ctx, hash(c.Value))
 		if err = g.Store.DeleteSession(ctx, hash(c.Value)); err == nil && serr == nil {
+			_ = g.known.taken(nil)
 			g.Note(store.Audit{Who: s.User, Via: "page", Source: Source(r), Verb: "delete", Resource: "sessions", Code: http.StatusOK})
 		}
 	}

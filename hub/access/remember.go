@@ -15,7 +15,8 @@ import (
 // look at the page. So callers who were found good lately stay who they were: for
 // rememberFor after that, never beyond the end of what they show. Nothing that they want
 // changed is carried out then, for that has to be remembered first; and nothing is
-// revoked either, for that has to be, too.
+// revoked either, for that has to be, too. With each right that is taken here before, all have
+// to be found good once more.
 const (
 	rememberFor = time.Hour
 	mostKnown   = 4096
@@ -26,6 +27,7 @@ const (
 type known struct {
 	mu     sync.Mutex
 	of     map[[sha256.Size]byte]caller
+	turn   int       // how often a right was taken
 	silent bool      // the database did not answer
 	asked  time.Time // when it was asked last, since then
 }
@@ -37,7 +39,8 @@ type caller struct {
 
 // get is who was found by a credential, if that counts still. While the database is silent
 // nobody who is known waits for it: one of them asks beside, now and then.
-func (k *known) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, ask bool) {
+// turn is for put.
+func (k *known) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, ask bool, turn int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, ok := k.of[key]
@@ -45,16 +48,20 @@ func (k *known) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, a
 	if ask = ok && k.silent && now.Sub(k.asked) >= askAgain; ask {
 		k.asked = now
 	}
-	return c.user, ok, k.silent, ask
+	return c.user, ok, k.silent, ask, k.turn
 }
 
-// put notes who was found by a credential that ends then; the zero time: never.
-func (k *known) put(key [sha256.Size]byte, u User, ends, now time.Time) {
+// put notes who was found by a credential that ends then; the zero time: never. What was looked
+// up in an earlier turn may be no more.
+func (k *known) put(key [sha256.Size]byte, u User, ends, now time.Time, turn int) {
 	if most := now.Add(rememberFor); ends.IsZero() || ends.After(most) {
 		ends = most
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if turn != k.turn {
+		return
+	}
 	if k.of == nil {
 		k.of = map[[sha256.Size]byte]caller{}
 	}
@@ -80,6 +87,17 @@ func (k *known) forget(key [sha256.Size]byte) {
 	delete(k.of, key)
 }
 
+// taken forgets everybody once the database has taken a right from somebody.
+func (k *known) taken(err error) error {
+	if err == nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.of = nil
+		k.turn++
+	}
+	return err
+}
+
 // heard notes whether the database has answered.
 func (k *known) heard(answered bool, now time.Time) {
 	k.mu.Lock()
@@ -93,11 +111,12 @@ func (k *known) heard(answered bool, now time.Time) {
 // it was lately.
 func (g *Guard) lookUp(ctx context.Context, c credential, ask func(context.Context) (u User, ends time.Time, err error)) (User, error) {
 	key := c.key()
+	was, had, silent, again, turn := g.known.get(key, g.Now())
 	look := func(ctx context.Context) (User, error) {
 		u, ends, err := ask(ctx)
 		switch {
 		case err == nil:
-			g.known.put(key, u, ends, g.Now())
+			g.known.put(key, u, ends, g.Now(), turn)
 		case errors.Is(err, ErrUnauthenticated):
 			g.known.forget(key)
 		}
@@ -106,7 +125,6 @@ func (g *Guard) lookUp(ctx context.Context, c credential, ask func(context.Conte
 		}
 		return u, err
 	}
-	was, had, silent, again := g.known.get(key, g.Now())
 	if had && silent {
 		if again {
 			go func() {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,9 +133,61 @@ func TestTheKnownAreBounded(t *testing.T) {
 	var k known
 	now := time.Now()
 	for i := range mostKnown + 100 {
-		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now)
+		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now, 0)
 	}
 	if len(k.of) > mostKnown {
 		t.Fatalf("%d are known, want %d at most", len(k.of), mostKnown)
+	}
+}
+
+// Whose right was taken here is not known any more, also where that was not asked for since: a
+// database that goes away later gives nobody back what they had.
+func TestWhoseRightWasTakenIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
+	for what, take := range map[string]func(context.Context, fixture, *http.Cookie, string) error{
+		"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+			return g.SetPassword(ctx, "anna", "another horse battery")
+		},
+		"the password is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+			_, err := g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, "another horse battery", "10.0.0.1"})
+			return err
+		},
+		"the role is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+			return g.SetRole(ctx, "anna", Viewer)
+		},
+		"the person is deleted": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error { return g.DeleteUser(ctx, "anna") },
+		"the token is revoked": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
+			return g.RevokeAPIToken(ctx, id)
+		},
+		"the token is revoked by its owner": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
+			return g.RevokeAPITokenOf(ctx, "anna", id)
+		},
+		"the session is logged out": func(ctx context.Context, g fixture, c *http.Cookie, _ string) error {
+			r := httptest.NewRequest(http.MethodPost, "https://hub/logout", nil)
+			r.AddCookie(c)
+			_, err := g.Logout(ctx, r)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g, b := guard(t, t.TempDir()), &books{}
+			session := anna(t, g)
+			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
+			must(t, err)
+			c, late := credential{kind: "token", secret: token}, credential{kind: "token", secret: "of one who is just looked up"}
+			look := func(c credential) error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
+			must(t, look(c))
+			_, err = g.lookUp(t.Context(), late, func(ctx context.Context) (User, time.Time, error) {
+				u, ends, err := b.ask(ctx)
+				must(t, take(ctx, g, session, strings.Split(token, ".")[1]))
+				return u, ends, err
+			})
+			must(t, err)
+			b.say(errAway)
+			for _, c := range []credential{c, late} {
+				if err := look(c); !errors.Is(err, store.ErrUnavailable) {
+					t.Errorf("%s: %v", c.secret, err)
+				}
+			}
+		})
 	}
 }
