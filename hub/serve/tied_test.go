@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"log/slog"
@@ -183,4 +184,32 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
+}
+
+// A device has the name that it has chosen, which may be a person's: to the hub that has passed its request
+// on it is no user, whose share of connections and requests it would take.
+func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
+	hub, people := wholeHub(t)
+	leads := peer.Accept(tied(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := hub.Guard.Authenticate(r); err != nil {
+			t.Error(err)
+		}
+	})), func(leader.Standing) {})
+	for who, name := range map[string]string{"viewer": "viewer-1", "device": ""} {
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
+		people[who](r)
+		if r.TLS != nil {
+			header := []string{"Client-Cert", "Client-Cert-Chain"}
+			for i, c := range r.TLS.PeerCertificates {
+				r.Header.Set(header[i], ":"+base64.StdEncoding.EncodeToString(c.Raw)+":")
+			}
+		}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "hub-b"}}}}
+		r.Header.Set("X-Forwarded-For", "192.0.2.7")
+		w := httptest.NewRecorder()
+		leads.ServeHTTP(w, r)
+		if got := w.Header().Get("Flotilla-Caller"); w.Code != http.StatusOK || got != name {
+			t.Errorf("a %s is told as user %q, want %q: %d %s", who, got, name, w.Code, w.Body)
+		}
+	}
 }

@@ -132,10 +132,10 @@ func tied(guard *access.Guard, next http.Handler) http.Handler {
 		leave := func() {}
 		defer func() { leave() }()
 		r, end := guard.Tie(r, func(u access.User) error {
-			peer.Known(r.Context(), w, u.Name)
 			if u.Role == access.Device { // has no business here but its renewals
 				return nil
 			}
+			peer.Known(r.Context(), w, u.Name)
 			if peer.Passed(r.Context()) != "" {
 				mine, ok := passed.Enter(u.Name)
 				if !ok {
