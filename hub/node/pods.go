@@ -145,7 +145,8 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 }
 
 // mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the device's: the hub's, and
-// those that others have put on the pod.
+// those that others have put on the pod. Of these a device says none, as a kubelet: they would never go again. That a pod
+// is scheduled it says where nobody has.
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
@@ -156,7 +157,7 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 		have.StartTime = old.StartTime
 	}
 	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
-		return !devices(c.Type) && slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type })
+		return !devices(c.Type) && (c.Type != corev1.PodScheduled || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type }))
 	})
 	for _, c := range old.Conditions {
 		if !devices(c.Type) {
