@@ -6,8 +6,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/wire"
 )
 
 // What a device says again and again takes the place of what it has said: nothing of it is piled up.
@@ -31,5 +33,27 @@ func TestWhatADeviceSaysOfAPodIsNotPiledUp(t *testing.T) {
 	}
 	if err := bound.Object(p); err != nil {
 		t.Error("it would not be read again:", err)
+	}
+}
+
+func TestAPartOfAListThatComesAgainIsNotPiledUp(t *testing.T) {
+	const lists, pods = 50, 10
+	part := func(n, list int) wire.Pods {
+		p := wire.Pods{Boot: "b", Seq: 2, Part: n, Parts: 2}
+		for i := range pods {
+			p.Pods = append(p.Pods, wire.PodStatus{UID: types.UID(fmt.Sprintf("%d-%d-%d", n, list, i)), Namespace: "default", Name: "p"})
+		}
+		return p
+	}
+	var p liveness
+	for list := range lists {
+		if _, whole := p.gather(part(1, list)); whole {
+			t.Fatal("one part of two is all")
+		}
+		p.gathered(part(1, list), false)
+	}
+	holds, whole := p.gather(part(2, 0))
+	if !whole || len(holds) != 2*pods || !holds[part(1, lists-1).Pods[0].UID] {
+		t.Errorf("%d pods are held, want those of two parts, as they were said last; whole: %v", len(holds), whole)
 	}
 }

@@ -64,7 +64,7 @@ type gathering struct {
 	boot  string
 	seq   uint64
 	parts [wire.MaxParts]bool
-	holds map[types.UID]bool
+	holds [wire.MaxParts][]types.UID // as each part was said last
 }
 
 // gather returns which pods a device holds, and whether that is all of them: of a list in
@@ -73,18 +73,25 @@ func (p *liveness) gather(pods wire.Pods) (holds map[types.UID]bool, whole bool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.list == nil || p.list.boot != pods.Boot || p.list.seq != pods.Seq || pods.Parts <= 1 {
-		p.list = &gathering{boot: pods.Boot, seq: pods.Seq, holds: make(map[types.UID]bool, len(pods.Pods))}
+		p.list = &gathering{boot: pods.Boot, seq: pods.Seq}
 	}
-	g := p.list
-	for _, said := range pods.Pods {
-		g.holds[said.UID] = true
+	g, part := p.list, max(pods.Part, 1)-1
+	g.holds[part] = make([]types.UID, len(pods.Pods))
+	for i, said := range pods.Pods {
+		g.holds[part][i] = said.UID
 	}
 	for i, heard := range g.parts[:max(pods.Parts, 1)] {
-		if !heard && i != max(pods.Part, 1)-1 {
+		if !heard && i != part {
 			return nil, false
 		}
 	}
-	return g.holds, true
+	holds = map[types.UID]bool{}
+	for _, uids := range g.holds {
+		for _, uid := range uids {
+			holds[uid] = true
+		}
+	}
+	return holds, true
 }
 
 // gathered notes that what a part says is remembered, or that the whole list is.

@@ -18,6 +18,7 @@ const (
 	MaxDepth     = bound.Depth
 	MaxPods      = 1024 // pods in one list
 	MaxVolumes   = 1024 // persistent volumes in one list
+	MaxUID       = 128  // bytes of a pod's uid, as a device says it
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
 	MaxLeaseSecs = 300  // longest lease interval that a hub may ask for
@@ -74,6 +75,8 @@ func (p *Pods) valid() error {
 		switch {
 		case seen[pod.UID]:
 			return fmt.Errorf("pods[%d]: uid %.64q stands twice in one list", i, pod.UID)
+		case len(pod.UID) > MaxUID: // the hub makes them, and keeps those of a list until all of it is there
+			return fmt.Errorf("pods[%d]: uid has %d bytes, at most %d are read", i, len(pod.UID), MaxUID)
 		case pod.AsBefore() && p.Base > 0:
 		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
 			return fmt.Errorf("pods[%d] must have uid, namespace and name", i)

@@ -69,6 +69,7 @@ func TestWrongValuesAreToldByField(t *testing.T) {
 		{"a capacity that is no quantity", status(`"status":{"capacity":{"cpu":"four"}}`), "quantities must match", anyParser(ParseStatus)},
 		{"a label twice", status(`"registration":{"labels":{"a":"1","a":"2"}}`), "duplicate field", anyParser(ParseStatus)},
 		{"a pod without uid", status(`"pods":[{"namespace":"a","name":"b"}]`), "pods[0] must have uid", anyParser(ParsePods)},
+		{"a pod with a long uid", status(`"pods":[{"uid":"` + strings.Repeat("1", 129) + `","namespace":"a","name":"b"}]`), "uid has 129 bytes", anyParser(ParsePods)},
 		{"a pod twice", status(`"pods":[{"uid":"1","namespace":"a","name":"b"},{"uid":"1","namespace":"a","name":"b"}]`), "twice", anyParser(ParsePods)},
 		{"a thousand pods and more", status(`"pods":[` + strings.TrimSuffix(strings.Repeat(`{"uid":"1","namespace":"a","name":"b"},`, 1025), ",") + `]`), "1025 pods", anyParser(ParsePods)},
 		{"an event of unknown type", status(`"type":"Fatal"`), "Normal or Warning", anyParser(ParseEvent)},
