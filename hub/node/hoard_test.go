@@ -8,7 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -56,4 +58,48 @@ func TestAPartOfAListThatComesAgainIsNotPiledUp(t *testing.T) {
 	if !whole || len(holds) != 2*pods || !holds[part(1, lists-1).Pods[0].UID] {
 		t.Errorf("%d pods are held, want those of two parts, as they were said last; whole: %v", len(holds), whole)
 	}
+}
+
+// A Node that a device has filled to the last place nobody could change any more: neither cordon nor drain it.
+func TestADeviceLeavesRoomInItsNode(t *testing.T) {
+	var d Devices
+	st := wire.Status{Boot: "b", Seq: 1, Registration: wire.Registration{Labels: map[string]string{}}}
+	for i := range bound.MaxLabels {
+		st.Registration.Labels[fmt.Sprintf("l-%02d", i)] = "own"
+		st.Registration.Taints = append(st.Registration.Taints, corev1.Taint{Key: fmt.Sprintf("t-%d", i), Effect: corev1.TaintEffectNoSchedule})
+		st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprintf("C%d", i)), Status: corev1.ConditionTrue})
+	}
+	st.Status.NodeInfo.OperatingSystem, st.Status.NodeInfo.Architecture = "linux", "arm64"
+	st.Status.Conditions[bound.MaxConditions-1] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+	rec := &state.Record{Site: "oslo", Labels: map[string]string{"a": "token", "z": "token"}}
+	s, now := state.Empty("test", time.Now()), time.Now()
+	n, refused := d.register(s, "pi-1", rec, st, now)
+	if len(refused) == 0 {
+		t.Error("it is not told what it does not get")
+	}
+	room := func(when string) {
+		t.Helper()
+		n := n.DeepCopy()
+		for i := range 8 {
+			n.Labels[fmt.Sprintf("example.org/operator-%d", i)] = ""
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("example.org/operator-%d", i), Effect: corev1.TaintEffectNoSchedule})
+		}
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: fleet.ConditionFlapping}, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict})
+		if err := bound.Object(n); err != nil {
+			t.Error(when, err)
+		}
+		if n.Labels["a"] != "token" || n.Labels["z"] != "token" || n.Labels[corev1.LabelHostname] != "pi-1" || n.Labels[corev1.LabelTopologyZone] != "oslo" || n.Labels["l-00"] != "own" {
+			t.Error(when, n.Labels)
+		}
+		if state.ReadyOf(n) != corev1.ConditionTrue {
+			t.Error(when, "it is not ready")
+		}
+	}
+	room("registered:")
+	for i := range bound.MaxLabels {
+		st.Registration.Labels[fmt.Sprintf("%s%02d", fleet.LabelHardwarePrefix, i)] = "1"
+	}
+	d.report(n, st, nil, now)
+	d.refreshLabels(s, n, rec, st)
+	room("with what it has measured:")
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/wire"
 )
 
@@ -19,7 +21,7 @@ import (
 // no join token to say its site, and says it itself.
 func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
-	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero())
+	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
 	for k, v := range rec.Labels {
 		n.Labels[k] = v
 	}
@@ -31,27 +33,36 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	return n, refused
 }
 
+// What a device says of itself may not fill its Node: where there is no room for what the hub and people put
+// there, nobody could change it any more.
+const (
+	mostLabels     = bound.MaxLabels - 8     // with which a device's own and measured ones end
+	hubsLabels     = 8                       // that refreshLabels sets
+	mostTaints     = bound.MaxTaints - 24    // of a registration
+	mostConditions = bound.MaxConditions - 8 // of a status
+)
+
 // own returns which of its labels and taints a device may give itself when it
 // registers, and names the others. Those of Kubernetes it may not: they decide where
 // pods may run (node-restriction.kubernetes.io among them), and whether they must
-// leave. placed: its site is known otherwise.
-func own(r wire.Registration, placed bool) (labels map[string]string, taints []corev1.Taint, refused []string) {
+// leave. placed: its site is known otherwise. most: so many labels.
+func own(r wire.Registration, placed bool, most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
 	labels = map[string]string{}
-	for k, v := range r.Labels {
+	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
+		v := r.Labels[k]
 		switch {
 		case slices.Contains(wire.ReportedLabels, k):
 		case k == corev1.LabelTopologyZone && !placed && v != "" && valid(k, v):
 			labels[k] = v
-		case wire.CheckLabel(k, v) != nil:
+		case wire.CheckLabel(k, v) != nil, len(labels) >= most:
 			refused = append(refused, fmt.Sprintf("label %q", k))
 		default:
 			labels[k] = v
 		}
 	}
-	slices.Sort(refused)
 	for _, t := range r.Taints {
 		t.TimeAdded = nil
-		if wire.CheckTaint(t) != nil {
+		if wire.CheckTaint(t) != nil || len(taints) >= mostTaints {
 			refused = append(refused, fmt.Sprintf("taint %q", t.Key))
 		} else {
 			taints = addTaint(taints, t)

@@ -33,12 +33,6 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
 	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
 	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
-	maps.DeleteFunc(n.Labels, func(k, _ string) bool { _, still := st.Registration.Labels[k]; return measured(k) && !still })
-	for k, v := range st.Registration.Labels {
-		if measured(k) {
-			set(k, v)
-		}
-	}
 	if rec.Site != "" {
 		n.Labels[corev1.LabelTopologyZone] = rec.Site
 	}
@@ -53,6 +47,12 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			delete(n.Labels, fleet.LabelProfile)
 		}
 	}
+	maps.DeleteFunc(n.Labels, func(k, _ string) bool { _, still := st.Registration.Labels[k]; return measured(k) && !still })
+	for _, k := range slices.Sorted(maps.Keys(st.Registration.Labels)) {
+		if _, has := n.Labels[k]; measured(k) && (has || len(n.Labels) < mostLabels) {
+			set(k, st.Registration.Labels[k])
+		}
+	}
 }
 
 // measured tells whether a label is one that a device has measured.
@@ -64,8 +64,13 @@ func measured(label string) bool { return strings.HasPrefix(label, fleet.LabelHa
 func (d *Devices) report(n *corev1.Node, st wire.Status, own []string, now time.Time) {
 	next := *st.Status.DeepCopy()
 	intern(&next)
+	kept := 0
 	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
-		return hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse
+		if hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse {
+			return true
+		}
+		kept++
+		return kept > mostConditions && c.Type != corev1.NodeReady
 	})
 	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		next.Conditions = append(next.Conditions, corev1.NodeCondition{
