@@ -155,7 +155,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 		under = append(under, "TemperatureOK=False")
 	}
 	if len(under) > 0 {
-		return &Verdict{"Evicted", "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}
+		return &Verdict{evicted, "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}
 	}
 	return nil
 }

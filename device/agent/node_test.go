@@ -119,6 +119,9 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 		if !strings.Contains(st.Message, "low on resource: memory") {
 			t.Errorf("it was evicted with %q", st.Message)
 		}
+		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue || c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {
+			t.Errorf("a Job's podFailurePolicy finds %+v in it", c)
+		}
 		d.wantPhase("asked", corev1.PodRunning, "")
 		pressure := func() corev1.ConditionStatus {
 			for _, c := range d.agent.Status().Status.Conditions {

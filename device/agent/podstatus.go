@@ -141,6 +141,11 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	if !ended(phase) {
 		st.Conditions = append(st.Conditions, resizeConditions(pod, r, o)...)
 	}
+	if r.Verdict != nil && r.Verdict.Reason == evicted {
+		st.Conditions = append(st.Conditions, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: r.Verdict.Message,
+		})
+	}
 	for i := range st.Conditions {
 		st.Conditions[i].ObservedGeneration = st.ObservedGeneration
 	}

@@ -232,12 +232,15 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	})
 }
 
+// evicted is the reason of a pod that the device had no room for any more, or again.
+const evicted = "Evicted"
+
 // evict ends a pod here, with a grace of so long at most, nil: its own; the hub makes a new one elsewhere.
 func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 	r := a.loop.o.record(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
-		r.Verdict, r.Within = &Verdict{"Evicted", why}, within
-		a.event(corev1.EventTypeWarning, "Evicted", pod, "", "%s", why)
+		r.Verdict, r.Within = &Verdict{evicted, why}, within
+		a.event(corev1.EventTypeWarning, evicted, pod, "", "%s", why)
 	}
 }
 

@@ -23,6 +23,7 @@ func TestWhatADeviceSaysOfAPodIsNotPiledUp(t *testing.T) {
 		for i := range bound.MaxConditions - 1 {
 			said.Conditions = append(said.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprintf("example.org/%d-%d", list, i)), Status: corev1.ConditionTrue})
 		}
+		said.Conditions = append(said.Conditions, said.Conditions[0], corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"})
 		mergeStatus(p, said, time.Now())
 	}
 	if n := len(p.Status.Conditions); n != 3 {
@@ -35,6 +36,29 @@ func TestWhatADeviceSaysOfAPodIsNotPiledUp(t *testing.T) {
 	}
 	if err := bound.Object(p); err != nil {
 		t.Error("it would not be read again:", err)
+	}
+}
+
+func TestADeviceSaysThatItHasEvictedAPod(t *testing.T) {
+	scheduled := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}
+	evicted := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: "The node was low on resource: memory. "}
+	drained := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}
+	for name, c := range map[string]struct {
+		had  []corev1.PodCondition
+		want string
+	}{
+		"it is new":                    {[]corev1.PodCondition{scheduled}, evicted.Reason},
+		"the hub has told it to leave": {[]corev1.PodCondition{scheduled, drained}, drained.Reason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &corev1.Pod{Status: corev1.PodStatus{Conditions: c.had}}
+			for range 2 {
+				mergeStatus(p, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Conditions: []corev1.PodCondition{evicted}}, time.Now())
+			}
+			if got := state.PodCondition(p, corev1.DisruptionTarget); got == nil || got.Reason != c.want || got.LastTransitionTime.IsZero() && c.want == evicted.Reason || len(p.Status.Conditions) != 2 {
+				t.Errorf("it has %v, want %s", p.Status.Conditions, c.want)
+			}
+		})
 	}
 }
 

@@ -152,8 +152,8 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 }
 
 // mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the device's: the hub's, and
-// those that others have put on the pod. Of these a device says none, as a kubelet: they would never go again. That a pod
-// is scheduled it says where nobody has.
+// those that others have put on the pod. Of these a device says none, as a kubelet: they would never go again. But for those
+// that are shared, where nobody has said them.
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
@@ -163,8 +163,11 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	} else if old.StartTime != nil {
 		have.StartTime = old.StartTime
 	}
+	heard := make(map[corev1.PodConditionType]bool, len(have.Conditions))
 	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
-		return !devices(c.Type) && (c.Type != corev1.PodScheduled || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type }))
+		again := heard[c.Type]
+		heard[c.Type] = true
+		return again || !devices(c.Type) && (!shared(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type }))
 	})
 	for _, c := range old.Conditions {
 		if !devices(c.Type) {
@@ -195,6 +198,12 @@ func devices(t corev1.PodConditionType) bool {
 		return true
 	}
 	return false
+}
+
+// shared tells whether a condition that is not the device's may come from there, too: that the pod has been scheduled, and
+// that the device has evicted it.
+func shared(c *corev1.PodCondition) bool {
+	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
 }
 
 func order(t corev1.PodConditionType) int {

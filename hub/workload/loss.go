@@ -99,7 +99,8 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 		return
 	default:
 		l.Strikes, l.Last, l.Owed = l.Strikes+1, metav1.NewMicroTime(p.now), 1
-		l.Failed = state.PodCondition(pod, corev1.DisruptionTarget) == nil
+		c := state.PodCondition(pod, corev1.DisruptionTarget)
+		l.Failed = c == nil || c.Reason == corev1.PodReasonTerminationByKubelet
 	}
 	w.losses[k] = l
 }
