@@ -118,10 +118,12 @@ func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
 		owner    state.Object
 		replicas int
 		in, most int // pods after so many minutes
+		reason   string
 	}{
-		{"one replica", replicaSet("kiosk", 1), 1, 30, 15},
-		{"ten replicas", replicaSet("kiosk", 10), 10, 30, 27},
-		{"a daemon", daemonSet(), 1, 30, 15},
+		{"one replica", replicaSet("kiosk", 1), 1, 30, 15, "OutOfcpu"},
+		{"ten replicas", replicaSet("kiosk", 10), 10, 30, 27, "OutOfcpu"},
+		{"ten replicas that it evicts at once", replicaSet("kiosk", 10), 10, 30, 27, "Evicted"},
+		{"a daemon", daemonSet(), 1, 30, 15, "OutOfcpu"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), c.owner).settle()
@@ -135,7 +137,10 @@ func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
 					})
 					f.edit(state.KeyOf(pod), func(o state.Object) {
 						pod := o.(*corev1.Pod)
-						pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu"
+						pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, c.reason
+						if c.reason == "Evicted" {
+							state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}, f.now)
+						}
 					})
 				}
 				f.settle().quiet()
