@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"slices"
@@ -463,7 +465,8 @@ func TestM12AFailedAcceptIsTriedAgain(t *testing.T) {
 func TestM12ConnectionsAreCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
-		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}})
+		var said bytes.Buffer
+		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}, Log: slog.New(slog.NewTextHandler(&said, nil))})
 		var idle []net.Conn
 		for range 8 { // three may greet, five are turned away
 			c, err := n.Dial(t.Context(), "idle")
@@ -476,16 +479,24 @@ func TestM12ConnectionsAreCapped(t *testing.T) {
 		if s := b.Stats(); s.Connections != 3 || s.Refused["capacity"] != 5 {
 			t.Errorf("%d connections, %d refused; want 3 and 5", s.Connections, s.Refused["capacity"])
 		}
+		if !strings.Contains(said.String(), "3 connections have yet to say who they are") {
+			t.Errorf("who looks for the reason finds %s", &said)
+		}
 		for _, c := range idle {
 			c.Close()
 		}
 		synctest.Wait()
+		time.Sleep(time.Hour) // the next refusal is told anew
 		for i := range 10 {
 			dialPipe(t, n, fmt.Sprintf("pi-%d", i), nil)
 		}
 		c, _ := n.Dial(t.Context(), "one-more")
 		if _, code := connect(t, c, connectPacket("one-more", nil)); code != -1 {
 			t.Errorf("the eleventh got CONNACK %d", code)
+		}
+		synctest.Wait()
+		if !strings.Contains(said.String(), "10 connections are open") || !strings.Contains(said.String(), "LimitNOFILE=") {
+			t.Errorf("who looks for the reason finds %s", &said)
 		}
 	})
 }
