@@ -24,7 +24,8 @@ type class struct {
 	only     map[string]bool // the nodes that its affinity names; nil: any
 	links    *links          // nil: where others are does not matter
 	soft     []*soft         // its own soft spread constraints
-	wishes   []*wish         // its preferred affinities to other pods
+	wishes   []wish          // its preferred affinities to other pods
+	drawn    map[domain]int  // where these draw it, and the affinities of others; nil: nowhere
 	images   map[string]bool // that its containers run
 	claims   claims          // where its persistent volumes are
 	upTo     int             // how many of the pass's placements it knows
@@ -110,8 +111,9 @@ func (k *class) join(pod *corev1.Pod) {
 	for _, s := range k.soft {
 		s.add(pod, n)
 	}
-	for _, w := range k.wishes {
-		w.add(k.pass, pod)
+	if k.drawn != nil {
+		k.wished(pod, n)
+		k.leaned(pod, n)
 	}
 	if k.small() {
 		k.refused = "" // where that is cheap the sentence counts every reason as it is now

@@ -8,63 +8,91 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A wish is one preferred affinity to other pods, or (weight below 0) away from
-// them, with how many of them are where.
+// A wish is one preferred affinity to other pods, or (weight below 0) away from them.
 type wish struct {
 	term
-	weight int64
-	in     map[string]int64
+	weight int
 }
 
-// wish looks up the pods that the class's preferred affinities select.
+// hardWeight is what a required affinity of a placed pod weighs for one that it selects.
+const hardWeight = 1
+
+// wish looks up the pods that the class's preferred affinities select, and those whose
+// affinities select the class. What names its one node has nothing to choose.
 func (k *class) wish() {
-	a := k.pod.Spec.Affinity
-	if a == nil {
+	if len(k.only) == 1 {
 		return
 	}
-	add := func(sign int64, terms []corev1.WeightedPodAffinityTerm) {
-		for _, w := range terms {
-			k.wishes = append(k.wishes, &wish{k.term(k.pod, w.PodAffinityTerm), sign * int64(w.Weight), map[string]int64{}})
-		}
+	k.drawn = map[domain]int{}
+	for pod := range k.s.Leaning() {
+		k.leaned(pod, k.s.Node(pod.Spec.NodeName))
 	}
-	if a.PodAffinity != nil {
-		add(1, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if a.PodAntiAffinity != nil {
-		add(-1, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
+	k.wishes = wishesOf(k.pass, k.pod)
 	if len(k.wishes) == 0 {
 		return
 	}
 	for pod := range k.s.Pods("") {
-		for _, w := range k.wishes {
-			w.add(k.pass, pod)
+		if placed(pod) {
+			k.wished(pod, k.s.Node(pod.Spec.NodeName))
 		}
 	}
 }
 
-// add counts a pod that the wish selects.
-func (w *wish) add(p *pass, pod *corev1.Pod) {
-	if pod.Spec.NodeName == "" || state.Terminated(pod) || !p.selects(w.term, pod) {
+func wishesOf(p *pass, pod *corev1.Pod) (all []wish) {
+	near, away := state.Preferences(pod)
+	for _, w := range near {
+		all = append(all, wish{p.term(pod, w.PodAffinityTerm), int(w.Weight)})
+	}
+	for _, w := range away {
+		all = append(all, wish{p.term(pod, w.PodAffinityTerm), -int(w.Weight)})
+	}
+	return all
+}
+
+// wished counts a placed pod that the class would like to be near to, or away from.
+func (k *class) wished(pod *corev1.Pod, n *corev1.Node) {
+	for _, w := range k.wishes {
+		k.draw(w, pod, n)
+	}
+}
+
+// leaned counts a placed pod that would like to be near to the class, or away from it, or
+// must be near to it.
+func (k *class) leaned(pod *corev1.Pod, n *corev1.Node) {
+	for _, w := range wishesOf(k.pass, pod) {
+		k.draw(w, k.pod, n)
+	}
+	for _, t := range state.RequiredNear(pod) {
+		k.draw(wish{k.term(pod, t), hardWeight}, k.pod, n)
+	}
+}
+
+// draw lets a wish that selects the pod draw the class to where the node is.
+func (k *class) draw(w wish, pod *corev1.Pod, n *corev1.Node) {
+	if n == nil {
 		return
 	}
-	if n := p.s.Node(pod.Spec.NodeName); n != nil {
-		if v, ok := n.Labels[w.key]; ok {
-			w.in[v] += w.weight
-		}
+	if v, ok := n.Labels[w.key]; ok && k.selects(w.term, pod) {
+		k.drawn[domain{w.key, v}] += w.weight
 	}
 }
 
-// company scores nodes by the preferred affinities to, and away from, other pods.
+// company scores nodes by the affinities to, and away from, other pods, in both directions.
 func (t try) company(fits []*candidate) []int64 {
-	if len(t.wishes) == 0 {
+	if len(t.drawn) == 0 {
 		return nil
+	}
+	var keys []string
+	for d := range t.drawn {
+		if !slices.Contains(keys, d.key) {
+			keys = append(keys, d.key)
+		}
 	}
 	out := make([]int64, len(fits))
 	for i, n := range fits {
-		for _, w := range t.wishes {
-			if v, ok := n.node.Labels[w.key]; ok {
-				out[i] += w.in[v]
+		for _, key := range keys {
+			if v, ok := n.node.Labels[key]; ok {
+				out[i] += int64(t.drawn[domain{key, v}])
 			}
 		}
 	}

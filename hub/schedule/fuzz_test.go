@@ -92,7 +92,11 @@ func randomPod(r *rand.Rand, name string, step int, nodes []string) *corev1.Pod 
 	p := pod(name, asks(fmt.Sprintf("%dm", 100*r.IntN(25)), ""), priority(int32(r.IntN(3))))
 	p.CreationTimestamp = metav1.NewTime(start.Add(time.Duration(step) * time.Second))
 	p.Labels["app"] = []string{"kiosk", "db"}[r.IntN(2)]
-	switch r.IntN(8) {
+	switch r.IntN(9) {
+	case 8:
+		affine(func(a *corev1.Affinity) {
+			a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 5, PodAffinityTerm: termOf("db", corev1.LabelTopologyZone)}}}
+		})(p)
 	case 0:
 		awayFrom("db", corev1.LabelHostname)(p)
 	case 1:

@@ -39,6 +39,12 @@ func TestBestNode(t *testing.T) {
 	near := affine(func(a *corev1.Affinity) {
 		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("db", corev1.LabelTopologyZone)}}}
 	})
+	loves := affine(func(a *corev1.Affinity) { // a cache that would like to be where the kiosk is
+		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("kiosk", corev1.LabelHostname)}}}
+	})
+	shies := affine(func(a *corev1.Affinity) {
+		a.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("kiosk", corev1.LabelHostname)}}}
+	})
 	image := func(n *corev1.Node) {
 		n.Status.Images = []corev1.ContainerImage{{Names: []string{"kiosk:1"}, SizeBytes: 800 << 20}}
 	}
@@ -61,6 +67,14 @@ func TestBestNode(t *testing.T) {
 		{"the one that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
 		{"the one that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},
 		{"near those that it prefers", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
+		{"where those are that prefer to be near it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), loves, onNode("b"))}, pod("p"), "b"},
+		{"where those are that must be near it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), nearTo("kiosk", corev1.LabelHostname), onNode("b"))}, pod("p"), "b"},
+		{"not where those are that prefer to be away from it", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("c", app("cache"), shies, onNode("a")), pod("o1", app("o"), onNode("b")), pod("o2", app("o"), onNode("b"))}, pod("p"), "b"},
+		{"those that have finished prefer nothing", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, pod("p"), "a"},
+		{"those of another namespace mean their own", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Namespace = "other" })}, pod("p"), "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)

@@ -16,7 +16,7 @@ import (
 type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
-	own    struct{ uid, owned, onNode, usage, repel, rank, inSite, waits, counts, blocks, bare, said, drains, claimants, volumesOn bool }
+	own    struct{ uid, owned, onNode, usage, repel, lean, rank, inSite, waits, counts, blocks, bare, said, drains, claimants, volumesOn bool }
 }
 
 func (t *txn) table(k Kind) *table[Object] {
@@ -142,18 +142,44 @@ func (t *txn) swapOwners(old, next Object, at string) {
 }
 
 // held are the facts of a placed pod that others than its own node look up.
-func held(p *corev1.Pod) (node string, live, repels bool) {
+func held(p *corev1.Pod) (node string, live, repels, leans bool) {
 	if p == nil {
-		return "", false, false
+		return "", false, false, false
 	}
 	live = p.Spec.NodeName != "" && !Terminated(p)
 	a := p.Spec.Affinity
-	return p.Spec.NodeName, live, live && a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+	if !live || a == nil {
+		return p.Spec.NodeName, live, false, false
+	}
+	near, away := Preferences(p)
+	return p.Spec.NodeName, live, a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0,
+		len(near)+len(away)+len(RequiredNear(p)) > 0
+}
+
+// Preferences are the preferred affinities of a pod to other pods, and away from them.
+func Preferences(p *corev1.Pod) (near, away []corev1.WeightedPodAffinityTerm) {
+	if a := p.Spec.Affinity; a != nil {
+		if a.PodAffinity != nil {
+			near = a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		}
+		if a.PodAntiAffinity != nil {
+			away = a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		}
+	}
+	return near, away
+}
+
+// RequiredNear are the required affinities of a pod to other pods.
+func RequiredNear(p *corev1.Pod) []corev1.PodAffinityTerm {
+	if a := p.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		return a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+	return nil
 }
 
 func (t *txn) swapPod(old, next *corev1.Pod, at string) {
-	from, lived, repelled := held(old)
-	to, lives, repels := held(next)
+	from, lived, repelled, leaned := held(old)
+	to, lives, repels, leans := held(next)
 	onNode := writable(&t.onNode, &t.own.onNode)
 	if old != nil && (next == nil || from != to) {
 		onNode.Delete(from + "\x00" + at)
@@ -165,6 +191,11 @@ func (t *txn) swapPod(old, next *corev1.Pod, at string) {
 		writable(&t.repelling, &t.own.repel).Set(at, next)
 	} else if repelled {
 		writable(&t.repelling, &t.own.repel).Delete(at)
+	}
+	if leans {
+		writable(&t.leaning, &t.own.lean).Set(at, next)
+	} else if leaned {
+		writable(&t.leaning, &t.own.lean).Delete(at)
 	}
 	if lived != lives || lived && schedcorev1.PodPriority(old) != schedcorev1.PodPriority(next) {
 		if !t.own.rank {

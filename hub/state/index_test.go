@@ -104,6 +104,9 @@ func indexed(s state.Snapshot) string {
 	for p := range s.Repelling() {
 		w.say("repels", p.Name, p.ResourceVersion)
 	}
+	for p := range s.Leaning() {
+		w.say("leans", p.Name, p.ResourceVersion)
+	}
 	if lowest, ok := s.LowestPriority(); ok {
 		w.say("lowest", lowest)
 	}
@@ -149,8 +152,10 @@ func full(s state.Snapshot) string {
 		cpu.Add(*p.Spec.Containers[0].Resources.Requests.Cpu())
 		u.Requests[corev1.ResourceCPU] = cpu
 		u.Ports = append(u.Ports, state.HostPorts(p)...)
-		if p.Spec.Affinity != nil {
+		if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil && a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 			w.say("repels", p.Name, p.ResourceVersion)
+		} else if a != nil {
+			w.say("leans", p.Name, p.ResourceVersion)
 		}
 	}
 	if placed {
@@ -299,8 +304,13 @@ func anything(r *rand.Rand) state.Change {
 	if r.Intn(3) == 0 {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}}
 	}
-	if r.Intn(3) == 0 {
-		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "k"}}}}
+	switch term := (corev1.PodAffinityTerm{TopologyKey: "k"}); r.Intn(8) {
+	case 0:
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
+	case 1:
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{PodAffinityTerm: term}}}}
+	case 2, 3:
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
 	}
 	if r.Intn(4) == 0 {
 		p.Status.Phase = corev1.PodSucceeded

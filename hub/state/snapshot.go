@@ -40,6 +40,7 @@ type Snapshot struct {
 	onNode    *table[*corev1.Pod]    // node ("" = not placed yet), namespace, name
 	usage     *table[*Usage]         // node
 	repelling *table[*corev1.Pod]    // namespace, name
+	leaning   *table[*corev1.Pod]    // namespace, name
 	ranks     *btree.Map[int32, int] // priority: how many placed pods have it
 	inSite    *table[struct{}]       // site, node
 	counts    *table[SiteCount]      // site
@@ -64,7 +65,8 @@ func Empty(salt string, started time.Time) Snapshot {
 	}
 	s.byUID, s.owned = btree.NewMap[string, location](degree), btree.NewMap[string, Object](degree)
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
-	s.repelling, s.ranks = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[int32, int](degree)
+	s.repelling, s.leaning = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *corev1.Pod](degree)
+	s.ranks = btree.NewMap[int32, int](degree)
 	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, SiteCount](degree), btree.NewMap[string, struct{}](degree)
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
@@ -190,6 +192,14 @@ func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onN
 func (s Snapshot) Repelling() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		s.repelling.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
+	}
+}
+
+// Leaning walks the placed pods that have not finished and would like to be near to
+// others, or away from them, or must be near to them.
+func (s Snapshot) Leaning() iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		s.leaning.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
