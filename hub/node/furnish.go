@@ -143,7 +143,8 @@ func among(n *corev1.Node, want *state.Given) *state.Given {
 	return have
 }
 
-// furnish gives a node what is wanted and takes what was given and is wanted no more, and tells whether that changed it.
+// furnish gives a node what is wanted, as far as there is room, and takes what was given and is wanted no more, and tells
+// whether that changed it.
 func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
@@ -151,10 +152,11 @@ func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
 			changed = true
 		}
 	}
-	for k, v := range want.Labels {
+	for _, k := range slices.Sorted(maps.Keys(want.Labels)) {
+		v := want.Labels[k]
 		had, ours := was.Labels[k]
 		now, has := n.Labels[k]
-		if ours && (had == v || !has || now != had) || has && now == v {
+		if ours && (had == v || !has || now != had) || has && now == v || !has && len(n.Labels) >= mostLabels {
 			continue // nothing new, or somebody has changed it since
 		}
 		if n.Labels == nil {
@@ -173,6 +175,7 @@ func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
 		w, i := taintOf(was.Taints, t), taintOf(n.Spec.Taints, t)
 		switch {
 		case w >= 0 && (was.Taints[w].Value == t.Value || i < 0 || n.Spec.Taints[i].Value != was.Taints[w].Value):
+		case i < 0 && len(n.Spec.Taints) >= mostTaints:
 		case i < 0:
 			n.Spec.Taints = append(n.Spec.Taints, t)
 			changed = true

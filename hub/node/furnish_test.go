@@ -63,3 +63,19 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 		}
 	}
 }
+
+// What a profile gives leaves room in the Node: nobody could change it any more.
+func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
+	n, want := &corev1.Node{}, &state.Given{Labels: map[string]string{}}
+	for i := range 64 {
+		want.Labels[fmt.Sprintf("l%02d", i)] = "v"
+		want.Taints = append(want.Taints, corev1.Taint{Key: fmt.Sprint("t", i), Effect: corev1.TaintEffectNoSchedule})
+	}
+	furnish(n, &state.Given{}, want)
+	if len(n.Labels) != mostLabels || len(n.Spec.Taints) != mostTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
+		t.Errorf("it has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
+	}
+	if furnish(n, want, want) {
+		t.Error("a second time changes it again")
+	}
+}

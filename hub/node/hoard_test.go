@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -126,4 +127,29 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
 	room("with what it has measured:")
+}
+
+// Nor does the token that it joined with.
+func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
+	var d Devices
+	rec := &state.Record{Site: "oslo", Labels: map[string]string{}}
+	for i := range bound.MaxLabels {
+		rec.Labels[fmt.Sprintf("t-%02d", i)] = "token"
+	}
+	st := wire.Status{Boot: "b", Seq: 1}
+	st.Status.NodeInfo.OperatingSystem, st.Status.NodeInfo.Architecture = "linux", "arm64"
+	st.Registration.Labels = map[string]string{fleet.LabelBoard: "rpi"}
+	n, refused := d.register(state.Empty("test", time.Now()), "pi-1", rec, st, time.Now())
+	for i := range 8 {
+		n.Labels[fmt.Sprintf("example.org/operator-%d", i)] = ""
+	}
+	if err := bound.Object(n); err != nil {
+		t.Error(err)
+	}
+	if n.Labels["t-00"] != "token" || n.Labels[corev1.LabelHostname] != "pi-1" || n.Labels[corev1.LabelTopologyZone] != "oslo" || n.Labels[fleet.LabelBoard] != "rpi" {
+		t.Error(n.Labels)
+	}
+	if !slices.Contains(refused, `label "t-63" of its token`) {
+		t.Errorf("it is told that it does not get %q", refused)
+	}
 }

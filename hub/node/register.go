@@ -22,8 +22,12 @@ import (
 func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
 	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
-	for k, v := range rec.Labels {
-		n.Labels[k] = v
+	for i, k := range slices.Sorted(maps.Keys(rec.Labels)) {
+		if i >= mostLabels-hubsLabels {
+			refused = append(refused, fmt.Sprintf("label %q of its token", k))
+			continue
+		}
+		n.Labels[k] = rec.Labels[k]
 	}
 	n.Spec.Unschedulable = st.Registration.Unschedulable
 	d.report(n, st, nil, now)
@@ -33,12 +37,12 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	return n, refused
 }
 
-// What a device says of itself may not fill its Node: where there is no room for what the hub and people put
+// What a device says of itself, its token and its board profile may not fill its Node: where there is no room for what the hub and people put
 // there, nobody could change it any more.
 const (
-	mostLabels     = bound.MaxLabels - 8     // with which a device's own and measured ones end
+	mostLabels     = bound.MaxLabels - 8     // with which all of these end
 	hubsLabels     = 8                       // that refreshLabels sets
-	mostTaints     = bound.MaxTaints - 24    // of a registration
+	mostTaints     = bound.MaxTaints - 24    // with which those of a registration and a profile end
 	mostConditions = bound.MaxConditions - 8 // of a status
 )
 
