@@ -1,12 +1,15 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
@@ -151,5 +154,89 @@ func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 	}
 	if !slices.Contains(refused, `label "t-63" of its token`) {
 		t.Errorf("it is told that it does not get %q", refused)
+	}
+}
+
+// A pod's status is as long as the pod is: of a hundred pods a device could make gigabytes that everybody who lists pods gets.
+func TestWhatADeviceSaysOfAPodIsOfThatPod(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	p := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers:      []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
+		Containers:          []corev1.Container{{Name: "web"}, {Name: "log"}},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}},
+	}}
+	long := strings.Repeat("x", 4096)
+	lists := func(names ...string) (all []corev1.ContainerStatus) {
+		for _, name := range names {
+			c := corev1.ContainerStatus{Name: name, Ready: true, Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}, User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{}}}
+			for i := range 200 {
+				c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMountStatus{Name: long, MountPath: fmt.Sprint(long, i)})
+				c.AllocatedResourcesStatus = append(c.AllocatedResourcesStatus, corev1.ResourceStatus{Name: corev1.ResourceName(fmt.Sprint("r", i)), Resources: []corev1.ResourceHealth{{ResourceID: corev1.ResourceID(long)}}})
+				c.User.Linux.SupplementalGroups = append(c.User.Linux.SupplementalGroups, int64(i))
+				c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: long})
+				c.Resources.Requests[corev1.ResourceName(fmt.Sprint("r", i))] = resource.MustParse("1")
+			}
+			c.AllocatedResources, c.Resources.Limits = c.Resources.Requests, c.Resources.Requests
+			all = append(all, c)
+		}
+		return all
+	}
+	said := corev1.PodStatus{
+		InitContainerStatuses: lists("init", "side", "web", "init", "none"), ContainerStatuses: lists("web", "log", "web", "init", "none", ""), EphemeralContainerStatuses: lists("debug", "other", "debug"),
+		Resources: &corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: long}}}, AllocatedResources: corev1.ResourceList{"x": resource.MustParse("1")},
+		ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: long},
+	}
+	for i := range 300 {
+		said.PodIPs, said.HostIPs = append(said.PodIPs, corev1.PodIP{IP: fmt.Sprint(long, i)}), append(said.HostIPs, corev1.HostIP{IP: fmt.Sprint(long, i)})
+		said.ResourceClaimStatuses = append(said.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: fmt.Sprint(long, i)})
+	}
+	mergeStatus(p, said, time.Now())
+	if raw, _ := json.Marshal(p.Status); len(raw) > 128<<10 {
+		t.Errorf("its status has %d bytes", len(raw))
+	}
+	names := func(list []corev1.ContainerStatus) (all string) {
+		for _, c := range list {
+			all += c.Name + " "
+		}
+		return all
+	}
+	if got := names(p.Status.InitContainerStatuses) + "| " + names(p.Status.ContainerStatuses) + "| " + names(p.Status.EphemeralContainerStatuses); got != "init side | web log | debug " {
+		t.Errorf("its containers are %s", got)
+	}
+}
+
+// No device has more granted a container than somebody has asked for it, now or before: a quota would be used up by it.
+func TestADeviceGrantsNoMoreThanIsAskedFor(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	for _, c := range []struct{ rule, spec, had, says, want string }{
+		{"as much as it is to have", "1", "", "1", "1"},
+		{"less, as long as it has not grown", "2", "1", "1", "1"},
+		{"more, as long as it has not shrunk", "1", "2", "2", "2"},
+		{"no more than it had", "1", "2", "3", "2"},
+		{"no more than it is to have", "1", "", "4096", "1"},
+		{"no more than it has grown to", "3", "2", "9", "3"},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "web", Resources: corev1.ResourceRequirements{Requests: list(c.spec), Limits: list(c.spec)}}}}}
+		said := func(cpu string) corev1.PodStatus {
+			return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", AllocatedResources: list(cpu), Resources: &corev1.ResourceRequirements{Requests: list(cpu), Limits: list(cpu)}}}}
+		}
+		if c.had != "" {
+			p.Status = said(c.had)
+		}
+		mergeStatus(p, said(c.says), time.Now())
+		got := p.Status.ContainerStatuses[0]
+		for what, list := range map[string]corev1.ResourceList{"allocated": got.AllocatedResources, "requests": got.Resources.Requests, "limits": got.Resources.Limits} {
+			if list.Cpu().String() != c.want {
+				t.Errorf("%s: %s are %s, want %s", c.rule, what, list.Cpu(), c.want)
+			}
+		}
+	}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}}}
+	mergeStatus(p, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Resources: &corev1.ResourceRequirements{Requests: list("9"), Limits: list("9")}}}}, time.Now())
+	charge := state.Charge(p, time.Now())
+	if requests, limits := charge[corev1.ResourceCPU], charge["limits.cpu"]; !requests.IsZero() || !limits.IsZero() {
+		t.Errorf("a pod that asks for nothing is charged with %v", charge)
 	}
 }

@@ -157,6 +157,7 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
+	ofPod(p, &old)
 	have.NominatedNodeName, have.QOSClass = "", old.QOSClass
 	if have.StartTime == nil {
 		have.StartTime = old.StartTime
@@ -188,6 +189,69 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	}
 	// The order of conditions says nothing: keep one, so that it makes no difference.
 	slices.SortStableFunc(have.Conditions, func(a, b corev1.PodCondition) int { return order(a.Type) - order(b.Type) })
+}
+
+// ofPod keeps of what a device says of a pod what is of that pod: its status is not longer than it is, and everybody who
+// lists pods gets it. The rest no device of ours says.
+func ofPod(p *corev1.Pod, old *corev1.PodStatus) {
+	st := &p.Status
+	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), mostIPs)], st.HostIPs[:min(len(st.HostIPs), mostIPs)]
+	st.AllocatedResources, st.Resources, st.Resize = nil, nil, ""
+	st.ResourceClaimStatuses, st.ExtendedResourceClaimStatus, st.NodeAllocatableResourceClaimStatuses, st.VolumeHealth = nil, nil, nil, nil
+	var debug []corev1.Container
+	for i := range p.Spec.EphemeralContainers {
+		debug = append(debug, corev1.Container{Name: p.Spec.EphemeralContainers[i].Name})
+	}
+	st.InitContainerStatuses = ofContainers(p.Spec.InitContainers, old.InitContainerStatuses, st.InitContainerStatuses)
+	st.ContainerStatuses = ofContainers(p.Spec.Containers, old.ContainerStatuses, st.ContainerStatuses)
+	st.EphemeralContainerStatuses = ofContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
+}
+
+// mostIPs is how many addresses a pod or its host has at most: one of each family, and some to spare.
+const mostIPs = 8
+
+// ofContainers keeps the statuses of containers that there are, one of each.
+func ofContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+	for _, c := range said {
+		i := slices.IndexFunc(list, func(is corev1.Container) bool { return is.Name == c.Name })
+		if i < 0 || slices.ContainsFunc(kept, func(is corev1.ContainerStatus) bool { return is.Name == c.Name }) {
+			continue
+		}
+		c.VolumeMounts, c.User, c.AllocatedResourcesStatus = nil, nil, nil
+		var was corev1.ContainerStatus
+		if j := slices.IndexFunc(old, func(was corev1.ContainerStatus) bool { return was.Name == c.Name }); j >= 0 {
+			was = old[j]
+		}
+		if was.Resources == nil {
+			was.Resources = &corev1.ResourceRequirements{}
+		}
+		want := &list[i].Resources
+		granted(c.AllocatedResources, want.Requests, was.AllocatedResources)
+		if c.Resources != nil {
+			c.Resources.Claims = nil
+			granted(c.Resources.Requests, want.Requests, was.Resources.Requests)
+			granted(c.Resources.Limits, want.Limits, was.Resources.Limits)
+		}
+		kept = append(kept, c)
+	}
+	return kept
+}
+
+// granted keeps of what a device says that a container has no more than it is to have, or had before: else a pod's own
+// device could use up a quota with it.
+func granted(says, want, had corev1.ResourceList) {
+	for name, q := range says {
+		most, asked := want[name]
+		if before, ok := had[name]; ok && before.Cmp(most) > 0 {
+			most, asked = before, true
+		}
+		switch {
+		case !asked:
+			delete(says, name)
+		case q.Cmp(most) > 0:
+			says[name] = most.DeepCopy()
+		}
+	}
 }
 
 // devices tells whether it is for a pod's device to say a condition, and to stop saying it.
