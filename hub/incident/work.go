@@ -114,29 +114,34 @@ type work struct {
 func isWork(k state.Kind) bool { return k.Row() != nil && k.Row().Template != nil }
 
 func viewOfWork(o state.Object) (w work) {
-	var conditions []metav1.Condition // their types and words differ alone
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
 		for _, c := range o.Status.Conditions {
-			conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
 		}
 	case *appsv1.ReplicaSet:
 		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
 		for _, c := range o.Status.Conditions {
 			if metav1.GetControllerOfNoCopy(o) == nil { // else the Deployment says it
-				conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
 			}
 		}
 	case *corev1.ReplicationController:
 		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
 		for _, c := range o.Status.Conditions {
-			conditions = append(conditions, metav1.Condition{Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
 		}
 	case *appsv1.StatefulSet:
 		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
+		for _, c := range o.Status.Conditions {
+			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
+		}
 	case *appsv1.DaemonSet:
 		w.short = o.Status.NumberReady < o.Status.DesiredNumberScheduled
+		for _, c := range o.Status.Conditions {
+			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
+		}
 	case *fleet.FirmwareRollout:
 		if st := &o.Status; st.Phase == fleet.RolloutStopped {
 			w = work{cause: FirmwareRolloutStopped, why: st.Sentence}
@@ -149,14 +154,22 @@ func viewOfWork(o state.Object) (w work) {
 	case *batchv1.Job:
 		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {
 			w = work{cause: JobFailed, why: c.Message, at: c.LastTransitionTime.UTC()}
-		}
-	}
-	for _, c := range conditions {
-		if c.Type == string(appsv1.DeploymentReplicaFailure) && c.Status == metav1.ConditionTrue {
-			w.cause, w.why, w.at = CannotMakePods, c.Message, c.LastTransitionTime.UTC()
+		} else if state.JobEnd(o) == nil {
+			for _, c := range o.Status.Conditions {
+				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
+			}
 		}
 	}
 	return w
+}
+
+// says notes a workload's condition if it is that no pods may be made for it: of a Job it is called FailedCreate, of
+// a Deployment whose ReplicaSet may not be made Progressing.
+func (w *work) says(t string, status corev1.ConditionStatus, reason, message string, at metav1.Time) {
+	failed := t == string(appsv1.ReplicaSetReplicaFailure) || t == "FailedCreate"
+	if failed && status == corev1.ConditionTrue || t == string(appsv1.DeploymentProgressing) && reason == "ReplicaSetCreateError" {
+		w.cause, w.why, w.at = CannotMakePods, message, at.UTC()
+	}
 }
 
 // large tells whether a workload has so many pods that they are not walked whenever something
@@ -263,7 +276,11 @@ func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.Inc
 	if _, ok := o.(*batchv1.CronJob); ok {
 		var newest *batchv1.Job
 		for d := range p.s.Owned(o.GetUID(), state.Jobs) {
-			if j := d.(*batchv1.Job); state.JobEnd(j) != nil && (newest == nil || newest.CreationTimestamp.Before(&j.CreationTimestamp)) {
+			j := d.(*batchv1.Job)
+			if v := viewOfWork(j); v.cause == CannotMakePods {
+				p.add(by, v.cause, object, v.at, v.why)
+			}
+			if state.JobEnd(j) != nil && (newest == nil || newest.CreationTimestamp.Before(&j.CreationTimestamp)) {
 				newest = j
 			}
 		}
