@@ -79,8 +79,11 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 }
 
 // Replaced notes that a record is of another device from now on: what the one before it has come to with a boot
-// configuration says nothing of this one. A turn that has begun goes on.
+// configuration says nothing of this one. A turn that has begun goes on. Nor does what that one had stored: this one is
+// asked itself.
 func Replaced(rec *state.Record) {
+	rec.Unmet = rec.Unmet || rec.Paused
+	rec.Paused, rec.Stored = false, 0
 	if t := rec.Assigned; t != nil {
 		rec.Assigned = &state.FirmwareTurn{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
 	}

@@ -1,0 +1,50 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/node"
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
+)
+
+// That a device had stored a newer desired state than this hub's says nothing of the machine that has taken its
+// place: that one is told what is wanted of it, unless it says the same of itself.
+func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
+	for name, stored := range map[string]int64{"a new card": 0, "a card of another hub": 1 << 40} {
+		listening(t, name, func(h *listener) {
+			nodetest.Greet(h.t, h.l, "pi-1")
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+			time.Sleep(10 * time.Second)
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1 << 50})
+			synctest.Wait()
+			if rec := h.l.Snapshot().Record("pi-1"); !rec.Paused {
+				h.t.Fatalf("it is not left alone: %+v", rec)
+			}
+			time.Sleep(time.Hour) // it is thrown away
+			st := nodetest.Report("c", 1, "True")
+			st.MachineID = "fedcba9876543210"
+			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-1"}, st); err != nil {
+				h.t.Fatal(err)
+			}
+			_, before, _ := h.book.Counts()
+			for seq := range uint64(5) {
+				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "c", Seq: seq + 1, Status: 1, Desired: stored})
+				time.Sleep(10 * time.Second)
+			}
+			_, after, _ := h.book.Counts()
+			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.Unmet || (after > before) != (stored == 0) {
+				h.t.Errorf("it has stored %d: told %d times, %+v", stored, after-before, rec)
+			}
+			if c := state.NodeCondition(h.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
+				h.t.Error(c)
+			}
+		})
+	}
+}
