@@ -82,6 +82,11 @@ func TestFilter(t *testing.T) {
 }
 
 func TestHostPorts(t *testing.T) {
+	before := func(policy corev1.ContainerRestartPolicy) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i", RestartPolicy: &policy, Ports: []corev1.ContainerPort{{HostPort: 80, Protocol: "TCP"}}}}
+		}
+	}
 	for _, c := range []struct {
 		name string
 		a, b func(*corev1.Pod)
@@ -93,6 +98,9 @@ func TestHostPorts(t *testing.T) {
 		{"two addresses do not", hostPort("10.0.0.1", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), true},
 		{"one address and all of them clash", hostPort("0.0.0.0", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), false},
 		{"no protocol is TCP", hostPort("", "", 80), hostPort("", "TCP", 80), false},
+		{"a sidecar has its port as long as the pod runs", before(corev1.ContainerRestartPolicyAlways), hostPort("", "TCP", 80), false},
+		{"and wants it free", hostPort("", "TCP", 80), before(corev1.ContainerRestartPolicyAlways), false},
+		{"what runs before the others does not", before(""), hostPort("", "TCP", 80), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi", "oslo"), pod("a", c.a, onNode("pi")), pod("b", c.b)).settle().quiet()

@@ -58,14 +58,23 @@ func resizing(p *corev1.Pod) bool {
 	return differs(p.Spec.Containers, p.Status.ContainerStatuses) || differs(p.Spec.InitContainers, p.Status.InitContainerStatuses)
 }
 
-// HostPorts returns the ports of the device that a pod takes.
+// HostPorts returns the ports of the device that a pod takes as long as it runs: those of
+// its containers and sidecars.
 func HostPorts(p *corev1.Pod) (ports []HostPort) {
-	for _, c := range p.Spec.Containers {
+	take := func(c *corev1.Container) {
 		for _, port := range c.Ports {
 			if port.HostPort > 0 {
 				ports = append(ports, HostPort{port.HostIP, port.Protocol, port.HostPort})
 			}
 		}
+	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			take(c)
+		}
+	}
+	for i := range p.Spec.Containers {
+		take(&p.Spec.Containers[i])
 	}
 	return ports
 }
