@@ -172,7 +172,7 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	}
 	was, is := placed(old), placed(next)
 	if was && is && old.Spec.NodeName == next.Spec.NodeName && maps.Equal(old.Labels, next.Labels) &&
-		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation {
+		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation && !state.Resizing(old) && !state.Resizing(next) {
 		return all // it only reported how it is
 	}
 	if was {

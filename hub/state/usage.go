@@ -32,12 +32,12 @@ func Requests(p *corev1.Pod) corev1.ResourceList { return resource.PodRequests(p
 
 // sizes tells how to count a pod.
 func sizes(p *corev1.Pod) resource.PodResourcesOptions {
-	return resource.PodResourcesOptions{UseStatusResources: resizing(p)}
+	return resource.PodResourcesOptions{UseStatusResources: Resizing(p)}
 }
 
-// resizing tells whether a device has granted a container, or a container has,
+// Resizing tells whether a device has granted a container, or a container has,
 // anything else than its pod says. While that is not so, the spec alone counts.
-func resizing(p *corev1.Pod) bool {
+func Resizing(p *corev1.Pod) bool {
 	differs := func(list []corev1.Container, said []corev1.ContainerStatus) bool {
 		for i := range said {
 			st := &said[i]
@@ -107,7 +107,7 @@ func sameAsk(a, b *corev1.Pod) bool {
 		}
 		return p.Spec.Resources.Requests
 	}
-	if resizing(a) || resizing(b) {
+	if Resizing(a) || Resizing(b) {
 		return false // it is rare, and soon over
 	}
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
