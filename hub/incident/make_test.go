@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
 )
@@ -59,4 +60,27 @@ func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 			w.shows("and over")
 		})
 	}
+}
+
+// A CronJob whose newest Job has ended well has no trouble any more, whatever an earlier one had.
+func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
+	w := newWorld(t)
+	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "cron-uid"}}
+	job := func(name string, at time.Time, conditions ...batchv1.JobCondition) *batchv1.Job {
+		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(at),
+			OwnerReferences: []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "cron-uid", Controller: new(true)}}}, Status: batchv1.JobStatus{Conditions: conditions}}
+	}
+	ends := func(how batchv1.JobConditionType) batchv1.JobCondition {
+		return batchv1.JobCondition{Type: how, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}
+	}
+	w.put(cron, job("backup-1", w.now, ends(batchv1.JobFailed)))
+	w.shows("it has failed", "JobFailed backup 0 0 0")
+	w.wait(time.Hour)
+	began := w.now
+	w.put(job("backup-2", began))
+	w.shows("the next one runs", "JobFailed backup 0 0 0")
+	w.wait(time.Minute)
+	w.put(job("backup-2", began, ends(batchv1.JobComplete)))
+	w.wait(time.Minute)
+	w.shows("the next one has ended well")
 }

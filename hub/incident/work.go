@@ -105,6 +105,7 @@ func (p *pass) podsBelow(o state.Object, depth int, yield func(*corev1.Pod) bool
 // pods than it wants, and why it makes none, if it says so.
 type work struct {
 	short bool
+	ended bool // a Job: the one before it is not its CronJob's newest any more
 	cause fleet.IncidentCause
 	why   string
 	at    time.Time
@@ -152,9 +153,10 @@ func viewOfWork(o state.Object) (w work) {
 			}
 		}
 	case *batchv1.Job:
+		w.ended = state.JobEnd(o) != nil
 		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {
-			w = work{cause: JobFailed, why: c.Message, at: c.LastTransitionTime.UTC()}
-		} else if state.JobEnd(o) == nil {
+			w.cause, w.why, w.at = JobFailed, c.Message, c.LastTransitionTime.UTC()
+		} else if !w.ended {
 			for _, c := range o.Status.Conditions {
 				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
 			}
