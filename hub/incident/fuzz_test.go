@@ -6,7 +6,11 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/incident"
@@ -18,7 +22,7 @@ import (
 // node that is not ready is part of exactly one open incident, each that stands in one is in
 // trouble, and asked about everything the decider wants nothing more.
 func FuzzIncidents(f *testing.F) {
-	for seed := range int64(24) {
+	for seed := range int64(40) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {
@@ -27,7 +31,7 @@ func FuzzIncidents(f *testing.F) {
 		for i := range 3 {
 			w.nodes(fmt.Sprint("site", i), 1+r.Intn(4))
 		}
-		w.put(deployment("kiosk", 4, 4), replicaSet("kiosk-1", "kiosk"))
+		w.put(deployment("kiosk", 4, 4), replicaSet("kiosk-1", "kiosk"), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "uid-backup"}})
 		for range 60 {
 			chance(w, r)
 			w.wait(time.Duration(r.Intn(400)) * time.Second)
@@ -42,7 +46,33 @@ func chance(w *world, r *rand.Rand) {
 	statuses := []corev1.ConditionStatus{"True", "False", "Unknown"}
 	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK, fleet.ConditionIdentityConflict}
 	name := fmt.Sprint("kiosk-", r.Intn(6))
-	switch r.Intn(9) {
+	switch r.Intn(16) {
+	case 9, 10:
+		chanceOfJobs(w, r)
+	case 11:
+		if p := w.s.Pod("default", name); p != nil && p.DeletionTimestamp == nil {
+			p = p.DeepCopy()
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: w.now.Add(30 * time.Second)}, new(int64(30))
+			w.put(p)
+		}
+	case 12:
+		if p := w.s.Pod("default", name); p != nil && p.DeletionTimestamp == nil {
+			p = p.DeepCopy()
+			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: statuses[r.Intn(2)]}, w.now)
+			w.put(p)
+		}
+	case 13:
+		if p := w.s.Pod("default", name); p != nil && p.DeletionTimestamp == nil {
+			p = p.DeepCopy()
+			p.Status.Phase = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodFailed, corev1.PodSucceeded}[r.Intn(4)]
+			w.put(p)
+		}
+	case 14:
+		w.put(pod(fmt.Sprint("alone-", r.Intn(2)), n.Name, all(waiting([]string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"}[r.Intn(4)], "x"))))
+	case 15:
+		if p := w.s.Pod("default", fmt.Sprint("alone-", r.Intn(2))); p != nil {
+			w.remove(p)
+		}
 	case 0, 1, 2:
 		w.ready(n.Name, statuses[r.Intn(3)])
 	case 3:
@@ -115,5 +145,44 @@ func (w *world) holds() {
 	// The same fleet, the same names: those that are forgotten are given again.
 	if again := decider.Decide(w.s, decider.Subjects(w.s), w.now); len(again.Changes) > 0 {
 		w.Fatalf("the same fleet has other incidents: %v", again.Changes[0].Object)
+	}
+}
+
+// chanceOfJobs is what becomes of a CronJob's Jobs, of a DaemonSet, and of a StatefulSet.
+func chanceOfJobs(w *world, r *rand.Rand) {
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}
+	}
+	refused := r.Intn(3) == 0
+	switch r.Intn(3) {
+	case 0, 1:
+		name := fmt.Sprint("backup-", r.Intn(3))
+		j, _ := w.s.Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: name}).(*batchv1.Job)
+		switch {
+		case j == nil:
+			j = &batchv1.Job{ObjectMeta: meta(name)}
+			j.CreationTimestamp = metav1.NewTime(w.now)
+			if r.Intn(4) > 0 {
+				j.OwnerReferences = []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "uid-backup", Controller: new(true)}}
+			}
+			w.put(j)
+		case r.Intn(4) == 0:
+			w.remove(j)
+		case len(j.Status.Conditions) == 0:
+			j = j.DeepCopy()
+			t := []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, "FailedCreate"}[r.Intn(3)]
+			j.Status.Conditions = []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}
+			w.put(j)
+		case j.Status.Conditions[0].Type == "FailedCreate":
+			j = j.DeepCopy()
+			j.Status.Conditions = nil
+			w.put(j)
+		}
+	default:
+		d := &appsv1.DaemonSet{ObjectMeta: meta("meter"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: int32(r.Intn(3))}}
+		if refused {
+			d.Status.Conditions = []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}
+		}
+		w.put(d)
 	}
 }
