@@ -17,6 +17,8 @@ type liveness struct {
 	key    atomic.Pointer[string] // the key that speaks for the node; nil: nobody has joined
 	seen   atomic.Int64           // since the loop's start; 0: not yet
 	seq    atomic.Uint64          // of the newest lease
+	back   atomic.Uint64          // of the last lease, where that was an earlier one
+	backs  atomic.Uint32          // how many earlier ones there were in a row
 	status atomic.Uint64          // seq of the newest status that the hub has
 	pods   atomic.Uint64          // seq of the newest pods that the hub has
 	wanted atomic.Int64           // generation that the device should have
@@ -120,7 +122,11 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		return
 	}
 	if lease.Seq <= p.seq.Load() {
+		d.earlier(node, p, lease.Seq)
 		return
+	}
+	if p.backs.Load() > 0 {
+		p.backs.Store(0)
 	}
 	p.track(at, lease.Seq)
 	p.seq.Store(lease.Seq)
@@ -158,6 +164,19 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		p.mu.Lock()
 		p.resent.reset(at)
 		p.mu.Unlock()
+	}
+}
+
+// earlier hears a lease that is not news. One that comes late or twice is nothing. But
+// where they go on, each later than the one before, a device has been put back in its life,
+// as a virtual machine is to a snapshot, and counts on from there: in a new boot it is heard.
+func (d *Devices) earlier(node string, p *liveness, seq uint64) {
+	const inARow = 3 // in less than a grace
+	if seq <= p.back.Swap(seq) {
+		p.backs.Store(0)
+	}
+	if p.backs.Add(1) >= inARow {
+		d.renewBoot(node, p)
 	}
 }
 

@@ -48,3 +48,36 @@ func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
 		})
 	}
 }
+
+// A device that is put back in its life, as a virtual machine to a snapshot of its memory, counts its leases on from
+// there: it is asked for a new boot, in which they count, before it is given up.
+func TestADeviceThatIsPutBackIsAskedForANewBoot(t *testing.T) {
+	for _, c := range []struct {
+		rule string
+		seqs []uint64
+		anew bool
+	}{
+		{"counting on from there", []uint64{60, 61, 62}, true},
+		{"one that comes twice", []uint64{100, 100, 100, 100}, false},
+		{"one that comes again and again", []uint64{60, 60, 60, 60}, false},
+		{"some that come late", []uint64{98, 99, 101, 97, 100, 102}, false},
+		{"some that come again out of turn", []uint64{60, 61, 60, 61, 60, 61}, false},
+	} {
+		listening(t, c.rule, func(h *listener) {
+			nodetest.Greet(h.t, h.l, "pi-1")
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 100, Status: 1})
+			for _, seq := range c.seqs {
+				time.Sleep(10 * time.Second)
+				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
+			}
+			synctest.Wait()
+			anew := false
+			for _, r := range h.book.Requests() {
+				anew = anew || r.NewBoot
+			}
+			if anew != c.anew {
+				h.t.Errorf("it is asked for a new boot: %v", anew)
+			}
+		})
+	}
+}

@@ -90,6 +90,13 @@ func (b *Notebook) Counts() (commits, desired, requests int) {
 	return b.commits, len(b.desired), len(b.requests)
 }
 
+// Requests returns what was asked of devices.
+func (b *Notebook) Requests() []wire.Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.requests)
+}
+
 // NewNotebook returns an empty one.
 func NewNotebook() *Notebook { return &Notebook{rows: map[state.Key][]byte{}} }
 
