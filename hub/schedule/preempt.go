@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,17 +123,10 @@ func (p *pass) offerOf(t try, name string) *offer {
 	return o
 }
 
-// byImportance sorts the pod of the highest priority first, of two the one that has
-// run longer.
+// byImportance sorts the pod of the highest priority first, of two the one that was placed
+// earlier: when it began to run its device says, whose clock decides nothing.
 func byImportance(a, b *corev1.Pod) int {
-	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), startOf(a).Compare(startOf(b)), strings.Compare(a.Name, b.Name))
-}
-
-func startOf(pod *corev1.Pod) time.Time {
-	if pod.Status.StartTime != nil {
-		return pod.Status.StartTime.Time
-	}
-	return pod.CreationTimestamp.Time
+	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), state.BoundAt(a).Compare(state.BoundAt(b)), strings.Compare(a.Name, b.Name))
 }
 
 // fitsWithout tells whether the node would take the pod once the victims are gone.
@@ -186,7 +178,7 @@ func (o *offer) compare(b *offer) int {
 		cmp.Compare(schedcorev1.PodPriority(o.victims[0]), schedcorev1.PodPriority(b.victims[0])),
 		cmp.Compare(sum(o), sum(b)),
 		cmp.Compare(len(o.victims), len(b.victims)),
-		startOf(b.victims[0]).Compare(startOf(o.victims[0])),
+		state.BoundAt(b.victims[0]).Compare(state.BoundAt(o.victims[0])),
 		strings.Compare(o.node, b.node),
 	)
 }

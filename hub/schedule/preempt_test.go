@@ -3,6 +3,7 @@ package schedule
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +21,11 @@ func TestQueueOrder(t *testing.T) {
 }
 
 func TestPreemption(t *testing.T) {
+	placedAt := func(after time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, start.Add(after))
+		}
+	}
 	for _, c := range []struct {
 		name    string
 		there   []*corev1.Pod
@@ -38,6 +44,10 @@ func TestPreemption(t *testing.T) {
 		{"nobody leaves where that would not help", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a")), pod("l2", asks("4", ""), onNode("b"))}, pod("p", asks("5", ""), priority(10)), nil, ""},
 		{"a pod that never preempts waits", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"))},
 			pod("p", asks("4", ""), priority(10), toNode("a"), func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) }), nil, ""},
+		{"the one that was placed last, whatever its device's clock says", []*corev1.Pod{
+			pod("l1", asks("2", ""), onNode("a"), placedAt(time.Hour), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(0, 0)} }),
+			pod("l2", asks("2", ""), onNode("a"), placedAt(time.Minute), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: start} })},
+			pod("p", asks("2", ""), priority(10), toNode("a")), []string{"l1"}, "a"},
 		{"the one that keeps it away leaves", []*corev1.Pod{pod("l1", onNode("a"), awayFrom("vip", corev1.LabelHostname)), pod("l2", onNode("a"))}, pod("p", app("vip"), priority(10), toNode("a")), []string{"l1"}, "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
