@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -124,6 +125,7 @@ var why = map[string]string{
 	"Lifecycle.stopSignal":                                "write STOPSIGNAL into the image",
 	"LifecycleHandler.tcpSocket":                          "Kubernetes does nothing with it: use exec, httpGet or sleep",
 	"Container.volumeDevices":                             "devices have no block volumes: use a hostPath",
+	"ResourceFieldSelector.divisor":                       "use 1m or 1 for cpu, and 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi or 1Ei for memory and ephemeral-storage",
 	"EnvVarSource.fileKeyRef":                             "use configMapKeyRef or secretKeyRef",
 	"VolumeResourceRequirements.limits":                   "a volume may use what its device has free",
 	"PersistentVolumeClaimSpec.selector":                  "volumes are made for claims: leave it out, or name one by volumeName",
@@ -209,6 +211,8 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 		name := owner + "." + json
 		at := p.Child(json)
 		switch {
+		case name == "ResourceFieldSelector.divisor" && !divides(v.Interface().(corev1.ResourceFieldSelector)):
+			w.refused(at, name)
 		case list == " * " || strings.Contains(list, " "+json+" "):
 			w.value(v.Field(i), at)
 		case asksNothing(name, v.Field(i)):
@@ -218,6 +222,16 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 			w.refused(at, name)
 		}
 	}
+}
+
+// divides tells whether devices can divide a resource so: by Kubernetes' units, thousandths of a processor
+// and whole bytes.
+func divides(f corev1.ResourceFieldSelector) bool {
+	known := "1 1k 1M 1G 1T 1P 1E 1Ki 1Mi 1Gi 1Ti 1Pi 1Ei"
+	if strings.HasSuffix(f.Resource, ".cpu") {
+		known = "1m 1"
+	}
+	return f.Divisor.Sign() <= 0 || slices.Contains(strings.Fields(known), f.Divisor.String())
 }
 
 // unsupported refuses fields that neither the hub nor devices honour. what is a
