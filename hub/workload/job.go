@@ -40,7 +40,14 @@ type run struct {
 // becomes of the pods of a large one is looked at once in a while, what is wanted of it at once.
 func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 	was, ok := p.s.Get(k).(*batchv1.Job)
-	if !ok || p.born[k] || managed(was) || !finds(was.Spec.Selector, &was.Spec.Template) {
+	if !ok || p.born[k] {
+		return
+	}
+	if managed(was) {
+		p.expire(was)
+		return
+	}
+	if !finds(was.Spec.Selector, &was.Spec.Template) {
 		return
 	}
 	if p.later(k, state.PodsOf(p.s, was), turn || len(orphans) > 0) {
@@ -50,11 +57,12 @@ func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 		p.letGo(was)
 		return
 	}
-	r := &run{pass: p, key: k, was: was, job: was.DeepCopy()}
-	if end := state.JobEnd(was); end != nil {
-		r.over(end)
+	if state.JobEnd(was) != nil {
+		p.letGo(was)
+		p.expire(was)
 		return
 	}
+	r := &run{pass: p, key: k, was: was, job: was.DeepCopy()}
 	r.gather(orphans)
 	r.count()
 	r.judge()
@@ -77,18 +85,17 @@ func managed(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
 
-// over is what is left to do for a Job that has ended: to forget it in time.
-func (r *run) over(end *batchv1.JobCondition) {
-	r.letGo(r.was)
-	ttl := r.was.Spec.TTLSecondsAfterFinished
-	if ttl == nil {
+// expire forgets a Job that has ended in time, whoever keeps it.
+func (p *pass) expire(j *batchv1.Job) {
+	end, ttl := state.JobEnd(j), j.Spec.TTLSecondsAfterFinished
+	if end == nil || ttl == nil {
 		return
 	}
-	if at := end.LastTransitionTime.Add(time.Duration(*ttl) * time.Second); at.After(r.now) {
-		r.again(r.key, at)
+	if at := end.LastTransitionTime.Add(time.Duration(*ttl) * time.Second); at.After(p.now) {
+		p.again(state.KeyOf(j), at)
 		return
 	}
-	r.removeObject(r.was, fmt.Sprintf("delete job %s: it ended %d s ago", state.Display(r.was), *ttl))
+	p.removeObject(j, fmt.Sprintf("delete job %s: it ended %d s ago", state.Display(j), *ttl))
 }
 
 // letGo holds no pod of a Job any more: nobody will count it.

@@ -362,6 +362,38 @@ func TestAJobIsSuspendedAndResumed(t *testing.T) {
 }
 
 // The pods of a Job that is deleted are held by nobody, with and without it.
+// TestAJobOfAnothersIsForgottenInTime: whoever keeps it, what has ended goes after its ttlSecondsAfterFinished, and
+// nothing else of it is touched.
+func TestAJobOfAnothersIsForgottenInTime(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  batchv1.JobConditionType
+		ttl  *int32
+		left int
+	}{
+		{"a Job that is complete", batchv1.JobComplete, new(int32(60)), 0},
+		{"a Job that has failed", batchv1.JobFailed, new(int32(60)), 0},
+		{"a Job that is suspended", batchv1.JobSuspended, new(int32(60)), 1},
+		{"a Job without an end to its memory", batchv1.JobComplete, nil, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(aJob(func(s *batchv1.JobSpec) {
+				s.ManagedBy, s.TTLSecondsAfterFinished = new("kueue.x-k8s.io/multikueue"), c.ttl
+			})).settle().pass(time.Hour)
+			f.edit(state.KeyOf(f.job()), func(o state.Object) {
+				o.(*batchv1.Job).Status.Conditions = []batchv1.JobCondition{{Type: c.end, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.now)}}
+			}).pass(59 * time.Second)
+			if n := len(f.jobs()); n != 1 || len(f.pods()) != 0 {
+				t.Errorf("before its time there are %d, and pods %v", n, f.pods())
+			}
+			f.pass(time.Second)
+			if n := len(f.jobs()); n != c.left {
+				t.Errorf("%d are left, want %d", n, c.left)
+			}
+		})
+	}
+}
+
 func TestADeletedJobHoldsNoPods(t *testing.T) {
 	for _, orphan := range []bool{false, true} {
 		f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3)), new(int32(3)) })).settle()
