@@ -38,7 +38,7 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 			continue
 		}
 		latest[e.Namespace+"/"+e.Name] = e
-		changes = append(changes, room(s, e)...)
+		changes = append(changes, room(s, e, now)...)
 		changes = append(changes, state.Put(e, ""))
 	}
 	return changes
@@ -47,7 +47,7 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 // AddEvent returns the changes by which an event is told, and makes room.
 func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.Time) []state.Change {
 	e := NewEvent(s, ref, said, now)
-	return append(room(s, e), state.Put(e, ""))
+	return append(room(s, e, now), state.Put(e, ""))
 }
 
 // Said is what an event says.
@@ -93,7 +93,7 @@ const (
 )
 
 // room removes the oldest events that a new one is too many for.
-func room(s state.Snapshot, e *corev1.Event) (changes []state.Change) {
+func room(s state.Snapshot, e *corev1.Event, now time.Time) (changes []state.Change) {
 	if s.Get(state.KeyOf(e)) != nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func room(s state.Snapshot, e *corev1.Event) (changes []state.Change) {
 		if !ok || other.InvolvedObject.UID != e.InvolvedObject.UID {
 			continue
 		}
-		if n++; about == nil || other.LastTimestamp.Before(&about.LastTimestamp) {
+		if n++; about == nil || state.ToldAt(other, now).Before(state.ToldAt(about, now)) {
 			about = other
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
 )
 
 // A crowd is what events are alike in: those of one share what room there is.
@@ -15,7 +17,7 @@ type crowd struct {
 }
 
 func crowdOf(e *corev1.Event, now time.Time) crowd {
-	return crowd{toldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.Reason}
+	return crowd{state.ToldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.Reason}
 }
 
 // spare returns the events to remove so that limit are left, of all of them, the oldest

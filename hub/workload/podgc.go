@@ -158,9 +158,9 @@ func (p *pass) trimEvents() {
 	for e := range state.Each[*corev1.Event](p.s, state.Events, "") {
 		all = append(all, e)
 	}
-	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return toldAt(a, p.now).Compare(toldAt(b, p.now)) })
+	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return state.ToldAt(a, p.now).Compare(state.ToldAt(b, p.now)) })
 	var changes []state.Change
-	for len(all) > 0 && !toldAt(all[0], p.now).Add(ttl).After(p.now) {
+	for len(all) > 0 && !state.ToldAt(all[0], p.now).Add(ttl).After(p.now) {
 		changes = append(changes, state.Remove(all[0], ""))
 		all = all[1:]
 	}
@@ -169,18 +169,4 @@ func (p *pass) trimEvents() {
 	}
 	p.do(changes...)
 	p.wakeEvents()
-}
-
-// toldAt is when an event was told last. A client says of that what it likes: not that it will be told later.
-func toldAt(e *corev1.Event, now time.Time) time.Time {
-	at, said := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
-	if e.Series != nil {
-		said[2] = e.Series.LastObservedTime.Time
-	}
-	for _, t := range said {
-		if t.After(at) && !t.After(now) {
-			at = t
-		}
-	}
-	return at
 }
