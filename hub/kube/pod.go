@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
 )
 
@@ -74,6 +76,9 @@ func (c *call) bind() error {
 			return step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 		}
 		next := p.DeepCopy()
+		if err := c.bound(next, p, binding); err != nil {
+			return step{}, err
+		}
 		next.Spec.NodeName = node
 		state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, state.Ceil(now).Time)
 		return step{changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+c.who.Name)}, result: next}, nil
@@ -82,6 +87,27 @@ func (c *call) bind() error {
 		return err
 	}
 	return c.done(f)
+}
+
+// bound gives a pod the labels and annotations of what binds it, as Kubernetes does: a scheduler of its own
+// says with them what it has chosen.
+func (c *call) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
+	if len(binding.Labels)+len(binding.Annotations) == 0 {
+		return nil
+	}
+	next.Labels, next.Annotations = merged(p.Labels, binding.Labels), merged(p.Annotations, binding.Annotations)
+	if _, errs := admission.Admit(next, p, c.Settings); len(errs) > 0 {
+		return c.invalid(errs...)
+	}
+	return nil
+}
+
+// merged is a new map of what is in both; what the second says counts.
+func merged(a, b map[string]string) map[string]string {
+	all := make(map[string]string, len(a)+len(b))
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
 }
 
 // evict deletes a pod, unless a disruption budget would not have it.

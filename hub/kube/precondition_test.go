@@ -1,6 +1,10 @@
 package kube
 
-import "testing"
+import (
+	"testing"
+
+	"flotilla.dev/shared/fleet"
+)
 
 // Who acts on what he has seen says of which object: another one of that name is none of his.
 func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
@@ -57,5 +61,36 @@ func TestVersionZeroIsNone(t *testing.T) {
 			send(t, s, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "", `{"metadata":{"name":"l"}}`, 201, nil)
 			send(t, s, c.method, c.path, c.contentType, c.body, c.code, nil)
 		})
+	}
+}
+
+// TestAPodHasWhatItWasBoundWith: labels and annotations of a Binding are the pod's, where it may have such.
+func TestAPodHasWhatItWasBoundWith(t *testing.T) {
+	f := seeded()
+	s := newServer(f)
+	const at = ns + "/pods/kiosk-2/binding"
+	with := func(metadata string) string {
+		return `{"metadata":{"name":"kiosk-2",` + metadata + `},"target":{"kind":"Node","name":"pi-2"}}`
+	}
+	was := f.Snapshot().Pod("default", "kiosk-2")
+	for _, wrong := range []string{
+		`"labels":{"chosen":"by hand!"}`, `"annotations":{"a b":"c"}`,
+		`"annotations":{"` + fleet.RuntimeHandlerAnnotation + `":"another"}`,
+	} {
+		send(t, s, "POST", at, "", with(wrong), 422, nil)
+	}
+	send(t, s, "POST", at+"?dryRun=All", "", with(`"labels":{"a":"b"}`), 201, nil)
+	if f.Snapshot().Pod("default", "kiosk-2") != was {
+		t.Error("what is refused, or only tried, changes the pod")
+	}
+	send(t, s, "POST", at, "", with(`"labels":{"app":"told","zone":"a"},"annotations":{"scheduler/score":"7"}`), 201, nil)
+	p := f.Snapshot().Pod("default", "kiosk-2")
+	if p.Spec.NodeName != "pi-2" || p.Labels["app"] != "told" || p.Labels["zone"] != "a" || p.Annotations["scheduler/score"] != "7" {
+		t.Errorf("on %q with %v and %v", p.Spec.NodeName, p.Labels, p.Annotations)
+	}
+	for k, v := range was.Labels {
+		if k != "app" && p.Labels[k] != v {
+			t.Errorf("label %s is %q, it was %q", k, p.Labels[k], v)
+		}
 	}
 }
