@@ -65,6 +65,13 @@ func cronJobName(name string, prefix bool) []string {
 	return wrong
 }
 
+// jobName checks that the name of a Job can be a label of its pods, where they have such.
+func (l *list) jobName(j *batchv1.Job) {
+	if most := validation.LabelValueMaxLength; len(j.Name) > most && !is(j.Spec.ManualSelector) {
+		l.invalid(field.NewPath("metadata", "name"), j.Name, fmt.Sprintf("must be no more than %d characters: it is a label of its pods", most))
+	}
+}
+
 // Kubernetes' bounds of Indexed Jobs and of a Job's own rules.
 const (
 	mostIndexed     = 100_000

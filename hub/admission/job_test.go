@@ -62,6 +62,39 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 }
 
 // Of a Job only how much of it runs may change, and what its pods are placed by while none has run.
+// TestTheNameOfAJobIsALabelOfItsPods: a Job whose name can be none is refused, but one that stands may change.
+func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
+	for _, c := range []struct {
+		name, more, want string
+	}{
+		{strings.Repeat("j", 63), "", ""},
+		{"daily.report", "", ""},
+		{strings.Repeat("j", 64), "", "metadata.name: Invalid value: \"" + strings.Repeat("j", 64) + "\": must be no more than 63 characters"},
+		{strings.Repeat("j", 64), "  manualSelector: true\n  selector: {matchLabels: {a: b}}\n", ""}, // its pods have no label of it
+	} {
+		job := func() *batchv1.Job {
+			j := parse[*batchv1.Job](t, strings.Replace(aJob, "name: j,", "name: "+c.name+",", 1)+c.more)
+			j.Spec.Template.Labels = map[string]string{"a": "b"}
+			return j
+		}
+		j := job()
+		_, errs := Admit(j, nil, normal)
+		switch got := errs.ToAggregate(); {
+		case c.want == "" && got != nil:
+			t.Errorf("%s: %v", c.name, got)
+		case c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)):
+			t.Errorf("%s: %v, wants %q", c.name, got, c.want)
+		}
+		stands := job()
+		Default(stands, normal)
+		again := stands.DeepCopy()
+		again.Spec.Suspend = new(true)
+		if _, errs := Admit(again, stands, normal); len(errs) > 0 {
+			t.Errorf("%s cannot be suspended: %v", c.name, errs.ToAggregate())
+		}
+	}
+}
+
 func TestAJobsTemplateStands(t *testing.T) {
 	old := parse[*batchv1.Job](t, aJob)
 	if _, errs := Admit(old, nil, normal); errs.ToAggregate() != nil {

@@ -69,9 +69,14 @@ var rules = map[state.Kind]rule{
 		check: checks((*list).podTemplate),
 	},
 	state.Jobs: {
-		fill:  fills(func(j *batchv1.Job, _ Settings) { defaultJob(&j.Spec) }),
-		check: func(l *list, o state.Object, x given) { l.job(&o.(*batchv1.Job).Spec, spec, x.old == nil) },
-		same:  keeps((*list).jobUnchanged),
+		fill: fills(func(j *batchv1.Job, _ Settings) { defaultJob(&j.Spec) }),
+		check: func(l *list, o state.Object, x given) {
+			if x.old == nil {
+				l.jobName(o.(*batchv1.Job))
+			}
+			l.job(&o.(*batchv1.Job).Spec, spec, x.old == nil)
+		},
+		same: keeps((*list).jobUnchanged),
 	},
 	state.CronJobs: {
 		name:  cronJobName,
