@@ -185,7 +185,7 @@ func (r *rollout) create(revision int64) {
 	var hash, name string
 	for { // a name that something else has counts as a collision of hashes
 		hash = hashOf(&r.d.Spec.Template, r.d.Status.CollisionCount)
-		name = r.d.Name + "-" + hash
+		name = hashed(r.d.Name, hash)
 		if r.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: r.d.Namespace, Name: name}) == nil {
 			break
 		}

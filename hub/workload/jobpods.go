@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
@@ -189,7 +190,7 @@ func (r *run) launchIndex(index int32) {
 	}
 	pod.Annotations[batchv1.JobCompletionIndexAnnotation] = text
 	pod.Labels[batchv1.JobCompletionIndexAnnotation] = text
-	if len(base) <= 63 && pod.Spec.Hostname == "" {
+	if pod.Spec.Hostname == "" && len(validation.IsDNS1123Label(base)) == 0 {
 		pod.Spec.Hostname = base
 	}
 	if r.job.Spec.BackoffLimitPerIndex != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,7 +23,7 @@ const maxBase = 58
 // that follow from the owner, the snapshot's revision and a counter, so that the
 // same fleet at the same revision always makes the same names.
 func (p *pass) freeName(kind state.Kind, namespace, base string, owner types.UID) string {
-	base = base[:min(len(base), maxBase-1)] + "-"
+	base = cut(base, maxBase-1) + "-"
 	for ; ; p.named++ {
 		h := fnv.New64a()
 		h.Write([]byte(p.base.Salt + "\x00" + string(owner) + "\x00"))
@@ -44,6 +45,17 @@ func (p *pass) freeName(kind state.Kind, namespace, base string, owner types.UID
 		p.named++
 		return k.Name
 	}
+}
+
+// maxName is how long a name may be.
+const maxName = 253
+
+// hashed is the name of what a workload makes of its template with that hash.
+func hashed(base, hash string) string { return cut(base, maxName-1-len(hash)) + "-" + hash }
+
+// cut is the beginning of a name that more can be added to: a part of it never ends in a dot.
+func cut(base string, room int) string {
+	return strings.TrimRight(base[:min(len(base), room)], ".")
 }
 
 // mix spreads the last bits of a sum over all of them (the finalizer of

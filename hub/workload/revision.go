@@ -88,7 +88,7 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 	var hash, name string
 	for { // a name that something else has counts as a collision of hashes
 		hash = hashOf(t, collisions)
-		name = owner.GetName() + "-" + hash
+		name = hashed(owner.GetName(), hash)
 		if p.s.Get(state.Key{Kind: state.ControllerRevisions, Namespace: owner.GetNamespace(), Name: name}) == nil {
 			break
 		}
