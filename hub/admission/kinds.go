@@ -85,7 +85,7 @@ var rules = map[state.Kind]rule{
 	},
 	state.ControllerRevisions: {
 		check: checks((*list).revision),
-		same:  keeps(func(l *list, r, old *appsv1.ControllerRevision) { l.same(r.Data, old.Data, field.NewPath("data")) }),
+		same:  keeps((*list).revisionUnchanged),
 	},
 	state.ConfigMaps: {check: checks((*list).configMap), same: keeps((*list).configMapUnchanged)},
 	state.Secrets: {

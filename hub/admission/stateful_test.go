@@ -6,6 +6,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/state"
 )
@@ -141,5 +143,29 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 	rc := parse[*corev1.ReplicationController](t, "metadata: {name: a, namespace: shop}\nspec: {"+template+"}")
 	if Default(rc, normal); rc.Spec.Selector["app"] != "a" || rc.Labels["app"] != "a" || *rc.Spec.Replicas != 1 {
 		t.Errorf("%+v", rc)
+	}
+}
+
+// TestARevisionsDataIsWhatItSays: another spelling of the same data is no change of it, and what is written back as it
+// was read may carry another number or label.
+func TestARevisionsDataIsWhatItSays(t *testing.T) {
+	for _, c := range []struct {
+		name, was, is string
+		same          bool
+	}{
+		{"the same bytes", `{"a":1}`, `{"a":1}`, true},
+		{"other blanks", `{"a": 1, "b": [1, 2]}`, `{"a":1,"b":[1,2]}`, true},
+		{"another order", `{"b":{"d":1,"c":2},"a":"x"}`, `{"a":"x","b":{"c":2,"d":1}}`, true},
+		{"another value", `{"a": 1}`, `{"a":2}`, false},
+		{"another order of a list", `{"a": [1, 2]}`, `{"a":[2,1]}`, false},
+		{"numbers that differ late", `{"a": 9007199254740993}`, `{"a":9007199254740992}`, false},
+		{"less", `{"a": 1, "b": 2}`, `{"a":1}`, false},
+	} {
+		revision := func(data string, n int64) *appsv1.ControllerRevision {
+			return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "default"}, Data: runtime.RawExtension{Raw: []byte(data)}, Revision: n}
+		}
+		if _, errs := Admit(revision(c.is, 2), revision(c.was, 1), normal); (len(errs) == 0) != c.same {
+			t.Errorf("%s: %v", c.name, errs.ToAggregate())
+		}
 	}
 }
