@@ -18,6 +18,8 @@ package admission
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,22 +106,22 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 		return l.errs
 	}
 	l.noEphemeral(runs, at, kind, old)
-	var before *corev1.PodSpec
-	if old != nil {
-		before, _ = podSpecOf(old)
+	if old != nil && equality.Semantic.DeepEqual(runs, state.PodSpecOf(old)) {
+		l.forget(at)
+		return l.errs
 	}
-	l.judge(runs, before, at, s)
+	// What devices can do, and what may run.
+	l.unsupported(runs, at)
+	l.mayRun(runs, at, s)
 	return l.errs
 }
 
-// judge checks a pod spec against what devices can do and what may run, unless it
-// is the one that was admitted before.
-func (l *list) judge(spec, before *corev1.PodSpec, p *field.Path, s Settings) {
-	if before != nil && equality.Semantic.DeepEqual(spec, before) {
-		return
-	}
-	l.unsupported(spec, p)
-	l.mayRun(spec, p, s)
+// forget leaves out what is wrong with the fields of a pod spec, which stands as it was admitted, or as the hub made it of
+// what was admitted. Rules come and go with versions and settings of the hub: who lets such a pod go, or wants more of
+// it, has said nothing new of its spec.
+func (l *list) forget(at *field.Path) {
+	inside := at.String() + "."
+	l.errs = slices.DeleteFunc(l.errs, func(e *field.Error) bool { return e.Field == at.String() || strings.HasPrefix(e.Field, inside) })
 }
 
 // podSpecOf returns the pod spec in an object and where it stands, nil if there is none.

@@ -1,0 +1,69 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// TestAPodSpecThatStandsIsNotInTheWay: whatever today's rules say of a pod spec that was kept before them, or that
+// the hub has made of a template, everything beside it can be changed: labels, finalizers, numbers.
+func TestAPodSpecThatStandsIsNotInTheWay(t *testing.T) {
+	refused := map[string]func(*corev1.PodSpec){
+		"a hostname that is none": func(s *corev1.PodSpec) { s.Hostname = "task.north-0" },
+		"more wishes than are taken": func(s *corev1.PodSpec) {
+			for i := range 2 * maxScheduling {
+				s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: "k" + strings.Repeat("x", i%50), Operator: corev1.TolerationOpExists})
+			}
+		},
+		"a policy of a later hub": func(s *corev1.PodSpec) { s.Containers[0].ImagePullPolicy = "Sometimes" },
+		"a variable that is none": func(s *corev1.PodSpec) { s.Containers[0].Env = []corev1.EnvVar{{Name: "a=b"}} },
+	}
+	for _, kind := range state.Kinds() {
+		if r := kind.Row(); samples[kind] == "" || r.Pod == nil && r.Template == nil {
+			continue
+		}
+		o := sample(t, kind)
+		if state.PodSpecOf(o) == nil {
+			continue
+		}
+		for name, spoil := range refused {
+			t.Run(string(kind)+": "+name, func(t *testing.T) {
+				was := o.DeepCopyObject().(state.Object)
+				Default(was, normal)
+				was.SetFinalizers([]string{"example.org/held"})
+				was.SetResourceVersion("7")
+				spoil(state.PodSpecOf(was))
+				if errs := Validate(was.DeepCopyObject().(state.Object), normal); len(errs) == 0 {
+					t.Skip("it takes that")
+				}
+				is := was.DeepCopyObject().(state.Object)
+				is.SetFinalizers(nil)
+				is.SetLabels(map[string]string{"app": "kiosk", "seen": "yes"})
+				if _, errs := Admit(is, was, normal); len(errs) > 0 {
+					t.Errorf("it cannot be let go: %v", errs.ToAggregate())
+				}
+				state.PodSpecOf(is).Containers[0].Image = "other:2"
+				if _, errs := Admit(is, was, normal); len(errs) == 0 {
+					t.Error("another spec is not looked at")
+				}
+			})
+		}
+	}
+}
+
+// TestWhatDependsOnAPodSpecIsStillAsked though the spec stands.
+func TestWhatDependsOnAPodSpecIsStillAsked(t *testing.T) {
+	was := parse[*batchv1.Job](t, aJob)
+	Default(was, normal)
+	was.Spec.Template.Spec.Hostname = "task.north-0"
+	is := was.DeepCopy()
+	is.Spec.Parallelism = new(int32(-1))
+	if _, errs := Admit(is, was, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.parallelism") {
+		t.Error(errs.ToAggregate())
+	}
+}
