@@ -28,6 +28,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"flotilla.dev/hub/owner"
 	"flotilla.dev/shared/clock"
 )
 
@@ -255,9 +256,21 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 }
 
 // put writes a file whole or not at all, and nothing of it elsewhere meanwhile, as below $TMPDIR: it
-// may be a key.
+// may be a key. It is the hub's, whoever writes it.
 func put(path string, text []byte) error {
-	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path)))
+	dir := filepath.Dir(path)
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(), renameio.WithTempDir(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Cleanup() }()
+	if err := owner.Give(f.File, dir); err != nil {
+		return err
+	}
+	if _, err := f.Write(text); err != nil {
+		return err
+	}
+	return f.CloseAtomicallyReplace()
 }
 
 // read returns a stored pair; os.ErrNotExist where there is no certificate.

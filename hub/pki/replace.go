@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/owner"
 )
 
 // Names of what replace leaves behind when its machine loses power.
@@ -27,6 +29,9 @@ func (a *Authority) locked(do func() error) error {
 		return fmt.Errorf("lock %s: %w; run this as the owner of the data directory", a.dir, err)
 	}
 	defer f.Close() // the kernel gives the lock back
+	if err := owner.Give(f, a.dir); err != nil {
+		return fmt.Errorf("lock %s: %w", a.dir, err)
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w; put the data directory on a local file system", a.dir, err)
 	}
@@ -54,6 +59,9 @@ func (a *Authority) prepare(files map[string][]byte) error {
 		return err
 	}
 	if err := os.Mkdir(part, 0o700); err != nil {
+		return err
+	}
+	if err := owner.GiveDirectory(part, a.dir); err != nil {
 		return err
 	}
 	var gone []string

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"flotilla.dev/hub/owner"
 )
 
 const (
@@ -69,7 +71,7 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 	}
 	defer f.Close()
 	if own {
-		if err := belong(f, s.dir); err != nil {
+		if err := owner.Give(f, s.dir); err != nil {
 			return err
 		}
 	}
@@ -93,11 +95,7 @@ func (s *Store) backupsDir(dir string) error {
 		}
 		return err
 	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(belong(d, s.dir), d.Close())
+	return owner.GiveDirectory(dir, s.dir)
 }
 
 // matching are the files of a directory whose names are of a form. The directory's own name is none: it

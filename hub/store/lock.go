@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/owner"
 )
 
 // A dirLock is the lock of a data directory.
@@ -45,7 +47,7 @@ func takeLock(dir string) (*dirLock, error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w: %s runs there; stop it, or give this one its own --data-dir", dir, ErrLocked, who)
 	}
-	if err := belong(f, dir); err != nil {
+	if err := owner.Give(f, dir); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", file, err), f.Close())
 	}
 	if err := f.Truncate(0); err == nil {

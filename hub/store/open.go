@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 
+	"flotilla.dev/hub/owner"
 	"flotilla.dev/hub/panics"
 )
 
@@ -248,7 +249,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	err = belong(out, filepath.Dir(to))
+	err = owner.Give(out, filepath.Dir(to))
 	if err == nil {
 		_, err = io.Copy(out, in)
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"flotilla.dev/hub/owner"
 	"flotilla.dev/hub/store/postgrestest"
 )
 
@@ -83,7 +84,7 @@ host    all flotilla  127.0.0.1/32   trust
 	}
 	server := postgrestest.Make(t, "", "ssl=on", "ssl_ca_file="+in("ca.crt"), "ssl_cert_file="+in("server.crt"), "ssl_key_file="+in("server.key"), "hba_file="+in("hba"), "password_encryption=scram-sha-256", "listen_addresses="+addresses)
 	if info, err := os.Stat(server.Dir); err == nil && os.Geteuid() == 0 {
-		must(t, os.Chown(in("server.key"), owner(info), group(info)))
+		must(t, os.Chown(in("server.key"), owner.Of(info), owner.Group(info)))
 	}
 	server.Run()
 	server.Do("postgres", "CREATE ROLE certified LOGIN SUPERUSER; CREATE ROLE scram LOGIN SUPERUSER PASSWORD 'ge/hei m?#@'")

@@ -7,7 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"flotilla.dev/hub/owner"
 )
 
 // overflow is who owns, for a process in a namespace of its own, what is nobody's there.
@@ -28,7 +29,7 @@ func private(dir string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("look at data directory: %w", err)
 	}
-	switch uid := owner(info); {
+	switch uid := owner.Of(info); {
 	case !info.IsDir():
 		return fmt.Errorf("data directory %s is no directory: name another with --data-dir", dir)
 	case uid != os.Geteuid():
@@ -57,8 +58,8 @@ func holds(parent, dir string) error {
 	if err != nil {
 		return nil // may not be looked at, and so not by most others
 	}
-	uid := owner(info)
-	byGroup := info.Mode().Perm()&0o020 != 0 && group(info) != os.Getegid() // a person's own group is that person
+	uid := owner.Of(info)
+	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != os.Getegid() // a person's own group is that person
 	switch {
 	case uid != os.Geteuid() && uid != 0 && uid != overflow:
 		return fmt.Errorf("data directory %s lies in %s, which belongs to user %d, who can put another in its place: move it to a directory of root's or of the hub's user", dir, parent, uid)
@@ -84,7 +85,7 @@ func unmixed(dir string) error {
 		if err != nil {
 			return fmt.Errorf("look at data directory: %w", err)
 		}
-		if uid := owner(info); uid != os.Geteuid() && uid != 0 {
+		if uid := owner.Of(info); uid != os.Geteuid() && uid != 0 {
 			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` if you trust what is in it", file, uid, os.Geteuid(), file)
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
@@ -94,44 +95,4 @@ func unmixed(dir string) error {
 		}
 	}
 	return nil
-}
-
-// belong gives a file of a data directory, or a directory in it, to whom the data directory belongs. A
-// command is often run by root, and a hub that is a user of its own could not read what root keeps there.
-// A file that has other names is not given away: it may be somebody else's.
-func belong(f *os.File, dir string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	in, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil || owner(info) == owner(in) || !info.IsDir() && hardLinks(info) > 1 {
-		return err
-	}
-	return f.Chown(owner(in), group(in))
-}
-
-func owner(info fs.FileInfo) int {
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(s.Uid)
-	}
-	return -1
-}
-
-func group(info fs.FileInfo) int {
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(s.Gid)
-	}
-	return -1
-}
-
-// hardLinks is how many names a file has.
-func hardLinks(info fs.FileInfo) int {
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(s.Nlink)
-	}
-	return -1
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flotilla.dev/hub/owner"
 )
 
 func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
@@ -125,8 +127,8 @@ func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
 			each(func(path string, _ fs.FileInfo) error { return os.Chown(path, hub, hub) })
 			tt.do(t, dir)
 			each(func(path string, info fs.FileInfo) error {
-				if owner(info) != hub || group(info) != hub {
-					t.Errorf("%s belongs to %d:%d, want the hub's %d", path, owner(info), group(info), hub)
+				if owner.Of(info) != hub || owner.Group(info) != hub {
+					t.Errorf("%s belongs to %d:%d, want the hub's %d", path, owner.Of(info), owner.Group(info), hub)
 				}
 				return nil
 			})

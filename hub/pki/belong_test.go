@@ -1,0 +1,64 @@
+package pki
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A hub that is a user of its own can go on with whatever root does to its authority, also where that
+// is cut off.
+func TestWhatRootDoesToAnAuthorityBelongsToTheHub(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const hub = 4242
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, dir string) error
+	}{
+		{"it is opened", func(_ *testing.T, dir string) error { _, err := Open(dir); return err }},
+		{"its keys are protected", func(t *testing.T, dir string) error { return open(t, dir).Protect([]byte(horse)) }},
+		{"a kubeconfig is due another intermediate", func(t *testing.T, dir string) error {
+			a := open(t, dir)
+			a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) }
+			_, _, err := a.IssueClient(Viewer, "kim", time.Hour)
+			return err
+		}},
+		{"a change is decided and not carried out", func(t *testing.T, dir string) error {
+			return open(t, dir).prepare(map[string][]byte{"root.key": []byte("another"), formerMiddle: nil})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			data := t.TempDir()
+			dir := filepath.Join(data, "pki")
+			open(t, dir)
+			if err := os.Remove(filepath.Join(dir, lockFile)); err != nil {
+				t.Fatal(err)
+			}
+			each := func(do func(path string, info fs.FileInfo) error) {
+				if err := filepath.Walk(data, func(path string, info fs.FileInfo, err error) error {
+					if err == nil {
+						err = do(path, info)
+					}
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			each(func(path string, _ fs.FileInfo) error { return os.Chown(path, hub, hub) })
+			if err := tt.do(t, dir); err != nil {
+				t.Fatal(err)
+			}
+			each(func(path string, info fs.FileInfo) error {
+				if of := info.Sys().(*syscall.Stat_t); of.Uid != hub || of.Gid != hub {
+					t.Errorf("%s belongs to %d:%d, want the hub's %d", path, of.Uid, of.Gid, hub)
+				}
+				return nil
+			})
+		})
+	}
+}
