@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -34,7 +35,7 @@ func (p Program) auditCommand() *cobra.Command {
 			if _, err := os.Lstat(args[0]); err == nil {
 				return ErrUsage{fmt.Errorf("export the audit to %s: it exists already; choose another name", args[0])}
 			}
-			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600))
+			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.WithTempDir(filepath.Dir(args[0])))
 			if err != nil {
 				return fmt.Errorf("export the audit to %s: %w", args[0], err)
 			}

@@ -97,7 +97,7 @@ func writeScrape(dir, target string, ca, cert, key []byte) error {
 		if err == nil && f.name == monitoring.ScrapeFile {
 			continue
 		}
-		err = renameio.WriteFile(file, f.text, f.mode, renameio.IgnoreUmask())
+		err = renameio.WriteFile(file, f.text, f.mode, renameio.IgnoreUmask(), renameio.WithTempDir(dir))
 		if before != nil && err == nil { // whom the key was given to has the next one, too
 			if of, ok := before.Sys().(*syscall.Stat_t); ok {
 				err = os.Lchown(file, int(of.Uid), int(of.Gid))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/google/renameio/v2"
@@ -45,7 +46,7 @@ func (p Program) supportCommand() *cobra.Command {
 		if _, err := os.Lstat(args[0]); err == nil {
 			return ErrUsage{fmt.Errorf("write the bundle to %s: it exists already; choose another name", args[0])}
 		}
-		f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600))
+		f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.WithTempDir(filepath.Dir(args[0])))
 		if err != nil {
 			return fmt.Errorf("write the bundle to %s: %w", args[0], err)
 		}
