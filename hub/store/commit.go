@@ -284,7 +284,8 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 }
 
 // Load gives every object to fn, kind by kind and in key order within a kind. The text of an
-// object is there until fn returns: the next one takes its place.
+// object is there until fn returns: the next one takes its place. A command is given all but
+// the secrets, whose key is the hub's.
 func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 	var c *conn
 	var kinds []string
@@ -301,6 +302,9 @@ func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 	}
 	defer c.Close()
 	for _, kind := range kinds {
+		if s.shared && sealedKind(kind) {
+			continue
+		}
 		if err := s.loadKind(ctx, c, kind, fn); err != nil {
 			return fmt.Errorf("load %s: %w", kind, s.explain(err))
 		}

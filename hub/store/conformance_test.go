@@ -404,3 +404,21 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 }
 
 func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// The key of the secrets is the hub's: a command reads the rest of the fleet without it.
+func TestACommandReadsAllButTheSecrets(t *testing.T) {
+	onBoth(t, func(t *testing.T, o Options) {
+		hub := opened(t, o)
+		mustCommit(t, hub, 1, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 1, Object: []byte("{}")}, Row{Kind: "sites", Name: "oslo", UID: "o", Rev: 1, Object: []byte("{}")},
+			Row{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "w", Rev: 1, Object: []byte(`{"data":"hunter2"}`)})
+		cli, err := OpenShared(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cli.Close()
+		expect(t, contents(t, cli), "nodes /pi-1 n 1   {}", "sites /oslo o 1   {}")
+		if n := len(contents(t, hub)); n != 3 {
+			t.Fatal(n)
+		}
+	})
+}
