@@ -48,12 +48,7 @@ func (p Program) auditCommand() *cobra.Command {
 	}
 	verify := &cobra.Command{
 		Use: "verify [FILE]", Short: "Check that no record of the audit, or of an export, is missing or was changed",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return exactly(1)(c, args)
-			}
-			return nil
-		},
+		Args: atMostOne,
 	}
 	verifyDir := dataDir(verify)
 	verify.RunE = func(c *cobra.Command, args []string) error {

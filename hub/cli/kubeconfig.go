@@ -30,8 +30,8 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 		if *user == "" {
 			return ErrUsage{errors.New("--user is empty: say whose the kubeconfig is, such as admin")}
 		}
-		if *life <= 0 {
-			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h", *life)}
+		if *life <= 0 || *life > pki.LeafLife {
+			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h, and 8760h at most", *life)}
 		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			address, others := *server, []string(nil)

@@ -34,7 +34,8 @@ func (p Program) profileCommand() *cobra.Command {
 		},
 	}
 	render := &cobra.Command{
-		Use: "render [FILE]", Short: "Print the boot configuration that a profile gives its boards, as it is signed", Args: cobra.MaximumNArgs(1),
+		Use: "render [FILE]", Short: "Print the boot configuration that a profile gives its boards, as it is signed",
+		Args: atMostOne,
 		Long: "Print the boot configuration that a profile gives its boards, with all that it extends, as it is signed; what it is\ncalled goes to standard error. The profile is that of a file, or the one that a node of this hub has.",
 	}
 	dir := dataDir(render)
@@ -65,6 +66,13 @@ func (p Program) profileCommand() *cobra.Command {
 func atLeastOne(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return ErrUsage{fmt.Errorf("%s takes files: see `%s --help`", c.CommandPath(), c.CommandPath())}
+	}
+	return nil
+}
+
+func atMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return exactly(1)(c, args)
 	}
 	return nil
 }
