@@ -24,22 +24,14 @@ func (p Program) userCommand() *cobra.Command {
 		if err != nil {
 			return ErrUsage{err}
 		}
-		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
-			password, err := readPassword(c)
-			if err != nil {
-				return err
-			}
+		return p.withPassword(c, *dir, func(ctx context.Context, d directory, password string) error {
 			return d.did(ctx, "create", "users", args[0], d.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
 		})
 	}
 	passwd := &cobra.Command{Use: "passwd NAME", Short: "Set a user's password, read from standard input", Args: exactly(1)}
 	passwdDir := dataDir(passwd)
 	passwd.RunE = func(c *cobra.Command, args []string) error {
-		return p.inside(c, *passwdDir, func(ctx context.Context, d directory) error {
-			password, err := readPassword(c)
-			if err != nil {
-				return err
-			}
+		return p.withPassword(c, *passwdDir, func(ctx context.Context, d directory, password string) error {
 			return d.did(ctx, "update", "users", args[0], d.guard.SetPassword(ctx, args[0], password))
 		})
 	}
@@ -63,6 +55,20 @@ func (p Program) userCommand() *cobra.Command {
 	}
 	c.AddCommand(create, passwd, list, remove)
 	return c
+}
+
+// withPassword is inside with a password. While somebody is asked for it, which may be all night, the directory
+// is not open: a hub could not replace a damaged database, and nobody could restore one. That it is the wrong
+// directory is said before.
+func (p Program) withPassword(c *cobra.Command, dir string, do func(ctx context.Context, d directory, password string) error) error {
+	if err := p.inside(c, dir, func(context.Context, directory) error { return nil }); err != nil {
+		return err
+	}
+	password, err := readPassword(c)
+	if err != nil {
+		return err
+	}
+	return p.inside(c, dir, func(ctx context.Context, d directory) error { return do(ctx, d, password) })
 }
 
 func readPassword(c *cobra.Command) (string, error) {
