@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,6 +53,24 @@ func Give(f *os.File, dir string) error {
 		return err
 	}
 	return f.Chown(Of(in), Group(in))
+}
+
+// WriteFile writes a file of a data directory that nobody else may read, whole or not at all, and nothing of
+// it elsewhere meanwhile, as below $TMPDIR: it may be a key. It is the hub's, whoever writes it.
+func WriteFile(path string, text []byte) error {
+	dir := filepath.Dir(path)
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(), renameio.WithTempDir(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Cleanup() }()
+	if err := Give(f.File, dir); err != nil {
+		return err
+	}
+	if _, err := f.Write(text); err != nil {
+		return err
+	}
+	return f.CloseAtomicallyReplace()
 }
 
 // GiveDirectory is Give for a directory that was just made in dir. Whoever dir belongs to may have put

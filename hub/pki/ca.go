@@ -26,8 +26,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"flotilla.dev/hub/owner"
 	"flotilla.dev/shared/clock"
 )
@@ -246,31 +244,13 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	if err := os.Remove(a.path(name + ".crt")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
-	if err := put(a.path(name+".key"), text); err != nil {
+	if err := owner.WriteFile(a.path(name+".key"), text); err != nil {
 		return fmt.Errorf("write %s: %w", a.path(name+".key"), err)
 	}
-	if err := put(a.path(name+".crt"), encodeCert(cert)); err != nil {
+	if err := owner.WriteFile(a.path(name+".crt"), encodeCert(cert)); err != nil {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
 	return nil
-}
-
-// put writes a file whole or not at all, and nothing of it elsewhere meanwhile, as below $TMPDIR: it
-// may be a key. It is the hub's, whoever writes it.
-func put(path string, text []byte) error {
-	dir := filepath.Dir(path)
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(), renameio.WithTempDir(dir))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Cleanup() }()
-	if err := owner.Give(f.File, dir); err != nil {
-		return err
-	}
-	if _, err := f.Write(text); err != nil {
-		return err
-	}
-	return f.CloseAtomicallyReplace()
 }
 
 // read returns a stored pair; os.ErrNotExist where there is no certificate.

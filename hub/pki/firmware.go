@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"flotilla.dev/hub/owner"
 )
 
 // firmwareKey is the file of the key that signs boot configurations. Like the hub's own
@@ -41,7 +43,7 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 			return err
 		}
 		if text, err = encodeKey(key); err == nil {
-			err = put(a.path(firmwareKey), text)
+			err = owner.WriteFile(a.path(firmwareKey), text)
 		}
 		if err == nil {
 			err = syncDir(a.dir)

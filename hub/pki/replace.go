@@ -68,12 +68,12 @@ func (a *Authority) prepare(files map[string][]byte) error {
 	for name, text := range files {
 		if text == nil {
 			gone = append(gone, name)
-		} else if err := put(filepath.Join(part, name), text); err != nil {
+		} else if err := owner.WriteFile(filepath.Join(part, name), text); err != nil {
 			return err
 		}
 	}
 	slices.Sort(gone)
-	if err := put(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n"))); err != nil {
+	if err := owner.WriteFile(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n"))); err != nil {
 		return err
 	}
 	if err := syncDir(part); err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"flotilla.dev/hub/owner"
 )
 
 // ofDatabase is the file of a directory that is a copy: it names the database whose hubs
@@ -67,7 +69,7 @@ func Install(dataDir, database string, files map[string][]byte) error {
 				change[name] = nil
 			}
 		}
-		if err := put(a.path(ofDatabase), []byte(database+"\n")); err != nil {
+		if err := owner.WriteFile(a.path(ofDatabase), []byte(database+"\n")); err != nil {
 			return fmt.Errorf("write %s: %w", a.path(ofDatabase), err)
 		}
 		if len(change) == 0 {

@@ -54,8 +54,7 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return fmt.Errorf("%w; choose another name", ErrExists)
 	}
 	dir := filepath.Dir(file)
-	own := dir == filepath.Join(s.dir, "backups")
-	if own {
+	if dir == filepath.Join(s.dir, "backups") {
 		if err := s.backupsDir(dir); err != nil {
 			return err
 		}
@@ -70,10 +69,8 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return err
 	}
 	defer f.Close()
-	if own {
-		if err := owner.Give(f, s.dir); err != nil {
-			return err
-		}
+	if err := s.belong(f); err != nil {
+		return err
 	}
 	if err := write(part); err != nil {
 		return err

@@ -39,6 +39,9 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, mend(err))
 	}
+	if err := s.belong(f); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", s.file, err), f.Close())
+	}
 	if s.lock != nil {
 		s.ahead = &dirLock{f}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {

@@ -33,6 +33,10 @@ func (s *Store) makeBallast() bool {
 	if err != nil {
 		return false
 	}
+	if err := s.belong(f); err != nil {
+		_ = f.Close()
+		return false
+	}
 	if err = unix.Fallocate(int(f.Fd()), 0, 0, ballastBytes); errors.Is(err, unix.EOPNOTSUPP) {
 		_, err = f.Write(make([]byte, ballastBytes))
 	}

@@ -14,8 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"flotilla.dev/hub/owner"
 )
 
 // placeFile says in a data directory where its database is, if it is not there: so that
@@ -69,16 +70,21 @@ func keepPlace(o Options) error {
 	}
 	at := o.Database
 	if !strings.Contains(at, "://") {
-		var err error
-		if at, err = filepath.Abs(at); err != nil {
-			return err
+		ours, err := o.ours()
+		if err == nil && ours {
+			at, err = filepath.Abs(at)
+		} else if err == nil { // the file is whoever's took the database there, and the hub could not read it
+			at, err = firstLine(at)
+		}
+		if err != nil {
+			return fmt.Errorf("note where the database is: %w", err)
 		}
 	}
 	file := filepath.Join(o.Dir, placeFile)
 	if have, err := firstLine(file); err == nil && have == at {
 		return nil
 	}
-	err := renameio.WriteFile(file, []byte(at+"\n"), 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(file)))
+	err := owner.WriteFile(file, []byte(at+"\n"))
 	if err == nil {
 		err = syncDir(o.Dir)
 	}

@@ -16,8 +16,10 @@ const overflow = 65534
 
 // private makes sure that nobody else can read or replace what the hub remembers: the
 // directory is the hub's own and 0700, so are all who could move it away, and nothing in
-// it leads elsewhere. What is ours and too open is mended; the rest is for a person.
-func private(dir string, log *slog.Logger) error {
+// it leads elsewhere. What is ours and too open is mended; the rest is for a person. A command
+// of root's that puts another database in the place of the hub's asks for the hub.
+func private(o Options, log *slog.Logger) error {
+	dir := o.Dir
 	dir, err := filepath.EvalSymlinks(dir)
 	if err == nil {
 		dir, err = filepath.Abs(dir)
@@ -29,14 +31,18 @@ func private(dir string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("look at data directory: %w", err)
 	}
+	hub, of := os.Geteuid(), os.Getegid()
+	if hub == 0 && (o.moving || o.restoring) {
+		hub, of = owner.Of(info), owner.Group(info)
+	}
 	switch uid := owner.Of(info); {
 	case !info.IsDir():
 		return fmt.Errorf("data directory %s is no directory: name another with --data-dir", dir)
-	case uid != os.Geteuid():
-		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user %d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, os.Geteuid(), os.Geteuid(), dir)
+	case uid != hub:
+		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user %d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, hub, hub, dir)
 	}
 	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
-		if err := holds(parent, dir); err != nil {
+		if err := holds(parent, dir, hub, of); err != nil {
 			return err
 		}
 		if parent == filepath.Dir(parent) {
@@ -49,19 +55,20 @@ func private(dir string, log *slog.Logger) error {
 		}
 		log.Warn("the data directory was open to others and is not any more: if somebody else uses this machine, make new tokens and passwords", "dir", dir, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 	}
-	return unmixed(dir)
+	return unmixed(dir, hub)
 }
 
-// holds tells whether nobody else can put something in the place of a directory below.
-func holds(parent, dir string) error {
+// holds tells whether nobody but the hub, a user with a group, can put something in the place of a
+// directory below.
+func holds(parent, dir string, hub, of int) error {
 	info, err := os.Lstat(parent)
 	if err != nil {
 		return nil // may not be looked at, and so not by most others
 	}
 	uid := owner.Of(info)
-	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != os.Getegid() // a person's own group is that person
+	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != of // a person's own group is that person
 	switch {
-	case uid != os.Geteuid() && uid != 0 && uid != overflow:
+	case uid != hub && uid != 0 && uid != overflow:
 		return fmt.Errorf("data directory %s lies in %s, which belongs to user %d, who can put another in its place: move it to a directory of root's or of the hub's user", dir, parent, uid)
 	case (byGroup || info.Mode().Perm()&0o002 != 0) && info.Mode()&fs.ModeSticky == 0:
 		return fmt.Errorf("data directory %s lies in %s, into which others may write (%04o), and so put another in its place: run `chmod go-w %s`, or move it", dir, parent, info.Mode().Perm(), parent)
@@ -71,7 +78,7 @@ func holds(parent, dir string) error {
 
 // unmixed tells whether all in the directory is of the hub, or of root, and no file
 // leads elsewhere: what was planted while it was open would be written through.
-func unmixed(dir string) error {
+func unmixed(dir string, hub int) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("look at data directory: %w", err)
@@ -85,8 +92,8 @@ func unmixed(dir string) error {
 		if err != nil {
 			return fmt.Errorf("look at data directory: %w", err)
 		}
-		if uid := owner.Of(info); uid != os.Geteuid() && uid != 0 {
-			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` if you trust what is in it", file, uid, os.Geteuid(), file)
+		if uid := owner.Of(info); uid != hub && uid != 0 {
+			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` if you trust what is in it", file, uid, hub, file)
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
 			if to, err := os.Stat(file); err != nil || !to.IsDir() {
@@ -95,4 +102,25 @@ func unmixed(dir string) error {
 		}
 	}
 	return nil
+}
+
+// belong gives a file to whom the data directory belongs, if it is one of it, or a backup beside the daily
+// ones: others are made where somebody wants them.
+func (s *Store) belong(f *os.File) error {
+	in, err := os.Stat(filepath.Dir(f.Name()))
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{s.dir, filepath.Join(s.dir, "backups")} {
+		if own, err := os.Stat(dir); err == nil && os.SameFile(in, own) {
+			return owner.Give(f, s.dir)
+		}
+	}
+	return nil
+}
+
+// ours tells whether the data directory belongs to whoever runs this: else it is a command of root's.
+func (o Options) ours() (bool, error) {
+	info, err := os.Stat(o.Dir)
+	return err == nil && owner.Of(info) == os.Geteuid(), err
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"flotilla.dev/hub/owner"
+	"flotilla.dev/hub/store/postgrestest"
 )
 
 func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
@@ -133,5 +134,96 @@ func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// Whoever stops the hub, takes its database elsewhere and starts it again is root: the hub is a user that
+// systemd makes, of which there is none meanwhile.
+func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const hub = 4242
+	server := postgrestest.Start(t)
+	dir, backup := history(t, false), filepath.Join(t.TempDir(), "backup.db")
+	each := func(do func(path string, info fs.FileInfo) error) {
+		must(t, filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
+			if err == nil {
+				err = do(path, info)
+			}
+			return err
+		}))
+	}
+	each(func(path string, _ fs.FileInfo) error { return os.Chown(path, hub, hub) })
+	url := server.Database()
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"to PostgreSQL", func() error { _, err := Move(t.Context(), options(t, dir), url); return err }},
+		{"a backup of that", func() error {
+			s, err := OpenShared(t.Context(), options(t, dir))
+			if err == nil {
+				err = errors.Join(s.Backup(t.Context(), backup), s.Close())
+			}
+			return err
+		}},
+		{"a restore there", func() error { return Restore(t.Context(), options(t, dir), backup) }},
+		{"back", func() error { _, err := Move(t.Context(), options(t, dir), SQLite); return err }},
+		{"and to PostgreSQL again", func() error { _, err := Move(t.Context(), options(t, dir), server.Database()); return err }},
+	} {
+		for _, name := range []string{"hub.lock", witnessFile, secretsKey, "ballast"} { // what is not there is made
+			must(t, remove(filepath.Join(dir, name)))
+		}
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		each(func(path string, info fs.FileInfo) error {
+			if owner.Of(info) != hub || owner.Group(info) != hub {
+				t.Errorf("%s: %s belongs to %d:%d, want the hub's %d", step.name, path, owner.Of(info), owner.Group(info), hub)
+			}
+			return nil
+		})
+	}
+	if info, err := os.Stat(backup); err != nil || owner.Of(info) != 0 {
+		t.Errorf("a backup elsewhere is given away: %v, %v", info, err)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "planted"), nil, 0o600))
+	must(t, os.Chown(filepath.Join(dir, "planted"), hub+1, hub+1))
+	if _, err := Move(t.Context(), options(t, dir), SQLite); err == nil || !strings.Contains(err.Error(), "planted belongs to user 4243") {
+		t.Errorf("with somebody else's file in it: %v", err)
+	}
+}
+
+// The address of the database may stand in a file that is root's: a hub that is another user could not read it,
+// and has to be told what it says.
+func TestWhereRootHasTakenADatabaseTheHubCanRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	server := postgrestest.Start(t)
+	for _, tt := range []struct {
+		name string
+		hub  int
+		says bool // what the file says is noted, and not where it is
+	}{{"the hub is root", 0, false}, {"the hub is another user", 4242, true}} {
+		dir, file, url := history(t, false), filepath.Join(t.TempDir(), "database"), server.Database()
+		must(t, os.WriteFile(file, []byte(url+"\n"), 0o600))
+		must(t, filepath.Walk(dir, func(path string, _ fs.FileInfo, err error) error {
+			return errors.Join(err, os.Chown(path, tt.hub, tt.hub))
+		}))
+		if _, err := Move(t.Context(), options(t, dir), file); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		want := file
+		if tt.says {
+			want = url
+		}
+		if got, err := firstLine(filepath.Join(dir, placeFile)); err != nil || got != want {
+			t.Errorf("%s: it is noted that the database is at %q (%v), want %q", tt.name, got, err, want)
+		}
+		if _, err := Move(t.Context(), options(t, dir), file); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "already") {
+			t.Errorf("%s: once more: %v", tt.name, err)
+		}
 	}
 }

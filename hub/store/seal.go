@@ -12,8 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"flotilla.dev/hub/owner"
 	"flotilla.dev/hub/state"
 )
 
@@ -85,7 +84,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 		}
 		key = make([]byte, keyBytes)
 		_, _ = rand.Read(key)
-		if err = renameio.WriteFile(file, []byte(hex.EncodeToString(key)+"\n"), 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(s.dir)); err == nil {
+		if err = owner.WriteFile(file, []byte(hex.EncodeToString(key)+"\n")); err == nil {
 			err = syncDir(s.dir)
 		}
 	}

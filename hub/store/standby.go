@@ -66,7 +66,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
 	}
-	if err := private(o.Dir, newStore(o, "").log); err != nil {
+	if err := private(o, newStore(o, "").log); err != nil {
 		return nil, err
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))

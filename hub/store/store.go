@@ -114,7 +114,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
 	}
-	if err := private(o.Dir, newStore(o, "").log); err != nil {
+	if err := private(o, newStore(o, "").log); err != nil {
 		return nil, err
 	}
 	lock, err := takeLock(o.Dir)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/owner"
 )
 
 // A witness is a small file beside the database that says how far the database was. A
@@ -90,6 +92,9 @@ func witnessed(dir string) (p progress) {
 
 func (w *witness) open(dir string) (err error) {
 	w.f, err = os.OpenFile(filepath.Join(dir, witnessFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = owner.Give(w.f, dir)
+	}
 	return err
 }
 
