@@ -74,7 +74,7 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 	if f := c.Flags().Lookup("ca-passphrase-file"); f != nil {
 		file = f.Value.String()
 	}
-	authority, err := pki.OpenWith(dir, file)
+	authority, err := pki.OpenShared(dir, file)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,8 @@ type Authority struct {
 	// several hubs share one. What it refuses is not done. nil: the directory is all there is.
 	Keep func(all map[string][]byte) error
 
-	dir string
+	dir       string
+	signsOnly bool // it is a command's
 
 	mu         sync.Mutex
 	root       pair
@@ -222,6 +223,12 @@ func (a *Authority) signerLocked(now time.Time) (pair, error) {
 	}
 	if a.fresh(now) {
 		return a.middle, nil
+	}
+	if a.signsOnly && a.middle.cert != nil {
+		if now.Before(a.middle.cert.NotAfter) {
+			return a.middle, nil
+		}
+		return pair{}, fmt.Errorf("sign a certificate: the intermediate ended on %s: start the hub, which makes another one, and run this again", a.middle.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 	err := a.rotate(a.root, a.former, now)
 	if err != nil && a.middle.cert != nil && now.Before(a.middle.cert.NotAfter) {

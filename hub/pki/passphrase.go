@@ -23,10 +23,20 @@ func passphrase(file string) ([]byte, error) {
 
 // OpenWith reads the certificate authority of a data directory, and opens its keys
 // where there is a passphrase for them: in the file, or as systemd's credential.
-func OpenWith(dir, file string) (*Authority, error) {
+func OpenWith(dir, file string) (*Authority, error) { return openWith(dir, file, false) }
+
+// OpenShared is OpenWith for a command, which may work beside the hub: it signs, and makes no intermediate. The
+// hub would know nothing of that, and never revoke it.
+func OpenShared(dir, file string) (*Authority, error) { return openWith(dir, file, true) }
+
+func openWith(dir, file string, signsOnly bool) (*Authority, error) {
 	a, err := Open(filepath.Join(dir, "pki"))
-	if err != nil || !a.Sealed() {
+	if err != nil {
 		return a, err
+	}
+	a.signsOnly = signsOnly
+	if !a.Sealed() {
+		return a, nil
 	}
 	secret, err := passphrase(file)
 	if err != nil || secret == nil {

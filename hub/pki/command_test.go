@@ -1,0 +1,47 @@
+package pki
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A command signs beside the hub, and makes no intermediate of which the hub knew nothing: what that has signed
+// would outlive a revocation.
+func TestACommandMakesNoIntermediate(t *testing.T) {
+	data := t.TempDir()
+	dir := filepath.Join(data, "pki")
+	later := func(a *Authority) *Authority {
+		a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) } // it is time for another
+		return a
+	}
+	hub := later(open(t, dir))
+	before := must(os.ReadFile(filepath.Join(dir, "intermediate.crt")))(t)
+	command := later(must(OpenShared(data, ""))(t))
+	cert, _, err := command.IssueClient(Admin, "kim", LeafLife)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := must(os.ReadFile(filepath.Join(dir, "intermediate.crt")))(t); string(after) != string(before) {
+		t.Error("it has made another intermediate")
+	}
+	if h, err := hub.Verify(chain(t, cert)); err != nil || h.Name != "kim" {
+		t.Errorf("the hub finds %v, %v", h, err)
+	}
+	if err := hub.RotateIntermediate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.Revoke(); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := hub.Verify(chain(t, cert)); err == nil {
+		t.Errorf("what a command has signed before a revocation is still good: %v", h)
+	}
+	command.Now = func() time.Time { return time.Now().Add(intermediateLife + time.Hour) }
+	if _, _, err := command.IssueClient(Admin, "kim", LeafLife); err == nil {
+		t.Error("it signs with an intermediate that has ended")
+	} else {
+		t.Log(err)
+	}
+}
