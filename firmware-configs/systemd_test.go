@@ -76,3 +76,25 @@ func TestTheAgentsMountsAreSeenByContainers(t *testing.T) {
 		}
 	}
 }
+
+// Hub and agent ask the kernel whether a time service keeps the clock: by that they judge a certificate that is not
+// good yet, and a clock that has run for years without them.
+func TestWhoGoesByAClockMayAskWhetherItIsKept(t *testing.T) {
+	for _, unit := range []string{"flotilla-hub.service", "flotilla-device.service"} {
+		text, err := os.ReadFile(filepath.Join("systemd", unit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if regexp.MustCompile(`(?m)^ProtectClock=`).Match(text) {
+			t.Errorf("%s: ProtectClock forbids to ask", unit)
+		}
+		for _, call := range []string{"adjtimex", "clock_adjtime"} {
+			if !regexp.MustCompile(`(?m)^SystemCallFilter=[^~\n]*\b` + call + `\b`).Match(text) {
+				t.Errorf("%s: its filter has no %s", unit, call)
+			}
+		}
+		if regexp.MustCompile(`(?m)^CapabilityBoundingSet=.*CAP_SYS_TIME`).Match(text) {
+			t.Errorf("%s: it could set the clock", unit)
+		}
+	}
+}
