@@ -19,7 +19,7 @@ func TestUnits(t *testing.T) {
 	}
 	daemon := []string{"Type=notify", "WatchdogSec=60", "Restart=always"}
 	for unit, want := range map[string][]string{
-		"flotilla-hub.service":    append(daemon, "ExecStart=/usr/local/bin/flotilla-hub serve", "StateDirectory=flotilla/hub"),
+		"flotilla-hub.service":    append(daemon, "ExecStart=/usr/local/bin/flotilla-hub serve", "StateDirectory=flotilla/hub", "TimeoutStartSec=1h"),
 		"flotilla-device.service": append(daemon, "ExecStart=/usr/local/bin/flotilla-device run", "StateDirectory=flotilla/device"),
 
 		"flotilla-boot-helper.service":  {"ExecStart=/usr/local/bin/flotilla-device boot-helper", "CapabilityBoundingSet=", "ReadWritePaths=-/boot"},
