@@ -253,6 +253,8 @@ func TestMask(t *testing.T) {
 		`{\"password\":\"pl4nted\"}`, `"password" : "a\"pl4nted"`, "Cookie: a=1; session=pl4nted", "Set-Cookie: session=pl4nted; Path=/", "passphrase = correct horse pl4nted", "pwd=pl4nted",
 		"Authorization: Digest username=\"u\", response=\"pl4nted\"", "X-Api-Key: pl4nted", "access_key=pl4nted", "private_key: pl4nted", "ghp_pl4ntedpl4ntedpl4ntedpl4ntedpl4nted", "AKIAPL4NTEDPL4NTED00",
 		"https://blob.example/x?sv=1&sig=pl4nted", "-----BEGIN OPENSSH PRIVATE KEY-----\npl4nted-with-dashes\npl4nted\n-----END OPENSSH PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----\\npl4nted\\n-----END EC PRIVATE KEY-----",
+		"client-key-data: cl4pl4nted", `{"client-key-data":"pl4nted"}`, "LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0tpl4nted+/pl4nted==", "DB_PASS=pl4nted", "pass: pl4nted", `{"pass":"pl4nted"}`, "WIFI_PSK=pl4nted", `psk="a pl4nted"`,
+		"passcode: pl4nted", "ENCRYPTION_KEY=pl4nted", ".dockerconfigjson: pl4nted", "--db-pass pl4nted",
 	} {
 		if got := Mask(text); strings.Contains(strings.ToLower(got), "pl4nted") {
 			t.Errorf("%q becomes %q", text, got)
@@ -261,7 +263,8 @@ func TestMask(t *testing.T) {
 	for _, text := range []string{
 		`time=2026-11-24T06:54:23.673Z level=INFO msg="hub is up" version=0.1.0 https=127.0.0.1:8443 mqtt=127.0.0.1:8883 nodes=0 pods=0`,
 		"pull registry.example/x/y:1 by sha256:0123456789abcdef0123456789abcdef: not found", "the page is https://gw:8443", "see https://gw:8443/readyz", "node pi-1 Ready=Unknown: no heartbeat for 40s",
-		"GET https://127.0.0.1:8443/api/v1/nodes/pi-1 answers 404",
+		"GET https://127.0.0.1:8443/api/v1/nodes/pi-1 answers 404", `msg="pass failed, will try again" err="remember 1 changes" every=1s`, "flotilla_passes_total 7", "a pass of the control loop took 10.6s: much had to be decided",
+		"bypass=true compass: north", "read pki/root.key: it is missing", "gpsk=1",
 	} {
 		if got := Mask(text); got != text {
 			t.Errorf("%q becomes %q", text, got)

@@ -18,6 +18,7 @@ var masks = []struct {
 	as   string
 }{
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), "<PEM>"},
+	{regexp.MustCompile(`\bLS0tLS1CRUdJTi[A-Za-z0-9+/=_-]*`), "<PEM>"}, // in base64, as in a kubeconfig
 	{regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]*://)[^\s<>]*@`), "$1<login>@"},
 	{regexp.MustCompile(`(?i)\b((?:postgres(?:ql)?|mqtts?|smtps?|https?|amqps?|wss?):/?)[^\s/<>][^\s<>]*@`), "$1<login>@"}, // mistyped
 	{regexp.MustCompile(`(?i)(https?://[^/?\s"'<>]+)[^\s"'<>]*[?&=][^\s"'<>]*`), "$1/<query>"},
@@ -25,8 +26,8 @@ var masks = []struct {
 	{regexp.MustCompile(`(?i)((?:proxy-)?authorization\\*"?\s*[=:]\s*)[^\r\n]+`), "$1<secret>"},
 	{regexp.MustCompile(`(?i)((?:set-)?cookie\\*"?\s*:\s*)[^\r\n]+`), "$1<secret>"},
 	{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{6,}`), "$1<token>"},
-	{regexp.MustCompile(`(?i)(` + called + `\\*"?\s*[=:]\s*)(` + quoted + `|[^\r\n;"']+)`), "$1<secret>"},
-	{regexp.MustCompile(`(?i)(--` + called + `\s+)(` + quoted + `|[^\s"']+)`), "$1<secret>"},
+	{regexp.MustCompile(`(?i)((?:` + called + `)\\*"?\s*[=:]\s*)(` + quoted + `|[^\r\n;"']+)`), "$1<secret>"},
+	{regexp.MustCompile(`(?i)(--(?:` + called + `)\s+)(` + quoted + `|[^\s"']+)`), "$1<secret>"},
 	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`), "<token>"},
 	{regexp.MustCompile(`\b(gh[opsur]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA)[A-Za-z0-9_-]{10,}`), "<token>"},
 	{regexp.MustCompile(`\b[a-z0-9]{10}\.[a-z0-9]{20,}(\.[a-z0-9]+)*\b`), "<token>"}, // of ours
@@ -35,7 +36,7 @@ var masks = []struct {
 
 const (
 	// called is a name that a secret goes by, in settings, headers, flags and environments.
-	called = `[a-z0-9_.-]*(?:password|passwd|passphrase|\bpwd|pgpass|secret|token|api-?_?key|(?:access|private|account|shared)[_-]?key|credential|\bauth\b|signature)[a-z0-9_.-]*`
+	called = `[a-z0-9_.-]*(?:password|passwd|passphrase|\bpwd|pgpass|secret|token|api-?_?key|(?:access|private|account|shared|client|encryption|signing|master)[_-]?key|dockerconfig|credential|\bauth\b|signature)[a-z0-9_.-]*|(?:\b|[a-z0-9_.-]*[_.-])(?:pass|passcode|psk)`
 	// quoted is a text in quotes, which may stand in a text in quotes themselves.
 	quoted = `\\+"(?:[^"\\]|\\[^"]|\\\\+")*?\\+"|"(?:[^"\\]|\\.)*"|'[^']*'`
 )
