@@ -54,7 +54,7 @@ func command(b *strings.Builder, c *cobra.Command) {
 	if c.Hidden {
 		return
 	}
-	if !c.HasAvailableSubCommands() && c.HasParent() {
+	if c.HasParent() && (!c.HasAvailableSubCommands() || c.LocalFlags().HasAvailableFlags()) { // one with others below may do something itself
 		usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]"))
 		fmt.Fprintf(b, "## `%s`\n\n%s.", c.CommandPath(), strings.TrimSuffix(escape(c.Short), "."))
 		if usage != c.CommandPath() {
